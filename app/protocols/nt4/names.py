@@ -56,7 +56,7 @@ def to_own(name: str) -> str:
     return f"{_OWN}/{escaped(name)}" if name else _OWN
 
 
-def ruled(name: str, most_chars: int, most_segments: int) -> str:
+def acl_name(name: str, most_chars: int, most_segments: int) -> str:
     """Return the topic in access rules for a name, and for erasing it; the bounds are those of `to_topic`."""
     return to_topic(name, most_chars, most_segments) or to_own(name)
 

@@ -17,6 +17,7 @@ from msgpack import OutOfData, Packer, Unpacker
 from msgspec import Meta, ValidationError
 from msgspec.msgpack import Decoder
 
+from app.protocols.nt4.errors import BadValue, Undecodable
 from app.protocols.nt4.messages import together
 from app.protocols.nt4.types import (
     ARRAY,
@@ -28,7 +29,6 @@ from app.protocols.nt4.types import (
     LEAST_INT,
     RAW,
     STRING,
-    BadValue,
     accept,
 )
 
@@ -59,10 +59,6 @@ _pack_single: Callable[[object], bytes] = Packer(use_single_float=True).pack
 
 TOO_LONG = -2
 """In place of the type's number for an array with too many elements; its value is None."""
-
-
-class Undecodable(Exception):
-    """A binary message that cannot be decoded; the text says why, and is sent to the peer."""
 
 
 class TimeAsked(NamedTuple):
