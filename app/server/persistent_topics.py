@@ -43,7 +43,7 @@ FILE = "networktables.json"
 _LIMITS = Limits()
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _FLOATS = frozenset({"double", "float", "double[]", "float[]"})
-_MOST_TOLD = 20
+_MAX_PROBLEMS = 20
 _NAME_CHARS = 80
 
 
@@ -67,16 +67,16 @@ class PersistentTopics:
     `erasures` counts how often something was erased: what was to be saved before that may have to be erased too.
     """
 
-    def __init__(self, path: Path, most_topics: int, most_bytes: int, limits: Limits = _LIMITS) -> None:
-        """Use the file at `path`, which need not exist, nor its folder; `most_bytes` bounds its size."""
+    def __init__(self, path: Path, max_topics: int, max_bytes: int, limits: Limits = _LIMITS) -> None:
+        """Use the file at `path`, which need not exist, nor its folder; `max_bytes` bounds its size."""
         self.erasures = 0
         self._writing = threading.Lock()
         self._limits = limits
         self._path = path
         self._before = _beside(path, ".bck")
         self._replaced_to = self._before
-        self._most_topics = most_topics
-        self._most_bytes = most_bytes
+        self._max_topics = max_topics
+        self._max_bytes = max_bytes
 
     @classmethod
     def of(cls, settings: Settings) -> PersistentTopics:
@@ -108,9 +108,9 @@ class PersistentTopics:
 
     def _items(self, path: Path) -> list[Any]:
         with path.open("rb") as file:
-            text = file.read(self._most_bytes + 1)
-        if len(text) > self._most_bytes:
-            raise _Wrong(f"the file has more than {self._most_bytes} bytes")
+            text = file.read(self._max_bytes + 1)
+        if len(text) > self._max_bytes:
+            raise _Wrong(f"the file has more than {self._max_bytes} bytes")
         try:
             items, _ = loads(text)
         except NotJson:
@@ -122,7 +122,7 @@ class PersistentTopics:
     def _topics(self, items: list[Any]) -> tuple[list[Saved], list[str]]:
         found: dict[str, Saved] = {}
         wrong = []
-        for at, item in enumerate(items[: self._most_topics]):
+        for at, item in enumerate(items[: self._max_topics]):
             try:
                 topic = _topic(item)
                 if topic.name in found:
@@ -130,8 +130,8 @@ class PersistentTopics:
                 found[topic.name] = topic
             except _Wrong as error:
                 wrong.append(f"item {at} is skipped{_named(item)}: {error}")
-        more = max(0, len(items) - self._most_topics) + max(0, len(wrong) - _MOST_TOLD)
-        return list(found.values()), wrong[:_MOST_TOLD] + [f"{more} further items are skipped"] * (more > 0)
+        more = max(0, len(items) - self._max_topics) + max(0, len(wrong) - _MAX_PROBLEMS)
+        return list(found.values()), wrong[:_MAX_PROBLEMS] + [f"{more} further items are skipped"] * (more > 0)
 
     def save(self, saved: list[Saved], erasures: int | None = None) -> bool:
         """Replace the file durably; False, and nothing is written, if something was erased after `erasures`.
@@ -139,8 +139,8 @@ class PersistentTopics:
         Raises `OSError`, and then the old file still exists, itself or as `.bck`.
         """
         text = _text(map(_item, saved))
-        if len(text) > self._most_bytes:
-            raise OSError(errno.EFBIG, f"persistent topics have more than {self._most_bytes} bytes", str(self._path))
+        if len(text) > self._max_bytes:
+            raise OSError(errno.EFBIG, f"persistent topics have more than {self._max_bytes} bytes", str(self._path))
         with self._writing:
             if erasures is not None and erasures != self.erasures:
                 return False

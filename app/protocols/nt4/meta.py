@@ -208,7 +208,7 @@ class MetaTopics(Observer):
 
     def _client_sub(self, name: str) -> list[dict[str, Any]]:
         return [
-            {"uid": each.subuid, "topics": list(each.topics), "options": msgspec.Raw(each.options.shown())}
+            {"uid": each.subuid, "topics": list(each.topics), "options": msgspec.Raw(each.options.to_msgpack())}
             for each in self._tables.clients[name].subscribed
         ]
 
@@ -225,7 +225,7 @@ class MetaTopics(Observer):
         is_bridged = topic is not None and self._bridge.wants(topic)
         bridge = [{"client": "", "subuid": _BRIDGE_SUBUID, "options": _BRIDGE_OPTIONS}] if is_bridged else []
         return bridge + [
-            {"client": client.name, "subuid": each.subuid, "options": msgspec.Raw(each.options.shown())}
+            {"client": client.name, "subuid": each.subuid, "options": msgspec.Raw(each.options.to_msgpack())}
             for client in self._tables.clients.values()
             for each in client.subscribed.matching(name)
         ]

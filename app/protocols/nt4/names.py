@@ -29,19 +29,19 @@ _SLASH_WITHIN = "!2f"
 _OWN = escaped("$nt4")
 
 
-def to_topic(name: str, most_chars: int, most_segments: int) -> str | None:
+def to_topic(name: str, max_chars: int, max_segments: int) -> str | None:
     """Return the canonical topic of a name; None if the name is NetworkTables' own.
 
-    `most_chars` bounds the name as a Bayeux channel, which is its longest form.
+    `max_chars` bounds the name as a Bayeux channel, which is its longest form.
     """
-    if not name.startswith("/") or len(name) > most_chars or name.count("/") > most_segments:
+    if not name.startswith("/") or len(name) > max_chars or name.count("/") > max_segments:
         return None
     segments = [escaped(segment) for segment in name[1:].split("/")]
     topic = "/".join(segments)
     if not all(segments) or topic.startswith(_OWN_BELOW):
         return None
     shown_chars = sum(1 + len(from_segment(segment, is_plain_in_channel)) for segment in segments)
-    return topic if shown_chars <= most_chars else None
+    return topic if shown_chars <= max_chars else None
 
 
 def to_name(topic: str) -> str | None:
@@ -56,9 +56,9 @@ def to_own(name: str) -> str:
     return f"{_OWN}/{escaped(name)}" if name else _OWN
 
 
-def acl_name(name: str, most_chars: int, most_segments: int) -> str:
+def acl_name(name: str, max_chars: int, max_segments: int) -> str:
     """Return the topic in access rules for a name, and for erasing it; the bounds are those of `to_topic`."""
-    return to_topic(name, most_chars, most_segments) or to_own(name)
+    return to_topic(name, max_chars, max_segments) or to_own(name)
 
 
 def is_reserved(name: str) -> bool:

@@ -71,10 +71,10 @@ Received = tuple[int, int, int, Any]
 """A value: the publisher's id, the time in microseconds, the type's number, and the accepted value (`types.py`)."""
 
 
-def read(data: bytes, most_elements: int) -> Iterator[list[Received | TimeAsked]]:
+def read(data: bytes, max_elements: int) -> Iterator[list[Received | TimeAsked]]:
     """Yield the values of a binary message in order, in batches that are decoded when they are asked for.
 
-    An array of more than `most_elements` is `TOO_LONG`: even a small one may take much time and memory. Raises
+    An array of more than `max_elements` is `TOO_LONG`: even a small one may take much time and memory. Raises
     `Undecodable` after the values before the mistake.
     """
     size = len(data)
@@ -87,7 +87,7 @@ def read(data: bytes, most_elements: int) -> Iterator[list[Received | TimeAsked]
         end = min(size, tell() + BATCH_BYTES)
         try:
             while tell() < end and len(batch) < BATCH_VALUES:
-                batch.append(_next(unpacker, data, most_elements))
+                batch.append(_next(unpacker, data, max_elements))
         except Undecodable as error:
             mistake = error
         if batch:
@@ -96,7 +96,7 @@ def read(data: bytes, most_elements: int) -> Iterator[list[Received | TimeAsked]
             raise mistake
 
 
-def _next(unpacker: Unpacker, data: bytes, most_elements: int) -> Received | TimeAsked:
+def _next(unpacker: Unpacker, data: bytes, max_elements: int) -> Received | TimeAsked:
     unpack = unpacker.unpack
     part = "message"
     try:
@@ -117,7 +117,7 @@ def _next(unpacker: Unpacker, data: bytes, most_elements: int) -> Received | Tim
         if type(number) is not int:  # a map or an array is not even hashable
             raise Undecodable("the type is not an integer")
         part = "value"
-        if number in _ARRAYS and _claimed_elements(data, unpacker.tell()) > most_elements:
+        if number in _ARRAYS and _claimed_elements(data, unpacker.tell()) > max_elements:
             unpacker.skip()
             return ident, time_us, TOO_LONG, None
         return ident, time_us, number, _value(unpacker, data, number)

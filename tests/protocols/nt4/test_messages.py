@@ -195,7 +195,7 @@ def test_options_of_another_kind(options):
 )
 def test_what_meta_topics_show_of_options(options, shown):
     """NA20, NA59: meta topics show options that differ from the default, and unknown ones."""
-    assert msgpack.unpackb(options.shown()) == shown
+    assert msgpack.unpackb(options.to_msgpack()) == shown
 
 
 def test_messages_are_made_one_by_one():
