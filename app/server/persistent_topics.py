@@ -7,27 +7,34 @@ has an `authid` too, which ntcore does not read: by it the value is found when a
 
 The file is replaced as a whole, and the previous one is kept next to it (`.bck`): after a crash one of them is
 complete. Erasing changes both.
+
+`PersistentTopics` is the file, `TopicSaver` restores the tables from it and keeps it up to date.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from functools import partial
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import orjson
 
+from app import telemetry
 from app.broker.erasure import Erasure, Work
 from app.history.documents import sync_folder
 from app.protocols.json_text import NotJson, loads
-from app.protocols.nt4.names import is_reserved, ruled
-from app.protocols.nt4.types import ARRAY, RAW, BadValue, accept, number_of
+from app.protocols.nt4.errors import BadValue
+from app.protocols.nt4.names import acl_name, is_reserved
+from app.protocols.nt4.protocol import NetworkTables
+from app.protocols.nt4.types import ARRAY, RAW, accept, number_of
 from app.settings import Limits, Settings
 
 FILE = "networktables.json"
@@ -36,7 +43,7 @@ FILE = "networktables.json"
 _LIMITS = Limits()
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _FLOATS = frozenset({"double", "float", "double[]", "float[]"})
-_MOST_TOLD = 20
+_MAX_PROBLEMS = 20
 _NAME_CHARS = 80
 
 
@@ -60,16 +67,16 @@ class PersistentTopics:
     `erasures` counts how often something was erased: what was to be saved before that may have to be erased too.
     """
 
-    def __init__(self, path: Path, most_topics: int, most_bytes: int, limits: Limits = _LIMITS) -> None:
-        """Use the file at `path`, which need not exist, nor its folder; `most_bytes` bounds its size."""
+    def __init__(self, path: Path, max_topics: int, max_bytes: int, limits: Limits = _LIMITS) -> None:
+        """Use the file at `path`, which need not exist, nor its folder; `max_bytes` bounds its size."""
         self.erasures = 0
         self._writing = threading.Lock()
         self._limits = limits
         self._path = path
         self._before = _beside(path, ".bck")
         self._replaced_to = self._before
-        self._most_topics = most_topics
-        self._most_bytes = most_bytes
+        self._max_topics = max_topics
+        self._max_bytes = max_bytes
 
     @classmethod
     def of(cls, settings: Settings) -> PersistentTopics:
@@ -101,9 +108,9 @@ class PersistentTopics:
 
     def _items(self, path: Path) -> list[Any]:
         with path.open("rb") as file:
-            text = file.read(self._most_bytes + 1)
-        if len(text) > self._most_bytes:
-            raise _Wrong(f"the file has more than {self._most_bytes} bytes")
+            text = file.read(self._max_bytes + 1)
+        if len(text) > self._max_bytes:
+            raise _Wrong(f"the file has more than {self._max_bytes} bytes")
         try:
             items, _ = loads(text)
         except NotJson:
@@ -115,7 +122,7 @@ class PersistentTopics:
     def _topics(self, items: list[Any]) -> tuple[list[Saved], list[str]]:
         found: dict[str, Saved] = {}
         wrong = []
-        for at, item in enumerate(items[: self._most_topics]):
+        for at, item in enumerate(items[: self._max_topics]):
             try:
                 topic = _topic(item)
                 if topic.name in found:
@@ -123,8 +130,8 @@ class PersistentTopics:
                 found[topic.name] = topic
             except _Wrong as error:
                 wrong.append(f"item {at} is skipped{_named(item)}: {error}")
-        more = max(0, len(items) - self._most_topics) + max(0, len(wrong) - _MOST_TOLD)
-        return list(found.values()), wrong[:_MOST_TOLD] + [f"{more} further items are skipped"] * (more > 0)
+        more = max(0, len(items) - self._max_topics) + max(0, len(wrong) - _MAX_PROBLEMS)
+        return list(found.values()), wrong[:_MAX_PROBLEMS] + [f"{more} further items are skipped"] * (more > 0)
 
     def save(self, saved: list[Saved], erasures: int | None = None) -> bool:
         """Replace the file durably; False, and nothing is written, if something was erased after `erasures`.
@@ -132,8 +139,8 @@ class PersistentTopics:
         Raises `OSError`, and then the old file still exists, itself or as `.bck`.
         """
         text = _text(map(_item, saved))
-        if len(text) > self._most_bytes:
-            raise OSError(errno.EFBIG, f"persistent topics have more than {self._most_bytes} bytes", str(self._path))
+        if len(text) > self._max_bytes:
+            raise OSError(errno.EFBIG, f"persistent topics have more than {self._max_bytes} bytes", str(self._path))
         with self._writing:
             if erasures is not None and erasures != self.erasures:
                 return False
@@ -175,7 +182,7 @@ class PersistentTopics:
     def _is_concerned(self, item: Any, erasure: Erasure) -> bool:
         if not isinstance(item, dict) or not isinstance(item.get("name"), str) or not _can_be_written(item):
             return True  # `load` skips it: nobody can use it, or knows what it is
-        topic = ruled(item["name"], self._limits.topic_chars, self._limits.topic_segments)
+        topic = acl_name(item["name"], self._limits.topic_chars, self._limits.topic_segments)
         return erasure.concerns(topic, item.get("authid"))
 
     def _draft(self, text: bytes) -> Path:
@@ -262,3 +269,77 @@ def _shown(number: float) -> float | str:
     if isnan(number):
         return "NaN"
     return "Infinity" if number > 0 else "-Infinity"
+
+
+class TopicSaver:
+    """Restores the persistent topics of an earlier run, and saves the changed ones (a `Service` of the server).
+
+    `save_every_s` is the least number of seconds between two saves. It is a `broker.erasure.Holder` too: what is erased
+    must go from the tables and from the file.
+    """
+
+    def __init__(self, protocol: NetworkTables, file: PersistentTopics, save_every_s: float) -> None:
+        self._protocol = protocol
+        self._tables = protocol.tables
+        self._file = file
+        self._save_every_s = save_every_s
+        self._saving: asyncio.Future[None] | None = None
+        self._saved_at = -inf
+        self._fault = ""
+        self._is_open = False
+
+    def open(self) -> None:
+        """Restore the topics, once; problems with the file are logged."""
+        if self._is_open:
+            return
+        self._is_open = True
+        saved, problems = self._file.load()
+        for problem in problems:
+            telemetry.log.warning("persistent_topics_damaged", what=problem)
+        now = monotonic()
+        for each in saved:
+            self._tables.restore(each.name, each.type, each.value, each.properties, each.authid, now)
+        self._tables.has_unsaved = False
+
+    def sweep(self, now: float) -> None:
+        """Save the topics in a thread, if any has changed and the last save is long enough ago."""
+        is_idle = self._saving is None or self._saving.done()
+        if self._tables.has_unsaved and is_idle and now - self._saved_at >= self._save_every_s:
+            self._saved_at = now
+            self._saving = asyncio.get_running_loop().run_in_executor(None, self._save, *self._take())
+
+    async def close(self) -> None:
+        """Have the values that wait for the history recorded, and save the unsaved topics."""
+        self._protocol.bridge.record_all(monotonic())
+        if self._saving is not None:
+            await self._saving
+        if self._tables.has_unsaved:
+            await asyncio.to_thread(self._save, *self._take())
+
+    def erase(self, erasure: Erasure) -> Work:
+        """Drop values from the tables, and return what cleans the file (`broker.erasure.Holder`)."""
+        self._protocol.erase(erasure, monotonic())
+        self._tables.broker.wake()
+        return self._file.erase(erasure)
+
+    def _take(self) -> tuple[list[Saved], int]:
+        """Return what is to be saved, and how often something was erased from the file before."""
+        self._tables.has_unsaved = False
+        saved = [
+            Saved(topic.name, topic.type, topic.value, topic.properties, topic.authid)
+            for topic in self._tables.topics
+            if topic.is_persistent and topic.frame is not None
+        ]
+        return saved, self._file.erasures
+
+    def _save(self, saved: list[Saved], erasures: int) -> None:
+        """Save topics, in a thread; after a failure they are saved again later, and the failure is logged once."""
+        try:
+            if not self._file.save(saved, erasures):
+                self._tables.has_unsaved = True  # what is to be saved now
+            self._fault = ""
+        except OSError as error:
+            self._tables.has_unsaved = True
+            if repr(error) != self._fault:
+                telemetry.fault("persistent_topics", error)
+            self._fault = repr(error)

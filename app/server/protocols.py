@@ -6,22 +6,25 @@ sweeps, drains, measures and shows all that are listed, and knows no more of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from app import __version__
 from app.access.control import AccessControl
 from app.broker.broker import Broker
+from app.broker.topics import Pattern
 from app.protocols.bayeux.hooks import Hooks
-from app.protocols.contract import WireProtocol
+from app.protocols.contract import Context, WireProtocol
+from app.protocols.nt4.protocol import NetworkTables
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.router import Router
 from app.protocols.wamp.spaces import realms_of
-from app.server.networktables import NetworkTables
+from app.server.persistent_topics import PersistentTopics, TopicSaver
 from app.server.routing import ReservedIds, Waits
 from app.server.session_log import SessionLog
-from app.settings import Settings
+from app.settings import Settings, Verb
 from app.transports.endpoint import Endpoint
 from app.transports.guard import Guard
 from app.transports.nt4 import nt4_family
@@ -66,10 +69,13 @@ class Face(Protocol):
 
 
 class Service(Protocol):
-    """What has something to open before the server begins, and to close when it ends."""
+    """What has something to open before the server begins, to keep up to date, and to close when it ends."""
 
     def open(self) -> None:
         """Restore what an earlier run has kept; repeated calls do nothing."""
+
+    def sweep(self, now: float) -> None:
+        """Do what is due; called a few times a second."""
 
     async def close(self) -> None:
         """Keep what a later run is to restore."""
@@ -111,8 +117,31 @@ def nt4(parts: Parts) -> Spoken | None:
     settings = parts.settings
     if not settings.nt4.enabled:
         return None
-    tables = NetworkTables(settings, parts.broker, parts.access, parts.waits, parts.hooks, parts.wake)
-    return _by_websockets(parts, nt4_family(tables, settings, settings.host), (tables,))
+    protocol = NetworkTables(
+        parts.broker,
+        settings.nt4,
+        parts.access,
+        wait=parts.waits.wait,
+        permission=partial(_permit_each, parts.hooks),
+        has_policy=parts.hooks.has_policy,
+        policy_s=settings.bayeux.policy_s,
+    )
+    saver = TopicSaver(protocol, PersistentTopics.of(settings), settings.nt4.save_every_s)
+    parts.broker.holders.append(saver)
+    return _by_websockets(parts, nt4_family(protocol, settings, settings.host), (saver,))
+
+
+def _permit_each(
+    hooks: Hooks, verb: Verb, patterns: list[Pattern | None], context: Context
+) -> list[bool] | Awaitable[list[bool]]:
+    """Return the program's decision on each pattern, None being allowed; or an awaitable of the decisions."""
+    verdicts = [True if each is None else hooks.permit(verb, each, context) for each in patterns]
+    decided = [each for each in verdicts if isinstance(each, bool)]
+    return decided if len(decided) == len(verdicts) else _all(verdicts)
+
+
+async def _all(verdicts: list[bool | Awaitable[bool]]) -> list[bool]:
+    return [each if isinstance(each, bool) else await each for each in verdicts]
 
 
 def websocket(parts: Parts, protocol: WireProtocol) -> Spoken:

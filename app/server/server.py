@@ -313,6 +313,7 @@ class House:
         sweeps = [self.broker.due, self._ticker.sweep, *self.on_sweep]
         for spoken in self.spoken:
             sweeps += [spoken.protocol.sweep, spoken.face.sweep]
+        sweeps += [service.sweep for service in self.services]
         if self.recorder is not None:
             sweeps.append(self.recorder.sweep)
         return sweeps

@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from app.protocols.contract import Pings, WebSocketService, WireProtocol
-from app.protocols.nt4.paths import BASE, RTT, V40, V41, client_name
+from app.protocols.nt4.names import BASE, RTT, V40, V41, client_name
 from app.settings import Settings
 from app.transports.guard import Guard, Rejection
 from app.transports.upgrade import Family

@@ -123,7 +123,7 @@ async def test_the_analyst_knows_every_price(served):
 async def test_the_driver_station_hears_the_robot(served):
     """It subscribes to all topics of the robot: its client exists, and values are written to it."""
     address = f"ws://127.0.0.1:{served.nt4_port}"
-    tables = served.house.protocol("nt4").server.tables
+    tables = served.house.protocol("nt4").tables
     async with going_on(driver_station, address), going_on(robot, address):
         await until(lambda: tables.flow.delivered > len(TOPICS))
         assert {*tables.clients} == {"driver-station", "robot"}

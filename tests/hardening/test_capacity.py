@@ -131,7 +131,7 @@ async def test_the_memory_of_subscriptions_is_bounded_in_every_protocol():
             await client.publish(names[0] * 4, 1)
             assert (await client.text("announce")).get("pubuid") == 1
             assert await client.quiet() == []
-            assert served.house.protocol("nt4").server.tables.ignored == {"too_many_subscriptions": 1}
+            assert served.house.protocol("nt4").tables.ignored == {"too_many_subscriptions": 1}
         assert hits == {"subscription_bytes": 3}
 
 

@@ -58,7 +58,7 @@ async def test_what_is_denied_is_not_set():
     """A publish, values and properties for a denied topic are ignored, and the topic does not change."""
     async with guarded(*ALL) as served, await entered(served) as client:
         await curl(served, "/secret/code", 1)
-        topic = served.house.protocol("nt4").server.tables.topics.get("/secret/code")
+        topic = served.house.protocol("nt4").tables.topics.get("/secret/code")
         before = (topic.value, dict(topic.properties), topic.type, len(topic.publishers))
         await client.publish("/secret/code", 1, properties={"persistent": True})
         await client.put(1, 1, 7.0)
@@ -66,7 +66,7 @@ async def test_what_is_denied_is_not_set():
         await client.publish("/secret/new", 2)
         assert await client.quiet() == []
         assert (topic.value, dict(topic.properties), topic.type, len(topic.publishers)) == before
-        assert served.house.protocol("nt4").server.tables.topics.get("/secret/new") is None
+        assert served.house.protocol("nt4").tables.topics.get("/secret/new") is None
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ async def test_a_programs_policy_is_asked():
             assert (await other.text("announce"))["name"] == "/beside"
             asked.told.set()
             assert [(await client.text("announce"))["name"] for _ in range(2)] == ["/wait", "/behind"]
-            assert served.house.protocol("nt4").server.tables.topics.get("/wait").value == 7.0
+            assert served.house.protocol("nt4").tables.topics.get("/wait").value == 7.0
             assert {("publish", "/no"), ("subscribe", "/no"), ("subscribe", "/**")} <= set(asked.asked)
         assert served.faults("policy.can_publish")
         served.log.clear()

@@ -32,7 +32,7 @@ def address(server):
 
 def books(room):
     """Return the topics with their values, publishers and properties, and the clients."""
-    tables = room.served.house.protocol("nt4").server.tables
+    tables = room.served.house.protocol("nt4").tables
     topics = {topic.name: (topic.value, len(topic.publishers), topic.properties) for topic in tables.topics}
     return topics, sorted(tables.clients)
 
@@ -42,7 +42,7 @@ async def test_s28_all_bad_texts_leave_everybody_alone():
     async with opened() as room:
         neighbour, hearer = await watched(room)
         attacker = await room.enter("attacker")
-        before, tables = books(room), room.served.house.protocol("nt4").server.tables
+        before, tables = books(room), room.served.house.protocol("nt4").tables
         for count, text in enumerate(BAD_TEXTS.values(), 1):
             await attacker.send_raw(text)
             assert await attacker.quiet() == []

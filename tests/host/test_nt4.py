@@ -16,7 +16,7 @@ from support.wire import request
 
 from app.host.timeouts import Watch
 from app.host.websocket import Sockets, WebSocket
-from app.protocols.nt4.paths import client_name
+from app.protocols.nt4.names import client_name
 from app.settings import Limits, Nt4, Settings
 from app.transports.head import Head
 from app.transports.nt4 import nt4_family

@@ -1,4 +1,4 @@
-"""`app/networktables.py`: the timer, the file of persistent topics, and the end (NA48, ND12, ND13)."""
+"""NetworkTables as the server composes it: the timer, the file of persistent topics, the end (NA48, ND12, ND13)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,9 +18,9 @@ from app.broker.broker import Broker
 from app.broker.erasure import Erasure
 from app.broker.policy import HouseRules
 from app.broker.topics import Match, Pattern
-from app.protocols.nt4.paths import V41
-from app.server.networktables import NetworkTables
+from app.protocols.nt4.names import V41
 from app.server.persistent_topics import FILE
+from app.server.protocols import Parts, nt4
 from app.settings import Limits, Nt4, Settings
 
 
@@ -56,28 +57,31 @@ class House:
         settings = replace(Settings(), data_dir=str(folder), nt4=Nt4(enabled=True, **options))
         rights = HouseRules(loopback=True, anonymous_publish=True)
         policy = Policy(permissions)
-        self.tables = NetworkTables(settings, self.broker, rights, self.waits, policy, self.woken.set)
-        self.server = self.tables
+        endpoint = SimpleNamespace(door=None, note=None)
+        parts = Parts(settings, self.broker, rights, policy, None, endpoint, self.waits, None, self.woken.set)
+        spoken = nt4(parts)
+        self.server = spoken.protocol
+        (self.saver,) = spoken.services
         self.now = monotonic()
-        self.tables.open()
+        self.saver.open()
 
     def peer(self, name="c"):
         return Peer(self, f"/nt/{name}", V41, "127.0.0.1")
 
     def flush(self):
-        while self.tables.due <= self.now or self.broker.ready:
-            self.tables.turn(self.now)
+        while self.server.due <= self.now or self.broker.ready:
+            self.server.turn(self.now)
             self.broker.flush(self.now)
 
     async def saved(self):
         """Return the contents of the file, after the end of a save that has begun."""
-        if self.tables._saving is not None:
-            await self.tables._saving
+        if self.saver._saving is not None:
+            await self.saver._saving
         return {each["name"]: each["value"] for each in json.loads(self.file.read_bytes())}
 
     @property
     def file(self):
-        return self.tables._file._path
+        return self.saver._file._path
 
 
 def robot_of(house, **values):
@@ -97,7 +101,7 @@ async def test_na48_persistent_topics_are_there_again_after_a_restart(tmp_path):
     robot.publish("/passing", 2)
     robot.publish("/empty", 3, persistent=True)
     robot.put((1, 5, 4, "text"), (2, 5, 1, 1.0))
-    await house.tables.close()
+    await house.saver.close()
     assert (tmp_path / FILE).exists()
 
     house = House(tmp_path)
@@ -107,7 +111,7 @@ async def test_na48_persistent_topics_are_there_again_after_a_restart(tmp_path):
     assert announced[1] == {"id": 1, "name": "/kept", "type": "string", "properties": {"persistent": True, "unit": "m"}}
     assert (value[0], value[3]) == ("/kept", "text")
     assert abs(value[1] - monotonic() * 1e6) < 60e6
-    await house.tables.close()
+    await house.saver.close()
     assert not (tmp_path / f"{FILE}.bck").exists(), "nothing has changed, so nothing was saved"
 
 
@@ -116,7 +120,7 @@ async def test_nd12_what_is_wrong_with_the_file_is_told_and_the_rest_comes_back(
     (tmp_path / FILE).write_text(json.dumps([item, {"name": "/bad\n"}]))
     with capture_logs() as told:
         house = House(tmp_path)
-    assert [topic.name for topic in house.tables.server.tables.topics] == ["/x"]
+    assert [topic.name for topic in house.server.tables.topics] == ["/x"]
     assert [each["event"] for each in told] == ["persistent_topics_damaged"]
 
 
@@ -124,18 +128,18 @@ async def test_na48_changes_are_saved_so_often(tmp_path):
     """A thread saves all changes together, and only if there are any."""
     house = House(tmp_path, save_every_s=1.0)
     robot = robot_of(house, x=1.0)
-    house.tables.sweep(house.now)
+    house.saver.sweep(house.now)
     assert await house.saved() == {"/x": 1.0}
     robot.put((0, 6, 1, 2.0))
-    house.tables.sweep(house.now + 0.9)
+    house.saver.sweep(house.now + 0.9)
     assert await house.saved() == {"/x": 1.0}
-    house.tables.sweep(house.now + 1.0)
+    house.saver.sweep(house.now + 1.0)
     assert await house.saved() == {"/x": 2.0}
     house.file.unlink()
-    house.tables.sweep(house.now + 5.0)
+    house.saver.sweep(house.now + 5.0)
     assert not house.file.exists()
     robot.say("setproperties", name="/x", update={"persistent": None})
-    house.tables.sweep(house.now + 6.0)
+    house.saver.sweep(house.now + 6.0)
     assert await house.saved() == {}
 
 
@@ -146,11 +150,11 @@ async def test_a_save_that_fails_is_told_once_and_tried_again(tmp_path):
     robot_of(house, x=1.0)
     with capture_logs() as told:
         for turn in range(3):
-            house.tables.sweep(house.now + turn * 2)
-            await house.tables._saving
+            house.saver.sweep(house.now + turn * 2)
+            await house.saver._saving
     assert [each["what"] for each in told] == ["persistent_topics"]
     (tmp_path / "in").unlink()
-    house.tables.sweep(house.now + 6)
+    house.saver.sweep(house.now + 6)
     assert await house.saved() == {"/x": 1.0}
 
 
@@ -159,10 +163,10 @@ async def test_the_end_saves_what_was_not_saved_and_records_what_waits(tmp_path)
     house = House(tmp_path)
     log = MemoryLog(house.broker)
     robot = robot_of(house, x=1.0)
-    house.tables.sweep(house.now)
+    house.saver.sweep(house.now)
     robot.put((0, 6, 1, 2.0))
     assert [event.payload for event in log.inbox] == [b"1.0"]
-    await house.tables.close()
+    await house.saver.close()
     assert await house.saved() == {"/x": 2.0}
     assert [event.payload for event in log.inbox] == [b"1.0", b"2.0"]
 
@@ -183,13 +187,13 @@ async def test_a_policy_that_has_to_think_is_awaited(tmp_path, verdict):
     house = House(tmp_path, permissions)
     client = house.peer()
     client.subscribe("/easy", "/shut", "own")
-    assert [each.topics for each in client.engine.client.listens] == [("/easy", "own")]
+    assert [each.topics for each in client.engine.client.subscribed] == [("/easy", "own")]
     client.subscribe("/easy", "/hard", "/shut", "own", subuid=1)
     waiting = house.waits.wait
     awaitable, limit_s, resume = waiting.awaited.popleft()
     assert limit_s == Settings().bayeux.policy_s
     resume(await awaitable, None, house.now)
-    topics = next(each.topics for each in client.engine.client.listens if each.subuid == 1)
+    topics = next(each.topics for each in client.engine.client.subscribed if each.subuid == 1)
     assert topics == (("/easy", "/hard", "own") if verdict else ("/easy", "own"))
     assert ("subscribe", Pattern(Match.EXACT, "easy")) in asked
 
@@ -197,11 +201,11 @@ async def test_a_policy_that_has_to_think_is_awaited(tmp_path, verdict):
 async def test_whoever_is_here_is_sent_away_when_the_server_leaves(tmp_path):
     house = House(tmp_path)
     client = house.peer()
-    for release in house.tables.drain():
+    for release in house.server.drain():
         release(house.now)
     assert client.close.code == 1001
     link = FakeLink("/nt/late", V41, "127.0.0.1")
-    house.tables.connect(link, link, house.now)
+    house.server.connect(link, link, house.now)
     house.flush()
     assert link.close.code == 1001
 
@@ -210,10 +214,10 @@ async def test_what_is_erased_while_it_is_saved_is_not_in_the_file_afterwards(tm
     """A save that has begun before may end after the erasing; the file gets what there is then."""
     house = House(tmp_path, save_every_s=1.0)
     robot_of(house, x=1.0)
-    saved, erasures = house.tables._take()
+    saved, erasures = house.saver._take()
     (work,) = house.broker.erase(Erasure(Pattern(Match.EXACT, "x"), None))[-1:]
     work()
-    house.tables._save(saved, erasures)
+    house.saver._save(saved, erasures)
     assert not house.file.exists()
-    house.tables.sweep(house.now)
+    house.saver.sweep(house.now)
     assert await house.saved() == {}

@@ -15,14 +15,14 @@ import orjson
 from app.broker.broker import Broker
 from app.broker.policy import HouseRules
 from app.protocols.contract import Close
-from app.protocols.nt4.paths import V41
-from app.protocols.nt4.server import Server
+from app.protocols.nt4.names import V41
+from app.protocols.nt4.protocol import NetworkTables
 from app.settings import Limits, Nt4
 from support.wamp_peers import Waiting
 
 if TYPE_CHECKING:
     from app.broker.policy import Rights
-    from app.protocols.nt4.server import Permission
+    from app.protocols.nt4.engine import Permission
 
 NOW_S = 100.0
 WALL_S = 1_700_000_000.0
@@ -104,7 +104,7 @@ class World:
         self.broker.clock_offset_s = WALL_S
         self.waiting = Waiting()
         named: dict[str, Any] = {} if permission is None else {"permission": permission}
-        self.server = Server(
+        self.server = NetworkTables(
             self.broker,
             Nt4(enabled=True, **options),
             rights or HouseRules(loopback=True, anonymous_publish=True),

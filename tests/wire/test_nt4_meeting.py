@@ -286,7 +286,7 @@ async def test_what_json_has_not_stays_in_networktables(served):
         assert [event["data"] for event in await page(1)] == [1.0]
         assert [(await dash.value("/robot/x")).time_us for _ in range(3)] == [1, 2, 3]
     assert [event["data"] for event in await history(served, "/robot/x")] == [1.0]
-    assert served.house.protocol("nt4").server.tables.bridge.unshared == {"no_json": 2}
+    assert served.house.protocol("nt4").bridge.unshared == {"no_json": 2}
 
 
 async def test_names_with_any_letters(served):
@@ -387,7 +387,7 @@ async def test_a_dashboard_replays_what_was_recorded(tmp_path):
             await client.unpublish(1)  # the value that waits for its interval is recorded before the end
             assert [event["data"] for event in await page(1)] == [4.0]
         assert [event["data"] for event in await history(served, "/robot/x")] == [0.0, 4.0]
-        assert served.house.protocol("nt4").server.tables.bridge.shed == 3
+        assert served.house.protocol("nt4").bridge.shed == 3
 
 
 async def test_a_page_s_value_is_recorded_in_its_turn_though_nothing_else_comes(tmp_path):
@@ -421,7 +421,7 @@ async def test_rules_hold_for_clients_of_the_role_nt4(tmp_path):
         assert [(await client.text("announce"))["name"] for _ in range(2)] == ["/open/x", "/open/y"]
         await client.set_properties("/open/x", persistent=True)
         assert [each for each in await client.quiet() if isinstance(each, nt4.Text)] == []
-        assert served.house.protocol("nt4").server.tables.ignored == {"denied": 3}
+        assert served.house.protocol("nt4").tables.ignored == {"denied": 3}
 
 
 async def test_a_slow_page_lives_and_gets_the_newest(tmp_path):

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from heapq import nlargest
 from itertools import count, islice, takewhile
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from app.broker.erasure import Erasure
 from app.broker.errors import TooManyTopics, WrongType
@@ -22,11 +22,9 @@ from app.broker.log import Keeping
 from app.broker.sessions import Session
 from app.broker.topics import Match, Pattern, matcher
 from app.protocols.nt4 import names, types
-from app.protocols.nt4.clients import Publisher
-
-if TYPE_CHECKING:
-    from app.protocols.nt4.tables import Tables
-    from app.protocols.nt4.topics import Topic
+from app.protocols.nt4.errors import BadValue, Unportable
+from app.protocols.nt4.tables import Observer, Tables
+from app.protocols.nt4.topics import Publisher, Topic
 
 _RECORDED_AT_ONCE = 500
 """The most values that are recorded in one turn of the loop."""
@@ -40,23 +38,22 @@ class _Value(NamedTuple):
     origin: Session | None
 
 
-class Bridge:
-    """The bridge of one NetworkTables server (`broker.values.Values`)."""
+class Bridge(Observer):
+    """The bridge of one NetworkTables server (`broker.values.Values`), which also observes its tables."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._broker = tables.broker
         self._every_s = tables.options.record_every_s
         self._unrecorded: dict[Topic, Event | _Value] = {}  # the newest value of each, until it may be recorded
-        self._resting: OrderedDict[Topic, None] = OrderedDict()  # recorded recently, the longest ago first
+        self._recent: OrderedDict[Topic, None] = OrderedDict()  # by when they were recorded, the longest ago first
         self._invites = tuple(tables.options.bridge_in)
-        self._owned: dict[Session, dict[Topic, Publisher]] = {}  # by session of another protocol
-        self._withdrawn: list[Publisher] = []
+        self._external: dict[Session, dict[Topic, Publisher]] = {}  # the publishers of other protocols, by session
+        self._ended: list[Publisher] = []  # of sessions that have ended
         self._uids = count(1)
         # plain counts, read by telemetry
         self.shed = 0  # values that were not recorded because a newer one of their topic was
         self.unshared: Counter[str] = Counter()  # values that other protocols cannot carry, by reason
-        self._broker.values = self
 
     # Outwards
 
@@ -73,8 +70,8 @@ class Bridge:
             self.unshared["no_json"] += 1
             return
         event = None
-        has_hearers = bool(self._broker.index.subscribers(topic.shared))
-        if has_hearers:
+        has_subscribers = bool(self._broker.index.subscribers(topic.shared))
+        if has_subscribers:
             event = self._event(topic, time_us, value, origin)
             if event is None:
                 return
@@ -84,7 +81,7 @@ class Bridge:
             self._broker.show(event, now)
 
     def _record(self, topic: Topic, what: Event | _Value, now: float, *, is_newest: bool) -> None:
-        if topic.kept_at + self._every_s <= now:
+        if topic.recorded_at + self._every_s <= now:
             self.shed += self._unrecorded.pop(topic, None) is not None
             self._keep(topic, what, now)
         elif is_newest or topic not in self._unrecorded:
@@ -92,29 +89,29 @@ class Bridge:
             if not self._unrecorded:
                 self._broker.wake()  # otherwise `due` might not be checked again
             self._unrecorded[topic] = what
-            self._resting.setdefault(topic, None)
+            self._recent.setdefault(topic, None)
         else:
             self.shed += 1
 
     def _keep(self, topic: Topic, what: Event | _Value, now: float) -> None:
         event = what if isinstance(what, Event) else self._event(topic, *what)
         if event is not None:
-            topic.kept_at = now
-            self._resting[topic] = None
-            self._resting.move_to_end(topic)
+            topic.recorded_at = now
+            self._recent[topic] = None
+            self._recent.move_to_end(topic)
             self._broker.keep(event, now)
 
     @property
     def due(self) -> float:
         """When `record` is to be called next, in monotonic seconds; infinity if no value waits to be recorded."""
-        return next(iter(self._resting)).kept_at + self._every_s if self._unrecorded else inf
+        return next(iter(self._recent)).recorded_at + self._every_s if self._unrecorded else inf
 
     def record(self, now: float) -> None:
         """Record the waiting values of topics that were not recorded for `nt4.record_every_s`."""
         if self.due <= now:
-            rested = takewhile(lambda topic: topic.kept_at + self._every_s <= now, self._resting)
+            rested = takewhile(lambda topic: topic.recorded_at + self._every_s <= now, self._recent)
             for topic in list(islice(rested, _RECORDED_AT_ONCE)):
-                del self._resting[topic]
+                del self._recent[topic]
                 self._record_waiting(topic, now)
 
     def _record_waiting(self, topic: Topic, now: float) -> None:
@@ -122,29 +119,29 @@ class Bridge:
         if what is not None:
             self._keep(topic, _again(what) if isinstance(what, Event) else what, now)
 
-    def forget(self, topic: Topic, now: float) -> None:
-        """Record the waiting value of a topic that is about to be deleted."""
+    def deleted(self, topic: Topic, now: float) -> None:
+        """Record the waiting value of a topic that was deleted (`Observer.deleted`)."""
         self._record_waiting(topic, now)
-        self._resting.pop(topic, None)
+        self._recent.pop(topic, None)
 
     def erase(self, erasure: Erasure) -> None:
         """Drop the waiting values that an erasure concerns, so that they are not recorded."""
         for topic, what in tuple(self._unrecorded.items()):
             publisher = what if isinstance(what, Event) else what.origin
-            if erasure.concerns(topic.ruled, publisher.authid if publisher is not None else None):
+            if erasure.concerns(topic.acl_name, publisher.authid if publisher is not None else None):
                 del self._unrecorded[topic]
                 self.shed += 1
 
-    def close(self, now: float) -> None:
+    def record_all(self, now: float) -> None:
         """Record all waiting values, because the history is about to close."""
         for topic in tuple(self._unrecorded):
-            self.forget(topic, now)
+            self.deleted(topic, now)
 
     def _event(self, topic: Topic, time_us: int, value: Any, origin: Session | None) -> Event | None:
         assert topic.shared is not None
         try:
             payload = types.to_json(topic.type, value)
-        except types.Unportable:
+        except Unportable:
             self.unshared["no_json"] += 1
             return None
         event = Event(topic.shared, payload, protocol="nt4")
@@ -177,7 +174,7 @@ class Bridge:
         type_name = types.type_of(event.payload) if topic is None else topic.type
         try:
             value = types.from_json(type_name, event.payload)
-        except types.WrongType:
+        except BadValue:
             raise WrongType(type_name) from None
         if event.shape != BARE and type_name != "json":
             raise WrongType(type_name)
@@ -186,7 +183,7 @@ class Bridge:
                 raise TooManyTopics
             topic = tables.create(names.to_name(event.topic) or "", type_name, {})
         session = source if isinstance(source, Session) and source.closed is None else None
-        self._own(topic, session, now)
+        self._add_publisher(topic, session, now)
         time_us = tables.time_us(now)
         event.nt4_type, event.nt4_time_us = topic.type, time_us
         is_newest = tables.put(topic, time_us, value, session, event.authid, time_us)
@@ -194,24 +191,23 @@ class Bridge:
             self._record(topic, event, now, is_newest=is_newest)  # before delivery, so that all get the same id
         self._broker.show(event, now, without=without)
 
-    def _own(self, topic: Topic, session: Session | None, now: float) -> None:
-        owned = {} if session is None else self._owned.setdefault(session, {})
-        if topic in owned:
+    def _add_publisher(self, topic: Topic, session: Session | None, now: float) -> None:
+        published = {} if session is None else self._external.setdefault(session, {})
+        if topic in published:
             return
-        if session is None or len(owned) >= self._tables.options.publishers:
-            topic.visited_at = now
+        if session is None or len(published) >= self._tables.options.publishers:
+            topic.last_anonymous_publish_at = now
         else:
-            publisher = owned[topic] = Publisher(topic, session, next(self._uids), topic.type)
-            topic.publishers[publisher] = None
-            self._tables.meta.publishes(topic, session)
+            published[topic] = self._tables.add_publisher(topic, session, next(self._uids), topic.type)
 
-    def owned(self) -> list[Publisher]:
+    def external_publishers(self) -> list[Publisher]:
         """Return the publishers of other protocols, which meta topics show as the server's own."""
-        return [publisher for owned in self._owned.values() for publisher in owned.values()]
+        return [publisher for published in self._external.values() for publisher in published.values()]
 
     def subscribers_changed(self) -> None:
         """Note that other protocols' subscriptions have changed (`Values.subscribers_changed`)."""
-        self._tables.meta.subscribers_changed()
+        for observer in self._tables.observers:
+            observer.other_subscribers_changed()
 
     def wants(self, topic: Topic) -> bool:
         """Return whether a session of another protocol or the history gets the topic's values."""
@@ -225,21 +221,21 @@ class Bridge:
         """Note that a session of another protocol has ended, so that its publishers end (`Values.closed`)."""
         if session.had:
             self.subscribers_changed()
-        owned = self._owned.pop(session, None)
-        if owned is not None:
-            self._withdrawn += owned.values()
+        published = self._external.pop(session, None)
+        if published is not None:
+            self._ended += published.values()
             self._broker.wake()
 
     @property
-    def has_withdrawn(self) -> bool:
-        """Whether `withdraw` has something to do."""
-        return bool(self._withdrawn)
+    def has_ended_publishers(self) -> bool:
+        """Whether `remove_ended_publishers` has something to do."""
+        return bool(self._ended)
 
-    def withdraw(self, now: float) -> None:
+    def remove_ended_publishers(self, now: float) -> None:
         """Remove the publishers whose sessions have ended."""
-        if self._withdrawn:
-            withdrawn, self._withdrawn = self._withdrawn, []
-            self._tables.chores.begin(self._tables.withdraw_all(withdrawn, now))
+        if self._ended:
+            ended, self._ended = self._ended, []
+            self._tables.remove_publishers(ended, now)
 
     def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:
         """Return the last values of topics that match any pattern, as new events (`Values.latest`).

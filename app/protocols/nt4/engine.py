@@ -8,66 +8,85 @@ the time are answered immediately, before any waiting messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from app.broker.events import Event
-from app.broker.meters import Meter
 from app.broker.sessions import Session
 from app.broker.topics import Pattern
-from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Context, Link
+from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Context, Link, WaitFor
 from app.protocols.nt4 import messages, values
-from app.protocols.nt4.acts import act
-from app.protocols.nt4.revoking import rights_changed
-from app.protocols.nt4.values import TimeAsked, Undecodable
+from app.protocols.nt4.errors import DRAINED, LOST, SLOW_CONSUMER, UNDECODABLE, Undecodable
+from app.protocols.nt4.messages import Ignored, Publish, SetProperties, Subscribe, Unpublish, Unsubscribe
+from app.protocols.nt4.names import RTT
+from app.protocols.nt4.publishing import Publishing
+from app.protocols.nt4.session import Client
+from app.protocols.nt4.subscribing import Subscribing
+from app.protocols.nt4.tables import Tables
+from app.protocols.nt4.values import TimeAsked
 from app.settings import Verb
 
-if TYPE_CHECKING:
-    from app.protocols.nt4.clients import Client
-    from app.protocols.nt4.server import Server
-
-LOST = "connection_lost"
-SLOW_CONSUMER = "slow_consumer"
-UNDECODABLE = "binary_decode_error"
-DRAINED = "drained"
-"""The reasons why a session ended."""
-
-_MOST_BEHIND = 10_000
+_MAX_PENDING = 10_000
 """The most messages and values that wait while a program's policy decides; a client with more is closed."""
 
 _COST_OF_A_MESSAGE = 20
-"""The cost of processing one waiting message, as a chore (`chores.py`)."""
+"""The cost of processing one waiting message, as a step of a task (`tables.TimeSlicedTasks`)."""
+
+Permission = Callable[[Verb, list[Pattern | None], Context], list[bool] | Awaitable[list[bool]]]
+
+
+class Policy(NamedTuple):
+    """How a program's own policy is asked.
+
+    `permission` asks it about patterns (None is always allowed); it returns the answers, or an awaitable of them, which
+    `wait` then awaits for `limit_s` seconds at most. `is_set` returns whether there is a policy to ask.
+    """
+
+    permission: Permission
+    is_set: Callable[[], bool]
+    wait: WaitFor
+    limit_s: float
 
 
 class Engine:
     """Speaks NetworkTables with one peer (`contract.Engine`); the owner of its session in the broker."""
 
     __slots__ = (
-        "_behind",
-        "_behind_bytes",
-        "_behind_count",
         "_is_blocked",
         "_is_time_only",
+        "_pending",
+        "_pending_bytes",
+        "_pending_count",
+        "_policy",
+        "_publishing",
+        "_subscribing",
+        "_tables",
         "client",
         "context",
         "is_ready",
-        "meter",
-        "server",
-        "tables",
     )
 
-    client: Client
-
-    def __init__(self, server: Server, context: Context, *, is_time_only: bool) -> None:
-        self.server = server
-        self.tables = server.tables
+    def __init__(
+        self,
+        tables: Tables,
+        publishing: Publishing,
+        subscribing: Subscribing,
+        policy: Policy,
+        client_name: str,
+        link: Link,
+        context: Context,
+    ) -> None:
+        self._tables = tables
+        self._publishing = publishing
+        self._subscribing = subscribing
+        self._policy = policy
+        self.client = Client(client_name, self, link, context, tables.broker, tables.options)
         self.context = context
         self.is_ready = False
-        self._is_time_only = is_time_only  # the RTT subprotocol (NA6)
-        self.meter: Meter | None = None
+        self._is_time_only = link.subprotocol == RTT  # NA6
         self._is_blocked = False  # while a policy decides
-        self._behind: deque[Any] = deque()
-        self._behind_count = self._behind_bytes = 0
+        self._pending: deque[Any] = deque()  # messages that were received meanwhile
+        self._pending_count = self._pending_bytes = 0
 
     # What the transport reports
 
@@ -77,13 +96,13 @@ class Engine:
         Text messages are yielded one by one, values in batches; an `Undecodable` is last.
         """
         if self._is_blocked:
-            self._behind_bytes += len(data)
+            self._pending_bytes += len(data)
+        options = self._tables.options
         if not is_binary:
-            limits = self.tables.broker.limits
-            yield from messages.read(data, self.server.options.nodes, limits.nesting)
+            yield from messages.read(data, options.nodes, self._tables.broker.limits.nesting)
             return
         try:
-            yield from values.read(data, self.server.options.elements)
+            yield from values.read(data, options.elements)
         except Undecodable as error:
             yield error
 
@@ -92,120 +111,134 @@ class Engine:
         if self.client.closed is not None:
             return
         if isinstance(message, list):
-            message = self._tell_time(message, now)
+            message = self._answer_times(message, now)
         if self._is_time_only and not isinstance(message, Undecodable):
             return
-        if self._is_blocked or self._behind:
-            self._put_behind(message, now)
+        if self._is_blocked or self._pending:
+            self._enqueue(message, now)
         else:
-            self._act(message, now)
+            self._dispatch(message, now)
 
     def paused(self) -> None:
         """Note that the link accepts nothing for now (`Engine.paused`)."""
-        self.client.is_paused = True
+        self.client.output.is_paused = True
 
     def resumed(self, now: float) -> None:  # noqa: ARG002 - the flush gets its own `now`
         """Note that the link accepts data again, and have the backlog written (`Engine.resumed`)."""
-        self.client.is_paused = False
-        if len(self.client.backlog):
-            self.tables.broker.mark_ready(self.client)
+        output = self.client.output
+        output.is_paused = False
+        if len(output.backlog):
+            output.schedule_drain()
 
     def lost(self, now: float) -> None:
         """End the client's session because its connection was lost (`Engine.lost`)."""
         if self.client.closed is None:
-            self.tables.leave(self.client, LOST, now)
+            self._tables.leave(self.client, LOST, now)
 
     # What the broker reports (sessions.Owner)
 
-    def due(self, session: Session, now: float) -> None:
-        """Do nothing (`Owner.due`): the session has no deadline, it ends with its connection."""
+    def flush(self, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:
+        """Return what is to be written to the client (`Outlet.flush`)."""
+        return self.flush_session(self.client, now)
 
     def flush_session(self, session: Session, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:  # noqa: ARG002
         """Return what is to be written to the client, with a part of its backlog (`Owner.flush_session`)."""
-        tables, client = self.tables, self.client
-        if len(client.backlog):
-            tables.flow.delivered += tables.outgoing.write_backlog(client)
-        if client.closed is None and client.is_paused and client.link.backlog_bytes > self.server.options.control_bytes:
+        tables, client, output = self._tables, self.client, self.client.output
+        if len(output.backlog):
+            tables.flow.delivered += output.drain_backlog()
+        if client.closed is None and output.is_paused and output.link.backlog_bytes > tables.options.control_bytes:
             self.send_away(now)
-        return tables.outgoing.take(client)
+        return output.take()
+
+    def due(self, session: Session, now: float) -> None:
+        """Do nothing (`Owner.due`): the session has no deadline, it ends with its connection."""
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Do nothing (`Owner.overflow`): the outbox is not used, since clients get values through the tables."""
 
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - an engine has one session
         """Take away the topics that the client's rights no longer grant (`Owner.rights_changed`)."""
-        return rights_changed(self.tables, self.client, now)
+        return self._subscribing.rights_changed(self.client, now)
 
     # The end
 
-    def flush(self, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:
-        """Return what is to be written to the client (`Outlet.flush`)."""
-        return self.flush_session(self.client, now)
-
     def send_away(self, now: float) -> None:
         """Close the connection of a slow consumer: a client with more than `nt4.control_bytes` of unread output."""
-        self.tables.broker.hits["control_bytes"] += 1
+        self._tables.broker.hits["control_bytes"] += 1
         self._end(SLOW_CONSUMER, "too many bytes wait to be sent to this client", now, POLICY_VIOLATION)
 
     def release(self, now: float) -> None:
         """Close the connection because the server is draining."""
         self._end(DRAINED, "the server is shutting down", now)
 
-    def _end(self, why: str, reason: str, now: float, code: int = GOING_AWAY) -> None:
+    def refuse(self, reason: str, code: int, text: str) -> None:
+        """Close a connection that never became a session; `reason` is why, `code` and `text` are sent to the peer."""
+        self.client.closed = reason
+        self.client.output.close(code, text)
+
+    def _end(self, reason: str, text: str, now: float, code: int = GOING_AWAY) -> None:
         if self.client.closed is None:
-            self.tables.outgoing.close(self.client, code, reason)
-            self.tables.leave(self.client, why, now)
+            self.client.output.close(code, text)
+            self._tables.leave(self.client, reason, now)
 
     # What is received
 
-    def _tell_time(self, batch: list[Any], now: float) -> list[Any]:
+    def _answer_times(self, batch: list[Any], now: float) -> list[Any]:
         """Answer the requests for the time in a batch (NA26), and return the other values."""
         asked = [each for each in batch if isinstance(each, TimeAsked)]
         if not asked:
             return batch
-        tables, link = self.tables, self.client.link
+        output, now_us = self.client.output, self._tables.time_us(now)
         for each in asked:
-            answer = values.time_answer(tables.time_us(now), each)
-            tables.outgoing.say(self.client, [link.binary(answer)])
+            output.write_frames([output.link.binary(values.time_answer(now_us, each))])
         return [each for each in batch if not isinstance(each, TimeAsked)]
 
-    def _act(self, message: Any, now: float) -> None:
-        if isinstance(message, list):
-            self._put_values(message, now)
-        elif isinstance(message, Undecodable):
-            self._end(UNDECODABLE, f"binary decode error: {message}", now)
-        else:
-            act(self, message, now)
+    def _dispatch(self, message: Any, now: float) -> None:
+        """Carry out one message: a batch of values, a text message, or the end of a binary one."""
+        match message:
+            case list():
+                self._publishing.set_values(self.client, message, now)
+            case Publish():
+                self._publish(message, now)
+            case Unpublish():
+                self._publishing.unpublish(self.client, message, now)
+            case SetProperties():
+                self._set_properties(message, now)
+            case Subscribe():
+                self._subscribe(message, now)
+            case Unsubscribe():
+                self._subscribing.unsubscribe(self.client, message, now)
+            case Ignored(reason):
+                self._tables.ignore(reason)
+            case Undecodable():
+                self._end(UNDECODABLE, f"binary decode error: {message}", now)
 
-    def _put_values(self, batch: list[values.Received], now: float) -> None:
-        """Set the values that this client's publishers sent. This is the hot path."""
-        tables = self.tables
-        publishers, take, client = self.client.publishers, tables.take, self.client
-        now_us = tables.time_us(now)
-        if self.meter is not None:
-            batch = batch[: self._admitted(len(batch), now)]
-        tables.flow.published += len(batch)
-        for pubuid, time_us, number, value in batch:
-            publisher = publishers.get(pubuid)
-            if publisher is None:
-                tables.ignore("unknown_pubuid")
-            elif number == values.TOO_LONG:
-                tables.ignore("array_too_long", "elements")
-            elif number != publisher.number:
-                tables.ignore("wrong_type")
-            else:
-                take(publisher.topic, time_us, value, client, now, now_us)
+    def _publish(self, message: Publish, now: float) -> None:
+        def go_on(_: list[bool], now: float) -> None:
+            self._publishing.publish(self.client, message, now)
 
-    def _admitted(self, count: int, now: float) -> int:
-        assert self.meter is not None
-        admitted = self.meter.admits_some(count, now)
-        for _ in range(count - admitted):
-            self.tables.ignore("too_fast", "values_per_s")
-        return admitted
+        self._if_permitted("publish", [message.name], self._tables.exact_pattern, go_on, now)
+
+    def _set_properties(self, message: SetProperties, now: float) -> None:
+        def go_on(_: list[bool], now: float) -> None:
+            self._publishing.set_properties(self.client, message, now)
+
+        self._if_permitted("publish", [message.name], self._tables.exact_pattern, go_on, now)
+
+    def _subscribe(self, message: Subscribe, now: float) -> None:
+        """Subscribe to those names of the message that the policy allows."""
+
+        def go_on(permitted: list[bool], now: float) -> None:
+            topics = tuple(name for name, may in zip(message.topics, permitted, strict=True) if may)
+            self._subscribing.subscribe(self.client, message._replace(topics=topics), now)
+
+        tables = self._tables
+        pattern_of = tables.prefix_pattern if message.options.is_prefix else tables.exact_pattern
+        self._if_permitted("subscribe", message.topics, pattern_of, go_on, now)
 
     # The decisions of a program's own policy
 
-    def if_permitted(
+    def _if_permitted(
         self,
         verb: Verb,
         names: Sequence[str],
@@ -217,12 +250,13 @@ class Engine:
 
         `go_on` is not called if all names are denied. The client's later messages wait meanwhile.
         """
-        if not self.server.has_policy():
+        policy = self._policy
+        if not policy.is_set():
             go_on([True] * len(names), now)
             return
-        verdicts = self.server.permission(verb, [*map(pattern_of, names)], self.context)
+        verdicts = policy.permission(verb, [*map(pattern_of, names)], self.context)
         if isinstance(verdicts, list):
-            self._heed(verdicts, go_on, now)
+            self._apply_verdicts(verdicts, go_on, now)
             return
         self._is_blocked = True
 
@@ -230,32 +264,32 @@ class Engine:
             self._is_blocked = False
             if self.client.closed is not None:
                 return
-            self._heed(value if error is None else [False] * len(names), go_on, now)
-            self.tables.chores.begin(self._catch_up(now))
+            self._apply_verdicts(value if error is None else [False] * len(names), go_on, now)
+            self._tables.tasks.run(self._catch_up(now))
 
-        self.server.wait(verdicts, self.server.policy_s, decided)
+        policy.wait(verdicts, policy.limit_s, decided)
 
-    def _catch_up(self, now: float) -> Iterator[int]:
-        """Process the messages that were received while a policy decided, as a chore."""
-        while self._behind and not self._is_blocked and self.client.closed is None:
-            message = self._behind.popleft()
-            self._behind_count -= _size(message)
-            if not self._behind:
-                self._behind_bytes = 0
-            self._act(message, now)
-            yield _COST_OF_A_MESSAGE
-
-    def _heed(self, verdicts: list[bool], go_on: Callable[[list[bool], float], None], now: float) -> None:
+    def _apply_verdicts(self, verdicts: list[bool], go_on: Callable[[list[bool], float], None], now: float) -> None:
         for _ in range(verdicts.count(False)):
-            self.tables.ignore("denied")
+            self._tables.ignore("denied")
         if any(verdicts) or not verdicts:
             go_on(verdicts, now)
 
-    def _put_behind(self, message: Any, now: float) -> None:
-        self._behind.append(message)
-        self._behind_count += _size(message)
-        if self._behind_count > _MOST_BEHIND or self._behind_bytes > self.server.options.control_bytes:
+    def _enqueue(self, message: Any, now: float) -> None:
+        self._pending.append(message)
+        self._pending_count += _size(message)
+        if self._pending_count > _MAX_PENDING or self._pending_bytes > self._tables.options.control_bytes:
             self._end(SLOW_CONSUMER, "too many messages were sent while a policy decided", now, POLICY_VIOLATION)
+
+    def _catch_up(self, now: float) -> Iterator[int]:
+        """Process the messages that were received while a policy decided, as a task."""
+        while self._pending and not self._is_blocked and self.client.closed is None:
+            message = self._pending.popleft()
+            self._pending_count -= _size(message)
+            if not self._pending:
+                self._pending_bytes = 0
+            self._dispatch(message, now)
+            yield _COST_OF_A_MESSAGE
 
 
 def _size(message: Any) -> int:

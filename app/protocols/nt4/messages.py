@@ -14,7 +14,9 @@ import orjson
 from msgpack import Packer
 
 from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, has_out_of_range, loads
-from app.protocols.nt4.packets import together
+
+MESSAGE_BYTES = 1_380
+"""About the payload of one network packet: small pieces are put together into messages of that size (NA9)."""
 
 LEAST_ID, LARGEST_ID = -(2**31) + 1, 2**31 - 2
 """The bounds of the ids that clients choose for publishers and subscriptions."""
@@ -41,7 +43,7 @@ class Options(NamedTuple):
     others: bytes = b""
     others_count: int = 0
 
-    def shown(self) -> bytes:
+    def to_msgpack(self) -> bytes:
         """Return a MessagePack map for meta topics: what differs from the default, and the unknown options (NA59)."""
         known = dict(zip(_KNOWN_OPTIONS, self, strict=False))
         usual = dict(zip(_KNOWN_OPTIONS, Options(), strict=False))
@@ -99,17 +101,17 @@ class _Wrong(Exception):
     """A member that is missing or of the wrong type; the text is the reason for `Ignored`."""
 
 
-def read(text: bytes, most_nodes: int, most_levels: int) -> Iterator[Message]:
+def read(text: bytes, max_nodes: int, max_levels: int) -> Iterator[Message]:
     """Yield the messages of a text frame, one for each element, each made when it is asked for.
 
-    A frame with more than `most_nodes` values or `most_levels` levels is ignored as a whole.
+    A frame with more than `max_nodes` values or `max_levels` levels is ignored as a whole.
     """
-    if text.count(b"[") + text.count(b"{") + text.count(b",") > 2 * most_nodes:  # checked before the costly parsing
+    if text.count(b"[") + text.count(b"{") + text.count(b",") > 2 * max_nodes:  # checked before the costly parsing
         yield Ignored("too_many_values")
         return
     try:
         elements, may_be_out_of_range = loads(text)
-        if count_nodes(text, elements, most_levels, most_nodes) > most_nodes:
+        if count_nodes(text, elements, max_levels, max_nodes) > max_nodes:
             yield Ignored("too_many_values")
             return
     except NotJson:
@@ -209,12 +211,12 @@ _METHODS: dict[str, Callable[[dict[str, Any]], Message]] = {
 def announce(name: str, topic_id: int, type_name: str, properties: dict[str, Any], pubuid: int | None) -> bytes:
     """Return the message that announces a topic; the message for a publisher has its `pubuid`."""
     params = {"id": topic_id, "name": name, "type": type_name, "properties": properties}
-    return _said("announce", params if pubuid is None else params | {"pubuid": pubuid})
+    return _encoded("announce", params if pubuid is None else params | {"pubuid": pubuid})
 
 
 def unannounce(name: str, topic_id: int) -> bytes:
     """Return the message that a topic was deleted."""
-    return _said("unannounce", {"id": topic_id, "name": name})
+    return _encoded("unannounce", {"id": topic_id, "name": name})
 
 
 def properties(name: str, update: dict[str, Any], *, ack: bool) -> bytes:
@@ -222,13 +224,30 @@ def properties(name: str, update: dict[str, Any], *, ack: bool) -> bytes:
 
     `ack` is true for the client that changed them; it is always sent, since strict clients require it (NA46).
     """
-    return _said("properties", {"name": name, "update": update, "ack": ack})
+    return _encoded("properties", {"name": name, "update": update, "ack": ack})
 
 
-def _said(method: str, params: dict[str, Any]) -> bytes:
+def _encoded(method: str, params: dict[str, Any]) -> bytes:
     return orjson.dumps({"method": method, "params": params})
 
 
 def packed(messages: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the payloads of text frames of about `packets.MESSAGE_BYTES`, each an array of messages, in order."""
+    """Yield the payloads of text frames of about `MESSAGE_BYTES`, each an array of messages, in order."""
     return (b"[%b]" % b",".join(group) for group in together(messages, len(b",")))
+
+
+def together(pieces: Iterable[bytes], between_bytes: int) -> Iterator[list[bytes]]:
+    """Yield groups of pieces, in order, each of at most `MESSAGE_BYTES`; a larger piece is a group by itself.
+
+    `between_bytes` is added for each piece, for its separator.
+    """
+    group: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        size += len(piece) + between_bytes
+        if size > MESSAGE_BYTES and group:
+            yield group
+            group, size = [], len(piece) + between_bytes
+        group.append(piece)
+    if group:
+        yield group

@@ -1,35 +1,47 @@
-"""Topic names in NetworkTables, which may be any text, and their canonical topics.
+"""Names: of topics and their canonical topics, of clients in the path that they connect to, and of the subprotocols.
 
-A name is shared with the other protocols if it begins with `/`, has no empty segment, is within the other protocols'
-limits, and is not below `/meta/`, `/service/` or `/wamp/`, which a protocol reserves. Any other name is NetworkTables'
-own. In the other direction, topics that have no name here are hidden from NetworkTables: those with a slash within a
-segment, as WAMP allows, and those in the spaces of further realms.
+A topic's name may be any text. It is shared with the other protocols if it begins with `/`, has no empty segment, is
+within the other protocols' limits, and is not below `/meta/`, `/service/` or `/wamp/`, which a protocol reserves. Any
+other name is NetworkTables' own. In the other direction, topics that have no name here are hidden from NetworkTables:
+those with a slash within a segment, as WAMP allows, and those in the spaces of further realms.
 
 Names map one to one: `to_name(to_topic(name)) == name`, and the reverse, where neither is None.
 """
 
 from __future__ import annotations
 
+from urllib.parse import unquote_to_bytes
+
 from app.broker.names import SPACE, escaped, from_segment, is_plain_in_channel, unescaped
+
+BASE = "/nt"
+"""The path `/nt/<name>` below which NetworkTables clients connect (NA1)."""
+
+V41, RTT, V40 = (
+    "v4.1.networktables.first.wpi.edu",
+    "rtt.networktables.first.wpi.edu",
+    "networktables.first.wpi.edu",
+)
+"""The subprotocols, the preferred first; RTT serves only requests for the time (NA2, NA6)."""
 
 _OWN_BELOW = ("meta/", "service/", "wamp/")
 _SLASH_WITHIN = "!2f"
 _OWN = escaped("$nt4")
 
 
-def to_topic(name: str, most_chars: int, most_segments: int) -> str | None:
+def to_topic(name: str, max_chars: int, max_segments: int) -> str | None:
     """Return the canonical topic of a name; None if the name is NetworkTables' own.
 
-    `most_chars` bounds the name as a Bayeux channel, which is its longest form.
+    `max_chars` bounds the name as a Bayeux channel, which is its longest form.
     """
-    if not name.startswith("/") or len(name) > most_chars or name.count("/") > most_segments:
+    if not name.startswith("/") or len(name) > max_chars or name.count("/") > max_segments:
         return None
     segments = [escaped(segment) for segment in name[1:].split("/")]
     topic = "/".join(segments)
     if not all(segments) or topic.startswith(_OWN_BELOW):
         return None
     shown_chars = sum(1 + len(from_segment(segment, is_plain_in_channel)) for segment in segments)
-    return topic if shown_chars <= most_chars else None
+    return topic if shown_chars <= max_chars else None
 
 
 def to_name(topic: str) -> str | None:
@@ -44,11 +56,20 @@ def to_own(name: str) -> str:
     return f"{_OWN}/{escaped(name)}" if name else _OWN
 
 
-def ruled(name: str, most_chars: int, most_segments: int) -> str:
+def acl_name(name: str, max_chars: int, max_segments: int) -> str:
     """Return the topic in access rules for a name, and for erasing it; the bounds are those of `to_topic`."""
-    return to_topic(name, most_chars, most_segments) or to_own(name)
+    return to_topic(name, max_chars, max_segments) or to_own(name)
 
 
 def is_reserved(name: str) -> bool:
     """Return whether a name begins with `$`: only the server may publish such topics, the meta topics."""
     return name.startswith("$")
+
+
+def client_name(path: str) -> str:
+    """Return the client's name in a path as it was sent (`contract.Context.path`), percent-decoded.
+
+    The name may contain slashes; it is empty if the path has none. Raises `UnicodeDecodeError` if it is not UTF-8.
+    """
+    below = f"{BASE}/"
+    return unquote_to_bytes(path.removeprefix(below).encode("latin-1")).decode() if path.startswith(below) else ""

@@ -1,41 +1,102 @@
 """The tables: all topics and clients of one NetworkTables server, and the operations on them (NA6 to NA9).
 
-Where ntcore deviates from the specification, the specification is followed, with one exception: as in ntcore, the
-publisher of a topic's last value may replace it with an older one. No operation fails; refused ones are counted.
+No operation fails; refused ones are counted. What follows from a change elsewhere (meta topics, the values that wait
+for the history) is the observers'.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any
-
-import orjson
+from typing import Any
 
 from app.broker.broker import Broker
 from app.broker.erasure import Erasure
 from app.broker.policy import Rights
 from app.broker.sessions import Session
 from app.broker.topics import Match, Pattern
-from app.protocols.nt4 import messages, names, subscribing
-from app.protocols.nt4.bridge import Bridge
-from app.protocols.nt4.chores import Chores
-from app.protocols.nt4.clients import Publisher
-from app.protocols.nt4.messages import Publish, Subscribe
-from app.protocols.nt4.meta import Meta
-from app.protocols.nt4.outgoing import Outgoing
+from app.protocols.nt4 import messages, names
+from app.protocols.nt4.errors import LIMITS
 from app.protocols.nt4.pacing import Pacing
-from app.protocols.nt4.topics import Topic, Topics
+from app.protocols.nt4.session import Client
+from app.protocols.nt4.topics import Publisher, Topic, Topics
 from app.settings import Nt4
 
-if TYPE_CHECKING:
-    from app.protocols.nt4.clients import Client
+_COST_OF_A_TURN = 400
+"""The cost of all tasks in one turn. A step for one topic and one client costs 1, some 10 to 20 microseconds."""
+
+_LOOKS_OF_A_COST = 300
+"""How many clients can be searched for those that know a topic, at the cost of one step."""
+
+
+class TimeSlicedTasks:
+    """Long work, done in parts over several turns of the loop, such as deleting or announcing 10,000 topics.
+
+    NetworkTables clients disconnect from a server that is silent for a second, so no client may wait for such work. A
+    task is an iterator that does one step for each item, and yields the step's cost. `wake` requests a further turn.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._deferred: deque[Iterator[int]] = deque()
+        self._left = _COST_OF_A_TURN
+
+    def __len__(self) -> int:
+        """Return the number of unfinished tasks."""
+        return len(self._deferred)
+
+    def run(self, task: Iterator[int]) -> None:
+        """Do as much of a task as this turn's cost allows, and the rest in later turns."""
+        if not self.run_now(task):
+            self.defer(task)
+
+    def run_now(self, task: Iterator[int]) -> bool:
+        """Do as much of a task as this turn's cost allows, and return whether it is done."""
+        while self._left > 0:
+            cost = next(task, None)
+            if cost is None:
+                return True
+            self._left -= cost
+        return False
+
+    def defer(self, task: Iterator[int]) -> None:
+        """Do a task in later turns."""
+        self._deferred.append(task)
+        self._wake()
+
+    def turn(self) -> None:
+        """Continue the task that has waited longest; to be called once a turn."""
+        self._left = _COST_OF_A_TURN
+        if self._deferred:
+            self.run(self._deferred.popleft())
+
+
+class Observer:
+    """Something that follows the changes of the tables. The methods here do nothing."""
+
+    def created(self, topic: Topic) -> None:
+        """Note that a topic was created."""
+
+    def deleted(self, topic: Topic, now: float) -> None:
+        """Note that a topic was deleted."""
+
+    def publishers_changed(self, topic: Topic, owner: Session) -> None:
+        """Note that a session has begun or ended to publish a topic."""
+
+    def other_subscribers_changed(self) -> None:
+        """Note that the subscriptions of other protocols' sessions have changed, and so those of the bridge."""
+
+    def joined(self, client: Client) -> None:
+        """Note that a client has connected."""
+
+    def left(self, client: Client, now: float) -> None:
+        """Note that a client's connection has ended."""
 
 
 class Tables:
-    """The topics and clients of one server; `time_us` is its clock, in microseconds, which never decreases (NA28)."""
+    """The topics and clients of one server."""
 
     def __init__(self, broker: Broker, options: Nt4, rights: Rights) -> None:
         self.broker = broker
@@ -43,24 +104,14 @@ class Tables:
         self.rights = rights
         self.topics = Topics()
         self.clients: dict[str, Client] = {}  # by name
-        self.outgoing = Outgoing(broker.mark_ready)
         self.flow = broker.flows["nt4"]  # counts values that clients sent, and that were written to clients
-        self.pacing = Pacing(
-            self.flow, options.queue_bytes, self.outgoing.say, broker.mark_ready, self.outgoing.pack, self._wake
-        )
-        self.chores = Chores(self._wake)
-        self.bridge = Bridge(self)
-        self.meta = Meta(self)
+        self.pacing = Pacing(self.flow, options.queue_bytes, self._wake)
+        self.tasks = TimeSlicedTasks(self._wake)
+        self.observers: list[Observer] = []
         self.has_unsaved = False  # a persistent topic has changed since this was last set back
         self._offset_s: float | None = None
         self._topic_ids = count(1)
-        self._numbers = count(1)  # of values
-        self._last_bytes = 0
-        # listeners, called with the client, and the subscription or the reason of its end
-        self.opened: list[Callable[[Client], None]] = []
-        self.closed: list[Callable[[Client, str], None]] = []
-        self.subscribed: list[Callable[[Client, Subscribe], None]] = []
-        self.unsubscribed: list[Callable[[Client, Subscribe], None]] = []
+        self._last_bytes = 0  # of all last values
         # plain counts, read by telemetry
         self._conflated = 0  # of clients that have disconnected
         self.ignored: Counter[str] = Counter()  # by reason
@@ -69,9 +120,9 @@ class Tables:
         self.broker.wake()
 
     def time_us(self, now: float) -> int:
-        """Return the server's time in microseconds since 1970 for a monotonic time in seconds.
+        """Return the server's time in microseconds since 1970 for a monotonic time in seconds (NA28).
 
-        Wall clocks are adjusted; this one continues from the wall clock's time at the first call.
+        Wall clocks are adjusted; this one continues from the wall clock's time at the first call, and never decreases.
         """
         if self._offset_s is None:
             self._offset_s = self.broker.clock_offset_s
@@ -80,226 +131,180 @@ class Tables:
     @property
     def conflated(self) -> int:
         """The number of values that slow clients wanted and did not get."""
-        return self._conflated + sum(client.backlog.conflated for client in self.clients.values())
+        return self._conflated + sum(client.output.backlog.conflated for client in self.clients.values())
 
-    # What is due
-
-    @property
-    def due(self) -> float:
-        """When `turn` is to be called next, in monotonic seconds; infinity if nothing waits for it."""
-        if len(self.chores) or self.meta.is_stale or self.bridge.has_withdrawn:
-            return -inf
-        return min(self.pacing.due, self.bridge.due)
-
-    def turn(self, now: float) -> None:
-        """Do one turn's part of the long work, and hand out the values that are due."""
-        self.bridge.withdraw(now)
-        self.chores.work()
-        self.meta.refresh(now)
-        if self.pacing.due <= now:
-            self.pacing.tick(now, self.time_us(now))
-        self.bridge.record(now)
-
-    def sweep(self, now: float) -> None:
-        """Delete topics that only requests without a session published, `nt4.visitor_topic_s` ago or earlier."""
-        for topic in tuple(self.topics):
-            if topic.visited_at is not None and topic.visited_at + self.options.visitor_topic_s <= now:
-                topic.visited_at = None
-                self.release(topic, now)
-
-    def ignore(self, reason: str, limit: str = "") -> None:
-        """Count an operation that is not done; `limit` is the key of the setting that refused it, if any."""
+    def ignore(self, reason: str, limit: str | None = None) -> None:
+        """Count an operation that is not done, and the limit that refused it, if one did (`errors.LIMITS`)."""
         self.ignored[reason] += 1
-        if limit:
+        limit = limit or LIMITS.get(reason)
+        if limit is not None:
             self.broker.hits[limit] += 1
 
-    # Topics
+    # Names
 
-    def ruled(self, name: str) -> str:
+    def acl_name(self, name: str) -> str:
         """Return the topic in access rules for a name; a name that is NetworkTables' own is below `/$nt4` there."""
         limits = self.broker.limits
-        return names.ruled(name, limits.topic_chars, limits.topic_segments)
+        return names.acl_name(name, limits.topic_chars, limits.topic_segments)
 
     def shared(self, name: str) -> str | None:
         """Return the canonical topic of a name; None if the name is NetworkTables' own."""
         limits = self.broker.limits
         return names.to_topic(name, limits.topic_chars, limits.topic_segments)
 
-    def exactly(self, name: str) -> Pattern | None:
+    def exact_pattern(self, name: str) -> Pattern | None:
         """Return the exact pattern of a name in other protocols; None if it is NetworkTables' own."""
         topic = self.shared(name)
         return None if topic is None else Pattern(Match.EXACT, topic)
 
-    def below(self, prefix: str) -> Pattern | None:
+    def prefix_pattern(self, prefix: str) -> Pattern | None:
         """Return the narrowest Bayeux pattern for the topics with a prefix; None if there is none."""
         above = prefix.rpartition("/")[0]
         topic = self.shared(above) if above else ""
         return None if topic is None else Pattern(Match.DESCENDANTS, topic)
 
+    # Topics
+
+    def has_room(self) -> bool:
+        """Return whether one more topic may be created (`nt4.topics`); meta topics do not count."""
+        return len(self.topics) - self.topics.reserved < self.options.topics
+
     def create(self, name: str, type_name: str, properties: dict[str, Any], publisher: Client | None = None) -> Topic:
-        """Create a topic and announce it to its subscribers except the publisher, which `publish` notifies (NA29)."""
+        """Create a topic and announce it to its subscribers except the publisher, which gets its own answer (NA29)."""
         is_bridged = name.startswith((*self.options.bridge_out, *self.options.bridge_in))
         shared = self.shared(name)
-        ruled = shared or names.to_own(name)
-        topic = Topic(name, next(self._topic_ids), type_name, properties, shared if is_bridged else None, ruled)
+        acl_name = shared or names.to_own(name)
+        topic = Topic(name, next(self._topic_ids), type_name, properties, shared if is_bridged else None, acl_name)
         self.topics.add(topic)
         for client in self.clients.values():
-            if client.listens.hears(name):
-                subscribing.attend(self, client, topic, publisher)
-        self.meta.created(topic)
+            if client.subscribed.matches(name):
+                self.update_subscriber(client, topic, publisher)
+        for observer in self.observers:
+            observer.created(topic)
         self.has_unsaved |= topic.is_persistent
         return topic
 
-    def has_room(self) -> bool:
-        """Return whether one more topic may be created (`nt4.topics`)."""
-        return len(self.topics) - self.meta.count < self.options.topics
+    def delete(self, topic: Topic, now: float) -> int:
+        """Delete a topic: its clients get their waiting values, then the `unannounce` message (NA37).
 
-    def release(self, topic: Topic, now: float) -> None:
-        """Delete a topic if it has no reason to exist any more (NA34)."""
-        if not topic.is_wanted and self.topics.get(topic.name) is topic:
-            self.bridge.forget(topic, now)
-            self.delete(topic)
-
-    def delete(self, topic: Topic) -> None:
-        """Delete a topic: its clients get their waiting values, then the `unannounce` message (NA37)."""
-        for stream in tuple(topic.streams.values()):
-            stream.settle()
-        gone = messages.unannounce(topic.name, topic.id)
-        for client in topic.told:
-            frames = client.backlog.drop(topic)
-            if frames:
-                self.outgoing.say(client, self.outgoing.pack(client, frames))
-                self.flow.delivered += len(frames)
-            if topic in client.streams:
-                self.pacing.leave(client, topic)
-            del client.announced[topic]
-            self.outgoing.tell(client, gone)
-        topic.told.clear()
-        self._forget_last(topic)
+        Returns what it costs as a step of a task.
+        """
+        self.pacing.end(topic)
+        known_to = self.known_to(topic)
+        for client in known_to:
+            self.unannounce(client, topic)
+        self._drop_last(topic)
         self.topics.remove(topic)
-        self.meta.deleted(topic)
+        for observer in self.observers:
+            observer.deleted(topic, now)
+        return len(known_to) + len(self.clients) // _LOOKS_OF_A_COST
 
-    def announce(self, client: Client, topic: Topic) -> None:
-        """Announce a topic to a client, once (NA52)."""
-        if topic not in client.announced:
-            client.announced[topic] = topic.told[client] = None
-            self.outgoing.tell(client, topic.announcement)
+    def delete_if_unused(self, topic: Topic, now: float) -> int:
+        """Delete a topic if it has no reason to exist any more (NA34); return what that costs."""
+        return self.delete(topic, now) if not topic.is_in_use and topic in self.topics else 0
 
-    def unannounce(self, client: Client, topic: Topic) -> None:
-        """End a topic that goes on for others, for one client that gets no values of it."""
-        del client.announced[topic], topic.told[client]
-        self.outgoing.tell(client, messages.unannounce(topic.name, topic.id))
+    def set_properties(self, topic: Topic, update: dict[str, Any], client: Client, now: float) -> None:
+        """Change a topic's properties for a client, and notify all clients that know the topic (NA45 to NA47)."""
+        self.has_unsaved |= topic.is_persistent
+        topic.set_properties(update)
+        if not topic.is_cached:
+            self._drop_last(topic)
+        self.has_unsaved |= topic.is_persistent
+        if not topic.is_in_use:
+            self.delete_if_unused(topic, now)
+            return
+        for each in self.known_to(topic):
+            each.output.write_text(messages.properties(topic.name, update, ack=each is client))
+
+    def delete_expired(self, now: float) -> None:
+        """Delete topics that only requests without a session published, `nt4.visitor_topic_s` ago or earlier."""
+        for topic in tuple(self.topics):
+            published_at = topic.last_anonymous_publish_at
+            if published_at is not None and published_at + self.options.visitor_topic_s <= now:
+                topic.last_anonymous_publish_at = None
+                self.delete_if_unused(topic, now)
 
     # Publishers
 
-    def publish(self, client: Client, message: Publish, now: float) -> None:
-        """Make a client a publisher of a topic, which is created if needed and announced each time (NA29 to NA33)."""
-        name, pubuid = message.name, message.pubuid
-        if names.is_reserved(name):
-            self.ignore("reserved")
-        elif max(len(name.encode()), len(message.type.encode())) > self.options.name_bytes:
-            self.ignore("name_too_long", "name_bytes")
-        elif pubuid not in client.publishers and len(client.publishers) >= self.options.publishers:
-            self.ignore("too_many_publishers", "publishers")
-        elif not self.rights.may(client, "publish", self.ruled(name)):
-            self.ignore("denied")
-        else:
-            topic = self.topics.get(name) or self._new(client, message)
-            if topic is not None:
-                before = client.publishers.get(pubuid)
-                publisher = Publisher(topic, client, pubuid, message.type)
-                topic.publishers[publisher] = None
-                client.publishers[pubuid] = publisher
-                if before is not None:
-                    self.withdraw(before, now)
-                client.announced[topic] = topic.told[client] = None
-                self.outgoing.tell(client, messages.announce(name, topic.id, topic.type, topic.properties, pubuid))
-                self.meta.publishes(topic, client)
+    def add_publisher(self, topic: Topic, owner: Session, pubuid: int, type_name: str) -> Publisher:
+        """Make a session a publisher of a topic."""
+        publisher = Publisher(topic, owner, pubuid, type_name)
+        topic.publishers[publisher] = None
+        for observer in self.observers:
+            observer.publishers_changed(topic, owner)
+        return publisher
 
-    def _new(self, client: Client, message: Publish) -> Topic | None:
-        if not self.has_room():
-            self.ignore("too_many_topics", "topics")
-        elif len(orjson.dumps(message.properties)) > self.options.properties_bytes:
-            self.ignore("properties_too_large", "properties_bytes")
-        else:
-            return self.create(message.name, message.type, message.properties, client)
-        return None
+    def remove_publisher(self, publisher: Publisher, now: float) -> int:
+        """Remove a publisher from its topic, and delete the topic if it has no reason to exist any more.
 
-    def unpublish(self, client: Client, pubuid: int, now: float) -> None:
-        """End a client's publisher."""
-        publisher = client.publishers.pop(pubuid, None)
-        if publisher is None:
-            self.ignore("unknown_pubuid")
-        else:
-            self.withdraw(publisher, now)
-
-    def withdraw_all(self, publishers: Iterable[Publisher], now: float) -> Iterator[int]:
-        """Withdraw publishers as a chore: an iterator of the costs of its steps."""
-        for publisher in publishers:
-            told = len(publisher.topic.told)
-            self.withdraw(publisher, now)
-            yield 1 + told
-
-    def withdraw(self, publisher: Publisher, now: float) -> None:
-        """Remove a publisher from its topic, and delete the topic if it has no reason to exist any more."""
+        Returns what the topic's end costs as a step of a task.
+        """
         topic, owner = publisher.topic, publisher.owner
         del topic.publishers[publisher]
         if topic.origin is owner and owner.closed is not None:  # a topic that stays must not keep it in memory
             topic.origin = None
-        self.meta.publishes(topic, owner)
-        self.release(topic, now)
+        for observer in self.observers:
+            observer.publishers_changed(topic, owner)
+        return self.delete_if_unused(topic, now)
 
-    def set_properties(self, client: Client, name: str, update: dict[str, Any], now: float) -> None:
-        """Change a topic's properties for a client, and notify all clients that know the topic (NA45 to NA47)."""
-        topic = self.topics.get(name)
-        if topic is None or names.is_reserved(name):
-            self.ignore("unknown_topic")
-        elif not self.rights.may(client, "publish", topic.ruled):
-            self.ignore("denied")
-        elif len(orjson.dumps(topic.properties | update)) > self.options.properties_bytes:
-            self.ignore("properties_too_large", "properties_bytes")
-        elif update:
-            self.has_unsaved |= topic.is_persistent
-            topic.set_properties(update)
-            if not topic.is_cached:
-                self._forget_last(topic)
-            self.has_unsaved |= topic.is_persistent
-            if not topic.is_wanted:
-                self.release(topic, now)
-                return
-            for told in topic.told:
-                self.outgoing.tell(told, messages.properties(name, update, ack=told is client))
+    def remove_publishers(self, publishers: Iterable[Publisher], now: float) -> None:
+        """Remove publishers, some in later turns if they are many."""
+        self.tasks.run(1 + self.remove_publisher(each, now) for each in publishers)
+
+    # Subscribers
+
+    def known_to(self, topic: Topic) -> list[Client]:
+        """Return the clients that a topic was announced to."""
+        return [client for client in self.clients.values() if topic in client.announced]
+
+    def announce(self, client: Client, topic: Topic) -> None:
+        """Announce a topic to a client, once (NA52)."""
+        if topic not in client.announced:
+            client.announced[topic] = None
+            client.output.write_text(topic.announcement)
+
+    def unannounce(self, client: Client, topic: Topic) -> None:
+        """Send the `unannounce` message of a topic to a client, which gets no values of it any more."""
+        del client.announced[topic]
+        client.output.write_text(messages.unannounce(topic.name, topic.id))
+
+    def update_subscriber(self, client: Client, topic: Topic, publisher: Client | None = None) -> None:
+        """Announce a topic to a client, except to its `publisher`, and send its values as the subscriptions want now.
+
+        Values that no subscription wants any more are no longer sent (NA54).
+        """
+        interest = None
+        if client.subscribed.matches(topic.name) and self.rights.may(client, "subscribe", topic.acl_name):
+            interest = client.subscribed.interest(topic.name)
+            if client is not publisher:
+                self.announce(client, topic)
+        self.pacing.set_interest(client.output, topic, interest)
 
     # Values
-
-    def take(self, topic: Topic, time_us: int, value: Any, client: Client, now: float, now_us: int) -> None:
-        """Set a topic's value from a client, and pass it to the bridge. This is the hot path.
-
-        `time_us` is the value's time and `now_us` the server's, in microseconds.
-        """
-        is_newest = self.put(topic, time_us, value, client, client.authid, now_us)
-        if topic.shared is not None:
-            self.bridge.pass_on(topic, time_us, value, client, now, is_newest=is_newest)
 
     def put(
         self, topic: Topic, time_us: int, value: Any, origin: Session | None, authid: str | None, now_us: int
     ) -> bool:
-        """Send a value to all clients that want it, and keep it as the last one if it is the newest.
+        """Send a value to all clients that want it, and keep it as the last one if it is the newest. The hot path.
 
-        `origin` is the publishing session, if there is one, and `authid` its publisher's.
-        Returns whether it is the newest; False also for a value that is too large, which is ignored.
+        `origin` is the publishing session, if there is one, and `authid` its publisher's; `time_us` is the value's
+        time and `now_us` the server's, in microseconds. Returns whether the value is the newest; False also for a
+        value that is too large, which is ignored.
         """
-        frame = topic.write(time_us, value)
+        frame = topic.encode(time_us, value)
         if len(frame) > self.options.message_bytes:  # small integers as doubles grow to nine times their size
-            self.ignore("value_too_large", "message_bytes")
+            self.ignore("value_too_large")
             return False
-        is_newest = topic.replaces(time_us, origin)
+        is_newest = topic.replaces_last(time_us, origin)
         if is_newest and topic.is_cached:
-            self._keep(topic, time_us, value, frame, origin, authid, now_us)
-        if topic.streams:
-            entry = (next(self._numbers), frame, origin)
-            for stream in topic.streams.values():
-                stream.put(entry, now_us, is_newest=is_newest)
+            self._last_bytes += len(frame) - (0 if topic.frame is None else len(topic.frame))
+            topic.set_last(time_us, value, frame, origin, authid, now_us)
+            if self._last_bytes > self.options.last_bytes:
+                self.broker.hits["last_bytes"] += 1
+                self._drop_last(topic)
+            if topic.is_persistent:
+                self.has_unsaved = True
+        self.pacing.put(topic, frame, origin, now_us, is_newest=is_newest)
         return is_newest
 
     def restore(
@@ -317,58 +322,19 @@ class Tables:
 
         So a persistent topic goes too; one that still has a publisher stays, without a value.
         """
-        self.bridge.erase(erasure)
         for topic in tuple(self.topics):
-            if not names.is_reserved(topic.name) and erasure.concerns(topic.ruled, topic.authid):
+            if not names.is_reserved(topic.name) and erasure.concerns(topic.acl_name, topic.authid):
                 self.has_unsaved |= topic.is_persistent
-                self._forget_last(topic)
+                self._drop_last(topic)
                 if not topic.publishers:
-                    self.bridge.forget(topic, now)
-                    self.delete(topic)
+                    self.delete(topic, now)
 
-    def _keep(
-        self, topic: Topic, time_us: int, value: Any, frame: bytes, origin: object, authid: str | None, now_us: int
-    ) -> None:
-        before = topic.frame
-        self._last_bytes += len(frame) - (0 if before is None else len(before))
-        topic.keep(time_us, value, frame, origin, authid, now_us)
-        if self._last_bytes > self.options.last_bytes:
-            self.broker.hits["last_bytes"] += 1
-            self._forget_last(topic)
-        if topic.is_persistent:
-            self.has_unsaved = True
-
-    def _forget_last(self, topic: Topic) -> None:
+    def _drop_last(self, topic: Topic) -> None:
         if topic.frame is not None:
             self._last_bytes -= len(topic.frame)
-            topic.forget()
+            topic.drop_last()
 
     # Clients
-
-    def join(self, client: Client, now: float, *, is_listed: bool) -> None:
-        """Add a connection, which counts as a client if it `is_listed`. Raises `NoRoom`."""
-        self.broker.open(client, inf, now)
-        self.tell(self.opened, client)
-        if is_listed:
-            self.clients[client.name] = client
-            self.meta.joined(client)
-
-    def leave(self, client: Client, reason: str, now: float) -> None:
-        """Remove a connection with its publishers and subscriptions (NA35); `reason` is why its session ended."""
-        self.broker.close(client, reason)
-        self._conflated += client.backlog.conflated
-        for topic in tuple(client.streams):
-            self.pacing.leave(client, topic)
-        for topic in client.announced:
-            del topic.told[client]
-        client.announced.clear()
-        publishers = tuple(client.publishers.values())
-        client.publishers.clear()
-        self.chores.begin(self.withdraw_all(publishers, now))
-        if self.clients.get(client.name) is client:
-            del self.clients[client.name]
-            self.meta.left(client)
-        self.tell(self.closed, client, reason)
 
     def unique(self, name: str) -> str:
         """Return a client's name, with `@` and a number appended if another client has that name (NA11)."""
@@ -376,7 +342,24 @@ class Tables:
             return name
         return next(other for number in count(1) if (other := f"{name}@{number}") not in self.clients)
 
-    def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
-        """Call each listener with the arguments `news`."""
-        for listener in listeners:
-            listener(*news)
+    def join(self, client: Client, now: float, *, is_listed: bool) -> None:
+        """Add a connection, which counts as a client if it `is_listed`. Raises `NoRoom`."""
+        self.broker.open(client, inf, now)
+        if is_listed:
+            self.clients[client.name] = client
+            for observer in self.observers:
+                observer.joined(client)
+
+    def leave(self, client: Client, reason: str, now: float) -> None:
+        """Remove a connection with its publishers and subscriptions (NA35); `reason` is why its session ended."""
+        self.broker.close(client, reason)
+        self._conflated += client.output.backlog.conflated
+        self.pacing.leave_all(client.output)
+        client.announced.clear()
+        publishers = tuple(client.publishers.values())
+        client.publishers.clear()
+        self.remove_publishers(publishers, now)
+        if self.clients.get(client.name) is client:
+            del self.clients[client.name]
+            for observer in self.observers:
+                observer.left(client, now)

@@ -1,4 +1,8 @@
-"""Topics, which exist while they have publishers or another reason to be kept (NA29 to NA43)."""
+"""Topics, which exist while they have publishers or another reason to be kept (NA29 to NA43).
+
+A topic knows its publishers and its last value, but not its subscribers: those are in the streams of `pacing.py`, and
+each client's session has the topics that were announced to it.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,14 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from app.broker.sessions import Session
 from app.protocols.nt4 import messages
 from app.protocols.nt4.messages import Subscribe
 from app.protocols.nt4.names import is_reserved
-from app.protocols.nt4.subscriptions import Interest
 from app.protocols.nt4.types import number_of
 from app.protocols.nt4.values import encode
-
-if TYPE_CHECKING:
-    from app.protocols.nt4.clients import Client, Publisher
-    from app.protocols.nt4.pacing import Stream
 
 _AHEAD_US = 1_000_000
 """The most that a value's time may count as ahead of now, so that one wrong clock cannot block a topic (G7)."""
@@ -27,56 +27,52 @@ class Topic:
     """One topic; `id` is its number on the wire, the same for all clients and never reused (NA36).
 
     shared       its canonical topic among all protocols, None if its name is NetworkTables' own
-    ruled        its topic in access rules
-    told         the clients that it was announced to
-    streams      its pending values, by the options that clients want them with
+    acl_name     its topic in access rules
+    publishers   the sessions that publish it, of any protocol
     frame        the last value, encoded, or None if there is none; `time_us`, `value`, `origin` and `authid` belong
-                 to it: `authid` is its publisher's, also when that has gone
+                 to it: `origin` is the session that published it, `authid` that of its publisher, also when the session
+                 has ended
     """
 
     __slots__ = (
+        "acl_name",
         "announcement",
         "authid",
         "frame",
         "id",
         "is_cached",
-        "kept_at",
+        "last_anonymous_publish_at",
         "last_us",
         "name",
         "number",
         "origin",
         "properties",
         "publishers",
-        "ruled",
+        "recorded_at",
         "shared",
-        "streams",
         "time_us",
-        "told",
         "type",
         "value",
-        "visited_at",
     )
 
     def __init__(
-        self, name: str, topic_id: int, type_name: str, properties: dict[str, Any], shared: str | None, ruled: str
+        self, name: str, topic_id: int, type_name: str, properties: dict[str, Any], shared: str | None, acl_name: str
     ) -> None:
         self.name = name
         self.id = topic_id
         self.type = type_name
         self.number = number_of(type_name)
         self.shared = shared
-        self.ruled = ruled
+        self.acl_name = acl_name
         self.publishers: dict[Publisher, None] = {}
-        self.told: dict[Client, None] = {}
-        self.streams: dict[Interest, Stream] = {}
         self.frame: bytes | None = None
         self.value: Any = None
         self.time_us = 0
         self.last_us = 0  # the time that the next value's time is compared with
         self.origin: object = None
         self.authid: str | None = None
-        self.kept_at = -inf  # when a value of it was last recorded
-        self.visited_at: float | None = None  # when a request without a session last published it, which keeps it
+        self.recorded_at = -inf  # when the history got a value of it
+        self.last_anonymous_publish_at: float | None = None  # by a request without a session, which keeps the topic
         self.properties: dict[str, Any] = {}
         self.is_cached = True
         self.announcement = b""
@@ -88,10 +84,10 @@ class Topic:
         return self.properties.get("persistent") is True
 
     @property
-    def is_wanted(self) -> bool:
+    def is_in_use(self) -> bool:
         """Whether the topic has a reason to exist (NA34)."""
-        kept = self.is_persistent or self.properties.get("retained") is True
-        return bool(self.publishers) or kept or self.visited_at is not None
+        is_kept = self.is_persistent or self.properties.get("retained") is True
+        return bool(self.publishers) or is_kept or self.last_anonymous_publish_at is not None
 
     def set_properties(self, update: dict[str, Any]) -> None:
         """Change properties; None deletes one (NA45)."""
@@ -100,16 +96,11 @@ class Topic:
         self.is_cached = self.properties.get("cached") is not False
         self.announcement = messages.announce(self.name, self.id, self.type, self.properties, None)
 
-    def forget(self) -> None:
-        """Drop the last value."""
-        self.frame = self.value = self.origin = self.authid = None
-        self.time_us = self.last_us = 0
-
-    def write(self, time_us: int, value: object) -> bytes:
-        """Return an encoded value of the topic; `time_us` is in microseconds."""
+    def encode(self, time_us: int, value: object) -> bytes:
+        """Return a value of the topic as it is on the wire; `time_us` is in microseconds."""
         return encode(self.id, time_us, self.number, value)
 
-    def replaces(self, time_us: int, origin: object) -> bool:
+    def replaces_last(self, time_us: int, origin: object) -> bool:
         """Return whether a value replaces the last one (NA39 to NA41).
 
         A value does so if it is not older, or has the same publisher. A default value, of time 0, is replaced by any
@@ -119,25 +110,53 @@ class Topic:
             return True
         return time_us != 0 and (time_us >= self.last_us or origin is self.origin)
 
-    def keep(self, time_us: int, value: object, frame: bytes, origin: object, authid: str | None, now_us: int) -> None:
+    def set_last(
+        self, time_us: int, value: object, frame: bytes, origin: object, authid: str | None, now_us: int
+    ) -> None:
         """Make a value the last one; `now_us` bounds the time that later values are compared with."""
         self.time_us, self.value, self.frame, self.origin, self.authid = time_us, value, frame, origin, authid
         self.last_us = min(time_us, now_us + _AHEAD_US)
 
+    def drop_last(self) -> None:
+        """Drop the last value."""
+        self.frame = self.value = self.origin = self.authid = None
+        self.time_us = self.last_us = 0
+
+
+class Publisher:
+    """A publisher of a topic, which may set the topic's values and keeps the topic in existence.
+
+    `owner` is a client's session, or a session of another protocol. `number` is the wire number of the declared type,
+    or -1 if the topic has another type: then all its values are ignored (NA32).
+    """
+
+    __slots__ = ("number", "owner", "pubuid", "topic")
+
+    def __init__(self, topic: Topic, owner: Session, pubuid: int, type_name: str) -> None:
+        self.topic = topic
+        self.owner = owner
+        self.pubuid = pubuid
+        self.number = topic.number if type_name == topic.type else -1
+
 
 class Topics:
-    """All topics, by name, in the order of names, and by canonical topic."""
+    """All topics, by name, in the order of names, and by canonical topic; `reserved` counts the meta topics."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Topic] = {}
         self._names: list[str] = []  # sorted
         self.shared: dict[str, Topic] = {}
+        self.reserved = 0
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
+
+    def __contains__(self, topic: Topic) -> bool:
+        """Return whether a topic exists; a deleted one does not, also if another has its name."""
+        return self._by_name.get(topic.name) is topic
 
     def get(self, name: str) -> Topic | None:
         """Return the topic with a name; None if there is none."""
@@ -147,6 +166,7 @@ class Topics:
         """Add a topic whose name is not in use."""
         self._by_name[topic.name] = topic
         insort(self._names, topic.name)
+        self.reserved += is_reserved(topic.name)
         if topic.shared is not None:
             self.shared[topic.shared] = topic
 
@@ -154,6 +174,7 @@ class Topics:
         """Remove a topic."""
         del self._by_name[topic.name]
         del self._names[bisect_left(self._names, topic.name)]
+        self.reserved -= is_reserved(topic.name)
         if topic.shared is not None:
             del self.shared[topic.shared]
 

@@ -14,6 +14,7 @@ import orjson
 
 from app.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
 from app.protocols.json_text import NotJson, loads
+from app.protocols.nt4.errors import BadValue, Unportable
 
 BOOLEAN, DOUBLE, INT, FLOAT, STRING, RAW = 0, 1, 2, 3, 4, 5
 ARRAY = 16
@@ -34,18 +35,6 @@ _CLASSES: dict[int, set[type]] = {
     STRING: {str},
     RAW: {bytes},
 }
-
-
-class BadValue(Exception):
-    """A received value is not of its type; the text says so, and quotes nothing of the value."""
-
-
-class Unportable(Exception):
-    """A value without a JSON form: not finite, invalid text in a `json` topic, or a string that would read as bytes."""
-
-
-class WrongType(Exception):
-    """JSON that is not a value of a topic's type."""
 
 
 def number_of(type_name: str) -> int:
@@ -113,7 +102,7 @@ def _dump(value: object) -> bytes:
 
 
 def from_json(type_name: str, payload: bytes) -> object:
-    """Return JSON text as a value of a topic's type. Raises `WrongType`, also for a number that would become another.
+    """Return JSON text as a value of a topic's type. Raises `BadValue`, also for a number that would become another.
 
     A fraction is rounded to the type's bits, as decimals always are; a whole number must be held exactly.
     """
@@ -126,8 +115,8 @@ def from_json(type_name: str, payload: bytes) -> object:
         if number >= ARRAY and isinstance(value, list):
             return accept(number, [of_json(each) for each in value])
         return accept(number, of_json(value))
-    except (BadValue, NotBytes):
-        raise WrongType from None
+    except NotBytes:
+        raise BadValue(f"not a value of type {type_name}") from None
 
 
 def type_of(payload: bytes) -> str:
@@ -163,7 +152,7 @@ def _integral(value: object) -> object:
 
 def _double(value: object) -> object:
     if type(value) is int and float(value) != value:
-        raise WrongType
+        raise BadValue("a number that would become another")
     return value
 
 
@@ -171,7 +160,7 @@ def _single(value: object) -> object:
     if isinstance(value, int | float):
         (held,) = array("f", [value])
         if isinf(held) or (held != value and float(value).is_integer()):
-            raise WrongType
+            raise BadValue("a number that would become another")
     return value
 
 

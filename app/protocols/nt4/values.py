@@ -17,7 +17,8 @@ from msgpack import OutOfData, Packer, Unpacker
 from msgspec import Meta, ValidationError
 from msgspec.msgpack import Decoder
 
-from app.protocols.nt4.packets import together
+from app.protocols.nt4.errors import BadValue, Undecodable
+from app.protocols.nt4.messages import together
 from app.protocols.nt4.types import (
     ARRAY,
     BOOLEAN,
@@ -28,7 +29,6 @@ from app.protocols.nt4.types import (
     LEAST_INT,
     RAW,
     STRING,
-    BadValue,
     accept,
 )
 
@@ -61,10 +61,6 @@ TOO_LONG = -2
 """In place of the type's number for an array with too many elements; its value is None."""
 
 
-class Undecodable(Exception):
-    """A binary message that cannot be decoded; the text says why, and is sent to the peer."""
-
-
 class TimeAsked(NamedTuple):
     """A request for the time; `rest` are the bytes of its type and value, which are sent back unchanged (NA26)."""
 
@@ -75,10 +71,10 @@ Received = tuple[int, int, int, Any]
 """A value: the publisher's id, the time in microseconds, the type's number, and the accepted value (`types.py`)."""
 
 
-def read(data: bytes, most_elements: int) -> Iterator[list[Received | TimeAsked]]:
+def read(data: bytes, max_elements: int) -> Iterator[list[Received | TimeAsked]]:
     """Yield the values of a binary message in order, in batches that are decoded when they are asked for.
 
-    An array of more than `most_elements` is `TOO_LONG`: even a small one may take much time and memory. Raises
+    An array of more than `max_elements` is `TOO_LONG`: even a small one may take much time and memory. Raises
     `Undecodable` after the values before the mistake.
     """
     size = len(data)
@@ -91,7 +87,7 @@ def read(data: bytes, most_elements: int) -> Iterator[list[Received | TimeAsked]
         end = min(size, tell() + BATCH_BYTES)
         try:
             while tell() < end and len(batch) < BATCH_VALUES:
-                batch.append(_next(unpacker, data, most_elements))
+                batch.append(_next(unpacker, data, max_elements))
         except Undecodable as error:
             mistake = error
         if batch:
@@ -100,7 +96,7 @@ def read(data: bytes, most_elements: int) -> Iterator[list[Received | TimeAsked]
             raise mistake
 
 
-def _next(unpacker: Unpacker, data: bytes, most_elements: int) -> Received | TimeAsked:
+def _next(unpacker: Unpacker, data: bytes, max_elements: int) -> Received | TimeAsked:
     unpack = unpacker.unpack
     part = "message"
     try:
@@ -121,7 +117,7 @@ def _next(unpacker: Unpacker, data: bytes, most_elements: int) -> Received | Tim
         if type(number) is not int:  # a map or an array is not even hashable
             raise Undecodable("the type is not an integer")
         part = "value"
-        if number in _ARRAYS and _claimed_elements(data, unpacker.tell()) > most_elements:
+        if number in _ARRAYS and _claimed_elements(data, unpacker.tell()) > max_elements:
             unpacker.skip()
             return ident, time_us, TOO_LONG, None
         return ident, time_us, number, _value(unpacker, data, number)
@@ -176,5 +172,5 @@ def time_answer(now_us: int, asked: TimeAsked) -> bytes:
 
 
 def packed(values: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield encoded values as binary messages of about `packets.MESSAGE_BYTES`, in order."""
+    """Yield encoded values as binary messages of about `messages.MESSAGE_BYTES`, in order."""
     return map(b"".join, together(values, 0))

@@ -3,7 +3,7 @@
 import pytest
 from support.nt4_peers import World
 
-from app.protocols.nt4.backlog import Backlog
+from app.protocols.nt4.pacing import Backlog
 
 
 class Topic:
@@ -129,7 +129,7 @@ def test_nd14_a_slow_client_gets_all_of_a_little(world, robot):
     assert slow.take() == []
     slow.engine.resumed(world.now)
     assert slow.plain() == [float(number) for number in range(1, 20)]
-    assert slow.engine.client.backlog.conflated == 0
+    assert slow.engine.client.output.backlog.conflated == 0
     assert world.tables.flow.delivered == 19
 
 
@@ -142,7 +142,7 @@ def test_nd14_a_slow_client_gets_the_newest_of_much(world, robot):
         world.after(0.1)
     slow.engine.resumed(world.now)
     assert slow.plain() == [200.0, -200.0]
-    assert slow.engine.client.backlog.conflated == 398
+    assert slow.engine.client.output.backlog.conflated == 398
     assert len(quick.plain()) == 400
     robot.put((1, 300, 1, 300.0), (1, 301, 1, 301.0))
     world.after(0.1)

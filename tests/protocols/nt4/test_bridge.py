@@ -106,7 +106,7 @@ def test_what_is_no_json_stays_here_and_is_counted(type_name, number, value, why
     bridged.robot.put((1, 1, number, value))
     assert bridged.heard() == []
     assert len(bridged.dashboard.values()) == 1
-    assert bridged.world.tables.bridge.unshared == {why: 1}
+    assert bridged.world.server.bridge.unshared == {why: 1}
     assert bridged.broker.recording.log.inbox == []
     assert bridged.broker.latest([ALL], 10, 0.0) == []
 
@@ -157,7 +157,7 @@ def test_of_each_topic_the_newest_is_recorded_so_often(bridged, log):
         bridged.world.after(0.01)
     bridged.world.after(1)
     assert recorded(log) == [("x", value) for value in (0.0, 9.0, 19.0, 24.0)]
-    assert bridged.world.tables.bridge.shed == 21
+    assert bridged.world.server.bridge.shed == 21
     assert bridged.world.server.due == inf
     assert len(bridged.heard()) == 25
 
@@ -171,7 +171,7 @@ def test_an_older_value_is_not_the_one_that_is_recorded(bridged, log):
     other.put((1, 9, 1, 9.0))
     bridged.world.after(1)
     assert recorded(log) == [("x", 10.0), ("x", 11.0)]
-    assert bridged.world.tables.bridge.shed == 1
+    assert bridged.world.server.bridge.shed == 1
 
 
 def test_a_value_that_waits_is_shed_by_a_newer_one_that_is_due(bridged, log):
@@ -180,7 +180,7 @@ def test_a_value_that_waits_is_shed_by_a_newer_one_that_is_due(bridged, log):
     bridged.world.now += 1
     bridged.robot.put((1, 12, 1, 12.0))
     assert recorded(log) == [("x", 10.0), ("x", 12.0)]
-    assert bridged.world.tables.bridge.shed == 1
+    assert bridged.world.server.bridge.shed == 1
 
 
 def test_a_value_that_json_has_not_takes_nobodys_turn(bridged, log):
@@ -188,8 +188,8 @@ def test_a_value_that_json_has_not_takes_nobodys_turn(bridged, log):
     bridged.robot.put((1, 10, 1, 10.0), (1, 11, 1, 11.0), (1, 12, 1, nan))
     bridged.world.after(1)
     assert recorded(log) == [("x", 10.0), ("x", 11.0)]
-    assert bridged.world.tables.bridge.shed == 0
-    assert bridged.world.tables.bridge.unshared == {"no_json": 1}
+    assert bridged.world.server.bridge.shed == 0
+    assert bridged.world.server.bridge.unshared == {"no_json": 1}
 
 
 def test_zero_records_every_value():
@@ -197,7 +197,7 @@ def test_zero_records_every_value():
     log = MemoryLog(bridged.broker)
     bridged.robot.put(*((1, 1 + number, 1, float(number)) for number in range(5)))
     assert recorded(log) == [("x", float(number)) for number in range(5)]
-    assert bridged.world.tables.bridge.shed == 0
+    assert bridged.world.server.bridge.shed == 0
 
 
 def test_a_topics_end_and_the_servers_record_what_waits(bridged, log):
@@ -206,7 +206,7 @@ def test_a_topics_end_and_the_servers_record_what_waits(bridged, log):
     assert recorded(log) == [("x", 1.0), ("y", 5.0)]
     bridged.robot.say("unpublish", pubuid=1)
     assert recorded(log) == [("x", 2.0)]
-    bridged.world.server.close(bridged.world.now)
+    bridged.world.server.bridge.record_all(bridged.world.now)
     assert recorded(log) == [("y", 6.0)]
     bridged.robot.put((2, 3, 1, 7.0))  # it has not been notified yet that the server is shutting down
     bridged.world.after(1)
@@ -271,8 +271,8 @@ def test_a_topic_that_has_gone_rests_no_longer(bridged, log):
     """When a topic ends, the bridge keeps nothing of it, not even if a value waited to be recorded."""
     bridged.robot.put((1, 1, 1, 1.0), (1, 2, 1, 2.0))
     bridged.robot.say("unpublish", pubuid=1)
-    bridge = bridged.world.tables.bridge
-    assert (dict(bridge._resting), bridge._unrecorded) == ({}, {})
+    bridge = bridged.world.server.bridge
+    assert (dict(bridge._recent), bridge._unrecorded) == ({}, {})
 
 
 def test_many_topics_are_recorded_in_several_turns(log, bridged):
@@ -420,7 +420,7 @@ def test_g1_an_implicit_publisher_ends_with_its_session():
     bridged.dashboard.take()
     bridged.broker.close(other, "gone")
     assert bridged.dashboard.take() == [("unannounce", {"name": "/in/a", "id": 2})]
-    assert bridged.world.tables.bridge.owned() == []
+    assert bridged.world.server.bridge.external_publishers() == []
 
 
 @pytest.mark.parametrize("source", ["a request", "a session that has ended"])
@@ -468,7 +468,7 @@ def test_a_session_that_publishes_too_many_topics_leaves_none_behind():
     bridged = Bridged(bridge_in=["/in"], publishers=1, visitor_topic_s=10)
     bridged.publish(1, "in/a")
     bridged.publish(1, "in/b")
-    assert len(bridged.world.tables.bridge.owned()) == 1
+    assert len(bridged.world.server.bridge.external_publishers()) == 1
     bridged.broker.close(bridged.web, "gone")
     bridged.world.after(11)
     bridged.world.server.sweep(bridged.world.now)

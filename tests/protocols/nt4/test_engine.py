@@ -5,7 +5,7 @@ import pytest
 from support.nt4_peers import NOW_US, WALL_S, Peer, World
 
 from app.broker.topics import Match, Pattern
-from app.protocols.nt4.paths import RTT
+from app.protocols.nt4.names import RTT
 from app.settings import Limits
 
 AFAR = "192.0.2.1"
@@ -268,7 +268,7 @@ def test_what_comes_behind_a_question_waits_and_is_done_in_order():
     peer.publish("/y", 2)
     peer.put((2, 1, 1, 2.0), (1, 2, 1, 3.0))
     assert (peer.take(), dashboard.take()) == ([], [])
-    assert world.waiting.awaited[0][1] == world.server.policy_s
+    assert world.waiting.awaited[0][1] == world.server.policy.limit_s
     assert world.waiting.end([True], now=world.now) == "a thought"
     assert [params["name"] for _, params in peer.texts()] == ["/x", "/y"]
     assert [each[0] if len(each) == 2 else each[3] for each in dashboard.take()] == [
@@ -324,7 +324,7 @@ def test_of_several_names_those_count_that_the_policy_allows():
         ("publish", [None], "/nt/c"),
     ]
     assert asked[3][1] == [Pattern(Match.EXACT, "open"), Pattern(Match.EXACT, "shut"), None]
-    assert [subscription.topics for subscription in peer.engine.client.listens] == [("/open", "own")]
+    assert [subscription.topics for subscription in peer.engine.client.subscribed] == [("/open", "own")]
 
 
 @pytest.mark.parametrize(
@@ -469,12 +469,11 @@ def test_a_connection_ends_once():
     """A connection that is lost after it was closed is reported once, with the reason of the close."""
     world = World()
     peer = world.peer()
-    told = []
-    world.tables.closed.append(lambda client, reason: told.append((client.name, reason)))
+    told = follow(world)
     peer.send(b"\x01")
     peer.engine.lost(world.now)
     peer.engine.release(world.now)
-    assert told == [("c", "binary_decode_error")]
+    assert told == [("closed", "c", "binary_decode_error")]
     assert peer.close.code == 1001
 
 
@@ -488,15 +487,36 @@ def test_nothing_is_written_to_who_has_gone():
     assert peer.link.writes == 0
 
 
-def test_listeners_are_told_of_clients_and_of_what_they_subscribe_to():
-    """The tables' listeners are called for each client and subscription that begins or ends, also by replacement."""
+class Observer:
+    """Notes what the broker's observers are told of."""
+
+    def __init__(self):
+        self.told = []
+
+    def opened(self, session):
+        self.told.append(("opened", session.authid))
+
+    def closed(self, session, reason):
+        self.told.append(("closed", session.authid, reason))
+
+    def subscribed(self, session, names):
+        self.told.append(("+", session.authid, names))
+
+    def unsubscribed(self, session, names):
+        self.told.append(("-", session.authid, names))
+
+
+def follow(world):
+    """Observe the broker's sessions from now on; return the list of what is noted."""
+    observer = Observer()
+    world.broker.observers.append(observer)
+    return observer.told
+
+
+def test_observers_are_told_of_clients_and_of_what_they_subscribe_to():
+    """The broker's observers are told of each client and subscription that begins or ends, also by replacement."""
     world = World()
-    told = []
-    tables = world.tables
-    tables.opened.append(lambda client: told.append(("opened", client.name)))
-    tables.closed.append(lambda client, reason: told.append(("closed", client.name, reason)))
-    tables.subscribed.append(lambda _, subscription: told.append(("+", subscription.subuid, subscription.topics)))
-    tables.unsubscribed.append(lambda _, subscription: told.append(("-", subscription.subuid, subscription.topics)))
+    told = follow(world)
     peer = world.peer("a")
     peer.subscribe("/x", subuid=1)
     peer.subscribe("/y", subuid=1)
@@ -504,9 +524,9 @@ def test_listeners_are_told_of_clients_and_of_what_they_subscribe_to():
     peer.engine.lost(world.now)
     assert told == [
         ("opened", "a"),
-        ("+", 1, ("/x",)),
-        ("-", 1, ("/x",)),
-        ("+", 1, ("/y",)),
-        ("-", 1, ("/y",)),
+        ("+", "a", ["/x"]),
+        ("-", "a", ["/x"]),
+        ("+", "a", ["/y"]),
+        ("-", "a", ["/y"]),
         ("closed", "a", "connection_lost"),
     ]

@@ -43,7 +43,7 @@ def test_a_topic_that_is_published_stays_without_its_value(world):
     robot = world.peer("robot")
     published(world, robot, "/robot/x", 1.0)
     published(world, robot, "/other", 2.0, 2)
-    world.tables.erase(ROBOT, world.now)
+    world.server.erase(ROBOT, world.now)
     assert last(world) == {"/other": 2.0}
     assert topics(world) == {"/robot/x", "/other"}
     robot.put((1, 2, 1, 3.0))
@@ -60,7 +60,7 @@ def test_a_topic_that_nobody_publishes_is_deleted(world, properties):
     robot.engine.lost(world.now)
     world.flush()
     world.tables.has_unsaved = False
-    world.tables.erase(ROBOT, world.now)
+    world.server.erase(ROBOT, world.now)
     assert [method for method, _ in dashboard.texts()] == ["unannounce"]
     assert topics(world) == set()
     assert world.tables.has_unsaved is ("persistent" in properties)
@@ -74,9 +74,9 @@ def test_a_publishers_values_are_known_after_it_has_gone(world):
         peer.engine.lost(world.now)
     world.broker.publish(Event("robot", b"2.0", authid="ann"), world.now)
     world.flush()
-    world.tables.erase(Erasure(None, "robot"), world.now)
+    world.server.erase(Erasure(None, "robot"), world.now)
     assert last(world) == {"/robot": 2.0, "/other": 1.0}
-    world.tables.erase(Erasure(None, "ann"), world.now)
+    world.server.erase(Erasure(None, "ann"), world.now)
     assert last(world) == {"/other": 1.0}
 
 
@@ -89,9 +89,9 @@ def test_a_value_that_waits_to_be_recorded_is_not_recorded_later(world, erasure)
         published(world, robot, "/robot/x", value)
         published(world, other, "/other", value)
     log.commit(now=world.now)
-    world.tables.erase(erasure, world.now)
+    world.server.erase(erasure, world.now)
     world.after(120)
-    world.server.close(world.now)
+    world.server.bridge.record_all(world.now)
     log.commit(now=world.now)
     recorded = [(event.topic, event.payload) for event in log.events]
     assert recorded == [("robot/x", b"1.0"), ("other", b"1.0"), ("other", b"2.0")]
@@ -103,5 +103,5 @@ def test_names_of_networktables_own_and_meta_topics(world):
     dashboard.subscribe("$clients")
     published(world, robot, "own", 1.0)
     for everything in (Pattern(Match.DESCENDANTS, to_own("")), Pattern(Match.DESCENDANTS, "")):
-        world.tables.erase(Erasure(everything, None), world.now)
+        world.server.erase(Erasure(everything, None), world.now)
     assert {topic.name for topic in world.tables.topics if topic.frame is not None} == {"$clients"}

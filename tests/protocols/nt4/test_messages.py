@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.protocols.nt4.messages import (
+    MESSAGE_BYTES,
     Ignored,
     Options,
     Publish,
@@ -24,7 +25,6 @@ from app.protocols.nt4.messages import (
     read,
     unannounce,
 )
-from app.protocols.nt4.packets import MESSAGE_BYTES
 
 NODES, LEVELS = 1_000, 20
 GOOD = '{"method":"unpublish","params":{"pubuid":3}}'
@@ -195,7 +195,7 @@ def test_options_of_another_kind(options):
 )
 def test_what_meta_topics_show_of_options(options, shown):
     """NA20, NA59: meta topics show options that differ from the default, and unknown ones."""
-    assert msgpack.unpackb(options.shown()) == shown
+    assert msgpack.unpackb(options.to_msgpack()) == shown
 
 
 def test_messages_are_made_one_by_one():

@@ -8,7 +8,7 @@ from support.nt4_peers import World
 
 from app.broker.events import Event
 from app.broker.topics import Match, Pattern
-from app.protocols.nt4.paths import RTT, V40
+from app.protocols.nt4.names import RTT, V40
 
 FIXED = {"$clients", "$serverpub", "$serversub"}
 

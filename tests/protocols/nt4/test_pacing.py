@@ -190,7 +190,7 @@ def test_a_period_that_nobody_wants_is_forgotten():
         world.after(0.01)
     dashboard.engine.lost(world.now)
     assert world.tables.pacing._paces == {}
-    assert all(not topic.streams for topic in world.tables.topics)
+    assert world.tables.pacing._streams == {}
 
 
 def test_a_topic_that_has_gone_leaves_nothing_behind():
@@ -200,5 +200,5 @@ def test_a_topic_that_has_gone_leaves_nothing_behind():
         robot.put((pubuid, 1, 1, 1.0))
         robot.say("unpublish", pubuid=pubuid)
     client = dashboard.engine.client
-    assert (client.streams, client.announced, len(client.backlog)) == ({}, {}, 0)
+    assert (client.output.streams, client.announced, len(client.output.backlog)) == ({}, {}, 0)
     assert world.tables.pacing._paces == {}

@@ -8,7 +8,8 @@ import pytest
 from support.nt4_peers import World
 
 from app.protocols.nt4.messages import Options, Subscribe, read
-from app.protocols.nt4.subscriptions import Interest, Subscriptions, merged, period_of
+from app.protocols.nt4.pacing import Interest
+from app.protocols.nt4.session import Subscriptions, merged, period_of
 from app.settings import Limits
 
 

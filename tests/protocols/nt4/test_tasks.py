@@ -42,12 +42,12 @@ def test_a_subscription_to_everything_is_seen_to_in_turns(world, robot):
 
 
 def test_every_turn_is_for_what_waits(world, robot):
-    """S31: while a subscription is processed there is only one chore, so no turn is wasted."""
+    """S31: while a subscription is processed there is only one task, so no turn is wasted."""
     dashboard = world.peer("dashboard")
     dashboard.subscribe("", prefix=True)
     while world.server.due <= world.now:
         world.server.turn(world.now)
-        assert len(world.tables.chores) <= 1
+        assert len(world.tables.tasks) <= 1
     assert len(dashboard.engine.client.announced) == TOPICS
 
 
@@ -61,7 +61,7 @@ def test_what_is_no_longer_wanted_by_then_is_not_sent(world, robot):
     robot.put((TOPICS - 1, 2, 1, 7.0))
     world.after(1.0)
     assert dashboard.values() == []
-    assert not dashboard.engine.client.streams
+    assert not dashboard.engine.client.output.streams
 
 
 def test_many_subscriptions_at_once_bring_a_value_once(world, robot):
@@ -118,7 +118,7 @@ def test_s31_a_subscription_has_bounds(world, what, reason):
     """Names and options have a limit: ten thousand subscriptions, a client's limit, would be gigabytes otherwise."""
     peer = world.peer()
     peer.say("subscribe", subuid=1, **what)
-    assert (world.tables.ignored[reason], len([*peer.engine.client.listens])) == (1, 0)
+    assert (world.tables.ignored[reason], len([*peer.engine.client.subscribed])) == (1, 0)
 
 
 def test_s31_so_has_a_type(world):

@@ -1,31 +1,75 @@
-"""The subscriptions of one client, and their combined options for a topic (NA49 to NA57)."""
+"""A client's session: the state of one connection, in addition to the broker's state of a session (NA49 to NA57)."""
 
 from __future__ import annotations
 
-from collections import Counter
+import secrets
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from math import gcd
-from typing import NamedTuple
 
+from app.broker.broker import Broker
 from app.broker.memory import text_bytes
+from app.broker.sessions import Owner, Session
+from app.broker.topics import Pattern
+from app.protocols.contract import Context, Link
 from app.protocols.nt4.messages import Subscribe
-from app.protocols.nt4.names import is_reserved
+from app.protocols.nt4.names import V40, is_reserved
+from app.protocols.nt4.pacing import Interest, Output
+from app.protocols.nt4.topics import Publisher, Topic
+from app.settings import Nt4
+
+ROLE = "nt4"
+"""The role of all NetworkTables clients in access rules."""
+
+_ID_BYTES = 20
 
 _STEP_MS = 10
 LEAST_PERIOD_MS = 5
 
-_BESIDE_BYTES = 400
+_OVERHEAD_BYTES = 400
 """What a subscription takes besides its names, and what each name takes besides its text.
 
 Measured by `tests/bench/session_memory.py`.
 """
 
 
-class Interest(NamedTuple):
-    """The combined options of a client for a topic: all values or the newest of each period; periods are in ms."""
+class Client(Session):
+    """The session of one client, from the opening of its connection to the end.
 
-    is_all: bool
-    period_ms: int
+    name           unique among clients (NA11), and its `authid`
+    subscribed     its subscriptions, since those of `Session.subscriptions` are the broker's
+    publishers     by the id that the client chose
+    announced      the topics that were announced to it
+    unexamined     the topics that are still to be examined for it (`subscribing.py`), each with the id of a
+                   subscription that has replaced another, if that is the reason
+    """
+
+    __slots__ = ("announced", "connection", "name", "output", "publishers", "subscribed", "unexamined", "version")
+
+    def __init__(self, name: str, owner: Owner, link: Link, context: Context, broker: Broker, options: Nt4) -> None:
+        super().__init__(secrets.token_hex(_ID_BYTES), "nt4", owner, broker.outbox())
+        self.name = self.authid = name
+        self.role = ROLE
+        self.address = context.address
+        self.account = broker.account_of(context.address)
+        self.user_agent = context.headers.get("user-agent", "")
+        host = f"[{context.address}]" if ":" in context.address else context.address
+        self.connection = f"{host}:{context.port}"
+        self.version = 0x0400 if link.subprotocol == V40 else 0x0401
+        self.output = Output(self, link, broker.mark_ready, options.queue_bytes)
+        self.publishers: dict[int, Publisher] = {}
+        self.subscribed = Subscriptions(options.max_period_s)
+        self.announced: dict[Topic, None] = {}
+        self.unexamined: OrderedDict[Topic, int | None] = OrderedDict()
+
+    def subscription_names(self) -> list[Pattern | str]:
+        """The names of its subscriptions, each prefix with a star at its end."""
+        return [name for each in self.subscribed for name in listed(each)]
+
+
+def listed(subscription: Subscribe) -> list[Pattern | str]:
+    """The names of one subscription, each prefix with a star at its end."""
+    return [name + "*" * subscription.options.is_prefix for name in subscription.topics]
 
 
 class Subscriptions:
@@ -83,14 +127,14 @@ class Subscriptions:
                         del self._lengths[len(name)]
         return subscription
 
-    def over(self, name: str) -> list[Subscribe]:
+    def matching(self, name: str) -> list[Subscribe]:
         """Return the subscriptions that match a topic name; the prefix "" does not match meta topics (NA49)."""
         found: dict[int, Subscribe] = {}
         for named in self._named(name):
             found |= named.by_id
         return [*found.values()]
 
-    def hears(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
         """Return whether any subscription matches a topic name."""
         return any(True for _ in self._named(name))
 
@@ -111,7 +155,7 @@ class Subscriptions:
 def bytes_of(subscription: Subscribe) -> int:
     """Return the memory that a subscription takes, in bytes."""
     names = subscription.topics
-    return _BESIDE_BYTES * (1 + len(names)) + sum(map(text_bytes, names)) + len(subscription.options.others)
+    return _OVERHEAD_BYTES * (1 + len(names)) + sum(map(text_bytes, names)) + len(subscription.options.others)
 
 
 class _Named:

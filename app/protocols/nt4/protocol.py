@@ -1,0 +1,143 @@
+"""NetworkTables as one of the server's protocols: what all its connections share, and how they begin (NA1, NA2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf
+
+from app.broker.broker import Broker
+from app.broker.erasure import Erasure
+from app.broker.errors import NoRoom
+from app.broker.meters import Meters
+from app.broker.policy import Rights
+from app.protocols.contract import GOING_AWAY, TRY_AGAIN_LATER, Context, Count, Link, WaitFor, WireProtocol
+from app.protocols.nt4.bridge import Bridge
+from app.protocols.nt4.engine import Engine, Permission, Policy
+from app.protocols.nt4.errors import DRAINED
+from app.protocols.nt4.meta import MetaTopics
+from app.protocols.nt4.names import RTT, client_name
+from app.protocols.nt4.publishing import Publishing
+from app.protocols.nt4.subscribing import Subscribing
+from app.protocols.nt4.tables import Tables
+from app.settings import Nt4
+
+_SWEEP_S = 1.0
+"""The seconds between two searches for expired topics, which live for minutes."""
+
+
+class NetworkTables(WireProtocol):
+    """The NetworkTables of one server (`contract.WireProtocol`), and the keeper of the broker's values.
+
+    `wait`, `permission`, `has_policy` and `policy_s` are how a program's own policy is asked (`engine.Policy`).
+    """
+
+    name = "nt4"
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: Nt4,
+        rights: Rights,
+        *,
+        wait: WaitFor,
+        permission: Permission = lambda _verb, patterns, _context: [True] * len(patterns),
+        has_policy: Callable[[], bool] = lambda: True,
+        policy_s: float = 10.0,
+    ) -> None:
+        self.tables = Tables(broker, options, rights)
+        self.bridge = Bridge(self.tables)
+        self.policy = Policy(permission, has_policy, wait, policy_s)
+        self._broker = broker
+        self._meta = MetaTopics(self.tables, self.bridge)
+        self._publishing = Publishing(self.tables, self.bridge)
+        self._subscribing = Subscribing(self.tables, self._meta)
+        self._meters = Meters(options.values_per_s, options.value_burst)
+        self._is_draining = False
+        self._swept_at = -inf
+        self.tables.observers += [self.bridge, self._meta]
+        broker.values = self.bridge
+
+    def connect(self, link: Link, context: Context, now: float) -> Engine:
+        """Return the engine for a new link; the path has the client's name.
+
+        The link is closed immediately if the server is draining or a limit on sessions is reached.
+        """
+        tables = self.tables
+        is_listed = link.subprotocol != RTT  # a connection for the time alone is not a client (NA6)
+        name = client_name(context.path)
+        if is_listed:
+            name = tables.unique(name)
+        engine = Engine(tables, self._publishing, self._subscribing, self.policy, name, link, context)
+        if self._is_draining:
+            engine.refuse(DRAINED, GOING_AWAY, "the server is shutting down")
+            return engine
+        client = engine.client
+        try:
+            tables.join(client, now, is_listed=is_listed)
+        except NoRoom as refusal:
+            engine.refuse(refusal.reason, TRY_AGAIN_LATER, "too many connections, or too little memory")
+        else:
+            client.meter = self._meters.new() if client.account is not None else None
+        return engine
+
+    @property
+    def due(self) -> float:
+        """When `turn` is to be called next, in monotonic seconds; infinity if nothing waits for it."""
+        tables = self.tables
+        if len(tables.tasks) or self._meta.is_stale or self.bridge.has_ended_publishers:
+            return -inf
+        return min(tables.pacing.due, self.bridge.due)
+
+    def turn(self, now: float) -> None:
+        """Do one turn's part of the long work, and hand out the values that are due (`WireProtocol.turn`)."""
+        tables = self.tables
+        self.bridge.remove_ended_publishers(now)
+        tables.tasks.turn()
+        self._meta.refresh(now)
+        if tables.pacing.due <= now:
+            tables.pacing.tick(now, tables.time_us(now))
+        self.bridge.record(now)
+
+    def sweep(self, now: float) -> None:
+        """Delete topics that have expired (`WireProtocol.sweep`)."""
+        if now - self._swept_at >= _SWEEP_S:
+            self._swept_at = now
+            self.tables.delete_expired(now)
+
+    def drain(self) -> list[Callable[[float], None]]:
+        """Stop accepting clients, and return what releases each of them (`WireProtocol.drain`)."""
+        self._is_draining = True
+        owners = [session.owner for session in self._broker.sessions.values()]
+        return [owner.release for owner in owners if isinstance(owner, Engine)]
+
+    def erase(self, erasure: Erasure, now: float) -> None:
+        """Drop the values that an erasure concerns: the last ones, and those that wait for the history."""
+        self.bridge.erase(erasure)
+        self.tables.erase(erasure, now)
+
+    # Figures
+
+    @property
+    def conflated(self) -> int:
+        """The number of values that slow clients did not get (`WireProtocol.conflated`)."""
+        return self.tables.conflated
+
+    def count_subscribers(self, topic: str) -> int:
+        """The number of clients that get a topic's values (`WireProtocol.count_subscribers`)."""
+        known = self.tables.topics.shared.get(topic)
+        return 0 if known is None else self.tables.pacing.count_subscribers(known)
+
+    def counts(self) -> Iterator[Count]:
+        """Yield NetworkTables' own metrics (`WireProtocol.counts`)."""
+        tables, flow = self.tables, self.tables.flow
+        text = "Topics, including persistent, retained and meta topics."
+        yield Count("halley_nt4_topics", text, len(tables.topics), is_gauge=True)
+        yield Count("halley_nt4_received", "Values received from clients.", flow.published)
+        text = "Values written to clients, counted once per client."
+        yield Count("halley_nt4_delivered", text, flow.delivered)
+        yield Count("halley_nt4_flushes", "Writes to clients; one may carry many values.", tables.pacing.flushes)
+        yield Count("halley_nt4_conflated", "Values replaced by newer ones for slow clients.", tables.conflated)
+        yield Count("halley_nt4_ignored", "Messages and values ignored, by reason.", tables.ignored, "reason")
+        yield Count("halley_nt4_shed", "Values not recorded because newer ones replaced them.", self.bridge.shed)
+        text = "Values that could not be shared with other protocols, by reason."
+        yield Count("halley_nt4_unshared", text, self.bridge.unshared, "reason")
