@@ -16,8 +16,8 @@ from app.broker.broker import Broker
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import WireProtocol
 from app.protocols.wamp.authentication import Authentication
+from app.protocols.wamp.names import realms_of
 from app.protocols.wamp.router import Router
-from app.protocols.wamp.spaces import realms_of
 from app.server.networktables import NetworkTables
 from app.server.routing import ReservedIds, Waits
 from app.server.session_log import SessionLog

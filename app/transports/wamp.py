@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.protocols.contract import Pings, WebSocketService, WireProtocol
-from app.protocols.wamp.formats import SUBPROTOCOLS
+from app.protocols.wamp.serializers import SUBPROTOCOLS
 from app.settings import Settings, Wamp
 from app.transports.addresses import accounts
 from app.transports.endpoint import Endpoint

@@ -14,9 +14,9 @@ from app.broker.broker import Broker
 from app.broker.policy import HouseRules
 from app.protocols.contract import Close
 from app.protocols.wamp.authentication import Authentication
-from app.protocols.wamp.formats import Format
+from app.protocols.wamp.names import USUAL
 from app.protocols.wamp.router import Router
-from app.protocols.wamp.spaces import USUAL
+from app.protocols.wamp.serializers import Format
 from app.settings import Limits, Settings, Wamp
 from support.wamp import check
 

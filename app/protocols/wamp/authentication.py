@@ -18,8 +18,7 @@ import orjson
 from app.broker.errors import TokenRefused
 from app.broker.policy import ANONYMOUS, Identities, Identity, NoIdentities
 from app.broker.timestamps import to_text
-from app.protocols.wamp.messages import Violation
-from app.protocols.wamp.options import BadOption, text, texts
+from app.protocols.wamp.messages import BadOption, Violation, text, texts
 from app.settings.protocols import KEY_BYTES, User
 
 NO_CREDENTIALS, TICKET, WAMPCRA = "anonymous", "ticket", "wampcra"

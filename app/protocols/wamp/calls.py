@@ -17,13 +17,12 @@ from app.protocols.wamp import errors, history, session_procedures, subscription
 from app.protocols.wamp.errors import Refused
 from app.protocols.wamp.history import InvalidArgument, Reading
 from app.protocols.wamp.messages import CALL, RESULT, Call
-from app.protocols.wamp.realms import is_meta
+from app.protocols.wamp.names import check_uri, is_meta, own_topic
 from app.protocols.wamp.subscribing import check_right
-from app.protocols.wamp.uris import check_uri, own_topic
 
 if TYPE_CHECKING:
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.sessions import WampSession
+    from app.protocols.wamp.session import WampSession
 
     Procedure = Callable[[Engine, WampSession, Call, float], list[Any] | None]
 

@@ -17,9 +17,8 @@ from app.broker.sessions import Session
 from app.protocols.contract import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
 from app.protocols.wamp import calls, errors, joining, publishing, subscribing
 from app.protocols.wamp.authentication import Pending
-from app.protocols.wamp.delivery import event_frame
 from app.protocols.wamp.errors import Refused
-from app.protocols.wamp.formats import Format
+from app.protocols.wamp.events import event_frame
 from app.protocols.wamp.line import Line
 from app.protocols.wamp.messages import (
     ABORT,
@@ -46,12 +45,12 @@ from app.protocols.wamp.messages import (
     Violation,
     read,
 )
-from app.protocols.wamp.serializers import Undecodable
+from app.protocols.wamp.serializers import Format, Undecodable
 
 if TYPE_CHECKING:
     from app.protocols.wamp.joining import Applicant
     from app.protocols.wamp.router import Router
-    from app.protocols.wamp.sessions import WampSession
+    from app.protocols.wamp.session import WampSession
 
 SLOW_CONSUMER = "slow_consumer"
 LOST = "connection_lost"

@@ -28,11 +28,10 @@ from app.broker.policy import Identity
 from app.broker.publications import LAST_PUBLICATION
 from app.broker.timestamps import BOUNDS, Span, to_ns, to_text
 from app.broker.topics import Pattern, narrowed
-from app.protocols.wamp.delivery import details_of
+from app.protocols.wamp.events import details_of, parts, shown
 from app.protocols.wamp.messages import identifier, whole
-from app.protocols.wamp.payloads import parts, shown
+from app.protocols.wamp.names import Grammar, to_topic
 from app.protocols.wamp.serializers import Serializer, is_absent
-from app.protocols.wamp.uris import Grammar, to_topic
 
 
 class InvalidArgument(ValueError):

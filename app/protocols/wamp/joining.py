@@ -8,13 +8,13 @@ from app.broker.errors import InvalidName, NoRoom
 from app.protocols.wamp import announcements, errors
 from app.protocols.wamp.authentication import Authenticated, NotWelcome
 from app.protocols.wamp.messages import CHALLENGE, WELCOME, Authenticate, Hello, Violation
-from app.protocols.wamp.sessions import Standing, WampSession
-from app.protocols.wamp.uris import Grammar, check_uri
+from app.protocols.wamp.names import Grammar, check_uri
+from app.protocols.wamp.session import Standing, WampSession
 
 if TYPE_CHECKING:
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.realms import Realm
     from app.protocols.wamp.router import Router
+    from app.protocols.wamp.session import Realm
 
 REFUSED = "refused"
 """The reason why a session never began."""

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 from app.broker.events import Chosen, Event
 from app.broker.policy import SERVER
 from app.broker.topics import Pattern
-from app.protocols.wamp.payloads import stored
-from app.protocols.wamp.realms import is_meta
+from app.protocols.wamp.events import stored
+from app.protocols.wamp.names import is_meta, own_topic
 from app.protocols.wamp.serializers import JSON
-from app.protocols.wamp.uris import own_topic
 
 if TYPE_CHECKING:
-    from app.protocols.wamp.realms import LiveSubscription
     from app.protocols.wamp.router import Router
-    from app.protocols.wamp.sessions import WampSession
+    from app.protocols.wamp.session import LiveSubscription, WampSession
 
 ON_JOIN, ON_LEAVE = "wamp.session.on_join", "wamp.session.on_leave"
 ON_CREATE, ON_DELETE = "wamp.subscription.on_create", "wamp.subscription.on_delete"

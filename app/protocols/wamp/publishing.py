@@ -15,16 +15,25 @@ from app.broker.events import Audience, Chosen, Event
 from app.broker.keys import Published
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import Refused, refused
-from app.protocols.wamp.messages import PUBLISH, PUBLISHED, Publish, Violation
-from app.protocols.wamp.options import BadOption, TooLong, audience_of, flag, ids, text
-from app.protocols.wamp.payloads import stored
+from app.protocols.wamp.events import stored
+from app.protocols.wamp.messages import (
+    PUBLISH,
+    PUBLISHED,
+    BadOption,
+    Publish,
+    TooLong,
+    Violation,
+    audience_of,
+    flag,
+    ids,
+    text,
+)
+from app.protocols.wamp.names import is_own
 from app.protocols.wamp.serializers import Serializer, Unportable
-from app.protocols.wamp.uris import is_own
 
 if TYPE_CHECKING:
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.realms import Realm
-    from app.protocols.wamp.sessions import WampSession
+    from app.protocols.wamp.session import Realm, WampSession
 
 _KEY = re.compile(r"[\x20-\x7e]+")
 _PASSTHRU = ("ppt_scheme", "ppt_serializer", "ppt_cipher", "ppt_keyid")

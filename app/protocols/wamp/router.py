@@ -20,14 +20,13 @@ from app.protocols.contract import Context, Count, Link, WireProtocol
 from app.protocols.wamp import errors, meta_events, subscribing, testaments
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.engine import Engine
-from app.protocols.wamp.realms import Realm
-from app.protocols.wamp.sessions import new_id
+from app.protocols.wamp.session import Realm, new_id
 from app.protocols.wamp.subscription_ids import SubscriptionIds
 from app.settings import Realm as RealmOptions
 from app.settings import Verb, Wamp
 
 if TYPE_CHECKING:
-    from app.protocols.wamp.sessions import WampSession
+    from app.protocols.wamp.session import WampSession
 
 Resume = Callable[[Any, Exception | None, float], None]
 

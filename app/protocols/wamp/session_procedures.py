@@ -10,12 +10,12 @@ from app.protocols.wamp import errors
 from app.protocols.wamp.arguments import check_count, id_of, optional_text, text_of
 from app.protocols.wamp.errors import Refused
 from app.protocols.wamp.messages import Call
+from app.protocols.wamp.names import check_uri
 from app.protocols.wamp.serializers import is_absent
-from app.protocols.wamp.uris import check_uri
 
 if TYPE_CHECKING:
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.sessions import WampSession
+    from app.protocols.wamp.session import WampSession
 
 _KILLED = "killed"
 

@@ -13,17 +13,25 @@ from app.broker.errors import InvalidName, Refusal, TooManyPatterns
 from app.broker.events import Event
 from app.broker.topics import Match, Pattern
 from app.protocols.wamp import errors, meta_events
-from app.protocols.wamp.delivery import retained_frame
 from app.protocols.wamp.errors import Refused, refused
-from app.protocols.wamp.messages import SUBSCRIBE, SUBSCRIBED, UNSUBSCRIBED, Subscribe, Unsubscribe
-from app.protocols.wamp.options import BadOption, flag, text
-from app.protocols.wamp.realms import LiveSubscription, is_meta
-from app.protocols.wamp.uris import MATCHES
+from app.protocols.wamp.events import retained_frame
+from app.protocols.wamp.messages import (
+    SUBSCRIBE,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    BadOption,
+    Subscribe,
+    Unsubscribe,
+    flag,
+    text,
+)
+from app.protocols.wamp.names import MATCHES, is_meta
+from app.protocols.wamp.session import LiveSubscription
 
 if TYPE_CHECKING:
     from app.protocols.wamp.engine import Engine
     from app.protocols.wamp.router import Router
-    from app.protocols.wamp.sessions import WampSession
+    from app.protocols.wamp.session import WampSession
 
 
 def subscribe(engine: Engine, message: Subscribe, now: float) -> None:

@@ -17,15 +17,13 @@ from app.protocols.wamp import errors, subscribing
 from app.protocols.wamp.arguments import check_count, id_of, optional_text, text_of
 from app.protocols.wamp.errors import Refused, refused
 from app.protocols.wamp.messages import Call
-from app.protocols.wamp.realms import is_meta
+from app.protocols.wamp.names import MATCHES, check_uri, is_meta
 from app.protocols.wamp.serializers import is_absent
-from app.protocols.wamp.uris import MATCHES, check_uri
 
 if TYPE_CHECKING:
     from app.protocols.wamp.engine import Engine
-    from app.protocols.wamp.realms import LiveSubscription
     from app.protocols.wamp.router import Router
-    from app.protocols.wamp.sessions import WampSession
+    from app.protocols.wamp.session import LiveSubscription, WampSession
 
 
 def numbers(engine: Engine, session: WampSession, call: Call, _now: float) -> list[Any]:

@@ -18,7 +18,7 @@ from app.protocols.wamp.serializers import is_absent
 if TYPE_CHECKING:
     from app.protocols.wamp.engine import Engine
     from app.protocols.wamp.router import Router
-    from app.protocols.wamp.sessions import WampSession
+    from app.protocols.wamp.session import WampSession
 
 SCOPES = ("detached", "destroyed")
 _USUAL_SCOPE = "destroyed"

@@ -15,10 +15,10 @@ from app.broker.log import Page, UnknownPublication
 from app.broker.policy import ANONYMOUS, Identity
 from app.broker.timestamps import to_text
 from app.broker.topics import Match
+from app.protocols.wamp.events import stored
 from app.protocols.wamp.history import InvalidArgument, nothing, read, result
-from app.protocols.wamp.payloads import stored
+from app.protocols.wamp.names import Grammar, to_pattern, to_topic
 from app.protocols.wamp.serializers import JSON, SERIALIZERS
-from app.protocols.wamp.uris import Grammar, to_pattern, to_topic
 from app.settings import Limits
 
 GRAMMAR = Grammar(chars=256, components=16, is_strict=False)

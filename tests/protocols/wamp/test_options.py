@@ -5,35 +5,35 @@ import msgspec
 import pytest
 
 from app.broker.events import Audience
-from app.protocols.wamp import options
-from app.protocols.wamp.options import BadOption
+from app.protocols.wamp import messages
+from app.protocols.wamp.messages import BadOption
 
 ABSENT = [None, cbor2.undefined, msgspec.msgpack.Ext(0, b"\0")]
 READERS = [
-    (options.flag, False),
-    (options.text, None),
-    (options.ids, None),
-    (options.names, None),
-    (options.texts, None),
+    (messages.flag, False),
+    (messages.text, None),
+    (messages.ids, None),
+    (messages.names, None),
+    (messages.texts, None),
 ]
 GOOD = [
-    (options.flag, True, True),
-    (options.flag, False, False),
-    (options.text, "", ""),
-    (options.text, "prefix", "prefix"),
-    (options.ids, [], ()),
-    (options.ids, 7, (7,)),
-    (options.ids, [7, 2.0**40, 7], (7, 2**40, 7)),
-    (options.texts, ["b", "a", "b"], ("b", "a", "b")),
-    (options.names, [], ()),
-    (options.names, "ann", ("ann",)),
-    (options.names, ["bob", "ann", "bob"], ("ann", "bob")),
+    (messages.flag, True, True),
+    (messages.flag, False, False),
+    (messages.text, "", ""),
+    (messages.text, "prefix", "prefix"),
+    (messages.ids, [], ()),
+    (messages.ids, 7, (7,)),
+    (messages.ids, [7, 2.0**40, 7], (7, 2**40, 7)),
+    (messages.texts, ["b", "a", "b"], ("b", "a", "b")),
+    (messages.names, [], ()),
+    (messages.names, "ann", ("ann",)),
+    (messages.names, ["bob", "ann", "bob"], ("ann", "bob")),
 ]
 BAD = [
-    (options.flag, [1, 0, "true", [], {}, 1.0]),
-    (options.text, [1, True, b"prefix", [], {}]),
-    (options.ids, ["1", True, {}, [None], ["1"], [True], [0], [2**53 + 1], [1.5], [[1]]]),
-    (options.names, [1, True, {}, b"ann", ["ann", None], ["ann", 1], [["ann"]]]),
+    (messages.flag, [1, 0, "true", [], {}, 1.0]),
+    (messages.text, [1, True, b"prefix", [], {}]),
+    (messages.ids, ["1", True, {}, [None], ["1"], [True], [0], [2**53 + 1], [1.5], [[1]]]),
+    (messages.names, [1, True, {}, b"ann", ["ann", None], ["ann", 1], [["ann"]]]),
 ]
 
 
@@ -47,8 +47,8 @@ def test_undefined_and_null_are_as_good_as_none(read, default, sent):
 @pytest.mark.parametrize("sent", [{}, {"exclude_me": None}])
 def test_a_flag_that_is_on_unless_told_otherwise(sent):
     """A flag can be true by default, as `exclude_me` is (W26)."""
-    assert options.flag(sent, "exclude_me", default=True) is True
-    assert options.flag({"exclude_me": False}, "exclude_me", default=True) is False
+    assert messages.flag(sent, "exclude_me", default=True) is True
+    assert messages.flag({"exclude_me": False}, "exclude_me", default=True) is False
 
 
 @pytest.mark.parametrize(("read", "sent", "meaning"), GOOD)
@@ -69,14 +69,14 @@ def test_values_of_the_wrong_type(read, sent):
 def test_an_audience_from_the_four_lists():
     """The four lists of authids and roles become an `Audience`, in which an empty list admits no session (W27)."""
     sent = {"eligible_authid": [], "eligible_authrole": "staff", "exclude_authid": ["b", "a"], "exclude_authrole": None}
-    assert options.audience_of(sent, 100) == Audience((), ("staff",), ("a", "b"), ())
-    assert options.audience_of({}, 100) is None
-    assert options.audience_of({"acknowledge": True, "exclude": [1], "exclude_authid": []}, 100) is None
+    assert messages.audience_of(sent, 100) == Audience((), ("staff",), ("a", "b"), ())
+    assert messages.audience_of({}, 100) is None
+    assert messages.audience_of({"acknowledge": True, "exclude": [1], "exclude_authid": []}, 100) is None
 
 
 def test_an_audience_has_a_bound():
     """The limit of an audience counts the names of all lists together."""
     sent = {"eligible_authid": ["a" * 46], "exclude_authrole": ["b" * 46]}
-    assert options.audience_of(sent, 100)
+    assert messages.audience_of(sent, 100)
     with pytest.raises(BadOption):
-        options.audience_of(sent, 99)
+        messages.audience_of(sent, 99)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.wamp.payloads import elements, parts, shown, stored
+from app.protocols.wamp.events import elements, parts, shown, stored
 from app.protocols.wamp.serializers import CBOR, JSON, MSGPACK, SERIALIZERS, Unportable
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6) | st.sampled_from(

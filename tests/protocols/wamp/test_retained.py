@@ -14,7 +14,7 @@ from support.wamp_peers import Peer, World
 from app.broker.erasure import Erasure
 from app.broker.events import Event
 from app.broker.topics import Match, Pattern
-from app.protocols.wamp.retained import Retained
+from app.protocols.wamp.session import Retained
 from app.settings import Limits, Realm, Wamp
 
 

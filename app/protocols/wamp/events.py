@@ -12,8 +12,11 @@ from typing import Any
 
 import orjson
 
-from app.broker.events import BARE
-from app.protocols.wamp.serializers import Serializer
+from app.broker.events import BARE, Event
+from app.broker.topics import Match, Pattern
+from app.protocols.wamp.messages import EVENT
+from app.protocols.wamp.names import to_uri
+from app.protocols.wamp.serializers import Format, Serializer
 
 NONE, ARGS, ARGS_AND_KWARGS = "none", "args", "args+kwargs"
 """The shapes of payloads that are not bare, by the elements that the PUBLISH had."""
@@ -72,3 +75,46 @@ def shown(payload: bytes, shape: str, serializer: Serializer) -> tuple[list[Any]
 
 def _text(args: bytes, kwargs: bytes) -> bytes:
     return _BEGIN + args + _BETWEEN + kwargs + _END
+
+
+_RETAINED = '"retained":true'
+
+
+def event_frame(event: Event, number: int, pattern: Pattern, form: Format) -> bytes:
+    """Return the bytes of an EVENT for the subscribers of a pattern, in the format `form`.
+
+    `number` is the subscription's id. The bytes are kept on the event, in `event.frames`.
+    """
+    key = (number, form.key)
+    frame = event.frames.get(key)
+    if frame is None:
+        frame = event.frames[key] = _frame(event, number, details_of(event, pattern), form)
+    return frame
+
+
+def retained_frame(event: Event, number: int, pattern: Pattern, form: Format) -> bytes:
+    """Return the bytes of an EVENT for a retained event, with `retained` in its details; they are not kept."""
+    return _frame(event, number, details_of(event, pattern, _RETAINED), form)
+
+
+def details_of(event: Event, pattern: Pattern, *more: str) -> bytes:
+    """Return EVENT.Details as JSON text: what the publisher disclosed, and `topic` unless the pattern is exact.
+
+    A NetworkTables value also has its type and its time in microseconds. `more` are further members as JSON text.
+    """
+    members = [event.details[1:-1]] if event.details and event.protocol == "wamp" else []
+    if event.nt4_type is not None:
+        members.append(f'"_nt4_type":{orjson.dumps(event.nt4_type).decode()},"_nt4_time":{event.nt4_time_us or 0}')
+    if pattern.match is not Match.EXACT:
+        members.append(f'"topic":{orjson.dumps(to_uri(event.topic)).decode()}')
+    return f"{{{','.join((*members, *more))}}}".encode()
+
+
+def _frame(event: Event, number: int, details: bytes, form: Format) -> bytes:
+    serializer = form.serializer
+    if not serializer.is_binary:
+        head = b"[%d,%d,%d,%b" % (EVENT, number, event.publication, details)
+        return form.frame(b"%b%b]" % (head, elements(event.payload, event.shape)))
+    args, kwargs = shown(event.payload, event.shape, serializer)
+    message = [EVENT, number, event.publication, serializer.from_json(details)]
+    return form.write(message + [each for each in (args, kwargs) if each is not None])
