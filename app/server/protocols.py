@@ -18,6 +18,7 @@ from app.protocols.contract import WireProtocol
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import realms_of
 from app.protocols.wamp.router import Router
+from app.protocols.wamp.state import Environment
 from app.server.networktables import NetworkTables
 from app.server.routing import ReservedIds, Waits
 from app.server.session_log import SessionLog
@@ -96,13 +97,16 @@ def wamp(parts: Parts) -> Spoken:
         realms_of(settings),
         parts.access,
         Authentication(parts.access, anonymous=settings.wamp.anonymous),
-        reserve=ReservedIds(Path(settings.data_dir) if settings.history.enabled else None),
-        wait=parts.waits.wait,
-        permission=parts.hooks.permit,
+        Environment(
+            reserve=ReservedIds(Path(settings.data_dir) if settings.history.enabled else None),
+            wait=parts.waits.wait,
+            permission=parts.hooks.permit,
+            has_policy=parts.hooks.has_policy,
+            policy_s=settings.bayeux.policy_s,
+            agent=f"Halley-{__version__}",
+            denied=(parts.session_log.refused,),
+        ),
     )
-    router.policy_s = settings.bayeux.policy_s
-    router.agent = f"Halley-{__version__}"
-    router.denied.append(parts.session_log.refused)
     return Spoken(router, WampEndpoint(router, parts.endpoint, parts.guard, settings))
 
 

@@ -14,7 +14,7 @@ from app import telemetry
 from app.broker.log import Page, Query
 from app.broker.timestamps import SECONDS_TO_2026
 from app.history.documents import sync_folder
-from app.protocols.wamp.subscription_ids import RESERVED_AT_ONCE
+from app.protocols.wamp.state import RESERVED_AT_ONCE
 from app.server.history import Recorder
 
 _IDS_FILE = "wamp-subscription-ids"

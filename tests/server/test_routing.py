@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from app.protocols.wamp.subscription_ids import RESERVED_AT_ONCE
+from app.protocols.wamp.state import RESERVED_AT_ONCE
 from app.server import routing
 from app.server.routing import ReservedIds, Waits
 

@@ -1,9 +1,12 @@
-r"""Conversion of a publication's arguments to the broker's payload, and back for each serializer.
+r"""What a publication looks like in the broker and on the wire: its payload there, and its EVENT messages.
 
 A single positional argument is stored as a bare value, which is what the other protocols publish and receive. Anything
 else is stored as `{"args": [...], "kwargs": {...}}`, always with both members, in this order and without spaces, so
 that the two can be found in the text again. The event's `shape` records which of them were sent; WAMP subscribers
 receive exactly those, including empty ones.
+
+An EVENT (Basic Profile, 6.2) is encoded once for all subscribers of a subscription that have the same format. JSON
+messages are assembled from existing JSON texts; only the binary serializers decode values.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ _BORDER = b'],"kwargs":{'
 _NOTHING = b'{"args":[],"kwargs":{}}'
 
 
-def stored(args: list[Any] | None, kwargs: dict[str, Any] | None, serializer: Serializer) -> tuple[bytes, str]:
+def to_payload(args: list[Any] | None, kwargs: dict[str, Any] | None, serializer: Serializer) -> tuple[bytes, str]:
     """Return the payload as JSON text, and its shape, for arguments that `serializer` has unpacked.
 
     None stands for an element that was not sent. Raises `Unportable`.
@@ -61,7 +64,7 @@ def elements(payload: bytes, shape: str) -> bytes:
     return b"".join(b"," + each for each in parts(payload, shape) if each is not None)
 
 
-def shown(payload: bytes, shape: str, serializer: Serializer) -> tuple[list[Any] | None, dict[str, Any] | None]:
+def arguments(payload: bytes, shape: str, serializer: Serializer) -> tuple[list[Any] | None, dict[str, Any] | None]:
     """Return the arguments as values for `serializer` to pack; None for each that was not sent."""
     value = serializer.from_json(payload)
     if shape == NONE:
@@ -88,13 +91,13 @@ def event_frame(event: Event, number: int, pattern: Pattern, form: Format) -> by
     key = (number, form.key)
     frame = event.frames.get(key)
     if frame is None:
-        frame = event.frames[key] = _frame(event, number, details_of(event, pattern), form)
+        frame = event.frames[key] = _encode(event, number, details_of(event, pattern), form)
     return frame
 
 
 def retained_frame(event: Event, number: int, pattern: Pattern, form: Format) -> bytes:
     """Return the bytes of an EVENT for a retained event, with `retained` in its details; they are not kept."""
-    return _frame(event, number, details_of(event, pattern, _RETAINED), form)
+    return _encode(event, number, details_of(event, pattern, _RETAINED), form)
 
 
 def details_of(event: Event, pattern: Pattern, *more: str) -> bytes:
@@ -110,11 +113,11 @@ def details_of(event: Event, pattern: Pattern, *more: str) -> bytes:
     return f"{{{','.join((*members, *more))}}}".encode()
 
 
-def _frame(event: Event, number: int, details: bytes, form: Format) -> bytes:
+def _encode(event: Event, number: int, details: bytes, form: Format) -> bytes:
     serializer = form.serializer
     if not serializer.is_binary:
         head = b"[%d,%d,%d,%b" % (EVENT, number, event.publication, details)
         return form.frame(b"%b%b]" % (head, elements(event.payload, event.shape)))
-    args, kwargs = shown(event.payload, event.shape, serializer)
+    args, kwargs = arguments(event.payload, event.shape, serializer)
     message = [EVENT, number, event.publication, serializer.from_json(details)]
     return form.write(message + [each for each in (args, kwargs) if each is not None])

@@ -1,4 +1,4 @@
-"""URIs, as WAMP writes topics (Basic Profile, 5.1.1): their grammar, and the topics and patterns that they stand for.
+"""URIs, as WAMP writes topics (Basic Profile, 5.1.1): their grammar, their topics and patterns, and the realms' spaces.
 
 A URI is components joined by `.`, none empty, of any characters except white space, `.` and `#`. In a wildcard pattern
 components may be empty; a prefix may end anywhere. A strict realm accepts only `[0-9a-z_]`. Characters that other
@@ -123,10 +123,10 @@ def _components(uri: str, grammar: Grammar) -> list[str]:
     return components
 
 
-def _segment(shown: str, grammar: Grammar) -> str:
-    if grammar.is_strict and not _STRICT.fullmatch(shown):
-        raise InvalidName(shown)
-    return to_segment(shown, is_plain_in_uri)
+def _segment(text: str, grammar: Grammar) -> str:
+    if grammar.is_strict and not _STRICT.fullmatch(text):
+        raise InvalidName(text)
+    return to_segment(text, is_plain_in_uri)
 
 
 def _space_of(uri: str, space: str) -> str:
@@ -137,13 +137,13 @@ def _within(topic: str, space: str) -> str:
     return f"{space}/{topic}" if space else topic
 
 
-USUAL = Realm("realm1")
+DEFAULT_REALM = Realm("realm1")
 """The only realm if the settings name none."""
 
 
 def realms_of(settings: Settings) -> tuple[Realm, ...]:
     """Return all realms of the settings, or the default one; the first realm has the shared space."""
-    return settings.realm or (USUAL,)
+    return settings.realm or (DEFAULT_REALM,)
 
 
 def spaces_of(settings: Settings) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
-r"""The three serializers: messages as bytes and plain values, and payloads as JSON text for the broker.
+r"""Messages as bytes: the three serializers, and the formats of transport messages.
 
-The broker keeps payloads as JSON text (`payloads.py`), so values from a binary serializer are converted: bytes become
+The broker keeps payloads as JSON text (`events.py`), so values from a binary serializer are converted: bytes become
 WAMP's string for them (`"\u0000"` and base64, Basic Profile 3.2). Integral floats in the place of ids stay floats here;
 `messages.py` accepts them. A message with a value that other protocols cannot carry (NaN, integers beyond 64 bits,
 tags, keys that are not strings) is refused.
@@ -9,6 +9,11 @@ No CBOR tag is decoded: the objects that a few tagged bytes become (regular expr
 themselves) cost more than they are worth. In both binary serializers keys may be lists, and an attacker can make the
 hashes of lists equal: 18,000 such keys, a quarter of a megabyte, block the event loop for seconds. So messages that may
 have many keys are decoded in a way that accepts only strings as keys.
+
+One WAMP message is one transport message. With a batched subprotocol such as `wamp.2.json.batched` a transport message
+may have several, each followed by a separator (JSON) or preceded by its length in 32 bits (Basic Profile). The
+specification's separator is 0x1e; the first implementations wrote 0x18, since Python reads their "\30" as octal. Both
+are accepted, and a peer gets back the one that it used.
 """
 
 from __future__ import annotations
@@ -25,14 +30,7 @@ import orjson
 from app.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
 from app.protocols.contract import Link
 from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, count_values, loads
-
-
-class Undecodable(ValueError):
-    """Bytes that are not a message of the serializer, or are one beyond the limits."""
-
-
-class Unportable(ValueError):
-    """A value that not every protocol and serializer can carry."""
+from app.protocols.wamp.errors import Undecodable, Unportable
 
 
 class Bounds(Protocol):

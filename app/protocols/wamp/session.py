@@ -1,85 +1,217 @@
-"""WAMP sessions: the router's state of one client, in addition to the broker's."""
+"""Sessions, and what they belong to: realms, the subscriptions of realms, and retained events (Basic Profile, 2.1).
+
+A realm is a routing space with sessions, subscriptions and retained events of its own. The first realm is the space
+that all protocols share. A subscription in WAMP's sense counts WAMP sessions only: it begins with the first subscriber
+and ends with the last, regardless of subscribers of other protocols.
+"""
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from app.broker.events import Event
-from app.broker.outbox import Outbox
-from app.broker.sessions import Session
-from app.protocols.wamp.messages import Publish
-
-if TYPE_CHECKING:
-    from app.protocols.wamp.engine import Engine
-
-
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
+from app.broker.broker import Broker
 from app.broker.erasure import Erasure
+from app.broker.events import Event
 from app.broker.names import SPACE
+from app.broker.outbox import Outbox
+from app.broker.sessions import Owner, Session
 from app.broker.timestamps import to_text
 from app.broker.topics import Match, Pattern, matcher, span
+from app.protocols.contract import Context
+from app.protocols.wamp import errors
+from app.protocols.wamp.authentication import AuthDetails
+from app.protocols.wamp.errors import WampError
+from app.protocols.wamp.messages import Goodbye, Message, Publish, Subscribe, Unsubscribe
 from app.protocols.wamp.names import MATCHES, Grammar, space_of, to_pattern, to_topic, uri_of
-from app.settings import Limits, Wamp
-from app.settings import Realm as Options
+from app.protocols.wamp.serializers import Format
+from app.settings import Limits, Verb, Wamp
+from app.settings import Realm as RealmOptions
 
-_LARGEST = 1 << 53
+_LARGEST_ID = 1 << 53
+_MAX_OF_A_TOPIC = 32
+"""The most retained events of one topic, for different audiences."""
+
+_MATCH_NAMES = {match: name for name, match in MATCHES.items()}
 
 
 def new_id() -> int:
     """Return an id in WAMP's global scope: uniformly random from 1 to 2^53 (Basic Profile, 2.1.2)."""
-    return secrets.randbelow(_LARGEST) + 1
+    return secrets.randbelow(_LARGEST_ID) + 1
 
 
-class Standing(NamedTuple):
-    """The authentication details of a session in WELCOME and the meta API; an anonymous `authid` is random."""
+class SessionEngine(Owner, Protocol):
+    """The engine of a session's connection, as those see it who handle the session's requests (`engine.Engine`).
 
-    authid: str
-    authrole: str
-    authmethod: str
-    authprovider: str
+    `session` is the session that the connection has now, and None before WELCOME and after GOODBYE.
+    """
+
+    session: WampSession | None
+    format: Format
+    context: Context
+
+    def say(self, message: list[Any]) -> None:
+        """Send a message at the end of the turn."""
+
+    def write(self, frames: list[bytes]) -> None:
+        """Send frames that are already encoded at the end of the turn."""
+
+    def room_bytes(self) -> int:
+        """Return how many more bytes may be queued for the peer; below 0 where it is too much already."""
+
+    def take_events(self, session: Session, now: float) -> None:
+        """Move the events in the session's outbox to what is to be written, behind earlier replies."""
+
+    def refuse(self, request: Any, error: WampError) -> None:
+        """Answer a request with ERROR, unless it is a publication that is not acknowledged."""
+
+    def if_permitted(
+        self,
+        verb: Verb,
+        what: str | Pattern,
+        request: Any,
+        then: Callable[[float], None],
+        now: float,
+        *,
+        blocks: bool = True,
+    ) -> None:
+        """Call `then` with the time, now or later, if the program's policy allows it. Raises `WampError`."""
+
+    def wait_for(
+        self,
+        request: Any,
+        awaitable: Awaitable[Any],
+        limit_s: float,
+        then: Callable[[Any, Exception | None, float], None],
+        *,
+        blocks: bool = False,
+    ) -> None:
+        """Await something for a request, then call `then` with its value or error, and the time."""
+
+    def dismiss(self, uri: str, message: str, now: float, *, reason: str) -> None:
+        """End the session with GOODBYE."""
+
+    def late(self, now: float) -> None:
+        """Close the connection because the peer did not say in time what it had to."""
+
+    def release(self, now: float) -> None:
+        """End the session, or refuse the client one, because the server is draining."""
+
+
+class RequestQueue:
+    """The requests of one session that wait for a policy, the disk or the history, and those behind them.
+
+    Reading continues meanwhile. PUBLISH, SUBSCRIBE, UNSUBSCRIBE and GOODBYE that follow a blocking request are queued,
+    so that they take effect in order; calls overtake them. Both kinds are bounded, and requests beyond a bound are
+    refused.
+    """
+
+    __slots__ = ("_backlog", "_backlog_bytes", "_broker", "_max_pending", "_pending", "is_blocked")
+
+    def __init__(self, broker: Broker, max_pending: int) -> None:
+        self._broker = broker
+        self._max_pending = max_pending
+        self._pending = 0  # the number of requests that are answered later
+        self.is_blocked = False
+        self._backlog: deque[tuple[Message, int]] = deque()
+        self._backlog_bytes = 0
+
+    def check_room(self) -> None:
+        """Check that one more request may be answered later (`wamp.waiting_calls`). Raises `WampError`."""
+        if self._pending >= self._max_pending:
+            raise self._full("waiting_calls")
+
+    def begin(self, *, blocks: bool) -> None:
+        """Note that a request will be answered later; `blocks` makes those behind it wait."""
+        self._pending += 1
+        self.is_blocked = self.is_blocked or blocks
+
+    def end(self, *, blocks: bool) -> None:
+        """Note that what a request has waited for is known."""
+        self._pending -= 1
+        if blocks:  # at most one blocking request is pending at a time
+            self.is_blocked = False
+
+    def must_wait(self, message: Message) -> bool:
+        """Return whether a message must be queued behind a request that blocks."""
+        return self.is_blocked and isinstance(message, Publish | Subscribe | Unsubscribe | Goodbye)
+
+    def enqueue(self, message: Message, nbytes: int) -> None:
+        """Queue a message of `nbytes`. Raises `WampError` at a bound; what follows a GOODBYE is ignored."""
+        limits = self._broker.limits
+        if self._backlog and isinstance(self._backlog[-1][0], Goodbye):
+            return
+        if isinstance(message, Goodbye):
+            nbytes = 0
+        elif len(self._backlog) >= limits.queue_events:
+            raise self._full("queue_events")
+        elif self._backlog and self._backlog_bytes + nbytes > limits.queue_bytes:
+            raise self._full("queue_bytes")
+        self._backlog.append((message, nbytes))
+        self._backlog_bytes += nbytes
+
+    def dequeue(self) -> Message | None:
+        """Return the next queued message; None where there is none, or a request blocks it."""
+        if self.is_blocked or not self._backlog:
+            return None
+        message, nbytes = self._backlog.popleft()
+        self._backlog_bytes -= nbytes
+        return message
+
+    def _full(self, limit: str) -> WampError:
+        self._broker.hits[limit] += 1
+        return WampError(errors.UNAVAILABLE, "too many pending requests")
 
 
 class WampSession(Session):
     """One client in one realm.
 
     `number` is its WAMP id, which is not secret; `id` is the same as text. Access rules apply to `role`, audiences to
-    `role` and `authid`; `standing` is what WELCOME and the meta API show. `testaments` are by scope.
+    `role` and `authid`; `auth` is what WELCOME and the meta API show. `live` are its subscriptions by id, `testaments`
+    its testaments by scope.
     """
 
-    owner: Engine
+    owner: SessionEngine
 
     __slots__ = (
         "announces_passthru",
         "announces_revocation",
+        "auth",
         "live",
         "number",
         "realm",
-        "standing",
+        "requests",
         "testaments",
         "transport",
     )
 
-    def __init__(self, number: int, realm: Realm, standing: Standing, owner: Engine, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        number: int,
+        realm: Realm,
+        auth: AuthDetails,
+        owner: SessionEngine,
+        outbox: Outbox,
+        requests: RequestQueue,
+    ) -> None:
         super().__init__(str(number), "wamp", owner, outbox)
         self.number = number
         self.realm = realm
-        self.standing = standing
-        self.role = standing.authrole
-        self.live: dict[int, LiveSubscription] = {}  # the session's subscriptions, by id
+        self.auth = auth
+        self.role = auth.authrole
+        self.requests = requests
+        self.live: dict[int, LiveSubscription] = {}
         self.announces_passthru = False
         self.announces_revocation = False
         self.testaments: dict[str, list[tuple[Publish, Event]]] = {"detached": [], "destroyed": []}
         self.transport: dict[str, str] = {}
 
-    def shown(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         """Return the details of the session for the session meta API, without anything of its HTTP request."""
-        return {"session": self.number, **self.standing._asdict(), "transport": self.transport}
-
-
-_NAMES = {match: name for name, match in MATCHES.items()}
+        return {"session": self.number, **self.auth._asdict(), "transport": self.transport}
 
 
 class LiveSubscription:
@@ -100,9 +232,9 @@ class LiveSubscription:
     @property
     def match(self) -> str:
         """The match policy, as WAMP names it."""
-        return _NAMES[self.pattern.match]
+        return _MATCH_NAMES[self.pattern.match]
 
-    def shown(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         """Return the details of the subscription for the subscription meta API."""
         return {"id": self.number, "created": to_text(self.created_us), "uri": self.uri, "match": self.match}
 
@@ -110,7 +242,7 @@ class LiveSubscription:
 class Realm:
     """One realm: its settings, sessions, live subscriptions and retained events; `space` prefixes its topics."""
 
-    def __init__(self, options: Options, limits: Limits, wamp: Wamp, *, is_first: bool) -> None:
+    def __init__(self, options: RealmOptions, limits: Limits, wamp: Wamp, *, is_first: bool) -> None:
         self.name = options.name
         self.disclose = options.disclose
         self.is_shared = is_first
@@ -119,7 +251,7 @@ class Realm:
         self.sessions: dict[int, WampSession] = {}
         self.subscriptions: dict[Pattern, LiveSubscription] = {}
         self.numbers: dict[int, LiveSubscription] = {}  # the same subscriptions, by id
-        self.retained = Retained(wamp.retained_topics, wamp.retained_bytes)
+        self.retained = RetainedEvents(wamp.retained_topics, wamp.retained_bytes)
 
     def topic(self, uri: str) -> str:
         """Return the canonical topic of a URI in this realm. Raises `InvalidName`."""
@@ -137,20 +269,21 @@ class Realm:
         return first in (self.space, f"{SPACE}{self.space or SPACE}")
 
 
-_MOST_OF_A_TOPIC = 32
-"""The most events of one topic, for different audiences."""
+class RetainedEvents:
+    """The latest event of each topic of one realm, for later subscribers (Advanced Profile, 5.9.5).
 
+    For each topic the latest event without an audience and the later ones with an audience are kept, so that each
+    subscriber gets the latest event that it may receive. They are in memory, bounded by topics and bytes: the topic
+    that was retained longest ago is dropped first. `dropped` counts such topics.
+    """
 
-class Retained:
-    """The retained events of one realm; `dropped` counts the topics that were dropped at a limit."""
-
-    def __init__(self, most_topics: int, most_bytes: int) -> None:
-        self._most_topics = most_topics
-        self._most_bytes = most_bytes
+    def __init__(self, max_topics: int, max_bytes: int) -> None:
+        self._max_topics = max_topics
+        self._max_bytes = max_bytes
         self._nbytes = 0
         self._events: dict[str, list[Event]] = {}  # by topic, the one retained longest ago first
         self._topics: list[str] = []  # the same topics, sorted
-        self.dropped = 0  # topics that were dropped at a limit
+        self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._events)
@@ -162,22 +295,22 @@ class Retained:
             insort(self._topics, event.topic)
             before = []
         is_for_all = event.audience is None and event.chosen is None
-        kept = [event] if is_for_all else [*before[1 - _MOST_OF_A_TOPIC :], event]
+        kept = [event] if is_for_all else [*before[1 - _MAX_OF_A_TOPIC :], event]
         self._events[event.topic] = kept
         self._nbytes += sum(each.nbytes for each in kept) - sum(each.nbytes for each in before)
-        while len(self._events) > self._most_topics or (self._nbytes > self._most_bytes and len(self._events) > 1):
+        while len(self._events) > self._max_topics or (self._nbytes > self._max_bytes and len(self._events) > 1):
             self._drop(next(iter(self._events)))
 
-    def of(self, pattern: Pattern, session: WampSession, most: int) -> list[Event]:
+    def of(self, pattern: Pattern, session: Session, limit: int) -> list[Event]:
         """Return the retained events for a new subscriber: the latest that it may receive of each matching topic.
 
-        These are the youngest `most`, oldest first.
+        These are the youngest `limit`, oldest first.
         """
         first, end = span(pattern)
         topics = self._topics[bisect_left(self._topics, first) : bisect_left(self._topics, end)]
         found = (self._latest(topic, session) for topic in filter(matcher(pattern), topics))
         events = sorted((event for event in found if event is not None), key=lambda event: event.time_us)
-        return events[-most:]
+        return events[-limit:]
 
     def erase(self, erasure: Erasure) -> None:
         """Drop the events that an erasure concerns (`broker.erasure.Holder`)."""
@@ -188,7 +321,7 @@ class Retained:
             if not left:
                 self._remove(topic)
 
-    def _latest(self, topic: str, session: WampSession) -> Event | None:
+    def _latest(self, topic: str, session: Session) -> Event | None:
         for event in reversed(self._events[topic]):
             is_among = event.audience is None or event.audience.admits(session.authid, session.role)
             if is_among and (event.chosen is None or event.chosen.admits(session.id)):

@@ -381,13 +381,13 @@ def test_a_repeat_is_answered_as_the_first_was() -> None:
 def test_an_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """W34: an event is encoded once for each subscription and serializer, for any number of subscribers."""
     encoded: Counter[str] = Counter()
-    plain = events._frame
+    plain = events._encode
 
     def counting(event: Any, number: int, details: bytes, form: Any) -> bytes:
         encoded[form.subprotocol] += 1
         return plain(event, number, details, form)
 
-    monkeypatch.setattr(events, "_frame", counting)
+    monkeypatch.setattr(events, "_encode", counting)
     world = World()
     hearers = [world.joined(subprotocol=each) for each in ("wamp.2.json", "wamp.2.cbor") for _ in range(5)]
     for hearer in hearers:
