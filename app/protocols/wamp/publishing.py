@@ -66,7 +66,8 @@ class Publisher:
         authid = session.lasting_authid
         event = Event(topic, payload, publisher=session.id, protocol="wamp", authid=authid, role=session.role)
         event.shape = shape
-        if options or session.realm.disclose == "always":
+        is_plain = not options or (len(options) == 1 and message.is_acknowledged)  # as most are
+        if not is_plain or session.realm.disclose == "always":
             _apply_options(event, session, options)
             event.audience = self._audience(options)
             event.idempotency_key = self._key(options)
