@@ -84,19 +84,16 @@ _RETAINED = '"retained":true'
 
 
 def event_frame(event: Event, number: int, pattern: Pattern, form: Format) -> bytes:
-    """Return the bytes of an EVENT for the subscribers of a pattern, in the format `form`.
+    """Encode an EVENT for the subscribers of a pattern, in the format `form`; the bytes are kept in `event.frames`.
 
-    `number` is the subscription's id. The bytes are kept on the event, in `event.frames`.
+    `number` is the subscription's id.
     """
-    key = (number, form.key)
-    frame = event.frames.get(key)
-    if frame is None:
-        frame = event.frames[key] = _encode(event, number, details_of(event, pattern), form)
+    frame = event.frames[(number, form.key)] = _encode(event, number, details_of(event, pattern), form)
     return frame
 
 
 def retained_frame(event: Event, number: int, pattern: Pattern, form: Format) -> bytes:
-    """Return the bytes of an EVENT for a retained event, with `retained` in its details; they are not kept."""
+    """Encode an EVENT for a retained event, with `retained` in its details; the bytes are not kept."""
     return _encode(event, number, details_of(event, pattern, _RETAINED), form)
 
 

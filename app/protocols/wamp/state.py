@@ -89,7 +89,8 @@ class Environment:
 
     `reserve` reserves the next `RESERVED_AT_ONCE` subscription ids (`SubscriptionIds`). `wait` awaits something and
     calls back. `permission` asks the program's own policy, for `policy_s` seconds at most, and `has_policy` returns
-    whether there is one to ask. `agent` is the software's name in WELCOME; `denied` are the listeners for refusals.
+    whether there is one to ask. `archive` is the history, where there is one. `agent` is the software's name in
+    WELCOME; `denied` are the listeners for refusals.
     """
 
     reserve: Callable[[], int]
@@ -97,6 +98,7 @@ class Environment:
     permission: Permission = lambda *_: True
     has_policy: Callable[[], bool] = lambda: True
     policy_s: float = 10.0
+    archive: Archive | None = None
     agent: str = "Halley"
     denied: tuple[Denied, ...] = ()
 
@@ -182,7 +184,7 @@ class RouterState:
         self.rights = rights
         self.authentication = authentication
         self.environment = environment
-        self.archive: Archive | None = None
+        self.archive = environment.archive
         self.is_draining = False
         self.realms = {
             each.name: Realm(each, broker.limits, options, is_first=not number) for number, each in enumerate(realms)
