@@ -317,21 +317,21 @@ class Format:
         """Serialize a message and return the bytes to write."""
         return self.frame(self.serializer.pack(message))
 
-    def split(self, data: bytes, most: int) -> list[bytes]:
+    def split(self, data: bytes, max_messages: int) -> list[bytes]:
         """Return the serialized messages of one transport message.
 
-        Raises `Undecodable`, also for more than `most` messages. The first batch of a peer decides which separator it
-        is answered with.
+        Raises `Undecodable`, also for more than `max_messages`. The first batch of a peer decides which separator it is
+        answered with.
         """
         if not self.is_batched:
             return [data]
-        return _by_length(data, most) if self.serializer.is_binary else self._by_separator(data, most)
+        return _by_length(data, max_messages) if self.serializer.is_binary else self._by_separator(data, max_messages)
 
-    def _by_separator(self, data: bytes, most: int) -> list[bytes]:
+    def _by_separator(self, data: bytes, max_messages: int) -> list[bytes]:
         used = data[-1:]
         if used not in (SEPARATOR, OLD_SEPARATOR):
             raise Undecodable("a batch of JSON must end with a separator")
-        if data.count(used) > most:
+        if data.count(used) > max_messages:
             raise Undecodable("too many messages")
         messages = data[:-1].split(used)
         if not all(messages):
@@ -342,11 +342,11 @@ class Format:
         return messages
 
 
-def _by_length(data: bytes, most: int) -> list[bytes]:
+def _by_length(data: bytes, max_messages: int) -> list[bytes]:
     messages: list[bytes] = []
     at = 0
     while at < len(data):
-        if len(messages) == most:
+        if len(messages) == max_messages:
             raise Undecodable("too many messages")
         if len(data) - at < _LENGTH.size:
             raise Undecodable("a truncated length")

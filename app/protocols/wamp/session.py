@@ -65,14 +65,14 @@ class SessionEngine(Owner, Protocol):
     def take_events(self, session: Session, now: float) -> None:
         """Move the events in the session's outbox to what is to be written, behind earlier replies."""
 
-    def refuse(self, request: Any, error: WampError) -> None:
+    def refuse(self, request: Message, error: WampError) -> None:
         """Answer a request with ERROR, unless it is a publication that is not acknowledged."""
 
     def if_permitted(
         self,
         verb: Verb,
         what: str | Pattern,
-        request: Any,
+        request: Message,
         then: Callable[[float], None],
         now: float,
         *,
@@ -82,7 +82,7 @@ class SessionEngine(Owner, Protocol):
 
     def wait_for(
         self,
-        request: Any,
+        request: Message,
         awaitable: Awaitable[Any],
         limit_s: float,
         then: Callable[[Any, Exception | None, float], None],
