@@ -23,7 +23,7 @@ from app.cli.terminal import STDIN
 from app.configuration import ENTRIES, Configuration, entry_key
 from app.configuration.protection import rights_of
 from app.protocols.bayeux.names import Bounds, to_pattern
-from app.protocols.wamp.spaces import spaces_of, within
+from app.protocols.wamp.names import spaces_of, within
 from app.settings import Verb
 
 LEAST_SECRET_CHARS = 8

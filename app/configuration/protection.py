@@ -6,7 +6,7 @@ from app.access.control import Authenticator, Grants
 from app.access.rules import AccessRules, Rule
 from app.broker.policy import HouseRules
 from app.protocols.bayeux.names import Bounds, to_pattern
-from app.protocols.wamp.spaces import spaces_of, within
+from app.protocols.wamp.names import spaces_of, within
 from app.settings import Settings, is_loopback
 
 

@@ -18,8 +18,7 @@ from app.history.rules import parse_age
 from app.history.stored import COLUMNS
 from app.protocols.bayeux.names import META, Bounds, to_pattern
 from app.protocols.nt4.names import BASE as NT4_PATH
-from app.protocols.wamp.spaces import realms_of, spaces_of
-from app.protocols.wamp.uris import Grammar, check_uri
+from app.protocols.wamp.names import Grammar, check_uri, realms_of, spaces_of
 from app.settings import Bayeux, Cookie, Jwt, Limits, Settings, Token, User, is_loopback
 from app.settings.protocols import KEY_BYTES
 

@@ -32,7 +32,7 @@ from app.history.rules import Rules, parse_age
 from app.history.stored import Stored
 from app.history.writer import Committed, Report
 from app.protocols.bayeux.names import Bounds, to_pattern
-from app.protocols.wamp.spaces import spaces_of, within
+from app.protocols.wamp.names import spaces_of, within
 from app.settings import Settings
 
 Result = TypeVar("Result")

@@ -6,23 +6,28 @@ sweeps, drains, measures and shows all that are listed, and knows no more of the
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from app import __version__
+from app import __version__, telemetry
 from app.access.control import AccessControl
 from app.broker.broker import Broker
+from app.broker.timestamps import SECONDS_TO_2026
 from app.broker.topics import Pattern
+from app.history.documents import sync_folder
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import Context, WireProtocol
 from app.protocols.nt4.protocol import NetworkTables
 from app.protocols.wamp.authentication import Authentication
+from app.protocols.wamp.names import realms_of
 from app.protocols.wamp.router import Router
-from app.protocols.wamp.spaces import realms_of
+from app.protocols.wamp.state import RESERVED_AT_ONCE, Environment
 from app.server.persistent_topics import PersistentTopics, TopicSaver
-from app.server.routing import ReservedIds, Waits
+from app.server.routing import Waits
 from app.server.session_log import SessionLog
 from app.settings import Settings, Verb
 from app.transports.endpoint import Endpoint
@@ -34,6 +39,9 @@ from app.transports.websocket import WebSocketEndpoint
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+
+_IDS_FILE = "wamp-subscription-ids"
 
 
 class Parts(NamedTuple):
@@ -102,14 +110,59 @@ def wamp(parts: Parts) -> Spoken:
         realms_of(settings),
         parts.access,
         Authentication(parts.access, anonymous=settings.wamp.anonymous),
-        reserve=ReservedIds(Path(settings.data_dir) if settings.history.enabled else None),
-        wait=parts.waits.wait,
-        permission=parts.hooks.permit,
+        Environment(
+            reserve=ReservedIds(Path(settings.data_dir) if settings.history.enabled else None),
+            wait=parts.waits.wait,
+            permission=parts.hooks.permit,
+            has_policy=parts.hooks.has_policy,
+            policy_s=settings.bayeux.policy_s,
+            agent=f"Halley-{__version__}",
+            denied=(parts.session_log.refused,),
+        ),
     )
-    router.policy_s = settings.bayeux.policy_s
-    router.agent = f"Halley-{__version__}"
-    router.denied.append(parts.session_log.refused)
     return Spoken(router, WampEndpoint(router, parts.endpoint, parts.guard, settings))
+
+
+class ReservedIds:
+    """Reserves WAMP's subscription ids in a file next to the history, so that none is assigned twice.
+
+    `folder` is the folder of the history, if there is one. Without it, or if the file is damaged, ids begin with the
+    number of seconds since 2026: earlier runs have not assigned so large ones. In a new folder ids begin with 1.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / _IDS_FILE
+        self._next = 1
+
+    def __call__(self) -> int:
+        """Reserve the next `RESERVED_AT_ONCE` ids, and return the first of them."""
+        first = max(self._next, self._read())
+        self._next = first + RESERVED_AT_ONCE
+        self._write()
+        return first
+
+    def _read(self) -> int:
+        if self._path is not None:
+            try:
+                return int(self._path.read_text("ascii"))
+            except FileNotFoundError:
+                return 1
+            except (OSError, ValueError) as error:
+                telemetry.fault("subscription_ids", error)
+        return int(time.time()) - SECONDS_TO_2026
+
+    def _write(self) -> None:
+        if self._path is not None:
+            replacement = self._path.with_suffix(".new")
+            try:
+                with replacement.open("w", encoding="ascii") as file:
+                    file.write(f"{self._next}\n")
+                    file.flush()
+                    os.fsync(file.fileno())  # after a power cut none of them may be assigned again
+                replacement.replace(self._path)
+                sync_folder(self._path.parent)
+            except OSError as error:
+                telemetry.fault("subscription_ids", error)
 
 
 def nt4(parts: Parts) -> Spoken | None:

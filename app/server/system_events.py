@@ -28,7 +28,7 @@ from app.broker.policy import SERVER
 from app.broker.sessions import Session
 from app.broker.topics import WIDE_IN_WAMP, Pattern
 from app.protocols.bayeux.names import to_subscription
-from app.protocols.wamp.uris import uri_of
+from app.protocols.wamp.names import uri_of
 
 SESSIONS = "halley/sessions"
 SUBSCRIPTIONS = "halley/subscriptions"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from app.protocols.contract import Close, Engine
-from app.protocols.wamp.formats import is_batched, serializer_of
+from app.protocols.wamp.serializers import is_batched, serializer_of
 
 
 def _copied(message: bytes) -> bytes:

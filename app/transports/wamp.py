@@ -1,25 +1,48 @@
-"""The endpoint of WAMP: serves all requests for one of its paths, over WebSockets or by long-polling."""
+"""The endpoint of WAMP: serves all requests for one of its paths, over WebSockets or by long-polling.
+
+Long-polling is what autobahn-js uses where WebSockets do not get through. `POST <path>/open` returns the name of a
+transport, a secret; below it are `send`, `receive` and `close`. autobahn-js reads a response with 200, takes 204 for
+"nothing", and any other status for the end of the transport: so after a receive has fetched the engine's last message
+the response is 404. Without batches it takes one message from each receive.
+
+A receive that a newer one replaces ends empty. The messages of a receive that ended before its response was written are
+sent with the next.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import secrets
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+
+import orjson
+from starlette.types import Receive, Scope, Send
 
 from app.protocols.contract import Pings, WebSocketService, WireProtocol
-from app.protocols.wamp.formats import SUBPROTOCOLS
-from app.settings import Settings, Wamp
+from app.protocols.wamp.serializers import SUBPROTOCOLS
+from app.settings import Limits, Settings, Wamp
 from app.transports.addresses import accounts
-from app.transports.endpoint import Endpoint
-from app.transports.guard import Guard
+from app.transports.bodies import Disconnected, read_body
+from app.transports.door import Door, Visit
+from app.transports.endpoint import Endpoint, leaving
+from app.transports.exchange import respond, socket_of
+from app.transports.guard import Guard, Rejection
 from app.transports.paths import route_path
-from app.transports.upgrade import Family
-from app.transports.wamp_polling import WampPolling
+from app.transports.polls import Poll
+from app.transports.upgrade import TURN_S, Family
 from app.transports.websocket import WebSockets
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
 
 _LOOKS = 4
 """Looks at each peer in one `ping_s`."""
+
+_METHODS, _ANY = ("POST",), ("GET", "POST")
+_ID_BYTES = 32
+_HEADERS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+_JSON = (b"content-type", b"application/json; charset=utf-8")
+_BINARY = (b"content-type", b"application/octet-stream")
+_UPGRADE = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
 
 
 class WampEndpoint:
@@ -30,7 +53,7 @@ class WampEndpoint:
         self._sockets = WebSockets([self.family], settings.limits, endpoint.note)
         account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self._polling = WampPolling(self.family, settings.wamp, settings.limits, endpoint.door, account_of)
-        self.sweep, self.leave = self._polling.sweep, self._polling.leave  # for the house
+        self.sweep, self.leave = self._polling.sweep, self._polling.leave
 
     def leads_to(self, path: str) -> bool:
         """Whether a path is one of WAMP's, or below one."""
@@ -57,3 +80,193 @@ def _family(protocol: WireProtocol, guard: Guard, options: Wamp) -> Family:
         options.ping_s / _LOOKS,
     )
     return Family(protocol, service, guard)
+
+
+class WampPolling:
+    """All long-poll connections of one server, as an ASGI application below each of WAMP's paths."""
+
+    def __init__(
+        self, family: Family, options: Wamp, limits: Limits, door: Door, account_of: Callable[[str], str | None]
+    ) -> None:
+        self._family = family
+        self._account_of = account_of
+        self._options = options
+        self._limits = limits
+        self._door = door
+        self._polls: dict[str, Poll] = {}
+        self._is_leaving = False  # the server drains
+
+    async def __call__(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
+        """Answer one request for the `path` below one of WAMP's: `open`, or a transport with `send` and the like."""
+        await self._door.let_in(_METHODS if path else _ANY, partial(self._serve, path), scope, receive, send)
+
+    async def _serve(self, path: str, visit: Visit) -> None:
+        name, _, verb = path.partition("/")
+        if not path:
+            raise Rejection(
+                426, "this path accepts only WebSockets; long-polling begins at /open below it", headers=_UPGRADE
+            )
+        if path == "open":
+            await self._open(visit)
+            return
+        poll = self._polls.get(name)
+        if poll is None or verb not in ("send", "receive", "close"):
+            raise _unknown()
+        if verb == "send":
+            await self._send(visit, poll)
+        elif verb == "receive":
+            await self._receive(visit, poll)
+        else:
+            self._forget(name, poll, monotonic())
+            await _answer_nothing(visit)
+
+    def sweep(self, now: float) -> None:
+        """Forget connections without a receive for `poll_gone_s`.
+
+        One that is over is kept as long: autobahn-js closes it then, and waits forever if that is answered with 404.
+        """
+        for name, poll in list(self._polls.items()):
+            if poll.is_over:
+                poll.lose(now)
+            if poll.wake is None and now - poll.heard_at > self._options.poll_gone_s:
+                self._forget(name, poll, now)
+
+    def leave(self, now: float) -> None:
+        """End all waiting receives because the server drains; the engines' last messages can still be fetched."""
+        self._is_leaving = True
+        for poll in self._polls.values():
+            if poll.wake is not None:
+                poll.lose(now)
+
+    async def _open(self, visit: Visit) -> None:
+        if self._is_leaving:
+            raise leaving()
+        offered = _offered(await self._body(visit))
+        subprotocol = self._family.choose(offered)
+        account = self._account_of(visit.head.address)
+        self._admit(account)
+        name, now = secrets.token_urlsafe(_ID_BYTES), monotonic()
+        poll = Poll(subprotocol, account, now)
+        poll.engine = self._family.protocol.connect(poll, visit.head, now)
+        self._polls[name] = poll
+        opened = orjson.dumps({"protocol": subprotocol, "transport": name})
+        await _answer(visit, False, opened)  # noqa: FBT003 - it is JSON
+
+    def _admit(self, account: str | None) -> None:
+        """Check that the limits allow one more connection, before any HELLO. Raises `Rejection` (503)."""
+        limit = ""
+        if len(self._polls) >= self._options.polls:
+            limit = "polls"
+        elif account is not None:
+            of_account = sum(poll.account == account for poll in self._polls.values())
+            limit = "sessions_per_address" if of_account >= self._limits.sessions_per_address else ""
+        if limit:
+            raise Rejection(503, "too many connections", headers=((b"retry-after", b"5"),), limit=limit)
+
+    async def _send(self, visit: Visit, poll: Poll) -> None:
+        data = await self._body(visit)
+        if poll.is_over:
+            raise _unknown()
+        began = monotonic()
+        for message in () if poll.is_ending else poll.engine.split(data, began, is_binary=poll.is_binary):
+            if monotonic() - began > TURN_S:
+                await asyncio.sleep(0)
+                began = monotonic()
+            poll.engine.receive(message, monotonic())
+        await _answer_nothing(visit)
+
+    async def _receive(self, visit: Visit, poll: Poll) -> None:
+        is_newest = await self._wait(visit, poll)
+        taken = poll.take() if is_newest else []
+        if taken:
+            await _answer_messages(visit, poll, taken)
+        elif poll.is_over:
+            raise _unknown()
+        else:
+            await _answer_nothing(visit)
+
+    async def _wait(self, visit: Visit, poll: Poll) -> bool:
+        """Wait for messages, at most `poll_s`; False if a newer receive has replaced this one.
+
+        Raises `Disconnected`.
+        """
+        await self._body(visit)
+        poll.heard_at = monotonic()
+        if poll.wake is not None:
+            poll.wake()
+        if self._is_leaving and not poll.has_news:
+            poll.lose(poll.heard_at)
+        if poll.has_news:
+            return True
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        disconnected = asyncio.ensure_future(_disconnected(visit.receive))
+        poll.wake = wake = partial(_set_result, news)
+        try:
+            await asyncio.wait((news, disconnected), timeout=self._options.poll_s, return_when=asyncio.FIRST_COMPLETED)
+            if disconnected.done():
+                raise Disconnected
+            return poll.wake is wake
+        finally:
+            disconnected.cancel()
+            poll.heard_at = monotonic()
+            if poll.wake is wake:
+                poll.wake = None
+
+    async def _body(self, visit: Visit) -> bytes:
+        body = await read_body(visit.receive, self._limits)
+        if len(body) > self._family.service.message_bytes:
+            raise Rejection(413, "message too large", limit="message_bytes")
+        return body
+
+    def _forget(self, name: str, poll: Poll, now: float) -> None:
+        self._polls.pop(name, None)
+        poll.lose(now)
+
+
+def _unknown() -> Rejection:
+    return Rejection(404, "no such transport")
+
+
+def _offered(body: bytes) -> list[str]:
+    """The subprotocols in the body of an `open`. Raises `Rejection`."""
+    try:
+        asked = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        asked = None
+    names = asked.get("protocols") if isinstance(asked, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Rejection(400, 'the body must be {"protocols": [...]}')
+    return names
+
+
+def _set_result(news: asyncio.Future[None]) -> None:
+    if not news.done():
+        news.set_result(None)
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Return when the peer has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answer_messages(visit: Visit, poll: Poll, taken: list[bytes]) -> None:
+    try:
+        await _answer(visit, poll.is_binary, b"".join(taken))
+    except BaseException:
+        poll.put_back(taken)
+        raise
+    socket = socket_of(visit.scope)
+    if socket is None:
+        poll.written()
+    else:
+        socket.settle(lambda is_written: poll.written() if is_written else poll.put_back(taken))
+
+
+async def _answer(visit: Visit, is_binary: bool, body: bytes) -> None:  # noqa: FBT001 - of two content types one
+    await respond(visit.send, 200, [_BINARY if is_binary else _JSON, *_HEADERS, *visit.cors], body)
+
+
+async def _answer_nothing(visit: Visit) -> None:
+    await visit.send({"type": "http.response.start", "status": 204, "headers": [*_HEADERS, *visit.cors]})
+    await visit.send({"type": "http.response.body", "body": b""})

@@ -13,7 +13,7 @@ from support.switchboard import SILENT, speaking, speaking_plainly
 from support.wamp import PUBLISH, PUBLISHED, join
 from support.wire import DEADLINE_S, Wire
 
-from app.protocols.wamp.sessions import WampSession
+from app.protocols.wamp.session import WampSession
 from app.transports.upgrade import TURN_S
 
 MESSAGES = 5

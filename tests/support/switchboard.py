@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import uvicorn
 
 from app.protocols.contract import Close, WireProtocol
-from app.protocols.wamp.formats import Format
+from app.protocols.wamp.serializers import Format
 from app.server.protocols import Spoken
 from app.server.server import House
 from app.transports.wamp import WampEndpoint

@@ -14,9 +14,10 @@ from app.broker.broker import Broker
 from app.broker.policy import HouseRules
 from app.protocols.contract import Close
 from app.protocols.wamp.authentication import Authentication
-from app.protocols.wamp.formats import Format
+from app.protocols.wamp.names import DEFAULT_REALM
 from app.protocols.wamp.router import Router
-from app.protocols.wamp.spaces import USUAL
+from app.protocols.wamp.serializers import Format
+from app.protocols.wamp.state import Environment
 from app.settings import Limits, Settings, Wamp
 from support.wamp import check
 
@@ -83,13 +84,11 @@ class World:
         self.router = Router(
             self.broker,
             options,
-            realms or (USUAL,),
+            realms or (DEFAULT_REALM,),
             rights or HouseRules(loopback=True, anonymous_publish=True),
             authentication or Authentication(),
-            reserve=self._reserve,
-            wait=self.waiting,
+            Environment(self._reserve, self.waiting, agent=f"Halley-{__version__}"),
         )
-        self.router.agent = f"Halley-{__version__}"
 
     def _reserve(self) -> int:
         first, self.reserved = self.reserved, self.reserved + 1_000

@@ -18,42 +18,39 @@ import orjson
 from app.broker.errors import TokenRefused
 from app.broker.policy import ANONYMOUS, Identities, Identity, NoIdentities
 from app.broker.timestamps import to_text
-from app.protocols.wamp.messages import Violation
-from app.protocols.wamp.options import BadOption, text, texts
+from app.protocols.wamp.errors import (
+    AUTHENTICATION_REQUIRED,
+    NO_MATCHING_AUTH_METHOD,
+    AuthenticationDenied,
+    InvalidOption,
+    Violation,
+    WampError,
+)
+from app.protocols.wamp.messages import text_option, texts_option
 from app.settings.protocols import KEY_BYTES, User
 
 NO_CREDENTIALS, TICKET, WAMPCRA = "anonymous", "ticket", "wampcra"
 """The authentication methods, as WAMP names them."""
-
-REQUIRED = "wamp.error.authentication_required"
-NO_METHOD = "wamp.error.no_matching_auth_method"
-DENIED = "wamp.error.authentication_denied"
 
 _NO_IDENTITIES = NoIdentities()
 _PROVIDER = "static"
 _RANDOM_BYTES = 16
 
 
-class NotWelcome(Exception):
-    """A HELLO is refused with an ABORT: `reason` is its URI, the exception's text its message."""
+class AuthDetails(NamedTuple):
+    """The authentication details of a session in WELCOME and the meta API; an anonymous `authid` is random."""
 
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class AuthenticationDenied(NotWelcome):
-    """A ticket or signature is not valid; the peer does not learn why."""
-
-    def __init__(self) -> None:
-        super().__init__(DENIED, "The ticket or signature is not valid.")
+    authid: str
+    authrole: str
+    authmethod: str
+    authprovider: str
 
 
 class Authenticated(NamedTuple):
-    """An authenticated client: its identity, and the members about it in WELCOME's details."""
+    """An authenticated client: its identity, and what WELCOME says about it."""
 
     identity: Identity
-    details: dict[str, Any]
+    details: AuthDetails
 
 
 class Pending(Protocol):
@@ -89,23 +86,23 @@ class Authentication:
         """Begin the authentication of a client by its HELLO's details, at `wall_s` seconds since 1970.
 
         Returns the authenticated client, or the challenge to send. `session` is the id that WELCOME will carry.
-        Raises `NotWelcome`, and `Violation` for details of the wrong type.
+        Raises `WampError`, and `Violation` for details of the wrong type.
         """
         try:
-            offered, authid = texts(details, "authmethods"), text(details, "authid")
-        except BadOption as error:
+            offered, authid = texts_option(details, "authmethods"), text_option(details, "authid")
+        except InvalidOption as error:
             raise Violation(f"HELLO: details.{error.name} has the wrong type.") from None
         ours = self._methods()
         method = next((each for each in offered or (NO_CREDENTIALS,) if each in ours), None)
         if method is None and not offered:
-            raise NotWelcome(REQUIRED, "This realm requires authentication.")
+            raise WampError(AUTHENTICATION_REQUIRED, "This realm requires authentication.")
         if method == TICKET:
             return _Ticket(self._identities)
         if method == WAMPCRA:
             return self._ask(authid or "", session, wall_s)
         if method == NO_CREDENTIALS:
             return _authenticated(ANONYMOUS, NO_CREDENTIALS, secrets.token_urlsafe(_RANDOM_BYTES))
-        raise NotWelcome(NO_METHOD, "This realm has none of the offered authentication methods.")
+        raise WampError(NO_MATCHING_AUTH_METHOD, "This realm has none of the offered authentication methods.")
 
     def _ask(self, authid: str, session: int, wall_s: float) -> Pending:
         """Return the WAMP-CRA challenge for an authid.
@@ -170,12 +167,7 @@ class _Wampcra:
         return _authenticated(Identity(self._user.id, self._user.role, credential=self._user), WAMPCRA)
 
 
-def _authenticated(identity: Identity, method: str, shown: str | None = None) -> Authenticated:
-    """Return the result for an identity; `shown` is the authid in WELCOME where the identity has none."""
-    details = {
-        "authid": identity.authid or shown,
-        "authrole": identity.role,
-        "authmethod": method,
-        "authprovider": _PROVIDER,
-    }
-    return Authenticated(identity, details)
+def _authenticated(identity: Identity, method: str, random_authid: str | None = None) -> Authenticated:
+    """Return the result for an identity; `random_authid` is the authid in WELCOME where the identity has none."""
+    authid = identity.authid or random_authid or ""
+    return Authenticated(identity, AuthDetails(authid, identity.role, method, _PROVIDER))

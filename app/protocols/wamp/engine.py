@@ -1,29 +1,30 @@
 """The WAMP engine of one connection: the effect of its messages in each state, and the replies.
 
-The engine does no I/O and never raises on bad input: its output goes to the router, which passes it to the link. It
-never stops reading. Requests that wait for a policy, for the disk or for a page of the history are answered later, and
-what the client publishes or subscribes to after such a request waits in line behind it.
+The engine does no I/O and never raises on bad input: it is asked for its output at the end of each turn. It never stops
+reading. Requests that wait for a policy, for the disk or for a page of the history are answered later, and what the
+client publishes or subscribes to after such a request is queued behind it (`session.RequestQueue`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.broker.events import Event
 from app.broker.flow import GRACE_S
 from app.broker.sessions import Session
+from app.broker.topics import Pattern
 from app.protocols.contract import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
-from app.protocols.wamp import calls, errors, joining, publishing, subscribing
-from app.protocols.wamp.authentication import Pending
-from app.protocols.wamp.delivery import event_frame
-from app.protocols.wamp.errors import Refused
-from app.protocols.wamp.formats import Format
-from app.protocols.wamp.line import Line
+from app.protocols.wamp import errors
+from app.protocols.wamp.errors import Undecodable, Violation, WampError
+from app.protocols.wamp.events import event_frame
+from app.protocols.wamp.handshake import Handshake
+from app.protocols.wamp.history import EventHistory
 from app.protocols.wamp.messages import (
     ABORT,
     CALL,
+    CHALLENGE,
     ERROR,
     GOODBYE,
     PUBLISH,
@@ -31,6 +32,7 @@ from app.protocols.wamp.messages import (
     SUBSCRIBE,
     UNREGISTER,
     UNSUBSCRIBE,
+    WELCOME,
     Abort,
     Authenticate,
     Call,
@@ -43,67 +45,97 @@ from app.protocols.wamp.messages import (
     Subscribe,
     Unregister,
     Unsubscribe,
-    Violation,
     read,
 )
-from app.protocols.wamp.serializers import Undecodable
-
-if TYPE_CHECKING:
-    from app.protocols.wamp.joining import Applicant
-    from app.protocols.wamp.router import Router
-    from app.protocols.wamp.sessions import WampSession
+from app.protocols.wamp.procedures import Procedures
+from app.protocols.wamp.publishing import Publisher
+from app.protocols.wamp.serializers import Format
+from app.protocols.wamp.session import WampSession
+from app.protocols.wamp.state import RouterState
+from app.protocols.wamp.subscribing import Subscriber
+from app.protocols.wamp.testaments import Testaments
+from app.settings import Verb
 
 SLOW_CONSUMER = "slow_consumer"
 LOST = "connection_lost"
 VIOLATED = "protocol_violation"
 LEFT = "goodbye"
 GIVEN_UP = "aborted"
-"""The reasons why a session ended."""
+REFUSED = "refused"
+"""The reasons why a session ended, or never began."""
+
+_REQUESTS: dict[type, tuple[int, str]] = {
+    Publish: (PUBLISH, "publish"),
+    Subscribe: (SUBSCRIBE, "subscribe"),
+    Unsubscribe: (UNSUBSCRIBE, "unsubscribe"),
+    Call: (CALL, "call"),
+    Register: (REGISTER, "register"),
+    Unregister: (UNREGISTER, "unregister"),
+}
+"""The code of each request's message type, which its ERROR repeats, and its name in the log."""
+
+
+class Handlers:
+    """What handles the requests of all sessions; shared by the engines of one router.
+
+    `by_type` has a handler for each type of request; it is called with the session, the message and the time.
+    """
+
+    def __init__(self, state: RouterState) -> None:
+        self.subscriber = Subscriber(state)
+        publisher = Publisher(state)
+        self.testaments = Testaments(state, publisher)
+        history = EventHistory(state, self.subscriber)
+        self.procedures = Procedures(state, self.subscriber, history, self.testaments)
+        self.by_type: dict[type, Callable[[WampSession, Any, float], None]] = {
+            Publish: publisher.publish,
+            Subscribe: self.subscriber.subscribe,
+            Unsubscribe: self.subscriber.unsubscribe,
+            Call: self.procedures.call,
+            Register: self.procedures.register,
+            Unregister: self.procedures.unregister,
+        }
 
 
 class Engine:
     """Speaks WAMP with one peer (`contract.Engine`); the owner of its session in the broker.
 
-    `deadline` is when the peer must have a session or, after our GOODBYE, have sent its own; None while it has one.
+    While the peer has no session, and after our GOODBYE, it must say something in time (`RouterState.awaited`).
     """
 
     __slots__ = (
         "_close",
         "_frames",
         "_frames_bytes",
+        "_handlers",
+        "_handshake",
         "_has_left",
+        "_is_leaving",
         "_is_over",
         "_is_paused",
         "_is_too_slow",
+        "_link",
         "_next_request",
-        "applicant",
-        "challenge",
+        "_state",
         "context",
-        "deadline",
         "format",
-        "is_leaving",
         "is_ready",
-        "line",
-        "link",
-        "router",
         "session",
     )
 
-    def __init__(self, router: Router, link: Link, context: Context) -> None:
-        self.router = router
-        self.link = link
+    def __init__(self, state: RouterState, handlers: Handlers, link: Link, context: Context) -> None:
+        self._state = state
+        self._handlers = handlers
+        self._link = link
         self.format = Format.of(link)
         self.context = context
         self.session: WampSession | None = None
-        self.applicant: Applicant | None = None
-        self.challenge: Pending | None = None  # while the applicant's answer is awaited
-        self.deadline: float | None = None
-        self.is_leaving = False  # our GOODBYE has been sent
+        self._handshake = Handshake(state, self)
+        self._is_leaving = False  # our GOODBYE has been sent
         self._has_left = False  # the client has ended a session with GOODBYE and may begin another
         self._is_over = False
         self._is_paused = False
         self._is_too_slow = False
-        self.line = Line(self)
         self._next_request = 1
         self._frames: list[bytes] = []  # to be written at the end of this turn
         self._frames_bytes = 0
@@ -119,14 +151,15 @@ class Engine:
         """
         form = self.format
         if is_binary is not form.serializer.is_binary:
-            self.violated(f"A {'binary' if is_binary else 'text'} message is not allowed with {form.subprotocol}.", now)
+            kind = "binary" if is_binary else "text"
+            self._violated(f"A {kind} message is not allowed with {form.subprotocol}.", now)
             return ()
         if not form.is_batched:
             return (data,)
         try:
-            return form.split(data, self.router.options.batch_messages)
+            return form.split(data, self._state.options.batch_messages)
         except Undecodable:
-            self.violated("The message cannot be decoded.", now)
+            self._violated("The message cannot be decoded.", now)
             return ()
 
     def receive(self, message: bytes, now: float) -> None:
@@ -134,17 +167,12 @@ class Engine:
         if self._is_over:
             return
         try:
-            unpacked = self.format.serializer.unpack(message, self.router.broker.limits)
-            self._take(read(unpacked), len(message), now)
+            unpacked = self.format.serializer.unpack(message, self._state.broker.limits)
+            self._accept(read(unpacked), len(message), now)
         except Undecodable:
-            self.violated("The message cannot be decoded.", now)
+            self._violated("The message cannot be decoded.", now)
         except Violation as violation:
-            self.violated(str(violation), now)
-
-    def violated(self, message: str, now: float) -> None:
-        """End the session and the connection for a protocol violation; the ABORT carries `message`."""
-        if not self.is_leaving:
-            self.abort(errors.PROTOCOL_VIOLATION, message, now, reason=VIOLATED, code=PROTOCOL_ERROR)
+            self._violated(str(violation), now)
 
     def paused(self) -> None:
         """Note that the link accepts nothing for now (`Engine.paused`)."""
@@ -154,15 +182,37 @@ class Engine:
         """Note that the link accepts data again, and have waiting events written (`Engine.resumed`)."""
         self._is_paused = False
         if self.session is not None and len(self.session.outbox):
-            self.router.broker.mark_ready(self.session)
+            self._state.broker.mark_ready(self.session)
 
     def lost(self, now: float) -> None:
         """End the session because its connection was lost (`Engine.lost`)."""
         if not self._is_over:
             self._is_over = True
             self._frames.clear()
-            self.router.forget(self)
+            self._state.awaited.pop(self, None)
             self._end(LOST, now)
+
+    # Deadlines of a connection without a session, and the drain
+
+    def await_hello(self, now: float) -> None:
+        """Give the peer `wamp.hello_s` to send HELLO and authenticate."""
+        self._state.awaited[self] = now + self._state.options.hello_s
+
+    def late(self, now: float) -> None:
+        """Close the connection because the peer sent no HELLO, AUTHENTICATE or GOODBYE before the deadline."""
+        if self._is_leaving or (self._has_left and not self._handshake.is_begun):
+            self._end_with([], NORMAL, errors.GOODBYE_AND_OUT, now, LEFT)
+        else:
+            self._state.broker.hits["hello_s"] += 1
+            text = "HELLO or AUTHENTICATE was not received in time."
+            self._abort(errors.PROTOCOL_VIOLATION, text, now, code=PROTOCOL_ERROR)
+
+    def release(self, now: float) -> None:
+        """End the client's session, or refuse it one, because the server is draining."""
+        if self.session is not None:
+            self.dismiss(errors.SYSTEM_SHUTDOWN, "", now, reason="drained")
+        elif not self._is_leaving:
+            self._abort(errors.SYSTEM_SHUTDOWN, "The server is shutting down.", now)
 
     # What the broker reports (sessions.Owner)
 
@@ -189,9 +239,9 @@ class Engine:
             return frames
         if not len(session.outbox):
             return frames
-        form = self.format
+        broker, form = self._state.broker, self.format
         key = form.key
-        for event in self.router.broker.take(session, now):
+        for event in broker.take(session, now):
             for subscription in event.matched:
                 number = subscription.number
                 if number and session in subscription.sessions:
@@ -199,7 +249,7 @@ class Engine:
                     frames.append(frame or event_frame(event, number, subscription.pattern, form))
         session.reads_until = inf
         if len(session.outbox):  # more values waited outside the queue than one turn may send
-            self.router.broker.mark_ready(session)
+            broker.mark_ready(session)
         return frames
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
@@ -213,12 +263,12 @@ class Engine:
             session.outbox.put(event)
         else:
             self._is_too_slow = True
-        self.router.broker.mark_ready(self)
+        self._state.broker.mark_ready(self)
 
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - an engine has one session
         """Revoke the subscriptions that the session's rights no longer grant (`Owner.rights_changed`)."""
         assert self.session is not None
-        return subscribing.take_away(self.router, self.session, now)
+        return self._handlers.subscriber.revoke_denied(self.session, now)
 
     def flush(self, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:
         """Return all that is to be written to the peer at the end of this turn (`Outlet.flush`).
@@ -233,8 +283,8 @@ class Engine:
             frames += self._event_frames(self.session, now)
         close, self._close = self._close, None
         if close is not None:
-            return ((self.link, close._replace(frames=frames + close.frames)),)
-        return ((self.link, frames),) if frames else ()
+            return ((self._link, close._replace(frames=frames + close.frames)),)
+        return ((self._link, frames),) if frames else ()
 
     # Output
 
@@ -245,26 +295,45 @@ class Engine:
         self.write([self.format.write(message)])
         if self._is_paused and self.room_bytes() < 0 and not self._is_too_slow:
             self._is_too_slow = True
-            self.router.broker.hits["queue_bytes"] += 1
+            self._state.broker.hits["queue_bytes"] += 1
 
     def write(self, frames: list[bytes]) -> None:
         """Send frames that are already encoded."""
         if frames:
             self._frames += frames
             self._frames_bytes += sum(map(len, frames))
-            self.router.broker.mark_ready(self)
+            self._state.broker.mark_ready(self)
 
     def room_bytes(self) -> int:
         """Return how many more bytes may be queued for the peer; below 0 where it is too much already."""
-        return self.router.broker.limits.queue_bytes - self.link.backlog_bytes - self._frames_bytes
+        return self._state.broker.limits.queue_bytes - self._link.backlog_bytes - self._frames_bytes
 
-    def refuse(self, kind: int, request: int, refused: Refused) -> None:
-        """Answer a request with an ERROR; `kind` is the code of the request's message type."""
-        self.router.refused_to(self.session, _NAMES[kind], refused.uri)
-        text = [[refused.text]] if refused.text else []
-        self.say([ERROR, kind, request, {}, refused.uri, *text])
+    def refuse(self, request: Message, error: WampError) -> None:
+        """Answer a request with ERROR; a publication that is not acknowledged is only counted."""
+        if isinstance(request, Publish) and not request.is_acknowledged:
+            self._state.unacknowledged[error.uri] += 1
+            return
+        kind, name = _REQUESTS[type(request)]
+        self._state.note_refusal(self.session, name, error.uri)
+        text = [[error.text]] if error.text else []
+        self.say([ERROR, kind, request.request, {}, error.uri, *text])  # type: ignore[union-attr]  # a request has one
 
-    def abort(
+    def dismiss(self, uri: str, message: str, now: float, *, reason: str) -> None:
+        """End the session with GOODBYE; the connection stays until the peer's GOODBYE, for `wamp.kill_s` at most."""
+        if self.session is None or self._is_leaving:
+            return
+        self.take_events(self.session, now)
+        self.say([GOODBYE, {"message": message} if message else {}, uri])
+        self._is_leaving = True
+        self._state.awaited[self] = now + self._state.options.kill_s
+        self._end(reason, now)
+
+    def _violated(self, message: str, now: float) -> None:
+        """End the session and the connection for a protocol violation; the ABORT carries `message`."""
+        if not self._is_leaving:
+            self._abort(errors.PROTOCOL_VIOLATION, message, now, reason=VIOLATED, code=PROTOCOL_ERROR)
+
+    def _abort(
         self, uri: str, message: str, now: float, *, reason: str = GIVEN_UP, code: int = POLICY_VIOLATION
     ) -> None:
         """Send ABORT with the error `uri` and close the connection, with or without a session.
@@ -272,80 +341,70 @@ class Engine:
         `reason` is why the session ended, `code` the WebSocket close code.
         """
         if not self._is_over:
-            self.router.refused_to(self.session, "session", uri)
+            self._state.note_refusal(self.session, "session", uri)
             self._end_with([[ABORT, {"message": message}, uri]], code, uri, now, reason)
-
-    def dismiss(self, uri: str, message: str, now: float, *, reason: str) -> None:
-        """End the session with GOODBYE; the connection stays until the peer's GOODBYE, for `wamp.kill_s` at most."""
-        if self.session is None or self.is_leaving:
-            return
-        self.take_events(self.session, now)
-        self.say([GOODBYE, {"message": message} if message else {}, uri])
-        self.is_leaving = True
-        self.router.await_goodbye(self, now)
-        self._end(reason, now)
-
-    def late(self, now: float) -> None:
-        """Close the connection because the peer sent no HELLO, AUTHENTICATE or GOODBYE before the deadline."""
-        if self.is_leaving or (self._has_left and self.applicant is None):
-            self._end_with([], NORMAL, errors.GOODBYE_AND_OUT, now, LEFT)
-        else:
-            self.router.broker.hits["hello_s"] += 1
-            self.abort(
-                errors.PROTOCOL_VIOLATION, "HELLO or AUTHENTICATE was not received in time.", now, code=PROTOCOL_ERROR
-            )
 
     def _end_with(self, messages: list[list[Any]], code: int, why: str, now: float, reason: str) -> None:
         self._is_over = True
-        self.router.forget(self)
+        self._state.awaited.pop(self, None)
         form = self.format
         self._close = Close([form.write(message) for message in messages], code, why)
-        self.router.broker.mark_ready(self)
+        self._state.broker.mark_ready(self)
         self._end(reason, now)
 
     def _end(self, reason: str, now: float) -> None:
         """Release the session, or the id that was reserved for one, for any reason of its end."""
         session, self.session = self.session, None
-        applicant, self.applicant = self.applicant, None
-        self.challenge = None
-        self.line = Line(self)
+        self._handshake.abandon()
         if session is not None:
-            self.router.leave(session, reason, now)
-        elif applicant is not None:
-            self.router.forget_number(applicant.number)
+            self._state.close(session, reason, now)
+            self._handlers.testaments.publish(session, now)
+            self._state.meta.left(session, now)
 
     # What is received
 
-    def _take(self, message: Message, nbytes: int, now: float) -> None:
-        if self.is_leaving:
+    def _accept(self, message: Message, nbytes: int, now: float) -> None:
+        session = self.session
+        if self._is_leaving:
             if isinstance(message, Goodbye):
                 self._end_with([], NORMAL, errors.GOODBYE_AND_OUT, now, LEFT)
-            return
-        if self.session is None:
-            self._take_stranger(message, now)
-            return
-        if self.router.options.strict_request_ids:
-            self._check_request(message)
-        if not self.line.takes(message, nbytes):
-            self.act(message, now)
-
-    def _take_stranger(self, message: Message, now: float) -> None:
-        if isinstance(message, Hello) and self.challenge is None:
-            joining.hello(self, message, now)
-        elif isinstance(message, Authenticate) and self.challenge is not None:
-            joining.authenticate(self, message, now)
-        elif isinstance(message, Abort):
-            self.given_up(now)
+        elif session is None:
+            self._join(message, now)
         else:
-            name = type(message).__name__.upper()
-            raise Violation(f"{name} was received instead of {'HELLO' if self.challenge is None else 'AUTHENTICATE'}.")
+            if self._state.options.strict_request_ids:
+                self._check_request(message)
+            if session.requests.must_wait(message):
+                try:
+                    session.requests.enqueue(message, nbytes)
+                except WampError as error:
+                    self.refuse(message, error)
+            else:
+                self._dispatch(session, message, now)
 
-    def act(self, message: Message, now: float) -> None:
-        """Carry out a message of the session's client. Raises `Violation`."""
-        act = _ACTS.get(type(message))
-        if act is None:
-            raise Violation(f"{type(message).__name__.upper()} is not allowed within a session.")
-        act(self, message, now)
+    def _join(self, message: Message, now: float) -> None:
+        """Carry out a message of a client without a session. Raises `Violation`."""
+        handshake = self._handshake
+        try:
+            if isinstance(message, Hello) and not handshake.is_challenged:
+                found = handshake.hello(message, now)
+            elif isinstance(message, Authenticate) and handshake.is_challenged:
+                found = handshake.authenticate(message, now)
+            elif isinstance(message, Abort):
+                self._give_up(now)
+                return
+            else:
+                name, expected = type(message).__name__.upper(), "AUTHENTICATE" if handshake.is_challenged else "HELLO"
+                raise Violation(f"{name} was received instead of {expected}.")
+        except WampError as error:
+            self._abort(error.uri, error.text, now, reason=REFUSED)
+            return
+        if isinstance(found, WampSession):
+            self.session = found
+            self._next_request = 1
+            self._state.awaited.pop(self, None)
+            self.say([WELCOME, found.number, handshake.welcome(found)])
+        else:
+            self.say([CHALLENGE, *found.challenge])
 
     def _check_request(self, message: Message) -> None:
         """Check that request ids are 1, 2, 3 and so on (Basic Profile, 2.1.2; strict mode). Raises `Violation`."""
@@ -355,74 +414,94 @@ class Engine:
                 raise Violation("The request id is not the next in sequence.")
             self._next_request += 1
 
-    def joined(self, session: WampSession) -> None:
-        """Take over the session that WELCOME begins."""
-        self.session = session
-        self.applicant = self.challenge = None
-        self._next_request = 1
-        self.router.forget(self)
+    def _dispatch(self, session: WampSession, message: Message, now: float) -> None:
+        """Carry out a message of the session's client. Raises `Violation` for one that it may not send."""
+        handler = self._handlers.by_type.get(type(message))
+        if handler is not None:
+            try:
+                handler(session, message, now)
+            except WampError as error:
+                self.refuse(message, error)
+        elif isinstance(message, Goodbye):
+            self._goodbye(session, now)
+        elif isinstance(message, Abort):
+            self._give_up(now)
+        elif not isinstance(message, Cancel):  # a call has been answered, or will be soon
+            raise Violation(f"{type(message).__name__.upper()} is not allowed within a session.")
 
-    def given_up(self, now: float) -> None:
+    def _give_up(self, now: float) -> None:
         """Close the connection after the client's ABORT, which is never answered."""
         self._end_with([], NORMAL, "", now, GIVEN_UP)
 
-    def goodbye(self, message: Goodbye, now: float) -> None:  # noqa: ARG002 - its reason does not matter
+    def _goodbye(self, session: WampSession, now: float) -> None:
         """Answer the client's GOODBYE and end the session; the client may send HELLO again (Basic Profile, 4.3)."""
-        if self.session is not None:
-            self.take_events(self.session, now)
+        self.take_events(session, now)
         self.say([GOODBYE, {}, errors.GOODBYE_AND_OUT])
         self._end(LEFT, now)
         self._has_left = True
-        self.router.await_hello(self, now)
+        self.await_hello(now)
 
+    # Requests that are answered later
 
-_NAMES = {
-    PUBLISH: "publish",
-    SUBSCRIBE: "subscribe",
-    UNSUBSCRIBE: "unsubscribe",
-    CALL: "call",
-    REGISTER: "register",
-    UNREGISTER: "unregister",
-}
+    def if_permitted(
+        self,
+        verb: Verb,
+        what: str | Pattern,
+        request: Message,
+        then: Callable[[float], None],
+        now: float,
+        *,
+        blocks: bool = True,
+    ) -> None:
+        """Call `then` with the time, now or later, if the program's own policy allows it.
 
+        `request` is the message that is refused otherwise. `blocks` makes the requests behind it wait meanwhile.
+        Raises `WampError` where the policy denies it at once.
+        """
+        permission = self._state.environment.permission(verb, what, self.context)
 
-def _or_refuse(code: int, act: Callable[[Engine, Any, float], None]) -> Callable[[Engine, Any, float], None]:
-    """Wrap a handler so that the `Refused` that it raises is answered with an ERROR for the message type `code`."""
+        def decided(is_allowed: object, error: Exception | None, now: float) -> None:
+            if error is not None:
+                raise WampError(errors.AUTHORIZATION_FAILED)
+            if is_allowed is not True:
+                raise WampError(errors.NOT_AUTHORIZED)
+            then(now)
 
-    def acted(engine: Engine, message: Any, now: float) -> None:
-        try:
-            act(engine, message, now)
-        except Refused as refused:
-            engine.refuse(code, message.request, refused)
+        if isinstance(permission, bool):
+            decided(permission, None, now)
+        else:
+            self.wait_for(request, permission, self._state.environment.policy_s, decided, blocks=blocks)
 
-    return acted
+    def wait_for(
+        self,
+        request: Message,
+        awaitable: Awaitable[Any],
+        limit_s: float,
+        then: Callable[[Any, Exception | None, float], None],
+        *,
+        blocks: bool = False,
+    ) -> None:
+        """Await something for `limit_s` seconds at most, then call `then` with its value or error, and the time.
 
+        A `WampError` of `then` is the answer to `request`. `then` is not called if the session has ended. `blocks`
+        makes the requests behind this one wait.
+        """
+        session = self.session
+        assert session is not None
+        session.requests.begin(blocks=blocks)
 
-def _cancel(_engine: Engine, _message: Cancel, _now: float) -> None:
-    """Ignore a CANCEL: the call has been answered, or will be soon."""
+        def resume(value: Any, error: Exception | None, now: float) -> None:
+            session.requests.end(blocks=blocks)
+            if self.session is not session:
+                return
+            try:
+                try:
+                    then(value, error, now)
+                except WampError as refusal:
+                    self.refuse(request, refusal)
+                while self.session is session and (message := session.requests.dequeue()) is not None:
+                    self._dispatch(session, message, now)
+            except Violation as violation:
+                self._violated(str(violation), now)
 
-
-def _register(engine: Engine, message: Register, _now: float) -> None:
-    engine.refuse(REGISTER, message.request, Refused(errors.NOT_AUTHORIZED, "clients cannot register procedures"))
-
-
-def _unregister(engine: Engine, message: Unregister, _now: float) -> None:
-    engine.refuse(UNREGISTER, message.request, Refused(errors.NO_SUCH_REGISTRATION))
-
-
-def _abort(engine: Engine, _message: Abort, now: float) -> None:
-    engine.given_up(now)
-
-
-_ACTS: dict[type, Callable[[Engine, Any, float], None]] = {
-    Publish: publishing.publish,
-    Subscribe: _or_refuse(SUBSCRIBE, subscribing.subscribe),
-    Unsubscribe: _or_refuse(UNSUBSCRIBE, subscribing.unsubscribe),
-    Call: _or_refuse(CALL, calls.call),
-    Cancel: _cancel,
-    Register: _register,
-    Unregister: _unregister,
-    Goodbye: Engine.goodbye,
-    Abort: _abort,
-}
-"""The messages that a session's client may send; any other is a protocol violation."""
+        self._state.environment.wait(awaitable, limit_s, resume)

@@ -1,9 +1,19 @@
-"""The URIs of WAMP errors and close reasons (Basic Profile, 7; Advanced Profile, 16), and the refusals behind them."""
+"""The URIs of WAMP errors and close reasons (Basic Profile, 7; Advanced Profile, 16), and the exceptions.
+
+ValueError
+├── Undecodable          bytes that are not a message: the connection ends
+└── Unportable           a value that not every protocol can carry
+Violation                a message that no client may send: the connection ends
+WampError                a request that is answered with ERROR, or a HELLO that is answered with ABORT
+├── InvalidArgument      of a procedure
+├── InvalidOption        of a PUBLISH, a SUBSCRIBE or a HELLO
+│   └── AudienceTooLong
+└── AuthenticationDenied
+"""
 
 from __future__ import annotations
 
 from app.broker import errors as broker
-from app.protocols.wamp.serializers import Unportable
 
 INVALID_URI = "wamp.error.invalid_uri"
 INVALID_ARGUMENT = "wamp.error.invalid_argument"
@@ -20,6 +30,9 @@ DISCLOSURE_DISALLOWED = "wamp.error.option_disallowed.disclose_me"
 UNAVAILABLE = "wamp.error.unavailable"
 TIMEOUT = "wamp.error.timeout"
 HISTORY_UNAVAILABLE = "wamp.error.history_unavailable"
+AUTHENTICATION_REQUIRED = "wamp.error.authentication_required"
+NO_MATCHING_AUTH_METHOD = "wamp.error.no_matching_auth_method"
+AUTHENTICATION_DENIED = "wamp.error.authentication_denied"
 
 GOODBYE_AND_OUT = "wamp.close.goodbye_and_out"
 KILLED = "wamp.close.killed"
@@ -29,13 +42,51 @@ REVOKED = "wamp.close.revoked"
 NORMAL = "wamp.close.normal"
 
 
-class Refused(Exception):
-    """A request that is answered with an ERROR: `uri` is the error's URI, `text` a message for people."""
+class Undecodable(ValueError):
+    """Bytes that are not a message of the serializer, or are one beyond the limits."""
+
+
+class Unportable(ValueError):
+    """A value that not every protocol and serializer can carry."""
+
+
+class Violation(Exception):
+    """A message that no client may send; the text says what is wrong and quotes nothing of the peer's."""
+
+
+class WampError(Exception):
+    """A refusal that the peer is sent: `uri` is the error's URI, `text` a message for people, which may be empty."""
 
     def __init__(self, uri: str, text: str = "") -> None:
-        super().__init__(uri)
+        super().__init__(text or uri)
         self.uri = uri
         self.text = text
+
+
+class InvalidArgument(WampError):
+    """An argument of a procedure that is missing or wrong; the text names it and says what was `expected`."""
+
+    def __init__(self, name: str, expected: str) -> None:
+        super().__init__(INVALID_ARGUMENT, f"{name}: expected {expected}")
+
+
+class InvalidOption(WampError):
+    """An option whose value is of the wrong type or too long; `name` is the option's name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(INVALID_ARGUMENT, f"{name}: invalid value for this option")
+        self.name = name
+
+
+class AudienceTooLong(InvalidOption):
+    """The options of a PUBLISH name more authids and roles than the limit allows."""
+
+
+class AuthenticationDenied(WampError):
+    """A ticket or signature is not valid; the peer does not learn why."""
+
+    def __init__(self) -> None:
+        super().__init__(AUTHENTICATION_DENIED, "The ticket or signature is not valid.")
 
 
 _URIS: tuple[tuple[type[Exception], str, str], ...] = (
@@ -54,9 +105,9 @@ _URIS: tuple[tuple[type[Exception], str, str], ...] = (
 )
 
 
-def refused(error: Exception) -> Refused:
-    """Return the ERROR for a refusal by the broker or a serializer. Raises any other error again."""
+def wamp_error(error: Exception) -> WampError:
+    """Return the WAMP error for a refusal by the broker or a serializer. Raises any other exception again."""
     for kind, uri, text in _URIS:
         if isinstance(error, kind):
-            return Refused(uri, text.format(error))
+            return WampError(uri, text.format(error))
     raise error

@@ -17,29 +17,87 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
 
 from app.broker.errors import InvalidName
 from app.broker.events import Event
-from app.broker.log import USUAL_LIMIT, Page, Query
+from app.broker.log import USUAL_LIMIT, Keeping, Page, Query, UnknownPublication
 from app.broker.policy import Identity
 from app.broker.publications import LAST_PUBLICATION
 from app.broker.timestamps import BOUNDS, Span, to_ns, to_text
-from app.broker.topics import Pattern, narrowed
-from app.protocols.wamp.delivery import details_of
-from app.protocols.wamp.messages import identifier, whole
-from app.protocols.wamp.payloads import parts, shown
+from app.broker.topics import Match, Pattern, narrowed
+from app.protocols.wamp import errors
+from app.protocols.wamp.errors import InvalidArgument, WampError
+from app.protocols.wamp.events import arguments, details_of, parts
+from app.protocols.wamp.messages import RESULT, Call, identifier, whole
+from app.protocols.wamp.names import Grammar, is_meta, to_topic
 from app.protocols.wamp.serializers import Serializer, is_absent
-from app.protocols.wamp.uris import Grammar, to_topic
+from app.protocols.wamp.session import WampSession
+from app.protocols.wamp.state import RouterState
+from app.protocols.wamp.subscribing import Subscriber
 
 
-class InvalidArgument(ValueError):
-    """An argument that is missing or wrong; the text names it and says what was expected."""
+class EventHistory:
+    """Answers `wamp.subscription.get_events`."""
 
-    def __init__(self, name: str, expected: str) -> None:
-        super().__init__(f"{name}: expected {expected}")
+    def __init__(self, state: RouterState, subscriber: Subscriber) -> None:
+        self._state = state
+        self._subscriber = subscriber
+        self._recording = state.broker.recording
+
+    def is_kept(self, pattern: Pattern) -> bool:
+        """Return whether events that match a pattern may be in the history."""
+        log = self._recording.log
+        if log is None or is_meta(pattern):
+            return False
+        return pattern.match is not Match.EXACT or log.keeping(pattern.topic) is not Keeping.NOT
+
+    def get_events(self, session: WampSession, call: Call, now: float) -> None:
+        """Read a page of the history for a client, and answer later. Raises `WampError`."""
+        state, realm = self._state, session.realm
+        max_events = self._recording.options.page_events
+        reading = read(call.args or [], call.kwargs or {}, realm.space, realm.grammar, max_events)
+        pattern = state.pattern_of(session, reading.subscription)
+        if pattern is None:
+            raise WampError(errors.NO_SUCH_SUBSCRIPTION)
+        self._subscriber.check_right(session, pattern)
+        if state.archive is None or not self.is_kept(pattern):
+            raise WampError(errors.HISTORY_UNAVAILABLE)
+        session.requests.check_room()
+        start = partial(self._start, session, call, reading, pattern)
+        session.owner.if_permitted("subscribe", pattern, call, start, now, blocks=False)
+
+    def _start(self, session: WampSession, call: Call, reading: Reading, pattern: Pattern, _now: float) -> None:
+        archive, options = self._state.archive, self._recording.options
+        if archive is None:  # closed while a policy decided
+            raise WampError(errors.HISTORY_UNAVAILABLE)
+        identity = Identity(session.authid, session.role)
+        page = archive.page(lambda head: reading.query(pattern, identity, head, options.page_bytes))
+        answer = partial(self._answer, session, call.request, reading, pattern)
+        session.owner.wait_for(call, page, options.commit_s + options.read_s, answer)
+
+    def _answer(
+        self,
+        session: WampSession,
+        request: int,
+        reading: Reading,
+        pattern: Pattern,
+        page: Page | None,
+        error: Exception | None,
+        _now: float,
+    ) -> None:
+        if isinstance(error, UnknownPublication):
+            args, kwargs = nothing(is_complete=False)
+        elif error is not None:
+            raise WampError(errors.TIMEOUT if isinstance(error, TimeoutError) else errors.HISTORY_UNAVAILABLE)
+        elif page is None:
+            args, kwargs = nothing(is_complete=True)
+        else:
+            args, kwargs = result(page, reading, pattern, session.owner.format.serializer)
+        session.owner.say([RESULT, request, {}, args, kwargs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +130,12 @@ class Reading:
         )
 
 
-def read(args: Sequence[object], kwargs: Mapping[str, object], space: str, grammar: Grammar, most: int) -> Reading:
+def read(
+    args: Sequence[object], kwargs: Mapping[str, object], space: str, grammar: Grammar, max_events: int
+) -> Reading:
     """Parse the arguments of a call in a realm's space and grammar. Raises `InvalidArgument`.
 
-    `most` is the greatest number of events in a page; a greater `limit` is lowered to it.
+    `max_events` is the greatest number of events in a page; a greater `limit` is lowered to it.
     """
     given = {name: value for name, value in kwargs.items() if not is_absent(value)}
     span = Span()
@@ -89,7 +149,7 @@ def read(args: Sequence[object], kwargs: Mapping[str, object], space: str, gramm
     return Reading(
         _id("subscription", args[0] if args else None),
         _topic(given["topic"], space, grammar) if "topic" in given else None,
-        min(_limit(given["limit"]) if "limit" in given else USUAL_LIMIT, most),
+        min(_limit(given["limit"]) if "limit" in given else USUAL_LIMIT, max_events),
         _flag("reverse", given.get("reverse", False)),
         filters,
     )
@@ -105,7 +165,7 @@ def result(
     """
     is_full = not page.is_end and len(page.events) >= reading.limit
     is_whole = (page.is_end or is_full) and not page.is_cut_off and not page.gaps
-    return [_shown(event, reading.subscription, pattern, serializer) for event in page.events], {
+    return [_details(event, reading.subscription, pattern, serializer) for event in page.events], {
         "is_limit_reached": is_full,
         "complete": is_whole,
         "next": None if page.is_end else page.publication,
@@ -120,7 +180,7 @@ def nothing(*, is_complete: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]
     return [], {"is_limit_reached": False, "complete": is_complete, "next": None}
 
 
-def _shown(event: Event, subscription: int, pattern: Pattern, serializer: Serializer) -> dict[str, Any]:
+def _details(event: Event, subscription: int, pattern: Pattern, serializer: Serializer) -> dict[str, Any]:
     """Return an event of the history as a dictionary: the elements of its EVENT, and its time."""
     found = {
         "timestamp": to_text(event.time_us),
@@ -130,7 +190,7 @@ def _shown(event: Event, subscription: int, pattern: Pattern, serializer: Serial
     }
     values: tuple[Any, Any]
     if serializer.is_binary:
-        values = shown(event.payload, event.shape, serializer)
+        values = arguments(event.payload, event.shape, serializer)
     else:
         args, kwargs = parts(event.payload, event.shape)
         values = args and orjson.Fragment(args), kwargs and orjson.Fragment(kwargs)

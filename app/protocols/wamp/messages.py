@@ -1,15 +1,27 @@
-"""WAMP messages: a client's unpacked lists as typed messages (Basic Profile 3.4, 6; Advanced Profile).
+"""WAMP messages: a client's unpacked lists as typed messages (Basic Profile 3.4, 6), options, arguments.
 
 The messages that `read` returns have elements of the right types; later code does not check them again. A message that
 the protocol forbids in every state of a session is a `Violation`, which ends the session. Strings are taken as they
-are: `uris.py` checks URIs where they are used, and `options.py` the values of options.
+are: `names.py` checks URIs where they are used.
+
+In options and details every key may be absent, and unknown keys are ignored. A null, and a value that stands for
+JavaScript's `undefined`, count as absent (wampy writes them).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from app.broker.events import Audience
+from app.protocols.wamp.errors import (
+    INVALID_ARGUMENT,
+    AudienceTooLong,
+    InvalidArgument,
+    InvalidOption,
+    Violation,
+    WampError,
+)
 from app.protocols.wamp.serializers import is_absent
 
 HELLO, WELCOME, ABORT, CHALLENGE, AUTHENTICATE, GOODBYE = 1, 2, 3, 4, 5, 6
@@ -42,10 +54,6 @@ _ROUTERS_OWN = {
     INVOCATION: "INVOCATION",
     INTERRUPT: "INTERRUPT",
 }
-
-
-class Violation(Exception):
-    """A message that no client may send; the text says what is wrong and quotes nothing of the peer's."""
 
 
 class Hello(NamedTuple):
@@ -88,6 +96,11 @@ class Publish(NamedTuple):
     topic: str
     args: Args = None
     kwargs: Kwargs = None
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether the publisher has asked for PUBLISHED or ERROR; otherwise it gets no answer."""
+        return self.options.get("acknowledge") is True
 
 
 class Subscribe(NamedTuple):
@@ -341,3 +354,108 @@ def _payload(value: list[Any], at: int) -> tuple[Args, Kwargs]:
             raise _Wrong("the keyword arguments must be a dictionary")
         kwargs = None
     return args, kwargs
+
+
+_MARKS_CHARS = 4
+"""The characters around a name in a stored audience: quotes, a comma, a space."""
+
+
+def flag_option(options: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+    """Return a boolean option, or `default` where it is absent. Raises `InvalidOption`."""
+    value = options.get(name)
+    if isinstance(value, bool):
+        return value
+    if not is_absent(value):
+        raise InvalidOption(name)
+    return default
+
+
+def text_option(options: Mapping[str, Any], name: str) -> str | None:
+    """Return a string option, or None where it is absent. Raises `InvalidOption`."""
+    value = options.get(name)
+    if isinstance(value, str):
+        return value
+    if not is_absent(value):
+        raise InvalidOption(name)
+    return None
+
+
+def ids_option(options: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
+    """Return the session ids of an option that is a list or one id, or None where it is absent. Raises `InvalidOption`.
+
+    Their number is bounded by the limit on the values in a message.
+    """
+    value = options.get(name)
+    if is_absent(value):
+        return None
+    found = tuple(map(identifier, value if isinstance(value, list) else [value]))
+    if None in found:
+        raise InvalidOption(name)
+    return found  # type: ignore[return-value]  # mypy does not see that none is None
+
+
+def texts_option(options: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    """Return the strings of an option that is a list or one string, in the order sent; None where it is absent.
+
+    Raises `InvalidOption`.
+    """
+    value = options.get(name)
+    if is_absent(value):
+        return None
+    found = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str) for each in found):
+        raise InvalidOption(name)
+    return tuple(found)
+
+
+def names_option(options: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    """Return an option's authids or roles, sorted and without duplicates; None where it is absent.
+
+    So equal audiences are equal texts in the log. Raises `InvalidOption`.
+    """
+    found = texts_option(options, name)
+    return None if found is None else tuple(sorted(set(found)))
+
+
+def audience_of(options: Mapping[str, Any], max_chars: int) -> Audience | None:
+    """Return the audience that the options of a PUBLISH name by authids and roles; None where it is unrestricted.
+
+    Raises `InvalidOption`, also (as `AudienceTooLong`) where all names together are longer than `max_chars`.
+    """
+    if not options:
+        return None
+    eligible_authids = names_option(options, "eligible_authid")
+    eligible_roles = names_option(options, "eligible_authrole")
+    excluded_authids = names_option(options, "exclude_authid") or ()
+    excluded_roles = names_option(options, "exclude_authrole") or ()
+    audience = Audience(eligible_authids, eligible_roles, excluded_authids, excluded_roles)
+    if sum(len(each) + _MARKS_CHARS for named in audience if named for each in named) > max_chars:
+        raise AudienceTooLong("eligible_authid")
+    return None if audience == Audience() else audience
+
+
+def check_count(args: list[Any], least: int, greatest: int) -> None:
+    """Check that there are `least` to `greatest` positional arguments. Raises `WampError`."""
+    if not least <= len(args) <= greatest:
+        raise WampError(INVALID_ARGUMENT, f"expected {least} to {greatest} positional arguments")
+
+
+def id_argument(value: object, name: str) -> int:
+    """Return an argument as an id from 1 to 2^53; `name` is for the error text. Raises `WampError`."""
+    found = identifier(value)
+    if found is None:
+        raise InvalidArgument(name, "an id, a whole number from 1 to 2^53")
+    return found
+
+
+def text_argument(value: object, name: str) -> str:
+    """Return an argument that must be a string; `name` is for the error text. Raises `WampError`."""
+    if not isinstance(value, str):
+        raise InvalidArgument(name, "a string")
+    return value
+
+
+def optional_text_argument(kwargs: Mapping[str, Any], name: str) -> str | None:
+    """Return a keyword argument that must be a string, or None where it is absent. Raises `WampError`."""
+    value = kwargs.get(name)
+    return None if is_absent(value) else text_argument(value, name)

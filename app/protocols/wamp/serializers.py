@@ -1,6 +1,6 @@
-r"""The three serializers: messages as bytes and plain values, and payloads as JSON text for the broker.
+r"""Messages as bytes: the three serializers, and the formats of transport messages.
 
-The broker keeps payloads as JSON text (`payloads.py`), so values from a binary serializer are converted: bytes become
+The broker keeps payloads as JSON text (`events.py`), so values from a binary serializer are converted: bytes become
 WAMP's string for them (`"\u0000"` and base64, Basic Profile 3.2). Integral floats in the place of ids stay floats here;
 `messages.py` accepts them. A message with a value that other protocols cannot carry (NaN, integers beyond 64 bits,
 tags, keys that are not strings) is refused.
@@ -9,11 +9,17 @@ No CBOR tag is decoded: the objects that a few tagged bytes become (regular expr
 themselves) cost more than they are worth. In both binary serializers keys may be lists, and an attacker can make the
 hashes of lists equal: 18,000 such keys, a quarter of a megabyte, block the event loop for seconds. So messages that may
 have many keys are decoded in a way that accepts only strings as keys.
+
+One WAMP message is one transport message. With a batched subprotocol such as `wamp.2.json.batched` a transport message
+may have several, each followed by a separator (JSON) or preceded by its length in 32 bits (Basic Profile). The
+specification's separator is 0x1e; the first implementations wrote 0x18, since Python reads their "\30" as octal. Both
+are accepted, and a peer gets back the one that it used.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -22,15 +28,9 @@ import msgspec
 import orjson
 
 from app.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
+from app.protocols.contract import Link
 from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, count_values, loads
-
-
-class Undecodable(ValueError):
-    """Bytes that are not a message of the serializer, or are one beyond the limits."""
-
-
-class Unportable(ValueError):
-    """A value that not every protocol and serializer can carry."""
+from app.protocols.wamp.errors import Undecodable, Unportable
 
 
 class Bounds(Protocol):
@@ -257,3 +257,105 @@ JSON = Json()
 MSGPACK = _Binary("msgpack", _unpack_msgpack, msgspec.msgpack.Encoder().encode)
 CBOR = _Binary("cbor", _unpack_cbor, cbor2.dumps)
 SERIALIZERS: dict[str, Serializer] = {each.name: each for each in (JSON, MSGPACK, CBOR)}
+
+SUBPROTOCOLS = tuple(f"wamp.2.{name}{batched}" for name in SERIALIZERS for batched in ("", ".batched"))
+"""The WebSocket subprotocols that the router speaks."""
+
+SEPARATOR, OLD_SEPARATOR = b"\x1e", b"\x18"
+_LENGTH = struct.Struct(">I")
+
+
+def serializer_of(subprotocol: str) -> Serializer:
+    """Return the serializer that a subprotocol names."""
+    return SERIALIZERS[subprotocol.split(".")[2]]
+
+
+def is_batched(subprotocol: str) -> bool:
+    """Return whether a transport message may have several messages with this subprotocol."""
+    return subprotocol.endswith(".batched")
+
+
+class Format:
+    """The format of one link's messages on the wire.
+
+    The argument `frame` adds the transport's framing to a message or a batch of one: a WebSocket header, or nothing.
+    Links with the same `key` have the same bytes for the same message, so `key` also names that framing.
+    """
+
+    __slots__ = ("_frame", "_has_heard", "is_batched", "key", "kind", "separator", "serializer", "subprotocol")
+
+    def __init__(self, subprotocol: str, frame: Callable[[bytes], bytes], kind: str = "websocket") -> None:
+        """Create the format of a subprotocol; `kind` is the name of the framing that `frame` does."""
+        self.subprotocol = subprotocol
+        self.serializer = serializer_of(subprotocol)
+        self.is_batched = is_batched(subprotocol)
+        self.separator = SEPARATOR
+        self._has_heard = False
+        self._frame = frame
+        self.kind = kind
+        self.key = f"{kind} {subprotocol}"
+
+    @classmethod
+    def of(cls, link: Link) -> Format:
+        """Return the format of a link's messages."""
+        return cls(link.subprotocol, link.binary if serializer_of(link.subprotocol).is_binary else link.text, link.kind)
+
+    def answer_with(self, separator: bytes) -> None:
+        """Use the separator that the peer has used for everything that is written from now on."""
+        self.separator = separator
+        self.key = f"{self.kind} {self.subprotocol} {separator.hex()}"
+
+    def frame(self, message: bytes) -> bytes:
+        """Return the bytes to write for a serialized message."""
+        if not self.is_batched:
+            return self._frame(message)
+        if self.serializer.is_binary:
+            return self._frame(_LENGTH.pack(len(message)) + message)
+        return self._frame(message + self.separator)
+
+    def write(self, message: list[Any]) -> bytes:
+        """Serialize a message and return the bytes to write."""
+        return self.frame(self.serializer.pack(message))
+
+    def split(self, data: bytes, max_messages: int) -> list[bytes]:
+        """Return the serialized messages of one transport message.
+
+        Raises `Undecodable`, also for more than `max_messages`. The first batch of a peer decides which separator it is
+        answered with.
+        """
+        if not self.is_batched:
+            return [data]
+        return _by_length(data, max_messages) if self.serializer.is_binary else self._by_separator(data, max_messages)
+
+    def _by_separator(self, data: bytes, max_messages: int) -> list[bytes]:
+        used = data[-1:]
+        if used not in (SEPARATOR, OLD_SEPARATOR):
+            raise Undecodable("a batch of JSON must end with a separator")
+        if data.count(used) > max_messages:
+            raise Undecodable("too many messages")
+        messages = data[:-1].split(used)
+        if not all(messages):
+            raise Undecodable("an empty message")
+        if not self._has_heard:
+            self._has_heard = True
+            self.answer_with(used)
+        return messages
+
+
+def _by_length(data: bytes, max_messages: int) -> list[bytes]:
+    messages: list[bytes] = []
+    at = 0
+    while at < len(data):
+        if len(messages) == max_messages:
+            raise Undecodable("too many messages")
+        if len(data) - at < _LENGTH.size:
+            raise Undecodable("a truncated length")
+        (count,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if not 0 < count <= len(data) - at:
+            raise Undecodable("a length of 0 or beyond the end")
+        messages.append(data[at : at + count])
+        at += count
+    if not messages:
+        raise Undecodable("an empty batch")
+    return messages

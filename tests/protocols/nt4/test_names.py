@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from app.broker.errors import InvalidName
 from app.protocols.bayeux import names as bayeux
 from app.protocols.nt4.names import is_reserved, to_name, to_topic
-from app.protocols.wamp import uris
+from app.protocols.wamp import names as wamp
 
 CHARS, SEGMENTS = 255, 16
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12) | st.text(st.sampled_from("a!21b/.$~ é\0:"), max_size=10)
 NAMES = TEXT | TEXT.map(lambda text: "/" + text)
 BOUNDS = bayeux.Bounds(CHARS, SEGMENTS)
-GRAMMAR = uris.Grammar(CHARS, SEGMENTS, is_strict=False)
+GRAMMAR = wamp.Grammar(CHARS, SEGMENTS, is_strict=False)
 
 
 def topic_of(name):
@@ -36,14 +36,14 @@ def test_a_shared_name_is_the_same_topic_in_every_protocol(name):
     topic = topic_of(name)
     if topic is not None:
         assert bayeux.to_topic(bayeux.to_channel(topic), BOUNDS) == topic
-        assert uris.to_topic(uris.to_uri(topic), "", GRAMMAR) == topic
+        assert wamp.to_topic(wamp.to_uri(topic), "", GRAMMAR) == topic
 
 
 @given(st.text(st.sampled_from("abm/!f2e."), max_size=8) | TEXT)
 def test_a_topic_comes_back_from_its_name(uri):
     """G2: no two topics have the same name; a topic without a name is hidden."""
     try:
-        topic = uris.to_topic(uri, "", GRAMMAR)
+        topic = wamp.to_topic(uri, "", GRAMMAR)
     except InvalidName:
         return
     name = to_name(topic)

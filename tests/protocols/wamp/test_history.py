@@ -15,10 +15,11 @@ from app.broker.log import Page, UnknownPublication
 from app.broker.policy import ANONYMOUS, Identity
 from app.broker.timestamps import to_text
 from app.broker.topics import Match
-from app.protocols.wamp.history import InvalidArgument, nothing, read, result
-from app.protocols.wamp.payloads import stored
+from app.protocols.wamp.errors import InvalidArgument
+from app.protocols.wamp.events import to_payload
+from app.protocols.wamp.history import nothing, read, result
+from app.protocols.wamp.names import Grammar, to_pattern, to_topic
 from app.protocols.wamp.serializers import JSON, SERIALIZERS
-from app.protocols.wamp.uris import Grammar, to_pattern, to_topic
 from app.settings import Limits
 
 GRAMMAR = Grammar(chars=256, components=16, is_strict=False)
@@ -35,7 +36,7 @@ class Router:
         self._space = space
 
     def publish(self, uri, args=None, kwargs=None, **fields):
-        payload, shape = stored(args, kwargs, JSON)
+        payload, shape = to_payload(args, kwargs, JSON)
         topic = to_topic(uri, self._space, GRAMMAR)
         return self._log.append_to(topic, orjson.Fragment(payload), shape=shape, protocol="wamp", **fields)
 

@@ -11,8 +11,8 @@ from support.wamp_peers import CAPABLE, ROLES, Peer, World
 from app import __version__
 from app.broker.errors import TokenRefused
 from app.broker.policy import Identity
-from app.protocols.wamp.announcements import roles
 from app.protocols.wamp.authentication import Authentication
+from app.protocols.wamp.handshake import roles
 from app.settings import Limits, Realm, Wamp
 
 SUBPROTOCOLS = [f"wamp.2.{name}{batched}" for name in ("json", "msgpack", "cbor") for batched in ("", ".batched")]
@@ -218,7 +218,7 @@ def test_nothing_is_left_of_a_session(path: str) -> None:
     """W10: however a session ends, neither its id nor anything else of it stays in memory."""
     world = World()
     killer = world.joined()
-    kept = len(world.router._numbers)
+    kept = len(world.router._session_ids)
     if path == "refused":
         world = World(limits=Limits(sessions=1))
         killer, kept = world.joined(), 1
@@ -240,9 +240,9 @@ def test_nothing_is_left_of_a_session(path: str) -> None:
         world.pass_time(2)
     peer.engine.lost(world.now)
     world.turn()
-    assert len(world.router._numbers) == kept
+    assert len(world.router._session_ids) == kept
     assert list(world.broker.sessions) == [str(killer.number)]
-    assert not world.router._waited_for
+    assert not world.router.awaited
     assert not world.broker.index.subscriptions
     assert not world.router.realms["realm1"].subscriptions
 
@@ -306,8 +306,8 @@ def test_a_challenge_that_is_not(way: str) -> None:
     refused = {"wrong": "wamp.error.authentication_denied", "lost": None, "gives up": None}
     reason = refused.get(way, "wamp.error.protocol_violation")
     assert [message[2] for message in peer.heard] == ([reason] if reason else [])
-    assert not world.router._numbers
-    assert not world.router._waited_for
+    assert not world.router._session_ids
+    assert not world.router.awaited
     assert not world.broker.sessions
 
 

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from app.protocols.wamp import messages
-from app.protocols.wamp.messages import MOST_ID, Violation, read
+from app.protocols.wamp.errors import Violation
+from app.protocols.wamp.messages import MOST_ID, read
 
 ROLES = {"roles": {"subscriber": {}}}
 GOOD = [

@@ -5,35 +5,35 @@ import msgspec
 import pytest
 
 from app.broker.events import Audience
-from app.protocols.wamp import options
-from app.protocols.wamp.options import BadOption
+from app.protocols.wamp import messages
+from app.protocols.wamp.errors import InvalidOption
 
 ABSENT = [None, cbor2.undefined, msgspec.msgpack.Ext(0, b"\0")]
 READERS = [
-    (options.flag, False),
-    (options.text, None),
-    (options.ids, None),
-    (options.names, None),
-    (options.texts, None),
+    (messages.flag_option, False),
+    (messages.text_option, None),
+    (messages.ids_option, None),
+    (messages.names_option, None),
+    (messages.texts_option, None),
 ]
 GOOD = [
-    (options.flag, True, True),
-    (options.flag, False, False),
-    (options.text, "", ""),
-    (options.text, "prefix", "prefix"),
-    (options.ids, [], ()),
-    (options.ids, 7, (7,)),
-    (options.ids, [7, 2.0**40, 7], (7, 2**40, 7)),
-    (options.texts, ["b", "a", "b"], ("b", "a", "b")),
-    (options.names, [], ()),
-    (options.names, "ann", ("ann",)),
-    (options.names, ["bob", "ann", "bob"], ("ann", "bob")),
+    (messages.flag_option, True, True),
+    (messages.flag_option, False, False),
+    (messages.text_option, "", ""),
+    (messages.text_option, "prefix", "prefix"),
+    (messages.ids_option, [], ()),
+    (messages.ids_option, 7, (7,)),
+    (messages.ids_option, [7, 2.0**40, 7], (7, 2**40, 7)),
+    (messages.texts_option, ["b", "a", "b"], ("b", "a", "b")),
+    (messages.names_option, [], ()),
+    (messages.names_option, "ann", ("ann",)),
+    (messages.names_option, ["bob", "ann", "bob"], ("ann", "bob")),
 ]
 BAD = [
-    (options.flag, [1, 0, "true", [], {}, 1.0]),
-    (options.text, [1, True, b"prefix", [], {}]),
-    (options.ids, ["1", True, {}, [None], ["1"], [True], [0], [2**53 + 1], [1.5], [[1]]]),
-    (options.names, [1, True, {}, b"ann", ["ann", None], ["ann", 1], [["ann"]]]),
+    (messages.flag_option, [1, 0, "true", [], {}, 1.0]),
+    (messages.text_option, [1, True, b"prefix", [], {}]),
+    (messages.ids_option, ["1", True, {}, [None], ["1"], [True], [0], [2**53 + 1], [1.5], [[1]]]),
+    (messages.names_option, [1, True, {}, b"ann", ["ann", None], ["ann", 1], [["ann"]]]),
 ]
 
 
@@ -47,8 +47,8 @@ def test_undefined_and_null_are_as_good_as_none(read, default, sent):
 @pytest.mark.parametrize("sent", [{}, {"exclude_me": None}])
 def test_a_flag_that_is_on_unless_told_otherwise(sent):
     """A flag can be true by default, as `exclude_me` is (W26)."""
-    assert options.flag(sent, "exclude_me", default=True) is True
-    assert options.flag({"exclude_me": False}, "exclude_me", default=True) is False
+    assert messages.flag_option(sent, "exclude_me", default=True) is True
+    assert messages.flag_option({"exclude_me": False}, "exclude_me", default=True) is False
 
 
 @pytest.mark.parametrize(("read", "sent", "meaning"), GOOD)
@@ -59,9 +59,9 @@ def test_values(read, sent, meaning):
 
 @pytest.mark.parametrize(("read", "sent"), [(read, value) for read, values in BAD for value in values])
 def test_values_of_the_wrong_type(read, sent):
-    """A value of the wrong type raises `BadOption` with the option's name (W18, W27), and so does an unknown ext."""
+    """A wrong type raises `InvalidOption` with the option's name (W18, W27), and so does an unknown ext."""
     for value in (sent, msgspec.msgpack.Ext(1, b"")):
-        with pytest.raises(BadOption) as refused:
+        with pytest.raises(InvalidOption) as refused:
             read({"x": value}, "x")
         assert refused.value.name == "x"
 
@@ -69,14 +69,14 @@ def test_values_of_the_wrong_type(read, sent):
 def test_an_audience_from_the_four_lists():
     """The four lists of authids and roles become an `Audience`, in which an empty list admits no session (W27)."""
     sent = {"eligible_authid": [], "eligible_authrole": "staff", "exclude_authid": ["b", "a"], "exclude_authrole": None}
-    assert options.audience_of(sent, 100) == Audience((), ("staff",), ("a", "b"), ())
-    assert options.audience_of({}, 100) is None
-    assert options.audience_of({"acknowledge": True, "exclude": [1], "exclude_authid": []}, 100) is None
+    assert messages.audience_of(sent, 100) == Audience((), ("staff",), ("a", "b"), ())
+    assert messages.audience_of({}, 100) is None
+    assert messages.audience_of({"acknowledge": True, "exclude": [1], "exclude_authid": []}, 100) is None
 
 
 def test_an_audience_has_a_bound():
     """The limit of an audience counts the names of all lists together."""
     sent = {"eligible_authid": ["a" * 46], "exclude_authrole": ["b" * 46]}
-    assert options.audience_of(sent, 100)
-    with pytest.raises(BadOption):
-        options.audience_of(sent, 99)
+    assert messages.audience_of(sent, 100)
+    with pytest.raises(InvalidOption):
+        messages.audience_of(sent, 99)

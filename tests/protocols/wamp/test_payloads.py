@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.wamp.payloads import elements, parts, shown, stored
-from app.protocols.wamp.serializers import CBOR, JSON, MSGPACK, SERIALIZERS, Unportable
+from app.protocols.wamp.errors import Unportable
+from app.protocols.wamp.events import arguments, elements, parts, to_payload
+from app.protocols.wamp.serializers import CBOR, JSON, MSGPACK, SERIALIZERS
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6) | st.sampled_from(
     ["args", "kwargs", '],"kwargs":{', '"', "\\", ',"kwargs":{}}']
@@ -33,9 +34,9 @@ def message_of(args, kwargs):
 @given(BOTH, st.sampled_from([*SERIALIZERS.values()]))
 def test_what_was_sent_is_sent_on(both, serializer):
     """W25: arguments are delivered as published, with the same number of elements, in every serializer."""
-    payload, shape = stored(*both, serializer)
+    payload, shape = to_payload(*both, serializer)
     assert orjson.loads(b"[0" + elements(payload, shape) + b"]")[1:] == message_of(*both)
-    assert shown(payload, shape, serializer) == both
+    assert arguments(payload, shape, serializer) == both
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_what_was_sent_is_sent_on(both, serializer):
 )
 def test_what_other_protocols_see(args, kwargs, shape, payload):
     """A single argument is shown as a bare value, everything else as an object with `args` and `kwargs`."""
-    assert stored(args, kwargs, JSON) == (payload, shape)
+    assert to_payload(args, kwargs, JSON) == (payload, shape)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +68,12 @@ def test_what_other_protocols_see(args, kwargs, shape, payload):
 )
 def test_arguments_that_look_like_the_border_are_told_from_it(args, kwargs):
     """Stored args and kwargs are separated correctly, even if values look like the separator."""
-    assert [orjson.loads(each) for each in parts(*stored(args, kwargs, JSON))] == [args, kwargs]
+    assert [orjson.loads(each) for each in parts(*to_payload(args, kwargs, JSON))] == [args, kwargs]
 
 
 def test_no_arguments_before_keyword_arguments_are_an_empty_list():
     """Kwargs without args (null in a testament) are sent behind an empty list, as elements have fixed places."""
-    assert elements(*stored(None, {"a": 1}, JSON)) == b',[],{"a":1}'
+    assert elements(*to_payload(None, {"a": 1}, JSON)) == b',[],{"a":1}'
 
 
 def test_a_value_of_another_protocol_is_the_one_argument():
@@ -84,8 +85,8 @@ def test_a_value_of_another_protocol_is_the_one_argument():
 @pytest.mark.parametrize(("args", "kwargs"), [([b"\x00\xff"], None), ([1, b"x"], None), ([b""], {"k": [b"\x01"]})])
 def test_bytes_are_text_in_json_and_bytes_again_in_the_others(args, kwargs, serializer):
     """W64: bytes are stored as a string of NUL and base64, and are bytes again for binary serializers."""
-    payload, shape = stored(args, kwargs, serializer)
-    assert shown(payload, shape, serializer) == (args, kwargs)
+    payload, shape = to_payload(args, kwargs, serializer)
+    assert arguments(payload, shape, serializer) == (args, kwargs)
     assert b"\\u0000" in elements(payload, shape)
 
 
@@ -96,4 +97,4 @@ def test_bytes_are_text_in_json_and_bytes_again_in_the_others(args, kwargs, seri
 def test_what_no_other_protocol_could_carry_is_refused(args, kwargs):
     """W64: NaN, infinities, integers beyond 64 bits and unknown CBOR tags are refused."""
     with pytest.raises(Unportable):
-        stored(args, kwargs, CBOR)
+        to_payload(args, kwargs, CBOR)

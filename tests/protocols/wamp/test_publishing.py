@@ -13,7 +13,7 @@ from support.values import FakeValues
 from support.wamp_peers import CAPABLE, Peer, World
 
 from app.broker.policy import HouseRules
-from app.protocols.wamp import delivery
+from app.protocols.wamp import events
 from app.settings import Limits, Realm, Wamp
 
 
@@ -381,13 +381,13 @@ def test_a_repeat_is_answered_as_the_first_was() -> None:
 def test_an_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """W34: an event is encoded once for each subscription and serializer, for any number of subscribers."""
     encoded: Counter[str] = Counter()
-    plain = delivery._frame
+    plain = events._encode
 
     def counting(event: Any, number: int, details: bytes, form: Any) -> bytes:
         encoded[form.subprotocol] += 1
         return plain(event, number, details, form)
 
-    monkeypatch.setattr(delivery, "_frame", counting)
+    monkeypatch.setattr(events, "_encode", counting)
     world = World()
     hearers = [world.joined(subprotocol=each) for each in ("wamp.2.json", "wamp.2.cbor") for _ in range(5)]
     for hearer in hearers:

@@ -16,8 +16,8 @@ from app.broker.events import Event
 from app.broker.topics import Match, Pattern
 from app.protocols.bayeux.names import Bounds, to_channel, to_pattern
 from app.protocols.bayeux.names import to_topic as from_bayeux
-from app.protocols.wamp.realms import Realm as RealmOfThem
-from app.protocols.wamp.uris import MATCHES
+from app.protocols.wamp.names import MATCHES
+from app.protocols.wamp.session import Realm as RealmOfThem
 from app.settings import Limits, Realm, Settings, Wamp
 
 if TYPE_CHECKING:

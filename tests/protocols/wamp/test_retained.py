@@ -14,7 +14,7 @@ from support.wamp_peers import Peer, World
 from app.broker.erasure import Erasure
 from app.broker.events import Event
 from app.broker.topics import Match, Pattern
-from app.protocols.wamp.retained import Retained
+from app.protocols.wamp.session import RetainedEvents
 from app.settings import Limits, Realm, Wamp
 
 
@@ -244,7 +244,7 @@ def test_against_a_naive_model(kept: list[tuple[str, int]], most_topics: int, mo
     class Anybody:
         id, authid, role = "1", None, "anonymous"
 
-    found, model = Retained(most_topics, most_bytes), {}
+    found, model = RetainedEvents(most_topics, most_bytes), {}
     for at, (topic, size) in enumerate(kept):
         event = Event(topic, b"x" * size)
         event.time_us = at

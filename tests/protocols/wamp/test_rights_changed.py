@@ -11,7 +11,8 @@ from support.wamp_peers import CAPABLE, World
 from app.access.rules import AccessRules, Rule
 from app.broker.policy import Identity
 from app.broker.topics import Match, Pattern
-from app.protocols.wamp.authentication import Authentication, AuthenticationDenied, Pending
+from app.protocols.wamp.authentication import Authentication, Pending
+from app.protocols.wamp.errors import AuthenticationDenied
 from app.settings import Token, User
 
 ADA = Token("ada", "member", "sha256:" + "0" * 64)
@@ -80,7 +81,7 @@ def test_a_subscription_that_awaits_a_policy_is_checked_again() -> None:
     world = World(rights=rules("chat"))
     peer = world.joined()
     answers: list[Any] = []
-    world.router.permission = lambda *_: answers  # type: ignore[assignment, return-value]
+    world.router.environment.permission = lambda *_: answers  # type: ignore[assignment, return-value]
     peer.say([32, 7, {}, "chat"])
     assert peer.hears_nothing()
     change(world, rules("news"))

@@ -19,14 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.wamp.messages import Violation, read
+from app.protocols.wamp.errors import Undecodable, Unportable, Violation
+from app.protocols.wamp.messages import read
 from app.protocols.wamp.serializers import (
     CBOR,
     JSON,
     MSGPACK,
     SERIALIZERS,
-    Undecodable,
-    Unportable,
     is_absent,
 )
 

@@ -11,8 +11,7 @@ from app.broker.names import SPACE
 from app.broker.topics import Match, Pattern
 from app.configuration.protection import rights_of
 from app.history.rules import DEFAULT_AGE_S, Rules
-from app.protocols.wamp.spaces import realms_of, spaces_of, within
-from app.protocols.wamp.uris import Grammar, to_pattern, to_topic
+from app.protocols.wamp.names import Grammar, realms_of, spaces_of, to_pattern, to_topic, within
 from app.server.history import BadRecord, rules_of
 from app.settings import Access, Realm, Record, Settings
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support.wamp_peers import World
 
 from app.broker.topics import Match, Pattern
-from app.protocols.wamp import subscription_ids
-from app.protocols.wamp.subscription_ids import RESERVED_AT_ONCE, SubscriptionIds
+from app.protocols.wamp import state
+from app.protocols.wamp.state import RESERVED_AT_ONCE, SubscriptionIds
 
 if TYPE_CHECKING:
     import pytest
@@ -57,7 +57,7 @@ def test_never_twice(runs: list[list[int]]) -> None:
 
 def test_what_is_not_asked_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table of ids is bounded: the id that was used longest ago is deleted."""
-    monkeypatch.setattr(subscription_ids, "_REMEMBERED", 3)
+    monkeypatch.setattr(state, "_REMEMBERED", 3)
     ids = SubscriptionIds(Shop())
     for at in (0, 1, 2, 0, 3):
         ids.of(pattern(at))
@@ -67,7 +67,7 @@ def test_what_is_not_asked_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_is_subscribed_to_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """W17: a pattern with a subscriber keeps its id, however many other ids are used."""
-    monkeypatch.setattr(subscription_ids, "_REMEMBERED", 2)
+    monkeypatch.setattr(state, "_REMEMBERED", 2)
     world = World()
     peer, other = world.joined(), world.joined()
     number = peer.subscribe("a")
@@ -83,7 +83,7 @@ def test_what_is_subscribed_to_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_another_s_subscription_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """W47: a subscription that has subscribers is found by its id, by any session."""
-    monkeypatch.setattr(subscription_ids, "_REMEMBERED", 2)
+    monkeypatch.setattr(state, "_REMEMBERED", 2)
     world = World()
     peer, other = world.joined(), world.joined()
     number = peer.subscribe("a")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.wamp_peers import ROLES, Peer, World
 
-from app.protocols.wamp.calls import PROCEDURES
 from app.protocols.wamp.serializers import SERIALIZERS
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ MESSAGES: dict[str, list[Any]] = {
     "yield": [70, 1, {}, [1], {"k": 1}],
     **{
         name: [48, 1, {"timeout": 1}, name, ARGUMENTS.get(last, [1, 1]), {"reason": "a.b", **KEYWORDS.get(last, {})}]
-        for name in PROCEDURES
+        for name in World().router.handlers.procedures.by_uri
         if (last := name.rpartition(".")[2])
     },
 }

@@ -1,4 +1,4 @@
-"""URIs, as WAMP writes topics (Basic Profile, 5.1.1): their grammar, and the topics and patterns that they stand for.
+"""URIs, as WAMP writes topics (Basic Profile, 5.1.1): their grammar, their topics and patterns, and the realms' spaces.
 
 A URI is components joined by `.`, none empty, of any characters except white space, `.` and `#`. In a wildcard pattern
 components may be empty; a prefix may end anywhere. A strict realm accepts only `[0-9a-z_]`. Characters that other
@@ -11,12 +11,14 @@ is never a topic that another protocol or a publisher can reach.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from app.broker.errors import InvalidName, NameTooDeep, NameTooLong
 from app.broker.names import SPACE, component, is_plain_in_uri, to_segment
 from app.broker.topics import Match, Pattern
+from app.settings import Realm, Settings
 
 _REMEMBERED_NAMES = 65_536
 _STRICT = re.compile(r"[0-9a-z_]+", re.ASCII)
@@ -37,6 +39,11 @@ class Grammar(NamedTuple):
 def is_own(uri: str) -> bool:
     """Return whether a URI begins with `wamp.`; such URIs belong to the router, and clients cannot publish to them."""
     return uri.startswith(f"{_OWN}.")
+
+
+def is_meta(pattern: Pattern) -> bool:
+    """Return whether a pattern is for the router's own topics, `wamp.…`."""
+    return pattern.topic.startswith(SPACE * 2)
 
 
 @lru_cache(_REMEMBERED_NAMES)
@@ -116,10 +123,10 @@ def _components(uri: str, grammar: Grammar) -> list[str]:
     return components
 
 
-def _segment(shown: str, grammar: Grammar) -> str:
-    if grammar.is_strict and not _STRICT.fullmatch(shown):
-        raise InvalidName(shown)
-    return to_segment(shown, is_plain_in_uri)
+def _segment(text: str, grammar: Grammar) -> str:
+    if grammar.is_strict and not _STRICT.fullmatch(text):
+        raise InvalidName(text)
+    return to_segment(text, is_plain_in_uri)
 
 
 def _space_of(uri: str, space: str) -> str:
@@ -128,3 +135,25 @@ def _space_of(uri: str, space: str) -> str:
 
 def _within(topic: str, space: str) -> str:
     return f"{space}/{topic}" if space else topic
+
+
+DEFAULT_REALM = Realm("realm1")
+"""The only realm if the settings name none."""
+
+
+def realms_of(settings: Settings) -> tuple[Realm, ...]:
+    """Return all realms of the settings, or the default one; the first realm has the shared space."""
+    return settings.realm or (DEFAULT_REALM,)
+
+
+def spaces_of(settings: Settings) -> Mapping[str, str]:
+    """Return the space of each realm by its name; the name "" also stands for the first realm."""
+    first, *others = realms_of(settings)
+    return {"": "", first.name: ""} | {realm.name: space_of(realm.name) for realm in others}
+
+
+def within(pattern: Pattern, space: str) -> Pattern:
+    """Return an exact or Bayeux pattern prefixed with a space; `/**` becomes everything in that space."""
+    if not space:
+        return pattern
+    return Pattern(pattern.match, f"{space}/{pattern.topic}" if pattern.topic else space)

@@ -1,9 +1,12 @@
-r"""Conversion of a publication's arguments to the broker's payload, and back for each serializer.
+r"""What a publication looks like in the broker and on the wire: its payload there, and its EVENT messages.
 
 A single positional argument is stored as a bare value, which is what the other protocols publish and receive. Anything
 else is stored as `{"args": [...], "kwargs": {...}}`, always with both members, in this order and without spaces, so
 that the two can be found in the text again. The event's `shape` records which of them were sent; WAMP subscribers
 receive exactly those, including empty ones.
+
+An EVENT (Basic Profile, 6.2) is encoded once for all subscribers of a subscription that have the same format. JSON
+messages are assembled from existing JSON texts; only the binary serializers decode values.
 """
 
 from __future__ import annotations
@@ -12,8 +15,11 @@ from typing import Any
 
 import orjson
 
-from app.broker.events import BARE
-from app.protocols.wamp.serializers import Serializer
+from app.broker.events import BARE, Event
+from app.broker.topics import Match, Pattern
+from app.protocols.wamp.messages import EVENT
+from app.protocols.wamp.names import to_uri
+from app.protocols.wamp.serializers import Format, Serializer
 
 NONE, ARGS, ARGS_AND_KWARGS = "none", "args", "args+kwargs"
 """The shapes of payloads that are not bare, by the elements that the PUBLISH had."""
@@ -24,7 +30,7 @@ _BORDER = b'],"kwargs":{'
 _NOTHING = b'{"args":[],"kwargs":{}}'
 
 
-def stored(args: list[Any] | None, kwargs: dict[str, Any] | None, serializer: Serializer) -> tuple[bytes, str]:
+def to_payload(args: list[Any] | None, kwargs: dict[str, Any] | None, serializer: Serializer) -> tuple[bytes, str]:
     """Return the payload as JSON text, and its shape, for arguments that `serializer` has unpacked.
 
     None stands for an element that was not sent. Raises `Unportable`.
@@ -58,7 +64,7 @@ def elements(payload: bytes, shape: str) -> bytes:
     return b"".join(b"," + each for each in parts(payload, shape) if each is not None)
 
 
-def shown(payload: bytes, shape: str, serializer: Serializer) -> tuple[list[Any] | None, dict[str, Any] | None]:
+def arguments(payload: bytes, shape: str, serializer: Serializer) -> tuple[list[Any] | None, dict[str, Any] | None]:
     """Return the arguments as values for `serializer` to pack; None for each that was not sent."""
     value = serializer.from_json(payload)
     if shape == NONE:
@@ -72,3 +78,43 @@ def shown(payload: bytes, shape: str, serializer: Serializer) -> tuple[list[Any]
 
 def _text(args: bytes, kwargs: bytes) -> bytes:
     return _BEGIN + args + _BETWEEN + kwargs + _END
+
+
+_RETAINED = '"retained":true'
+
+
+def event_frame(event: Event, number: int, pattern: Pattern, form: Format) -> bytes:
+    """Encode an EVENT for the subscribers of a pattern, in the format `form`; the bytes are kept in `event.frames`.
+
+    `number` is the subscription's id.
+    """
+    frame = event.frames[(number, form.key)] = _encode(event, number, details_of(event, pattern), form)
+    return frame
+
+
+def retained_frame(event: Event, number: int, pattern: Pattern, form: Format) -> bytes:
+    """Encode an EVENT for a retained event, with `retained` in its details; the bytes are not kept."""
+    return _encode(event, number, details_of(event, pattern, _RETAINED), form)
+
+
+def details_of(event: Event, pattern: Pattern, *more: str) -> bytes:
+    """Return EVENT.Details as JSON text: what the publisher disclosed, and `topic` unless the pattern is exact.
+
+    A NetworkTables value also has its type and its time in microseconds. `more` are further members as JSON text.
+    """
+    members = [event.details[1:-1]] if event.details and event.protocol == "wamp" else []
+    if event.nt4_type is not None:
+        members.append(f'"_nt4_type":{orjson.dumps(event.nt4_type).decode()},"_nt4_time":{event.nt4_time_us or 0}')
+    if pattern.match is not Match.EXACT:
+        members.append(f'"topic":{orjson.dumps(to_uri(event.topic)).decode()}')
+    return f"{{{','.join((*members, *more))}}}".encode()
+
+
+def _encode(event: Event, number: int, details: bytes, form: Format) -> bytes:
+    serializer = form.serializer
+    if not serializer.is_binary:
+        head = b"[%d,%d,%d,%b" % (EVENT, number, event.publication, details)
+        return form.frame(b"%b%b]" % (head, elements(event.payload, event.shape)))
+    args, kwargs = arguments(event.payload, event.shape, serializer)
+    message = [EVENT, number, event.publication, serializer.from_json(details)]
+    return form.write(message + [each for each in (args, kwargs) if each is not None])

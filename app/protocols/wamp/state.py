@@ -1,0 +1,273 @@
+"""What the engines of all connections share: realms, sessions and ids, and the meta events about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Protocol
+
+from app.broker.broker import Broker
+from app.broker.events import Chosen, Event
+from app.broker.log import Page, Query
+from app.broker.meters import Meters
+from app.broker.policy import SERVER, Rights
+from app.broker.topics import Pattern
+from app.protocols.contract import Context, WaitFor
+from app.protocols.wamp.authentication import Authentication
+from app.protocols.wamp.events import to_payload
+from app.protocols.wamp.names import is_meta, own_topic
+from app.protocols.wamp.serializers import JSON
+from app.protocols.wamp.session import LiveSubscription, Realm, SessionEngine, WampSession, new_id
+from app.settings import Realm as RealmOptions
+from app.settings import Verb, Wamp
+
+RESERVED_AT_ONCE = 1_000
+_REMEMBERED = 100_000
+
+Permission = Callable[[Verb, str | Pattern, Context], bool | Awaitable[bool]]
+"""Asks the program's own policy about a topic or pattern; returns the answer, or an awaitable of it."""
+
+Denied = Callable[[WampSession | None, str, str], None]
+"""A listener for refused requests and sessions, called with the session (or None), what it was, and the error's URI."""
+
+
+class Archive(Protocol):
+    """The event history, as the router reads it."""
+
+    def page(self, query_of: Callable[[int], Query | None]) -> Awaitable[Page | None]:
+        """Read one page of the history after all earlier publications have been settled.
+
+        `query_of` gets the log's last position at that time and returns the query; the page is None if the query is.
+        Raises `UnknownPublication`, `TimeoutError`.
+        """
+
+
+class SubscriptionIds:
+    """Assigns subscription ids to patterns: small numbers in the order of first use, never reused.
+
+    They are small because JavaScript's binary encoders write integers above 2^32 as floats, and not even reused after a
+    restart. An id stands for a pattern in a realm, with or without subscribers: `wamp.subscription.lookup` returns it
+    for reading the history.
+
+    `reserve` reserves the next `RESERVED_AT_ONCE` ids permanently, and returns the first of them.
+    """
+
+    def __init__(self, reserve: Callable[[], int]) -> None:
+        self._reserve = reserve
+        self._next = 0
+        self._end = 0
+        self._patterns: dict[int, Pattern] = {}  # the one used longest ago first
+        self._ids: dict[Pattern, int] = {}
+
+    def of(self, pattern: Pattern) -> int:
+        """Return the id of a pattern; a new one if it has none."""
+        number = self._ids.get(pattern)
+        if number is None:
+            if self._next == self._end:
+                self._next = self._reserve()
+                self._end = self._next + RESERVED_AT_ONCE
+            number, self._next = self._next, self._next + 1
+            self._ids[pattern] = number
+        else:
+            del self._patterns[number]  # it becomes the one used last
+        self._patterns[number] = pattern
+        if len(self._patterns) > _REMEMBERED:  # clients choose the patterns, so their number must be bounded
+            oldest = next(iter(self._patterns))
+            del self._ids[self._patterns.pop(oldest)]
+        return number
+
+    def pattern(self, number: int) -> Pattern | None:
+        """Return the pattern of an id; None for an unknown id and for one that was forgotten for newer ones."""
+        return self._patterns.get(number)
+
+
+@dataclass(slots=True)
+class Environment:
+    """What the router needs of the server around it.
+
+    `reserve` reserves the next `RESERVED_AT_ONCE` subscription ids (`SubscriptionIds`). `wait` awaits something and
+    calls back. `permission` asks the program's own policy, for `policy_s` seconds at most, and `has_policy` returns
+    whether there is one to ask. `archive` is the history, where there is one. `agent` is the software's name in
+    WELCOME; `denied` are the listeners for refusals.
+    """
+
+    reserve: Callable[[], int]
+    wait: WaitFor
+    permission: Permission = lambda *_: True
+    has_policy: Callable[[], bool] = lambda: True
+    policy_s: float = 10.0
+    archive: Archive | None = None
+    agent: str = "Halley"
+    denied: tuple[Denied, ...] = ()
+
+
+class MetaEvents:
+    """The router's own publications about sessions and subscriptions (Advanced Profile, 13 and 14).
+
+    They are published to topics of the realm that clients cannot publish to. Subscriptions to these topics cause no
+    meta events. An event about a subscription is sent only to sessions that may subscribe to the same topic or pattern.
+    The order is the same where a connection is lost: on_create, on_subscribe; on_unsubscribe, on_delete; on_leave.
+    """
+
+    def __init__(self, broker: Broker, rights: Rights) -> None:
+        self._broker = broker
+        self._rights = rights
+
+    def joined(self, session: WampSession, now: float) -> None:
+        """Publish that a session has begun."""
+        self._publish(session, "wamp.session.on_join", [session.details()], now)
+
+    def left(self, session: WampSession, now: float) -> None:
+        """Publish that a session has ended."""
+        args = [session.number, session.auth.authid, session.auth.authrole]
+        self._publish(session, "wamp.session.on_leave", args, now)
+
+    def subscribed(self, session: WampSession, live: LiveSubscription, now: float, *, is_new: bool) -> None:
+        """Publish that a session has subscribed; `is_new` says whether it is the first subscriber."""
+        if is_meta(live.pattern):
+            return
+        if is_new:
+            created = [session.number, live.details()]
+            self._publish(session, "wamp.subscription.on_create", created, now, live.pattern)
+        self._publish(session, "wamp.subscription.on_subscribe", [session.number, live.number], now, live.pattern)
+
+    def unsubscribed(self, session: WampSession, live: LiveSubscription, now: float, *, is_last: bool) -> None:
+        """Publish that a session has unsubscribed; `is_last` says whether it was the last subscriber."""
+        if is_meta(live.pattern):
+            return
+        args = [session.number, live.number]
+        self._publish(session, "wamp.subscription.on_unsubscribe", args, now, live.pattern)
+        if is_last:
+            self._publish(session, "wamp.subscription.on_delete", args, now, live.pattern)
+
+    def _publish(
+        self, session: WampSession, uri: str, args: list[Any], now: float, about: Pattern | None = None
+    ) -> None:
+        """Publish a meta event to the subscribers in the session's realm, except the session itself.
+
+        An event `about` a pattern is sent only to those who may subscribe to that pattern.
+        """
+        topic, may = own_topic(uri, session.realm.space), self._rights.may
+        subscribers = [
+            each for each in self._broker.index.subscribers(topic) if about is None or may(each, "subscribe", about)
+        ]
+        if not subscribers:
+            return
+        payload, shape = to_payload(args, None, JSON)
+        event = Event(topic, payload, protocol="wamp", role=SERVER)
+        event.shape = shape
+        event.chosen = None if about is None else Chosen(frozenset(each.id for each in subscribers))
+        self._broker.announce(event, now, without=session)
+
+
+class RouterState:
+    """The state that the engines of all connections share (Basic Profile, 2.2): realms, sessions, ids and counts.
+
+    `archive` is the history, while there is one. `awaited` are the engines whose peers must say something by a time (in
+    monotonic seconds): a HELLO, an AUTHENTICATE or a GOODBYE. `refused` counts requests and sessions, and
+    `unacknowledged` publications that were refused without an answer, both by the error's URI.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: Wamp,
+        realms: tuple[RealmOptions, ...],
+        rights: Rights,
+        authentication: Authentication,
+        environment: Environment,
+    ) -> None:
+        self.broker = broker
+        self.options = options
+        self.rights = rights
+        self.authentication = authentication
+        self.environment = environment
+        self.archive = environment.archive
+        self.is_draining = False
+        self.realms = {
+            each.name: Realm(each, broker.limits, options, is_first=not number) for number, each in enumerate(realms)
+        }
+        broker.holders += [realm.retained for realm in self.realms.values()]
+        self.meta = MetaEvents(broker, rights)
+        self.awaited: dict[SessionEngine, float] = {}
+        self.refused: Counter[str] = Counter()
+        self.unacknowledged: Counter[str] = Counter()
+        self._subscription_ids = SubscriptionIds(environment.reserve)
+        self._session_ids: set[int] = set()  # of sessions that exist or are about to
+        self._meters = Meters(options.publishes_per_s, options.publish_burst)
+
+    def wall_s(self, now: float) -> float:
+        """Return the seconds since 1970 at the monotonic time `now`."""
+        return now + self.broker.clock_offset_s
+
+    # Sessions
+
+    def new_session_id(self) -> int:
+        """Return a new session id that no other session has, and reserve it."""
+        while (number := new_id()) in self._session_ids:
+            pass
+        self._session_ids.add(number)
+        return number
+
+    def release_session_id(self, number: int) -> None:
+        """Release a session id that was reserved."""
+        self._session_ids.discard(number)
+
+    def open(self, session: WampSession, now: float) -> None:
+        """Admit a session, and publish the meta event. Raises `NoRoom`.
+
+        The session has no deadline but its token's: it ends with its connection, which has its own deadlines.
+        """
+        self.broker.open(session, inf, now)
+        session.meter = self._meters.new() if session.account is not None else None
+        session.realm.sessions[session.number] = session
+        self.meta.joined(session, now)
+
+    def close(self, session: WampSession, reason: str, now: float) -> None:
+        """End a session and its subscriptions; `on_leave` is published later, after its testaments."""
+        self.broker.close(session, reason)  # unless the broker has done so itself after a fault
+        del session.realm.sessions[session.number]
+        self.release_session_id(session.number)
+        for live in tuple(session.live.values()):
+            self.remove_subscriber(session, live, now)
+
+    def note_refusal(self, session: WampSession | None, what: str, uri: str) -> None:
+        """Count an ERROR or ABORT, and notify the listeners."""
+        self.refused[uri] += 1
+        for listener in self.environment.denied:
+            listener(session, what, uri)
+
+    # Subscriptions
+
+    def subscription_id(self, realm: Realm, pattern: Pattern) -> int:
+        """Return the subscription id of a pattern in a realm, whether or not it has subscribers."""
+        live = realm.subscriptions.get(pattern)
+        return self._subscription_ids.of(pattern) if live is None else live.number
+
+    def pattern_of(self, session: WampSession, number: int) -> Pattern | None:
+        """Return the pattern of a subscription id; None where the id is unknown in the session's realm."""
+        live = session.realm.numbers.get(number)
+        pattern = self._subscription_ids.pattern(number) if live is None else live.pattern
+        return pattern if pattern is not None and session.realm.has(pattern) else None
+
+    def add_subscriber(self, session: WampSession, pattern: Pattern, number: int, now: float) -> None:
+        """Add a session to the subscription with the id `number`, which begins with its first subscriber."""
+        realm = session.realm
+        live = realm.subscriptions.get(pattern)
+        is_new = live is None
+        if live is None:
+            live = LiveSubscription(number, pattern, int(self.wall_s(now) * 1_000_000))
+            realm.subscriptions[pattern] = realm.numbers[number] = live
+        live.sessions[session] = None
+        session.live[number] = live
+        self.meta.subscribed(session, live, now, is_new=is_new)
+
+    def remove_subscriber(self, session: WampSession, live: LiveSubscription, now: float) -> None:
+        """Remove a session from a subscription, which ends with its last subscriber."""
+        del session.live[live.number]
+        del live.sessions[session]
+        if not live.sessions:
+            del session.realm.subscriptions[live.pattern], session.realm.numbers[live.number]
+        self.meta.unsubscribed(session, live, now, is_last=not live.sessions)
