@@ -11,10 +11,9 @@ rooms of the server, and must not decide which figures are good.
 
 from app.bench.durability import Durability
 from app.bench.durability_table import durability_table
-from app.bench.failure import BenchFailed
 from app.bench.growth import Growth, grow
 from app.bench.history import Plan, measure_history
-from app.bench.load import Load
+from app.bench.load import BenchFailed, Load
 from app.bench.measurement import Phase, measure
 from app.bench.nt4 import Nt4Plan, measure_nt4
 from app.bench.nt4_figures import Nt4Figures
@@ -22,8 +21,7 @@ from app.bench.nt4_table import nt4_table
 from app.bench.pipeline import PipelinePlan, measure_pipeline
 from app.bench.pipeline_figures import PipelineFigures
 from app.bench.pipeline_table import pipeline_table
-from app.bench.result import Result
-from app.bench.table import comparison, growth_table, table
+from app.bench.result import Result, comparison, growth_table, table
 from app.bench.target import Target, attached, halley_command, started
 from app.bench.wamp import WampPlan, measure_wamp
 from app.bench.wamp_figures import WampFigures

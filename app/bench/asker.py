@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from urllib.parse import urlsplit
 
-from app.bench.failure import BenchFailed
+from app.bench.load import BenchFailed
 from app.bench.requests import Requests
 from app.bench.sessions import Session
 from app.bench.tally import Tally

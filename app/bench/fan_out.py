@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from app.bench.result import limit
-from app.bench.usage import Usage
+from app.bench.target import Usage
 
 MUCH = 0.1
 """The share of time, or of a rate, from which there is a warning."""

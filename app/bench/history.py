@@ -84,8 +84,8 @@ async def measure_history(plan: Plan, fill_command: Sequence[str], watch: Watch 
                 for switch in _SWITCHES if number % 2 else reversed(_SWITCHES):
                     data_dir = folder / f"{load_name}-{number}" if switch == "on" else None
                     async with _serving(plan, data_dir) as target:
-                        with noted(watch, f"{number}/{plan.rounds} {load_name}, {switch}") as told:
-                            found.take(load_name, switch, await _loaded(load, target, told))
+                        told = noted(watch, f"{number}/{plan.rounds} {load_name}, {switch}")
+                        found.take(load_name, switch, await _loaded(load, target, told))
         for count in plan.stored:
             stock = folder / f"stock-{count}"
             await fill(fill_command, stock, count, watch)

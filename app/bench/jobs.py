@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import httpx
 
-from app.bench.failure import BenchFailed
+from app.bench.load import BenchFailed
 from app.bench.processes import end, last_line, pin
 from app.interpreter import module_command, module_environment
 

@@ -1,9 +1,11 @@
-"""The load that is put on a server, and each load process' share of it."""
+"""The load that is put on a server, each worker's share of it, and the error of a measurement that failed."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 Verb = Literal["publish", "fanout", "one-to-one", "idle"]
 
@@ -93,3 +95,20 @@ def split(load: Load) -> list[Share]:
 
 def _part(total: int, count: int, number: int) -> int:
     return total // count + (number < total % count)
+
+
+Answer = TypeVar("Answer")
+
+
+class BenchFailed(Exception):
+    """There is no result; the text explains why, for the user."""
+
+
+async def together(work: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+    """Run all at the same time and return their results; the first `BenchFailed` cancels the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            begun = [tasks.create_task(each) for each in work]
+    except* BenchFailed as failures:
+        raise failures.exceptions[0] from None
+    return [each.result() for each in begun]

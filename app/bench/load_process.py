@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from app.bench.files import raise_file_limit
+from app.bench.processes import raise_file_limit
 
 
 def be_load_process(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
-from app.bench.failure import BenchFailed
-from app.bench.fleet import Fleet, Report, fleet
-from app.bench.load import Load
+from app.bench.coordinator import Coordinator, Report, coordinated
+from app.bench.load import BenchFailed, Load
 from app.bench.result import Result, limit, slope_per_minute
 from app.bench.tally import percentiles
-from app.bench.target import Target
-from app.bench.usage import Usage
+from app.bench.target import Target, Usage
 
 Found = TypeVar("Found")
 
@@ -37,13 +35,16 @@ class Phase(NamedTuple):
     note: str
 
 
-@contextmanager
-def noted(watch: Callable[[Phase], object], name: str) -> Iterator[Callable[[Phase], object]]:
-    """Yield a function that passes phases on to `watch`, with `name` before their own names."""
-    yield lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
+Watch = Callable[[Phase], object]
+"""Takes the progress of a measurement."""
 
 
-async def measure(load: Load, target: Target, watch: Callable[[Phase], object] = lambda _: None) -> Result:
+def noted(watch: Watch, name: str) -> Watch:
+    """Return a function that passes phases on to `watch`, with `name` before their own names."""
+    return lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
+
+
+async def measure(load: Load, target: Target, watch: Watch = lambda _: None) -> Result:
     """Put a load on a server and return the result; `watch` is called with the progress. Raises `BenchFailed`."""
     return await while_alive(target, _measure(load, target, watch))
 
@@ -65,27 +66,27 @@ async def while_alive(target: Target, measuring: Coroutine[Any, Any, Found]) -> 
         await asyncio.wait({work, death})
 
 
-async def _measure(load: Load, target: Target, watch: Callable[[Phase], object]) -> Result:
-    async with fleet(load, target.url, target.token, target.cores) as led:
-        led.progressed = lambda opened, *_: watch(Phase("opening", opened, load.sessions, "sessions"))
+async def _measure(load: Load, target: Target, watch: Watch) -> Result:
+    async with coordinated(load, target.url, target.token, target.cores) as workers:
+        workers.on_progress = lambda opened, *_: watch(Phase("opening", opened, load.sessions, "sessions"))
         before = await target.usage()
         rehearsed = 0
         if load.receivers >= _REHEARSED_FROM:
-            rehearsed, _ = await led.open(_REHEARSED)
+            rehearsed, _ = await workers.open(_REHEARSED)
             await asyncio.sleep(_SETTLE_S)
             before = await target.usage()
-        opened, connects_per_s = await led.open(1)
+        opened, connects_per_s = await workers.open(1)
         await asyncio.sleep(_SETTLE_S)  # until the last polls are held
         opened_usage = await target.usage()
         if load.warm_up_s:
-            with _clock("warming up", load.warm_up_s, led, watch):
-                await led.round(1, load.warm_up_s)
+            with _clock("warming up", load.warm_up_s, workers, watch):
+                await workers.round(1, load.warm_up_s)
         samples: list[tuple[float, float]] = []
         sampling = asyncio.create_task(_sample(target, load.seconds, samples))
         try:
             begun = await target.usage()
-            with _clock("measuring", load.seconds, led, watch):
-                report = await led.round(2, load.seconds)
+            with _clock("measuring", load.seconds, workers, watch):
+                report = await workers.round(2, load.seconds)
             ended = await target.usage()
         finally:
             sampling.cancel()
@@ -142,7 +143,7 @@ async def _sample(target: Target, seconds: float, samples: list[tuple[float, flo
 
 
 @contextmanager
-def _clock(name: str, seconds: float, led: Fleet, watch: Callable[[Phase], object]) -> Iterator[None]:
+def _clock(name: str, seconds: float, workers: Coordinator, watch: Watch) -> Iterator[None]:
     began_s = time.monotonic()
 
     def progressed(_: int, deliveries: int, acknowledged: int, errors: int) -> None:
@@ -150,11 +151,11 @@ def _clock(name: str, seconds: float, led: Fleet, watch: Callable[[Phase], objec
         note = done + (f", {errors:,} errors" if errors else "")
         watch(Phase(name, min(time.monotonic() - began_s, seconds), seconds, note))
 
-    led.progressed = progressed
+    workers.on_progress = progressed
     try:
         yield
     finally:
-        led.progressed = lambda *_: None
+        workers.on_progress = lambda *_: None
 
 
 def _point(at_s: float, usage: Usage) -> tuple[float, float]:

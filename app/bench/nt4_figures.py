@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.bench.fan_out import MUCH, FanOut
-from app.bench.usage import Usage
+from app.bench.target import Usage
 
 OFF, ON, NTCORE = "halley", "halley with history", "ntcore"
 """The servers. With a history, values are recorded after they are delivered."""

@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from app.bench.failure import BenchFailed
+from app.bench.load import BenchFailed
 from app.bench.load_process import be_load_process
 from app.bench.nt4_link import MOST_VALUES, Nt4Link, values
 from app.bench.orders import Orders, obey

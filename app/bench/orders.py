@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from app.bench.failure import BenchFailed
+from app.bench.load import BenchFailed
 from app.bench.processes import end, pin
 from app.bench.target import Target
 from app.interpreter import module_command, module_environment

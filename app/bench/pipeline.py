@@ -23,9 +23,8 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from app.bench.disk import disk, is_in_memory
-from app.bench.failure import BenchFailed, together
 from app.bench.jobs import behind, jobs
-from app.bench.load import Load
+from app.bench.load import BenchFailed, Load, together
 from app.bench.measurement import Phase, measure, noted
 from app.bench.pipeline_figures import PipelineFigures
 from app.bench.processes import end, last_line
@@ -121,10 +120,10 @@ async def _rollups(plan: PipelinePlan, folder: Path, found: PipelineFigures, wat
     data_dir = folder / "rollups"
     async with started(halley_command(data_dir=data_dir), is_pinned=False) as target:
         server = _url(target)
-        with noted(watch, "rollups") as told:
-            async with jobs(server, data_dir, plan.master, target.cores, folder) as running:
-                await running.during(first_rollup(server, told))
-                result, times = await running.during(_timed(plan, target, told))
+        told = noted(watch, "rollups")
+        async with jobs(server, data_dir, plan.master, target.cores, folder) as running:
+            await running.during(first_rollup(server, told))
+            result, times = await running.during(_timed(plan, target, told))
     found.take_load("rollups", result)
     found.take_rollups(times)
 
@@ -151,15 +150,15 @@ async def _replies(plan: PipelinePlan, folder: Path, found: PipelineFigures, wat
         data_dir = folder / phase
         async with started(halley_command(data_dir=data_dir), is_pinned=plan.is_pinned) as target:
             found.is_pinned = bool(target.cores)
-            with noted(watch, f"pipeline {phase}") as told:
-                if phase == "off":
-                    found.take_load(phase, await measure(plan.load(), target, told))
-                    continue
-                server = _url(target)
-                async with jobs(server, data_dir, plan.master, target.cores, folder) as running:
-                    await running.during(first_rollup(server, told))
-                    found.take_load(phase, await running.during(measure(plan.load(), target, told)))
-                    found.behind = await running.during(behind(server))
+            told = noted(watch, f"pipeline {phase}")
+            if phase == "off":
+                found.take_load(phase, await measure(plan.load(), target, told))
+                continue
+            server = _url(target)
+            async with jobs(server, data_dir, plan.master, target.cores, folder) as running:
+                await running.during(first_rollup(server, told))
+                found.take_load(phase, await running.during(measure(plan.load(), target, told)))
+                found.behind = await running.during(behind(server))
 
 
 def _url(target: Target) -> str:

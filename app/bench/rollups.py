@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from app.bench.failure import BenchFailed
+from app.bench.load import BenchFailed
 from app.bench.measurement import Phase
 from app.client import Client, ClientError
 

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from app.bench.failure import BenchFailed
+from app.bench.load import BenchFailed
 from app.bench.measurement import Phase, noted, while_alive
 from app.bench.target import Target
 
@@ -30,7 +30,7 @@ async def in_turn(
             own.mkdir()
             try:
                 async with serving(server, own) as target:
-                    with noted(watch, f"{number}/{rounds} {server}") as told:
-                        await while_alive(target, measure(server, target, told))
+                    told = noted(watch, f"{number}/{rounds} {server}")
+                    await while_alive(target, measure(server, target, told))
             except BenchFailed as error:
                 raise BenchFailed(f"{server}: {error}") from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.bench.asker import asker, off_the_servers_core
-from app.bench.failure import BenchFailed
+from app.bench.load import BenchFailed
 from app.bench.measurement import Phase
 from app.bench.processes import end
 from app.bench.requests import channel_name

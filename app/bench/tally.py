@@ -1,4 +1,4 @@
-"""The counts of one load process in a round. They are exact; latencies have a resolution of a microsecond."""
+"""The counts of one worker in a round. They are exact; latencies have a resolution of a microsecond."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from app.bench.token import ROUND
+from app.bench.requests import ROUND
 
 SAMPLES = 50_000_000
-"""The maximum number of latencies that a process keeps (200 MB); later events are counted, but not timed."""
+"""The maximum number of latencies that a worker keeps (200 MB); later events are counted, but not timed."""
 
 _NEVER = 1 << 62
 _LONGEST_US = (1 << 32) - 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.bench.fan_out import FanOut
-from app.bench.usage import Usage
+from app.bench.target import Usage
 
 ON, OFF, CROSSBAR = "halley", "halley without history", "crossbar"
 """The servers. With the history, every event is on disk before it is delivered."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from app.bench.failure import BenchFailed
+from app.bench.load import BenchFailed
 from app.bench.load_process import be_load_process
 from app.bench.orders import Orders, obey
 from app.bench.tally import percentiles

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from app.bench.asker import asker, off_the_servers_core
-from app.bench.failure import BenchFailed
+from app.bench.load import BenchFailed
 from app.bench.measurement import Phase
 from app.bench.requests import channel_name
 from app.bench.tally import percentiles

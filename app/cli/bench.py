@@ -27,7 +27,7 @@ from app.bench import (
     table,
     wamp_table,
 )
-from app.bench.plot import check_plotting, plot
+from app.bench.growth import check_plotting, plot
 from app.cli.console import DONE, FAILED, say
 from app.cli.progress import PhaseBar
 from app.interpreter import module_command

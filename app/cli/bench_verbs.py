@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.bench import Load, Nt4Plan, PipelinePlan, Plan, WampPlan, attached, halley_command, started
-from app.bench.growth import CHANNELS, RECEIVERS
+from app.bench.growth import CHANNELS, RECEIVERS, SUFFIXES
 from app.bench.history import STORED
-from app.bench.plot import SUFFIXES
 from app.cli.bench import bench, bench_growth, bench_history, bench_nt4, bench_pipeline, bench_wamp
 from app.cli.bench_options import (
     DATA_DIR,

@@ -16,7 +16,7 @@ from app.bench import BenchFailed, Nt4Plan
 from app.bench.nt4 import measure_nt4
 from app.bench.nt4_figures import NTCORE, OFF, ON, Nt4Figures
 from app.bench.nt4_table import nt4_table
-from app.bench.usage import Usage
+from app.bench.target import Usage
 
 pytestmark = pytest.mark.slow
 

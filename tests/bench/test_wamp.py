@@ -10,7 +10,7 @@ from bench.two_runs import two_runs
 from support.process import ended
 
 from app.bench import BenchFailed, WampPlan
-from app.bench.usage import Usage
+from app.bench.target import Usage
 from app.bench.wamp import measure_wamp
 from app.bench.wamp_figures import CROSSBAR, OFF, ON, WampFigures
 from app.bench.wamp_table import wamp_table

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
-from app.bench.publisher import Publisher
+from app.bench.sessions import Publisher
 from app.bench.tally import Tally
 
 _NS = 1_000_000_000
@@ -45,7 +45,7 @@ class Groups:
         return channels[number % len(channels)], self._first + turn, number
 
 
-class Pace(ABC):
+class LoadLoop(ABC):
     """Publishes `batch` events per request, between `begin` and `stop`; `step` publishes what is possible now."""
 
     def __init__(self, publishers: Sequence[Publisher], groups: Groups, tally: Tally, *, batch: int) -> None:
@@ -102,7 +102,7 @@ class Pace(ABC):
             self.step()
 
 
-class ClosedLoop(Pace):
+class ClosedLoop(LoadLoop):
     """A closed loop, with as many batches under way as there are publishers.
 
     `fan` is the number of receivers in this process that get each event; `has_others` is set if other processes have
@@ -156,7 +156,7 @@ class ClosedLoop(Pace):
             self.step()
 
 
-class OpenLoop(Pace):
+class OpenLoop(LoadLoop):
     """An open loop: `rate` events per second are due, regardless of the server."""
 
     def __init__(
