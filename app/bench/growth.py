@@ -35,9 +35,9 @@ class Growth:
     channels: list[Result]
 
     @property
-    def is_clean(self) -> bool:
-        """Whether there were no errors, losses or repeats at any point."""
-        return all(result.is_clean for result in (*self.receivers, *self.channels))
+    def wrong(self) -> list[str]:
+        """What to print about faults at any point; empty if there were none."""
+        return [*dict.fromkeys(each for result in (*self.receivers, *self.channels) for each in result.wrong)]
 
     def as_json(self) -> dict[str, Any]:
         """Return the results as they are saved and compared."""
@@ -113,6 +113,18 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 10,
 }
+
+
+def growth_table(growth: Growth) -> str:
+    """Return a table of CPU per delivery and memory: a line for each number of receivers, then of channels."""
+    lines = [f"{'receivers':>10} {'channels':>10} {'CPU us/delivery':>16} {'memory MB':>10} {'p99 ms':>8} {'limit':>8}"]
+    for result in (*growth.receivers, *growth.channels):
+        cpu = "unknown" if result.server_cpu_us is None else f"{result.server_cpu_us:.1f}"
+        memory = f"{result.rss_mb[-1][1]:.1f}" if result.rss_mb else "unknown"
+        p99 = f"{result.latency_ms.get('p99', 0):.2f}"
+        load = result.load
+        lines.append(f"{load.receivers:>10,} {load.channels:>10,} {cpu:>16} {memory:>10} {p99:>8} {result.limit:>8}")
+    return "\n".join(lines)
 
 
 def check_plotting() -> None:

@@ -56,7 +56,6 @@ class Requests:
         if token is not None:
             more += f"Authorization: Bearer {token}\r\n".encode()
         self._head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n".encode() + more
-        self._rest_of_get = f" HTTP/1.1\r\nHost: {host}\r\n".encode() + more + b"\r\n"
 
     def handshake(self) -> bytes:
         """Return a handshake, the only request without a session."""
@@ -87,10 +86,6 @@ class Requests:
         body = _body(*[message] * batch)
         request = self._request(body, cookie).replace(b"%", b"%%")
         return request.replace(channel_name(0).encode(), b"/bench/%06d").replace(filled, MARK_TEMPLATE)
-
-    def get(self, path: str) -> bytes:
-        """Return a GET request for another path of the server."""
-        return b"GET " + path.encode() + self._rest_of_get
 
     def _request(self, body: bytes, cookie: bytes) -> bytes:
         cookies = b"Cookie: %b\r\n" % cookie if cookie else b""

@@ -58,6 +58,11 @@ class Result:
         """Whether there were no errors, losses or repeats; speed does not count."""
         return not (self.errors or self.lost or self.repeated)
 
+    @property
+    def wrong(self) -> list[str]:
+        """What to print about faults; empty if there were none."""
+        return [] if self.is_clean else ["see lost, repeated and errors"]
+
     def as_json(self) -> dict[str, Any]:
         """Return the result as it is saved and compared."""
         return asdict(self)
@@ -206,15 +211,3 @@ def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
 def _loads(result: dict[str, Any]) -> list[Any]:
     points = [*result.get("receivers", ()), *result.get("channels", ())] if "load" not in result else [result]
     return [point.get("load") for point in points if isinstance(point, dict)]
-
-
-def growth_table(receivers: Sequence[Result], channels: Sequence[Result]) -> str:
-    """Return a table of CPU per delivery and memory: a line for each number of receivers, then of channels."""
-    lines = [f"{'receivers':>10} {'channels':>10} {'CPU us/delivery':>16} {'memory MB':>10} {'p99 ms':>8} {'limit':>8}"]
-    for result in (*receivers, *channels):
-        cpu = "unknown" if result.server_cpu_us is None else f"{result.server_cpu_us:.1f}"
-        memory = f"{result.rss_mb[-1][1]:.1f}" if result.rss_mb else "unknown"
-        p99 = f"{result.latency_ms.get('p99', 0):.2f}"
-        load = result.load
-        lines.append(f"{load.receivers:>10,} {load.channels:>10,} {cpu:>16} {memory:>10} {p99:>8} {result.limit:>8}")
-    return "\n".join(lines)

@@ -234,11 +234,6 @@ async def _listening(target: Target, port: int) -> None:
         death.cancel()
 
 
-def core_count() -> int:
-    """Return the number of cores on which this process, and those it starts, can run."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _cores() -> list[int]:
     if not hasattr(os, "sched_getaffinity"):  # macOS, Windows
         return []

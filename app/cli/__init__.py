@@ -19,7 +19,7 @@ import click
 from app import __version__
 
 COMMANDS = {
-    "bench": "app.cli.bench_verbs:bench_group",
+    "bench": "app.cli.bench:bench_group",
     "check-config": "app.cli.check_config:check_config",
     "demo": "app.cli.demo:demo",
     "history": "app.cli.history_verbs:history_group",

@@ -63,7 +63,7 @@ async def wamp(target: Target, stack: AsyncExitStack, name: str) -> int:
     )
     await socket.send(json.dumps([1, "realm1", {"roles": {"subscriber": {}}}]))
     await socket.recv()
-    wanted = [({}, each) for each in names(name, 900, ".")]
+    wanted: list[tuple[dict[str, str], str]] = [({}, each) for each in names(name, 900, ".")]
     wanted += [({"match": "prefix"}, each) for each in names(f"{name}_p", 100, ".")]
     accepted = 0
     for number, (options, topic) in enumerate(wanted, 1):
@@ -87,7 +87,7 @@ async def nt4_short_names(target: Target, stack: AsyncExitStack, name: str) -> i
 
 async def nt4_options(target: Target, stack: AsyncExitStack, name: str) -> int:
     """Subscribe a NetworkTables client with the longest options, 1,000 times."""
-    options = {"x": [[] for _ in range(2_700)]}
+    options: dict[str, Any] = {"x": [[] for _ in range(2_700)]}
     return await _nt4(target, stack, name, [([f"/{each}"], options) for each in range(1_000)], _NT4_FRAME_OPTIONS)
 
 

@@ -1,46 +1,115 @@
-"""The load process of `halley bench wamp`: `python -m app.bench.wamp_load`, with one publisher and all its subscribers.
+"""The worker that measures WAMP's fan-out: `python -m bench.wamp_load`, with one publisher and all its subscribers.
 
-It takes orders as JSON lines on its standard input and replies to each with one on its standard output: `open`, then
-any number of `closed` (a number of publications is under way, each until all subscribers have it) and `paced` (a
-publication is due at fixed times, and latency counts from then). It ends when its input ends. `wamp.py` is the other
-side.
+It executes the orders `open`, then any number of `closed` (a number of publications is under way, each until all
+subscribers have it) and `paced` (a publication is due at fixed times, and latency counts from then). `wamp.py` leads
+it. It reads WAMP itself and does not use Halley's client, for speed: a hundred sessions share a core, so events are
+recognized by their first bytes and nothing of them is parsed, except for the publisher's number where it is needed.
 """
 
 from __future__ import annotations
 
-import asyncio
-import gc
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from app.bench.load import BenchFailed
-from app.bench.load_process import be_load_process
-from app.bench.orders import Orders, obey
+from bench.websocket_load import TEXT, FanOutLoad, WebSocketLink, frame
+
+from app.bench.processes import Orders, run_worker
 from app.bench.tally import percentiles
-from app.bench.wamp_link import TOPIC, WampLink, joined, number_of
+
+REALM, TOPIC = "realm1", "com.halley.bench"
 
 _NS, _US = 1_000_000_000, 1_000
+_HELLO, _WELCOME, _SUBSCRIBE, _SUBSCRIBED = 1, 2, 32, 33
+_DETAILS: dict[str, Any] = {"roles": {"publisher": {}, "subscriber": {}}}
 
 
-class WampLoad:
+class WampLink(WebSocketLink):
+    """A WAMP session; create it with `joined`.
+
+    `events` is the number of events received; `heard` is called after each read with the number of events in it.
+    """
+
+    subprotocol = "wamp.2.json"
+    counted_head, counted_begin = TEXT, b"[36,"
+
+    def __init__(self, host: str, path: str) -> None:
+        super().__init__(host, path)
+        self.events = 0
+        self.heard: Callable[[int], object] = lambda _: None
+        self._last = b""
+
+    @property
+    def last(self) -> int:
+        """The publisher's number of the last event received; 0 before the first."""
+        return number_of(self._last, 0, len(self._last)) if self._last else 0
+
+    def counted(self, frames: int, octets: int, data: bytes, start: int, end: int) -> None:
+        """Count received events, and report them to `heard`."""
+        self.events += frames
+        self._last = data[start:end]
+        self.heard(frames)
+
+    def takes(self, head: int, payload: bytes) -> bool:
+        """Accept the replies to our requests; any other message from the router ends the measurement."""
+        if head != TEXT:
+            return False
+        if json.loads(payload)[0] in (_WELCOME, _SUBSCRIBED):
+            self.answered()
+        else:
+            self.lost(f"unexpected message from the router: {payload[:200].decode()}")
+        return True
+
+    async def join(self) -> None:
+        """Join the realm. Raises `BenchFailed`."""
+        await self.ask(_message(_HELLO, REALM, _DETAILS))
+
+    async def subscribe(self) -> None:
+        """Subscribe to the topic, and wait for the reply. Raises `BenchFailed`."""
+        await self.ask(_message(_SUBSCRIBE, 1, {}, TOPIC))
+
+    def say(self, message: bytes) -> None:
+        """Send a message."""
+        self.transport.write(frame(message))
+
+
+def number_of(data: bytes, start: int, end: int) -> int:
+    """Return the first argument of the event in `data[start:end]`; the string after it must not have a bracket."""
+    begins = data.rfind(b"[", start, end) + 1
+    return int(data[begins : data.index(b",", begins, end)])
+
+
+async def joined(url: str) -> WampLink:
+    """Connect to a router and join the realm. Raises `BenchFailed`."""
+    link = await WampLink.open(url)
+    try:
+        await link.join()
+    except BaseException:
+        link.leave()
+        raise
+    return link
+
+
+def _message(*parts: Any) -> bytes:
+    return frame(json.dumps(parts).encode())
+
+
+class WampLoad(FanOutLoad):
     """The publisher and the subscribers. Publications are numbered from 1, over all phases."""
 
     def __init__(self, url: str, subscribers: int, payload_chars: int, grace_s: float) -> None:
+        super().__init__(grace_s)
         self._url = url
         self._count = subscribers
         self._pad = "x" * payload_chars
-        self._grace_s = grace_s
         self._subscribers: list[WampLink] = []
         self._publisher: WampLink | None = None
-        self._published = self._arrived = self._begun = 0
-        self._ruined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._published = self._begun = 0
         self._whole: Callable[[], object] = lambda: None
         self._sent_ns: dict[int, int] = {}
         self._took_us: Counter[int] = Counter()
-        self._repeated = 0
 
     async def open(self) -> dict[str, Any]:
         """Connect the publisher and all subscribers, and subscribe."""
@@ -48,12 +117,10 @@ class WampLoad:
             link = await joined(self._url)
             self._subscribers.append(link)
             await link.subscribe()
-            link.heard, link.lost = self._heard, self._ruin
+            link.heard, link.lost = self._heard, self.ruin
         self._publisher = await joined(self._url)
-        self._publisher.lost = self._ruin
-        gc.collect()
-        gc.freeze()
-        gc.disable()  # no cycles are created here, and pauses of the collector would look like the router's
+        self._publisher.lost = self.ruin
+        self.begin()
         return {}
 
     async def closed(self, under_way: int, seconds: float) -> dict[str, Any]:
@@ -65,7 +132,7 @@ class WampLoad:
 
         def whole() -> None:
             now_ns = time.monotonic_ns()
-            done = self._begun + self._arrived // self._count
+            done = self._begun + self.arrived // self._count
             for number in [each for each in self._sent_ns if each <= done]:
                 self._took_us[(now_ns - self._sent_ns.pop(number)) // _US] += 1
             if now_ns < end_s * _NS:
@@ -97,18 +164,18 @@ class WampLoad:
 
         `whole` is called whenever another publication has arrived everywhere, and can publish more.
         """
-        self._sent_ns, self._took_us, self._arrived, self._begun = {}, Counter(), 0, self._published
+        self._sent_ns, self._took_us, self.arrived, self._begun = {}, Counter(), 0, self._published
         self._whole = whole
         before = [link.events for link in self._subscribers]
         busy_s, began_ns = time.process_time(), time.monotonic_ns()
         for each in due_s:
             due_ns = began_ns + int((each or 0) * _NS)
-            await self._unless_ruined((due_ns - time.monotonic_ns()) / _NS)
+            await self.wait((due_ns - time.monotonic_ns()) / _NS)
             self._publish(due_ns)
-        await self._unless_ruined((began_ns - time.monotonic_ns()) / _NS + seconds)
-        arrived, took_s = self._arrived, (time.monotonic_ns() - began_ns) / _NS
+        await self.wait((began_ns - time.monotonic_ns()) / _NS + seconds)
+        arrived, took_s = self.arrived, (time.monotonic_ns() - began_ns) / _NS
         busy_s = time.process_time() - busy_s
-        await self._settle()
+        await self.settle(lambda: (self._published - self._begun) * self._count)  # a timer may end a moment too early
         published = self._published - self._begun
         heard = [link.events - events for link, events in zip(self._subscribers, before, strict=True)]
         return {
@@ -123,23 +190,6 @@ class WampLoad:
             "load_cpu_share": busy_s / took_s,
         }
 
-    async def _settle(self) -> None:
-        """Wait for events that are under way, as long as any arrive."""
-        seen, seen_s = -1, time.monotonic()
-        while self._arrived < (self._published - self._begun) * self._count:
-            if self._arrived != seen:
-                seen, seen_s = self._arrived, time.monotonic()
-            elif time.monotonic() - seen_s >= self._grace_s:
-                return
-            await self._unless_ruined(0.005)
-
-    async def _unless_ruined(self, seconds: float) -> None:
-        """Wait for some seconds. Raises `BenchFailed` if the router can no longer be used."""
-        if seconds > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await asyncio.shield(self._ruined)
-
     def _publish(self, due_ns: int) -> None:
         assert self._publisher is not None
         self._published += 1
@@ -149,20 +199,16 @@ class WampLoad:
         )
 
     def _heard(self, events: int) -> None:
-        before = self._arrived // self._count
-        self._arrived += events
-        if self._arrived // self._count > before:
+        before = self.arrived // self._count
+        self.arrived += events
+        if self.arrived // self._count > before:
             self._whole()
 
-    def _ruin(self, why: str) -> None:
-        if not self._ruined.done():
-            self._ruined.set_exception(BenchFailed(why))
 
-
-def _begin(**asked: Any) -> Orders:
+def _begin(_: Callable[..., None], **asked: Any) -> Orders:
     load = WampLoad(**asked)
     return {"open": load.open, "closed": load.closed, "paced": load.paced}
 
 
 if __name__ == "__main__":
-    be_load_process(lambda: obey(_begin))
+    run_worker(_begin)

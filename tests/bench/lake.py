@@ -1,7 +1,7 @@
 """Measures how fast Spark reads a log, ingests it into a lake, compacts the lake, and queries it.
 
-`halley bench pipeline` runs this as a separate process, `python -m app.cli.bench_lake DATA_DIR LAKE MASTER ROUNDS`. It
-writes its figures to standard output, a JSON object a line.
+`pipeline.py` runs this as a separate process, `python -m bench.lake DATA_DIR LAKE MASTER ROUNDS`. It writes its figures
+to standard output, a JSON object a line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MEMORY = "1g"
 
 def found(name: str, **figures: object) -> None:
     """Print the figures of one measurement as a line of JSON."""
-    print(json.dumps({"name": name, **figures}), flush=True)  # noqa: T201 - to the process that reads it
+    print(json.dumps({"name": name, **figures}), flush=True)
 
 
 def main(data_dir: str, lake: Path, master: str, rounds: int) -> None:
@@ -66,7 +66,7 @@ def _query(spark: SparkSession, lake: Path, stage: str, rounds: int) -> None:
     (row,) = ask(spark, lake, "select min(time_us) a, max(time_us) b, min(channel) c from events").rows.collect()
     start_us = (row.a + row.b) // 2
     bounds = f"time_us >= {start_us} and time_us < {start_us + _HOUR_US}"
-    query = f"select count(*), max(time) from events where channel = '{row.c}' and {bounds}"  # noqa: S608 - our own names
+    query = f"select count(*), max(time) from events where channel = '{row.c}' and {bounds}"
     for number in range(rounds + 1):
         began = time.monotonic()
         answer = ask(spark, lake, query)

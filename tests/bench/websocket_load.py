@@ -1,4 +1,4 @@
-"""The load's side of one WebSocket: sends requests, and counts the messages that a measurement is about.
+"""The load's side of WebSockets: one sends requests, and counts the messages that a measurement is about.
 
 Written for speed, since very many of these share a core: frames are found by their headers, those to be counted are
 recognized by their first bytes, and their payload is not parsed.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import os
 import struct
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self, cast
 from urllib.parse import urlsplit
 
@@ -21,6 +24,7 @@ _PING, _PONG = 0x89, 0x8A
 _MASKED = 0x80
 _NO_MASK = b"\0\0\0\0"  # a client must mask its frames; this mask leaves the payload unchanged
 _ANSWER_S = 20.0
+_LOOKED_EVERY_S = 0.005
 
 
 def frame(payload: bytes, head: int = TEXT) -> bytes:
@@ -170,3 +174,43 @@ class WebSocketLink(asyncio.Protocol):
         """Close the connection immediately, without a closing handshake."""
         self._is_left = True
         self.transport.abort()
+
+
+class FanOutLoad:
+    """What the workers of both protocols have in common: subscribers that count, and waits that end if one is lost.
+
+    `grace_s` is how long missing events are waited for while none arrives. `arrived` counts all that have.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self.arrived = 0
+        self._grace_s = grace_s
+        self._ruined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def begin(self) -> None:
+        """Prepare for the load, once all connections are open."""
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # no cycles are created here, and pauses of the collector would look like the server's
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for some seconds. Raises `BenchFailed` if the server can no longer be used."""
+        if seconds > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await asyncio.shield(self._ruined)
+
+    async def settle(self, expected: Callable[[], int]) -> None:
+        """Wait until all expected events have arrived, as long as any arrive. Raises `BenchFailed` as `wait` does."""
+        seen, seen_s = -1, time.monotonic()
+        while self.arrived < expected():
+            if self.arrived != seen:
+                seen, seen_s = self.arrived, time.monotonic()
+            elif time.monotonic() - seen_s >= self._grace_s:
+                return
+            await self.wait(_LOOKED_EVERY_S)
+
+    def ruin(self, why: str) -> None:
+        """Fail all waits, since the server can no longer be used; an open connection calls this when it is `lost`."""
+        if not self._ruined.done():
+            self._ruined.set_exception(BenchFailed(why))

@@ -1,18 +1,23 @@
-"""Makes a log of COUNT events for `halley bench history` and `halley bench pipeline` to read.
+"""Logs of many events, which measurements read: `python -m bench.logs FOLDER COUNT CHANNELS HOURS LEGIBLE` makes one.
 
-The bench runs this as a separate process, because it must not import the history's writer: `python -m
-app.cli.bench_stock FOLDER COUNT CHANNELS [HOURS LEGIBLE]`. It writes the number of events so far to standard output.
-The events' times are spread over the last HOURS; without HOURS, they are the present. LEGIBLE of the events are for all
-readers, the others for an audience that no reader belongs to; without LEGIBLE, all are for all readers.
+That prints the number of events made so far. The events' times are spread over the last HOURS; 0 is the present.
+LEGIBLE of the events are for all readers, the others for an audience that no reader belongs to.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
+from asyncio.subprocess import PIPE
 from dataclasses import replace
 from pathlib import Path
 
+from bench.rounds import side_command, side_environment
+
+from app.bench.load import BenchFailed
+from app.bench.measurement import Phase, Watch
+from app.bench.processes import end
 from app.bench.requests import channel_name
 from app.broker.events import Audience, Event
 from app.broker.publications import Publications
@@ -22,7 +27,7 @@ from app.protocols.bayeux.names import Bounds, to_topic
 from app.settings import Limits, Settings
 
 _WAITING_BYTES = 8_388_608
-_TOLD_EVERY = 20_000
+_PRINTED_EVERY = 20_000
 _OTHERS = Audience(eligible_roles=("nobody-here",))
 _PAYLOAD = b'{"mark":"%012d","pad":"xxxxxxxxxxxxxxxxxxxx"}'
 
@@ -48,8 +53,8 @@ def fill(folder: Path, count: int, channels: int, hours: float = 0.0, legible: i
             event.time_us = time.time_ns() // 1_000 - int((count - number) * step_us)
             event.publication = publications.next()
             history.append(event)
-            if number % _TOLD_EVERY == 0:
-                print(number, flush=True)  # noqa: T201 - to the process that reads it
+            if number % _PRINTED_EVERY == 0:
+                print(number, flush=True)
             while history.waiting_bytes > _WAITING_BYTES:
                 time.sleep(0.001)
         if not history.written(60) or history.head != count:
@@ -58,7 +63,24 @@ def fill(folder: Path, count: int, channels: int, hours: float = 0.0, legible: i
         history.close()
 
 
+async def fill_apart(
+    folder: Path, count: int, channels: int, watch: Watch, *, hours: float = 0.0, legible: int | None = None
+) -> None:
+    """Do what `fill` does in a separate process, so that this one stays small and idle. Raises `BenchFailed`."""
+    arguments = map(str, (folder, count, channels, hours, count if legible is None else legible))
+    process = await asyncio.create_subprocess_exec(
+        *side_command("logs"), *arguments, stdout=PIPE, env=side_environment(), start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            watch(Phase(f"storing {count:,}", int(line), count, "events"))
+        if await process.wait():
+            raise BenchFailed(f"a log of {count:,} events could not be made")
+    finally:
+        await end(process)
+
+
 if __name__ == "__main__":
-    _, path, count, channels, *more = sys.argv
-    hours, legible = more or ("0", count)
+    _, path, count, channels, hours, legible = sys.argv
     fill(Path(path), int(count), int(channels), float(hours), int(legible))
