@@ -19,15 +19,12 @@ _AFTER_S = 60.0
 
 @dataclass(slots=True)
 class Report:
-    """The sums of what all workers counted in a round; `busy_shares` are their CPU times as shares of a core."""
+    """What all workers have found in a round: sums of their `COUNTS` and of `lost` events, errors and latencies.
 
-    published: int = 0
-    deliveries: int = 0
-    lost: int = 0
-    repeated: int = 0
-    polls: int = 0
-    acknowledged: int = 0
-    unsent: int = 0
+    `seconds` is the time until the last event; `busy_shares` are the workers' CPU times as shares of a core.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     errors: Counter[str] = field(default_factory=Counter)
     latencies_us: Counter[int] = field(default_factory=Counter)
@@ -68,14 +65,13 @@ class Coordinator:
         ended = await self._all("round", seconds + _AFTER_S, seconds=seconds)
         published = sum(each["published"] for each in ended)
         began_ns = min(each["began_ns"] for each in ended)
-        report = Report(published=published, busy_shares=[each["busy_share"] for each in ended])
+        report = Report(busy_shares=[each["busy_share"] for each in ended])
         report.seconds = max(each["seconds"] for each in ended)
-        for counted in await self._all("settle", _AFTER_S, published=published):
-            for name in ("deliveries", "lost", "repeated", "polls", "acknowledged", "unsent"):
-                setattr(report, name, getattr(report, name) + counted[name])
-            report.errors.update(counted["errors"])
-            report.latencies_us.update(dict(zip(*counted["latencies_us"], strict=True)))
-            report.seconds = max(report.seconds, (counted["last_ns"] - began_ns) / 1e9)
+        for found in await self._all("settle", _AFTER_S, published=published):
+            report.counts.update(found["counts"])
+            report.errors.update(found["errors"])
+            report.latencies_us.update(dict(zip(*found["latencies_us"], strict=True)))
+            report.seconds = max(report.seconds, (found["last_ns"] - began_ns) / 1e9)
         return report
 
     def _begin(self) -> None:

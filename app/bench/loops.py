@@ -59,11 +59,6 @@ class LoadLoop(ABC):
             publisher.freed = self._freed
 
     @property
-    def is_done(self) -> bool:
-        """Whether the server has replied to every publish."""
-        return not any(publisher.is_busy for publisher in self._publishers)
-
-    @property
     def unanswered(self) -> int:
         """The number of publishers that still wait for a reply."""
         return sum(publisher.is_busy for publisher in self._publishers)

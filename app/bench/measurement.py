@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from app.bench.coordinator import Coordinator, Report, coordinated
 from app.bench.load import BenchFailed, Load
 from app.bench.result import Result, limit, slope_per_minute
-from app.bench.tally import percentiles
+from app.bench.tally import COUNTS, percentiles
 from app.bench.target import Target, Usage
 
 Found = TypeVar("Found")
@@ -93,17 +93,18 @@ async def _measure(load: Load, target: Target, watch: Watch) -> Result:
             await asyncio.wait({sampling})
     result = _result(load, target, report, begun, ended)
     result.connects_per_s = connects_per_s
-    grown = _difference(before.rss_bytes, opened_usage.rss_bytes)
-    result.memory_kb = None if grown is None else grown / _KB / max(opened, 1)
-    result.rss_mb = [_point(0.0, opened_usage), *samples, _point(report.seconds, ended)] if grown is not None else []
+    if before.rss_bytes is not None and opened_usage.rss_bytes is not None:
+        result.memory_kb = (opened_usage.rss_bytes - before.rss_bytes) / _KB / max(opened, 1)
+        result.rss_mb = [_point(0.0, opened_usage), *samples, _point(report.seconds, ended)]
     result.rss_slope_kb_per_minute = slope_per_minute([(at, mb * _MB / _KB) for at, mb in result.rss_mb])
     result.sessions = opened + rehearsed
     return result
 
 
 def _result(load: Load, target: Target, report: Report, begun: Usage, ended: Usage) -> Result:
-    cpu_s, waited_s = _difference(begun.cpu_s, ended.cpu_s), _difference(begun.waited_s, ended.waited_s)
-    units = report.acknowledged if load.verb == "publish" else report.deliveries
+    cpu_s, _, waited_s = ended.since(begun)
+    counts: dict[str, Any] = {name: report.counts[name] for name in (*COUNTS, "lost")}
+    units = counts["acknowledged"] if load.verb == "publish" else counts["deliveries"]
     cpu_share = None if cpu_s is None else cpu_s / report.seconds
     return Result(
         load=load,
@@ -112,16 +113,10 @@ def _result(load: Load, target: Target, report: Report, begun: Usage, ended: Usa
         seconds=report.seconds,
         sessions=0,
         connects_per_s=0.0,
-        published=report.published,
-        acknowledged=report.acknowledged,
-        deliveries=report.deliveries,
-        lost=report.lost,
-        repeated=report.repeated,
-        unsent=report.unsent,
-        polls=report.polls,
+        **counts,
         errors=dict(report.errors),
-        publishes_per_s=report.acknowledged / report.seconds,
-        deliveries_per_s=report.deliveries / report.seconds,
+        publishes_per_s=counts["acknowledged"] / report.seconds,
+        deliveries_per_s=counts["deliveries"] / report.seconds,
         latency_ms=percentiles(report.latencies_us),
         server_cpu_us=cpu_s * 1e6 / units if cpu_s is not None and units else None,
         server_cpu_share=cpu_share,
@@ -160,7 +155,3 @@ def _clock(name: str, seconds: float, workers: Coordinator, watch: Watch) -> Ite
 
 def _point(at_s: float, usage: Usage) -> tuple[float, float]:
     return round(at_s, 1), round((usage.rss_bytes or 0) / _MB, 3)
-
-
-def _difference(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else after - before

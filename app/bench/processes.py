@@ -177,10 +177,10 @@ def pin(process: Process, *cores: int) -> None:
         os.sched_setaffinity(process.pid, cores)
 
 
-def last_line(said: BinaryIO) -> str:
+def last_line(output: BinaryIO) -> str:
     """Return the last line of a process' output, which usually explains why it ended; "" if there is no output."""
-    said.seek(0)
-    lines = said.read()[-_LAST_BYTES:].decode(errors="replace").strip().splitlines()
+    output.seek(0)
+    lines = output.read()[-_LAST_BYTES:].decode(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else ""
 
 

@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from app.bench.connection import Connection
@@ -253,6 +254,9 @@ _IP_BIND_ADDRESS_NO_PORT = 24  # on Linux; the socket module does not define it
 _WAVE_S = 30.0
 
 
+Each = TypeVar("Each", Receiver, Publisher)
+
+
 class Sessions:
     """All sessions of a worker with the server at `url`; each sends the `token`, if there is one.
 
@@ -274,19 +278,23 @@ class Sessions:
         `opened` is called with the number of open sessions after each wave. Returns the number of sessions opened now,
         and the seconds that connections and handshakes took. Raises `BenchFailed`.
         """
-        before, took_s = self._count(), 0.0
-        while (wanted := min(receivers - len(self.receivers), _WAVE)) > 0:
-            wave = [self._receiver(len(self.receivers) + index) for index in range(wanted)]
-            took_s += await self._open_wave(wave)
-            self.receivers += wave
-            opened(self._count())
+        before = self._count()
+        took_s = await self._open(self.receivers, receivers, self._receiver, opened)
         if receivers == self._share.receivers:
-            while (wanted := min(self._share.publishers - len(self.publishers), _WAVE)) > 0:
-                publishers = [self._publisher() for _ in range(wanted)]
-                took_s += await self._open_wave(publishers)
-                self.publishers += publishers
-                opened(self._count())
+            took_s += await self._open(self.publishers, self._share.publishers, self._publisher, opened)
         return self._count() - before, took_s
+
+    async def _open(
+        self, sessions: list[Each], count: int, make: Callable[[int], Each], opened: Callable[[int], None]
+    ) -> float:
+        """Open sessions of one kind until there are `count`, in waves; return the seconds as `open` does."""
+        took_s = 0.0
+        while (wanted := min(count - len(sessions), _WAVE)) > 0:
+            wave = [make(len(sessions) + index) for index in range(wanted)]
+            took_s += await self._open_wave(wave)
+            sessions += wave
+            opened(self._count())
+        return took_s
 
     def _count(self) -> int:
         return len(self.receivers) + len(self.publishers)
@@ -295,7 +303,7 @@ class Sessions:
         group = 0 if self._share.load.is_shared else self._share.first_group + index
         return Receiver(self._requests, self._tally, group, self._share.channels_of(index))
 
-    def _publisher(self) -> Publisher:
+    def _publisher(self, _: int) -> Publisher:
         load = self._share.load
         is_timed = load.verb == "publish"
         return Publisher(self._requests, self._tally, data_bytes=load.data_bytes, batch=load.batch, is_timed=is_timed)

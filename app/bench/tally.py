@@ -11,6 +11,9 @@ from app.bench.requests import ROUND
 SAMPLES = 50_000_000
 """The maximum number of latencies that a worker keeps (200 MB); later events are counted, but not timed."""
 
+COUNTS = ("published", "acknowledged", "deliveries", "repeated", "unsent", "polls")
+"""What a `Tally` counts, besides errors and times."""
+
 _NEVER = 1 << 62
 _LONGEST_US = (1 << 32) - 1
 
@@ -32,7 +35,7 @@ class Tally:
     def begin(self, number: int) -> None:
         """Reset all counts for round `number`."""
         self.floor = number * ROUND
-        self.deliveries = self.repeated = self.polls = self.published = self.acknowledged = self.unsent = 0
+        self.deliveries = self.repeated = self.polls = self.published = self.acknowledged = self.unsent = 0  # `COUNTS`
         self.errors: Counter[str] = Counter()
         self.goal = _NEVER
         self.last_ns = 0

@@ -14,9 +14,10 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -111,31 +112,25 @@ async def usage_told_by(metrics_url: str) -> Usage:
 _START_S = 20.0
 
 
+@dataclass
 class Target:
-    """A server at `url`. `cores` are those that the load should use (empty: any); sessions authenticate by `token`."""
+    """A server at `url`. `cores` are those that the load should use (empty: any); sessions authenticate by `token`.
 
-    def __init__(
-        self,
-        url: str,
-        name: str,
-        *,
-        token: str | None = None,
-        pid: int | None = None,
-        metrics_url: str | None = None,
-        cores: Sequence[int] = (),
-    ) -> None:
-        self.url = url
-        self.token = token
-        self.name = name
-        self.cores = cores
-        self._pid = pid
-        self._metrics_url = metrics_url
+    Its usage is read by `pid` or from `metrics_url`; without these it is unknown.
+    """
+
+    url: str
+    name: str
+    token: str | None = None
+    pid: int | None = None
+    metrics_url: str | None = None
+    cores: Sequence[int] = ()
 
     async def usage(self) -> Usage:
         """Return its CPU time so far and its memory. Raises `BenchFailed` if its metrics cannot be read."""
-        if self._pid is not None:
-            return usage_of(self._pid)
-        return UNKNOWN if self._metrics_url is None else await usage_told_by(self._metrics_url)
+        if self.pid is not None:
+            return usage_of(self.pid)
+        return UNKNOWN if self.metrics_url is None else await usage_told_by(self.metrics_url)
 
     async def died(self) -> str:
         """Wait until the server ends unexpectedly; return a sentence on how it ended."""
@@ -143,18 +138,17 @@ class Target:
         raise AssertionError
 
 
+@dataclass(kw_only=True)
 class _Started(Target):
-    def __init__(self, process: asyncio.subprocess.Process, said: BinaryIO, url: str, **options: Any) -> None:
-        super().__init__(url, pid=process.pid, **options)
-        self._process = process
-        self._said = said
+    process: asyncio.subprocess.Process
+    errors: BinaryIO
 
     async def died(self) -> str:
-        code = await self._process.wait()
+        code = await self.process.wait()
         if code < 0:
             return f"the server ended unexpectedly ({signal.Signals(-code).name})"
-        said = last_line(self._said)
-        return f"the server ended unexpectedly (exit code {code})" + (f": {said}" if said else "")
+        why = last_line(self.errors)
+        return f"the server ended unexpectedly (exit code {code})" + (f": {why}" if why else "")
 
 
 def attached(url: str, *, token: str | None = None, pid: int | None = None, metrics_url: str | None = None) -> Target:
@@ -194,13 +188,13 @@ async def started(
     raise_file_limit()
     port = _free_port()
     prepare(port)
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         try:
             process = await asyncio.create_subprocess_exec(
                 *(word.replace("{port}", str(port)) for word in command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                stderr=said,
+                stderr=errors,
                 env=module_environment()
                 | {"HALLEY_LOG_LEVEL": "warning", **environment},  # without a line for each session
                 start_new_session=True,
@@ -211,7 +205,15 @@ async def started(
             cores = _cores() if is_pinned else []
             if cores:
                 pin(process, cores[0])
-            target = _Started(process, said, f"http://127.0.0.1:{port}{path}", name=name, token=token, cores=cores[1:])
+            target = _Started(
+                f"http://127.0.0.1:{port}{path}",
+                name,
+                token,
+                process.pid,
+                cores=cores[1:],
+                process=process,
+                errors=errors,
+            )
             await _listening(target, port)
             yield target
         finally:

@@ -18,7 +18,7 @@ from app.bench.load import BenchFailed, Load, Share
 from app.bench.loops import ClosedLoop, Groups, LoadLoop, OpenLoop
 from app.bench.processes import Orders, run_worker
 from app.bench.sessions import Sessions
-from app.bench.tally import Tally
+from app.bench.tally import COUNTS, Tally
 
 _REPORTED_EVERY_S = 0.2
 _RENEWED_EVERY_S = 4.0  # servers end a session that has not connected for 10 s
@@ -86,7 +86,7 @@ class Worker:
             busy_s, took_s = time.process_time() - before_s, (time.monotonic_ns() - began_ns) / _NS
             if loop is not None:
                 loop.stop()
-                await self._until(lambda: loop.is_done)
+                await self._until(lambda: not loop.unanswered)
                 if loop.unanswered:
                     tally.errors["publish unanswered"] += loop.unanswered
             return {
@@ -107,12 +107,7 @@ class Worker:
         latencies = Counter(tally.latencies_us)
         self._ruined = None
         return {
-            "deliveries": tally.deliveries,
-            "lost": lost,
-            "repeated": tally.repeated,
-            "polls": tally.polls,
-            "acknowledged": tally.acknowledged,
-            "unsent": tally.unsent,
+            "counts": {"lost": lost, **{name: getattr(tally, name) for name in COUNTS}},
             "errors": dict(tally.errors),
             "last_ns": tally.last_ns,
             "latencies_us": [list(latencies.keys()), list(latencies.values())],
