@@ -36,7 +36,7 @@ class Worker:
         self._tally.lost_all = self._lost_all
         self._sessions = Sessions(share, url, token, self._tally)
         self._loop: LoadLoop | None = None
-        self._ruined: asyncio.Future[None] | None = None
+        self._failure: asyncio.Future[None] | None = None
         self._fan = (share.receivers if share.load.is_shared else 1) if share.receivers else 0
 
     async def open(self, receivers: int) -> dict[str, Any]:
@@ -76,13 +76,13 @@ class Worker:
     async def round(self, seconds: float) -> dict[str, Any]:
         """Run the load for some seconds, and report how many events were published."""
         tally, loop = self._tally, self._loop
-        self._ruined = asyncio.get_running_loop().create_future()
+        self._failure = asyncio.get_running_loop().create_future()
         before_s, began_ns = time.process_time(), time.monotonic_ns()
         beats = asyncio.create_task(self._beat())
         try:
             if loop is not None:
                 loop.begin()
-            await self._unless_ruined(seconds)
+            await self._wait(seconds)
             busy_s, took_s = time.process_time() - before_s, (time.monotonic_ns() - began_ns) / _NS
             if loop is not None:
                 loop.stop()
@@ -105,7 +105,7 @@ class Worker:
         await self._until(lambda: tally.deliveries >= sum(expected))
         lost = sum(receiver.settle(count) for receiver, count in zip(self._sessions.receivers, expected, strict=True))
         latencies = Counter(tally.latencies_us)
-        self._ruined = None
+        self._failure = None
         return {
             "counts": {"lost": lost, **{name: getattr(tally, name) for name in COUNTS}},
             "errors": dict(tally.errors),
@@ -157,17 +157,17 @@ class Worker:
         """Wait for a condition, for at most `grace_s` and as long as there are connections."""
         end_ns = time.monotonic_ns() + int(self._share.load.grace_s * _NS)
         while not condition() and time.monotonic_ns() < end_ns:
-            await self._unless_ruined(0.01)
+            await self._wait(0.01)
 
-    async def _unless_ruined(self, seconds: float) -> None:
-        assert self._ruined is not None
+    async def _wait(self, seconds: float) -> None:
+        assert self._failure is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await asyncio.shield(self._ruined)
+                await asyncio.shield(self._failure)
 
     def _lost_all(self) -> None:
-        if self._ruined is not None and not self._ruined.done():
-            self._ruined.set_exception(BenchFailed("the server has closed every connection"))
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_exception(BenchFailed("the server has closed every connection"))
 
 
 def _begin(report: Callable[..., None], share: dict[str, Any], url: str, token: str | None) -> Orders:

@@ -55,17 +55,17 @@ class Figures:
         for name, value in figures.items():
             known.setdefault(name, []).append(value)
 
-    def load_was_the_limit(self, name: str, told: dict[str, Any], used: Usage) -> bool:
+    def load_was_the_limit(self, name: str, counts: dict[str, Any], used: Usage) -> bool:
         """Whether the load generator was the limit of a phase; if so, add a warning."""
-        cpu_share = None if used.cpu_s is None else used.cpu_s / told["seconds"]
-        if limit([told["load_cpu_share"]], cpu_share, is_closed=False) != "load":
+        cpu_share = None if used.cpu_s is None else used.cpu_s / counts["seconds"]
+        if limit([counts["load_cpu_share"]], cpu_share, is_closed=False) != "load":
             return False
         self.warnings.append(f"{name}: the load generator was the limit")
         return True
 
-    def warn_if_core_was_shared(self, name: str, told: dict[str, Any], used: Usage) -> None:
+    def warn_if_core_was_shared(self, name: str, counts: dict[str, Any], used: Usage) -> None:
         """Add a warning if the server had to share its core."""
-        share = (used.waited_s or 0) / told["seconds"]
+        share = (used.waited_s or 0) / counts["seconds"]
         if share >= MUCH:
             self.warnings.append(f"{name}: something else used the server's core {share:.0%} of the time")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.figures import MUCH, Figures, cell, columns, rounds_of
 from bench.logs import fill_apart
-from bench.reads import CHANNELS, RARE_EVENTS, WIDE_CHANNELS, Stock, asker, off_the_servers_core, read, read_wide
+from bench.reads import CHANNELS, RARE_EVENTS, WIDE_CHANNELS, Stock, off_the_servers_core, probing, read, read_wide
 from bench.rounds import disk, is_in_memory
 
 from app.bench.load import Load
@@ -81,8 +81,8 @@ async def measure_history(plan: HistoryPlan, watch: Watch = lambda _: None) -> H
                 for switch in found.order if number % 2 else reversed(found.order):
                     data_dir = folder / f"{load_name}-{number}" if switch == "on" else None
                     async with _serving(plan, data_dir) as target:
-                        told = noted(watch, f"{number}/{plan.rounds} {load_name}, {switch}")
-                        found.take(load_name, switch, await _loaded(load, target, told))
+                        on_phase = noted(watch, f"{number}/{plan.rounds} {load_name}, {switch}")
+                        found.take(load_name, switch, await _loaded(load, target, on_phase))
         for count in plan.stored:
             stock = folder / f"stock-{count}"
             await fill_apart(stock, count, CHANNELS, watch)
@@ -102,11 +102,11 @@ async def _loaded(load: Load, target: Target, watch: Watch) -> tuple[Result, dic
     if not load.rate:
         return await measure(load, target, watch), {}
     with off_the_servers_core(target):
-        async with asker(target) as asking:
+        async with probing(target) as probe:
             measuring = asyncio.create_task(measure(load, target, watch))
             try:
-                polls = iter(lambda: b"" if measuring.done() else asking.poll(), b"")
-                times_us, _ = await asking.times_us(polls, every_s=_ASKED_EVERY_S)
+                polls = iter(lambda: b"" if measuring.done() else probe.poll(), b"")
+                times_us, _ = await probe.times_us(polls, every_s=_ASKED_EVERY_S)
             finally:
                 result = await measuring
     return result, {f"lag_{name}": value for name, value in percentiles(times_us).items()}

@@ -33,9 +33,9 @@ _INGEST = "lake-"
 class Jobs:
     """A running pipeline process; create it with `jobs`."""
 
-    def __init__(self, process: Process, said: BinaryIO) -> None:
+    def __init__(self, process: Process, errors: BinaryIO) -> None:
         self._process = process
-        self._said = said
+        self._errors = errors
 
     async def during(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Run `work` and return its result. Raises `BenchFailed` as soon as the jobs end."""
@@ -44,9 +44,9 @@ class Jobs:
         try:
             await asyncio.wait({working, death}, return_when=asyncio.FIRST_COMPLETED)
             if death.done():
-                said = last_line(self._said)
-                told = f"the pipeline ended unexpectedly (exit code {death.result()})"
-                raise BenchFailed(told + (f": {said}" if said else ""))
+                why = last_line(self._errors)
+                what = f"the pipeline ended unexpectedly (exit code {death.result()})"
+                raise BenchFailed(what + (f": {why}" if why else ""))
             return await working
         finally:
             working.cancel()
@@ -71,20 +71,20 @@ async def jobs(server: str, data_dir: Path, master: str, cores: Sequence[int], t
     They run on `cores`, or on all if it is empty; their temporary files are in `temporary`.
     """
     arguments = ["--data-dir", str(data_dir), "--lake", str(data_dir / "lake"), "--server", server, "--master", master]
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
             *module_command("app"),
             *("pipeline", "run", *arguments),
             stdin=DEVNULL,
             stdout=DEVNULL,
-            stderr=said,
+            stderr=errors,
             env=module_environment() | {"TMPDIR": str(temporary)},  # a killed process cannot remove its files
             start_new_session=True,
         )
         try:
             if cores:
                 pin(process, *cores)  # processes that it starts later inherit this
-            yield Jobs(process, said)
+            yield Jobs(process, errors)
         finally:
             await end(process)
 
@@ -109,16 +109,16 @@ async def first_rollup(server: str, watch: Watch) -> None:
     try:
         async with asyncio.timeout(_START_S), Client(server) as client:
             await client.subscribe(f"{_STATS}/bench/**")
-            hearing = asyncio.ensure_future(anext(client))
+            receiving = asyncio.ensure_future(anext(client))
             try:
                 began = time.monotonic()
-                while not hearing.done():
+                while not receiving.done():
                     await client.publish("/bench/first", 0)
                     watch(Phase("starting Spark", time.monotonic() - began, _START_S, "s"))
-                    await asyncio.wait({hearing}, timeout=1.0)
-                await hearing
+                    await asyncio.wait({receiving}, timeout=1.0)
+                await receiving
             finally:
-                hearing.cancel()
+                receiving.cancel()
     except (TimeoutError, ClientError) as error:
         raise BenchFailed(f"no rollup was received within {_START_S:g} s ({error})") from None
 
@@ -139,7 +139,7 @@ async def rollups(server: str, seconds: float, longest_s: float = LONGEST_S) -> 
             sent[f"{_STATS}{_PROBED}/{number}"] = time.monotonic()
             await client.publish(f"{_PROBED}/{number}", number)
 
-    async def hear(client: Client) -> None:
+    async def receive(client: Client) -> None:
         async for event in client:
             began = sent.pop(event.channel, None)
             if began is not None:
@@ -150,16 +150,16 @@ async def rollups(server: str, seconds: float, longest_s: float = LONGEST_S) -> 
     try:
         async with Client(server) as publisher, Client(server) as subscriber:
             await subscriber.subscribe(f"{_STATS}{_PROBED}/*")
-            hearing = asyncio.create_task(hear(subscriber))
+            receiving = asyncio.create_task(receive(subscriber))
             try:
                 await publish(publisher)
                 async with asyncio.timeout(longest_s):
-                    await hearing
+                    await receiving
             except TimeoutError:
                 pass  # the missing rollups are in the result
             finally:
-                hearing.cancel()
-                await asyncio.wait({hearing})
+                receiving.cancel()
+                await asyncio.wait({receiving})
     except ClientError as error:
         raise BenchFailed(f"rollups could not be measured: {error}") from None
     return Rollups(took_ms, count - len(took_ms), longest_s)

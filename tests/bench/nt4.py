@@ -60,8 +60,8 @@ async def measure_nt4(plan: Nt4Plan, watch: Watch = lambda _: None, *, servers: 
 
 
 async def _measure(plan: Nt4Plan, found: Nt4Figures, server: str, target: Target, watch: Watch) -> None:
-    asked = {name: getattr(plan, name) for name in ("subscribers", "periodic_s", "every_s", "grace_s")}
-    async with load_worker("nt4_load", target, **asked) as worker:
+    arguments = {name: getattr(plan, name) for name in ("subscribers", "periodic_s", "every_s", "grace_s")}
+    async with load_worker("nt4_load", target, **arguments) as worker:
         watch(Phase("opening", 0, plan.subscribers, "sessions"))
         await worker.ask("open")
         if plan.warm_up_s:
@@ -69,8 +69,8 @@ async def _measure(plan: Nt4Plan, found: Nt4Figures, server: str, target: Target
         for number, rate in enumerate(plan.rates):
             watch(Phase(f"{rate:,} values/s", number, len(plan.rates), "rates"))
             before = await target.usage()
-            told = await worker.ask("paced", rate=rate, seconds=plan.seconds)
-            found.take(rate, server, told, before, await target.usage(), plan.subscribers)
+            counts = await worker.ask("paced", rate=rate, seconds=plan.seconds)
+            found.take(rate, server, counts, before, await target.usage(), plan.subscribers)
 
 
 def _serving(plan: Nt4Plan, server: str, folder: Path) -> AbstractAsyncContextManager[Target]:
@@ -113,26 +113,27 @@ class Nt4Figures(Figures):
     order = OFF, ON, NTCORE
 
     def take(
-        self, rate: float, server: str, told: dict[str, Any], before: Usage, after: Usage, subscribers: int
+        self, rate: float, server: str, counts: dict[str, Any], before: Usage, after: Usage, subscribers: int
     ) -> None:
         """Add one phase: what the load process reported, and the server's usage before and after it."""
         name, used = f"{rate:g}/s at {server}", after.since(before)
-        if not told["deliveries"]:
+        if not counts["deliveries"]:
             self.wrong.append(f"{name}: nothing was delivered")
             return
-        figures = {each: told[each] for each in ("offered_per_s", "flushes_per_s", "load_cpu_share")} | told["lag_ms"]
-        figures["kept"] = told["deliveries"] / (told["published"] * subscribers)
+        figures = {each: counts[each] for each in ("offered_per_s", "flushes_per_s", "load_cpu_share")}
+        figures |= counts["lag_ms"]
+        figures["kept"] = counts["deliveries"] / (counts["published"] * subscribers)
         if used.rss_bytes is not None:
             figures["rss_mb"] = used.rss_bytes / _MB
         if used.cpu_s is not None:
-            figures["server_cpu_share"] = used.cpu_s / told["seconds"]
-            figures["us_per_delivery"] = used.cpu_s * _US / told["deliveries"]
+            figures["server_cpu_share"] = used.cpu_s / counts["seconds"]
+            figures["us_per_delivery"] = used.cpu_s * _US / counts["deliveries"]
         self.add(f"{rate:g}", server, figures)
-        if told["repeated"]:
-            self.wrong.append(f"{name}: {told['repeated']:,} repeated")
-        if not self.load_was_the_limit(name, told, used) and told["offered_per_s"] < (1 - MUCH) * rate:
-            self.warnings.append(f"{name}: the server accepted only {told['offered_per_s']:,.0f} values/s")
-        self.warn_if_core_was_shared(name, told, used)
+        if counts["repeated"]:
+            self.wrong.append(f"{name}: {counts['repeated']:,} repeated")
+        if not self.load_was_the_limit(name, counts, used) and counts["offered_per_s"] < (1 - MUCH) * rate:
+            self.warnings.append(f"{name}: the server accepted only {counts['offered_per_s']:,.0f} values/s")
+        self.warn_if_core_was_shared(name, counts, used)
 
 
 _LINES = (

@@ -40,8 +40,8 @@ def values(count: int, now_s: float) -> bytes:
 class Nt4Link(WebSocketLink):
     """A client that publishes or subscribes to the topic of the bench; create it with `open`.
 
-    When values arrive, a subscriber's `heard` is called with their number and the time in the last one. `values` counts
-    them all; `flushes` counts how often values arrived after a pause.
+    When values arrive, a subscriber's `on_values` is called with their number and the time in the last one. `values`
+    counts them all; `flushes` counts how often values arrived after a pause.
     """
 
     subprotocol = "v4.1.networktables.first.wpi.edu"
@@ -49,12 +49,12 @@ class Nt4Link(WebSocketLink):
     def __init__(self, host: str, path: str) -> None:
         super().__init__(host, path)
         self.values = self.flushes = 0
-        self.heard: Callable[[int, float], object] = lambda *_: None
+        self.on_values: Callable[[int, float], object] = lambda *_: None
         self._value_bytes = 0
         self._last_s = 0.0
 
     def counted(self, frames: int, octets: int, data: bytes, start: int, end: int) -> None:
-        """Count the values in received frames, and report them to `heard`."""
+        """Count the values in received frames, and report them to `on_values`."""
         now_s = time.monotonic()
         if now_s - self._last_s > _APART_S:
             self.flushes += 1
@@ -64,9 +64,9 @@ class Nt4Link(WebSocketLink):
             return
         count = octets // self._value_bytes
         self.values += count
-        self.heard(count, _DOUBLE.unpack_from(data, end - 8)[0])
+        self.on_values(count, _DOUBLE.unpack_from(data, end - 8)[0])
 
-    def takes(self, head: int, payload: bytes) -> bool:
+    def handle(self, head: int, payload: bytes) -> bool:
         """Handle an announce or, for a publisher, the reply with the server's time."""
         if head == TEXT:
             for message in json.loads(payload):
@@ -122,8 +122,8 @@ class Nt4Load(FanOutLoad):
             link = await Nt4Link.open(self._url)
             self._subscribers.append(link)
             await link.subscribe(self._periodic_s)
-            link.heard, link.lost = self._heard, self.ruin
-        self._publisher.lost = self.ruin
+            link.on_values, link.lost = self._received, self.fail
+        self._publisher.lost = self.fail
         self.begin()
         return {}
 
@@ -147,28 +147,28 @@ class Nt4Load(FanOutLoad):
         await self.settle(lambda: published * self._count)
         took_s = max(self._last_s - began_s, published_s)
         busy_s = time.process_time() - busy_s
-        heard = [link.values - count for link, (count, _) in zip(self._subscribers, before, strict=True)]
+        received = [link.values - count for link, (count, _) in zip(self._subscribers, before, strict=True)]
         flushes = sum(link.flushes - count for link, (_, count) in zip(self._subscribers, before, strict=True))
         return {
             "published": published,
             "offered_per_s": published / published_s,
-            "deliveries": sum(heard),
-            "repeated": sum(max(each - published, 0) for each in heard),
+            "deliveries": sum(received),
+            "repeated": sum(max(each - published, 0) for each in received),
             "seconds": took_s,
             "flushes_per_s": flushes / took_s / self._count,
             "lag_ms": percentiles(self._took_us),
             "load_cpu_share": busy_s / took_s,
         }
 
-    def _heard(self, count: int, sent_s: float) -> None:
+    def _received(self, count: int, sent_s: float) -> None:
         now_s = time.monotonic()
         self.arrived += count
         self._last_s = now_s
         self._took_us[int((now_s - sent_s) * _US)] += 1
 
 
-def _begin(_: Callable[..., None], **asked: Any) -> Orders:
-    load = Nt4Load(**asked)
+def _begin(_: Callable[..., None], **arguments: Any) -> Orders:
+    load = Nt4Load(**arguments)
     return {"open": load.open, "paced": load.paced}
 
 

@@ -89,13 +89,13 @@ async def measure_pipeline(plan: PipelinePlan, watch: Watch = lambda _: None) ->
 async def _measure_lake(plan: PipelinePlan, folder: Path, found: PipelineFigures, watch: Watch) -> None:
     """Measure how one Spark session reads, ingests, compacts and queries the stored log."""
     arguments = [str(folder / "stock"), str(folder / "lake"), plan.master, str(plan.rounds)]
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
             *side_command("lake"),
             *arguments,
             stdin=DEVNULL,
             stdout=PIPE,
-            stderr=said,
+            stderr=errors,
             env=side_environment() | {"TMPDIR": str(folder)},
             start_new_session=True,
         )
@@ -103,12 +103,12 @@ async def _measure_lake(plan: PipelinePlan, folder: Path, found: PipelineFigures
             assert process.stdout is not None
             done = 0
             async for line in process.stdout:
-                told = json.loads(line)
-                found.lake.setdefault(told.pop("name"), []).append(told)
+                measured = json.loads(line)
+                found.lake.setdefault(measured.pop("name"), []).append(measured)
                 done += 1
                 watch(Phase("Spark", done, 3 * plan.rounds + plan.stored / 500_000 + 2, "steps"))
             if await process.wait():
-                raise BenchFailed(f"Spark has failed: {last_line(said)}")
+                raise BenchFailed(f"Spark has failed: {last_line(errors)}")
         finally:
             await end(process)
 
@@ -118,10 +118,10 @@ async def _measure_rollups(plan: PipelinePlan, folder: Path, found: PipelineFigu
     data_dir = folder / "rollups"
     async with started(halley_command(data_dir=data_dir), is_pinned=False) as target:
         server = _url(target)
-        told = noted(watch, "rollups")
+        on_phase = noted(watch, "rollups")
         async with jobs(server, data_dir, plan.master, target.cores, folder) as running:
-            await running.during(first_rollup(server, told))
-            result, times = await running.during(_timed(plan, target, told))
+            await running.during(first_rollup(server, on_phase))
+            result, times = await running.during(_timed(plan, target, on_phase))
     found.take_load("rollups", result)
     found.take_rollups(times)
 
@@ -130,7 +130,7 @@ async def _timed(plan: PipelinePlan, target: Target, watch: Watch) -> tuple[Resu
     """Put a load on the server, and measure rollups once its warm-up is over."""
     is_measuring = asyncio.Event()
 
-    def told(phase: Phase) -> None:
+    def on_phase(phase: Phase) -> None:
         if phase.name == "measuring":
             is_measuring.set()
         watch(phase)
@@ -139,7 +139,7 @@ async def _timed(plan: PipelinePlan, target: Target, watch: Watch) -> tuple[Resu
         await is_measuring.wait()
         return await rollups(_url(target), plan.seconds)
 
-    return cast("tuple[Result, Rollups]", await together([measure(plan.load(), target, told), timed()]))
+    return cast("tuple[Result, Rollups]", await together([measure(plan.load(), target, on_phase), timed()]))
 
 
 async def _measure_replies(plan: PipelinePlan, folder: Path, found: PipelineFigures, watch: Watch) -> None:
@@ -148,14 +148,14 @@ async def _measure_replies(plan: PipelinePlan, folder: Path, found: PipelineFigu
         data_dir = folder / phase
         async with started(halley_command(data_dir=data_dir), is_pinned=plan.is_pinned) as target:
             found.is_pinned = bool(target.cores)
-            told = noted(watch, f"pipeline {phase}")
+            on_phase = noted(watch, f"pipeline {phase}")
             if phase == "off":
-                found.take_load(phase, await measure(plan.load(), target, told))
+                found.take_load(phase, await measure(plan.load(), target, on_phase))
                 continue
             server = _url(target)
             async with jobs(server, data_dir, plan.master, target.cores, folder) as running:
-                await running.during(first_rollup(server, told))
-                found.take_load(phase, await running.during(measure(plan.load(), target, told)))
+                await running.during(first_rollup(server, on_phase))
+                found.take_load(phase, await running.during(measure(plan.load(), target, on_phase)))
                 found.behind = await running.during(behind(server))
 
 
@@ -273,10 +273,10 @@ def pipeline_table(found: PipelineFigures) -> str:
     parts += [(_rollups_title(found), [*_rollups(found)]), (_replies_title(found), [*_replies(found)])]
     width = max(len(name) for _, lines in parts for name, _ in lines)
     text = [line for title, lines in parts for line in (title, *(f"  {name:<{width}}  {cell}" for name, cell in lines))]
-    return "\n".join([*text, *_said(found)])
+    return "\n".join([*text, *_warnings(found)])
 
 
-def _said(found: PipelineFigures) -> Iterator[str]:
+def _warnings(found: PipelineFigures) -> Iterator[str]:
     yield from found.warnings
     if found.is_in_memory:
         yield "The log and the lake were in memory, not on a disk: use --data-dir."

@@ -26,8 +26,8 @@ from app.bench.target import Target
 _ANSWER_S = 60.0
 
 
-class Asker(Session):
-    """A session that sends one request at a time; create it with `asker`."""
+class Probe(Session):
+    """A session that sends one request at a time; create it with `probing`."""
 
     def poll(self) -> bytes:
         """Return a poll to which the server replies immediately."""
@@ -69,21 +69,21 @@ class Asker(Session):
 
 
 @asynccontextmanager
-async def asker(target: Target) -> AsyncIterator[Asker]:
+async def probing(target: Target) -> AsyncIterator[Probe]:
     """Connect to a server and open a session; both end with the block. Raises `BenchFailed`."""
     parts = urlsplit(target.url)
     requests = Requests(parts.netloc, parts.path, token=target.token, browser_headers=False)
     loop, host = asyncio.get_running_loop(), parts.hostname or "127.0.0.1"
     try:
-        _, asking = await loop.create_connection(lambda: Asker(requests, Tally()), host, parts.port or 80)
+        _, probe = await loop.create_connection(lambda: Probe(requests, Tally()), host, parts.port or 80)
     except OSError as error:
         raise BenchFailed(f"cannot connect to {parts.netloc}: {error.strerror or error}") from None
     try:
-        await asking.handshake()
-        await asking.ask(asking.poll(), "a connect")
-        yield asking
+        await probe.handshake()
+        await probe.ask(probe.poll(), "a connect")
+        yield probe
     finally:
-        asking.leave()
+        probe.leave()
 
 
 @contextmanager
@@ -122,18 +122,18 @@ async def read(target: Target, count: int, watch: Watch) -> Stock:
     """Read the newest events of random channels from a log of `count` events. Raises `BenchFailed`."""
     chance = random.Random(count)
     with off_the_servers_core(target):
-        async with asker(target) as asking:
+        async with probing(target) as probe:
 
             def requests(reads: int) -> Iterator[bytes]:
                 for number in range(reads):
                     watch(Phase(f"reading {count:,}", number, reads, "reads"))
                     channel = channel_name(chance.randrange(CHANNELS))
-                    yield asking.get(f"/history{channel}?reverse=true&limit={_NEWEST}")
+                    yield probe.get(f"/history{channel}?reverse=true&limit={_NEWEST}")
 
             before = await target.usage()
-            first_us, _ = await asking.times_us(requests(1))
-            await asking.times_us(requests(_UNTIMED_READS))
-            times_us, body = await asking.times_us(requests(_READS))
+            first_us, _ = await probe.times_us(requests(1))
+            await probe.times_us(requests(_UNTIMED_READS))
+            times_us, body = await probe.times_us(requests(_READS))
             after = await target.usage()
     events = body.count(b'"position":')
     if events != min(_NEWEST, count // CHANNELS):
@@ -170,13 +170,13 @@ async def read_wide(target: Target, count: int, watch: Watch, *, is_rare: bool) 
             watch(Phase(f"paging {count:,}", number, reads, "reads"))
             place = chance.randrange(1, count + 1)
             bound = f"reverse=true&before_position={place}" if number % 2 else f"after_position={place}"
-            yield asking.get(f"/history{everywhere}?{bound}&limit={_PAGE}")
+            yield probe.get(f"/history{everywhere}?{bound}&limit={_PAGE}")
 
     with off_the_servers_core(target):
-        async with asker(target) as asking:
-            _, body = await asking.times_us(iter([asking.get(f"/history{everywhere}?limit={_PAGE}")]))
-            await asking.times_us(requests(_UNTIMED_PAGES))
-            times_us, _ = await asking.times_us(requests(_PAGES))
+        async with probing(target) as probe:
+            _, body = await probe.times_us(iter([probe.get(f"/history{everywhere}?limit={_PAGE}")]))
+            await probe.times_us(requests(_UNTIMED_PAGES))
+            times_us, _ = await probe.times_us(requests(_PAGES))
     events = body.count(b'"position":')
     if not 0 < events <= (min(RARE_EVENTS, _PAGE) if is_rare else _PAGE):
         raise BenchFailed(f"the first page of a log of {count:,} events returned {events}")

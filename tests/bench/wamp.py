@@ -72,8 +72,8 @@ async def measure_wamp(plan: WampPlan, watch: Watch = lambda _: None, *, servers
 
 
 async def _measure(plan: WampPlan, found: WampFigures, server: str, target: Target, watch: Watch) -> None:
-    asked = {name: getattr(plan, name) for name in ("subscribers", "payload_chars", "grace_s")}
-    async with load_worker("wamp_load", target, **asked) as worker:
+    arguments = {name: getattr(plan, name) for name in ("subscribers", "payload_chars", "grace_s")}
+    async with load_worker("wamp_load", target, **arguments) as worker:
         watch(Phase("opening", 0, plan.subscribers, "sessions"))
         await worker.ask("open")
         if plan.warm_up_s:
@@ -81,8 +81,8 @@ async def _measure(plan: WampPlan, found: WampFigures, server: str, target: Targ
         for number, (name, phase) in enumerate(plan.phases.items()):
             watch(Phase(name, number, len(plan.phases), "phases"))
             before = await target.usage()
-            told = await worker.ask(**phase)
-            found.take(name, server, told, before, await target.usage())
+            counts = await worker.ask(**phase)
+            found.take(name, server, counts, before, await target.usage())
 
 
 def _serving(plan: WampPlan, server: str, folder: Path) -> AbstractAsyncContextManager[Target]:
@@ -150,24 +150,24 @@ class WampFigures(Figures):
     verb = "wamp"
     order = ON, OFF, CROSSBAR
 
-    def take(self, phase: str, server: str, told: dict[str, Any], before: Usage, after: Usage) -> None:
+    def take(self, phase: str, server: str, counts: dict[str, Any], before: Usage, after: Usage) -> None:
         """Add one phase: what the load process reported, and the server's usage before and after it."""
         name, used = f"{phase} at {server}", after.since(before)
-        figures = {each: told[each] for each in ("deliveries_per_s", "load_cpu_share")} | told["latency_ms"]
+        figures = {each: counts[each] for each in ("deliveries_per_s", "load_cpu_share")} | counts["latency_ms"]
         if used.rss_bytes is not None:
             figures["rss_mb"] = used.rss_bytes / _MB
-        if used.cpu_s and told["deliveries"]:
-            figures["deliveries_per_cpu_s"] = told["deliveries"] / used.cpu_s
+        if used.cpu_s and counts["deliveries"]:
+            figures["deliveries_per_cpu_s"] = counts["deliveries"] / used.cpu_s
         self.add(phase, server, figures)
         for fault in ("lost", "repeated", "disordered"):
-            if told[fault]:
-                self.wrong.append(f"{name}: {told[fault]:,} {fault}")
-        if told["deliveries"]:
-            self.load_was_the_limit(name, told, used)
+            if counts[fault]:
+                self.wrong.append(f"{name}: {counts[fault]:,} {fault}")
+        if counts["deliveries"]:
+            self.load_was_the_limit(name, counts, used)
         else:
             self.wrong.append(f"{name}: nothing was delivered")
         if server != ON and phase != "paced":  # with a history, the server's own writer uses its core too
-            self.warn_if_core_was_shared(name, told, used)
+            self.warn_if_core_was_shared(name, counts, used)
 
 
 def wamp_table(found: WampFigures) -> str:

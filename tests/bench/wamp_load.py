@@ -29,7 +29,7 @@ _DETAILS: dict[str, Any] = {"roles": {"publisher": {}, "subscriber": {}}}
 class WampLink(WebSocketLink):
     """A WAMP session; create it with `joined`.
 
-    `events` is the number of events received; `heard` is called after each read with the number of events in it.
+    `events` is the number of events received; `on_events` is called after each read with the number of events in it.
     """
 
     subprotocol = "wamp.2.json"
@@ -38,7 +38,7 @@ class WampLink(WebSocketLink):
     def __init__(self, host: str, path: str) -> None:
         super().__init__(host, path)
         self.events = 0
-        self.heard: Callable[[int], object] = lambda _: None
+        self.on_events: Callable[[int], object] = lambda _: None
         self._last = b""
 
     @property
@@ -47,12 +47,12 @@ class WampLink(WebSocketLink):
         return number_of(self._last, 0, len(self._last)) if self._last else 0
 
     def counted(self, frames: int, octets: int, data: bytes, start: int, end: int) -> None:
-        """Count received events, and report them to `heard`."""
+        """Count received events, and report them to `on_events`."""
         self.events += frames
         self._last = data[start:end]
-        self.heard(frames)
+        self.on_events(frames)
 
-    def takes(self, head: int, payload: bytes) -> bool:
+    def handle(self, head: int, payload: bytes) -> bool:
         """Accept the replies to our requests; any other message from the router ends the measurement."""
         if head != TEXT:
             return False
@@ -70,7 +70,7 @@ class WampLink(WebSocketLink):
         """Subscribe to the topic, and wait for the reply. Raises `BenchFailed`."""
         await self.ask(_message(_SUBSCRIBE, 1, {}, TOPIC))
 
-    def say(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         """Send a message."""
         self.transport.write(frame(message))
 
@@ -107,7 +107,7 @@ class WampLoad(FanOutLoad):
         self._subscribers: list[WampLink] = []
         self._publisher: WampLink | None = None
         self._published = self._begun = 0
-        self._whole: Callable[[], object] = lambda: None
+        self._on_complete: Callable[[], object] = lambda: None
         self._sent_ns: dict[int, int] = {}
         self._took_us: Counter[int] = Counter()
 
@@ -117,9 +117,9 @@ class WampLoad(FanOutLoad):
             link = await joined(self._url)
             self._subscribers.append(link)
             await link.subscribe()
-            link.heard, link.lost = self._heard, self.ruin
+            link.on_events, link.lost = self._received, self.fail
         self._publisher = await joined(self._url)
-        self._publisher.lost = self.ruin
+        self._publisher.lost = self.fail
         self.begin()
         return {}
 
@@ -130,7 +130,7 @@ class WampLoad(FanOutLoad):
         """
         end_s = time.monotonic() + seconds
 
-        def whole() -> None:
+        def on_complete() -> None:
             now_ns = time.monotonic_ns()
             done = self._begun + self.arrived // self._count
             for number in [each for each in self._sent_ns if each <= done]:
@@ -139,7 +139,7 @@ class WampLoad(FanOutLoad):
                 while self._published - done < under_way:
                     self._publish(time.monotonic_ns())
 
-        return await self._phase(seconds, whole, [None] * under_way)
+        return await self._phase(seconds, on_complete, [None] * under_way)
 
     async def paced(self, rate: float, seconds: float) -> dict[str, Any]:
         """Publish at fixed times, and return the counts.
@@ -147,25 +147,27 @@ class WampLoad(FanOutLoad):
         Latencies are of single deliveries, and count from the time at which the publication was due.
         """
 
-        def heard(data: bytes, start: int, end: int) -> None:
+        def time_delivery(data: bytes, start: int, end: int) -> None:
             if sent_ns := self._sent_ns.get(number_of(data, start, end)):
                 self._took_us[(time.monotonic_ns() - sent_ns) // _US] += 1
 
         for link in self._subscribers:
-            link.each = heard
+            link.each = time_delivery
         try:
             return await self._phase(seconds, lambda: None, [each / rate for each in range(int(rate * seconds))])
         finally:
             for link in self._subscribers:
                 link.each = None
 
-    async def _phase(self, seconds: float, whole: Callable[[], None], due_s: list[float | None]) -> dict[str, Any]:
+    async def _phase(
+        self, seconds: float, on_complete: Callable[[], None], due_s: list[float | None]
+    ) -> dict[str, Any]:
         """Publish at the times `due_s` (seconds from the start; None: immediately), and return the counts.
 
-        `whole` is called whenever another publication has arrived everywhere, and can publish more.
+        `on_complete` is called whenever another publication has arrived everywhere, and can publish more.
         """
         self._sent_ns, self._took_us, self.arrived, self._begun = {}, Counter(), 0, self._published
-        self._whole = whole
+        self._on_complete = on_complete
         before = [link.events for link in self._subscribers]
         busy_s, began_ns = time.process_time(), time.monotonic_ns()
         for each in due_s:
@@ -177,14 +179,14 @@ class WampLoad(FanOutLoad):
         busy_s = time.process_time() - busy_s
         await self.settle(lambda: (self._published - self._begun) * self._count)  # a timer may end a moment too early
         published = self._published - self._begun
-        heard = [link.events - events for link, events in zip(self._subscribers, before, strict=True)]
+        received = [link.events - events for link, events in zip(self._subscribers, before, strict=True)]
         return {
             "published": published,
-            "deliveries": sum(heard),
+            "deliveries": sum(received),
             "deliveries_per_s": arrived / took_s,
             "seconds": took_s,
-            "lost": sum(max(published - each, 0) for each in heard),
-            "repeated": sum(max(each - published, 0) for each in heard),
+            "lost": sum(max(published - each, 0) for each in received),
+            "repeated": sum(max(each - published, 0) for each in received),
             "disordered": sum(link.last != self._published for link in self._subscribers),
             "latency_ms": percentiles(self._took_us),
             "load_cpu_share": busy_s / took_s,
@@ -194,19 +196,19 @@ class WampLoad(FanOutLoad):
         assert self._publisher is not None
         self._published += 1
         self._sent_ns[self._published] = due_ns
-        self._publisher.say(
+        self._publisher.send(
             b'[16,%d,{},"%s",[%d,"%s"]]' % (self._published, TOPIC.encode(), self._published, self._pad.encode())
         )
 
-    def _heard(self, events: int) -> None:
+    def _received(self, events: int) -> None:
         before = self.arrived // self._count
         self.arrived += events
         if self.arrived // self._count > before:
-            self._whole()
+            self._on_complete()
 
 
-def _begin(_: Callable[..., None], **asked: Any) -> Orders:
-    load = WampLoad(**asked)
+def _begin(_: Callable[..., None], **arguments: Any) -> Orders:
+    load = WampLoad(**arguments)
     return {"open": load.open, "closed": load.closed, "paced": load.paced}
 
 

@@ -39,7 +39,7 @@ class WebSocketLink(asyncio.Protocol):
     """A WebSocket that counts frames; create it with `open`. Each protocol has a subclass.
 
     Frames with the first byte `counted_head` whose payload begins with `counted_begin` are counted: `counted` is called
-    after each read that has any, and `each`, if it is set, for every single one. `takes` handles all other frames.
+    after each read that has any, and `each`, if it is set, for every single one. `handle` handles all other frames.
     `lost` is called with the reason when the server can no longer be used.
     """
 
@@ -82,7 +82,7 @@ class WebSocketLink(asyncio.Protocol):
         """Handle `frames` counted frames of together `octets` bytes; the payload of the last is `data[start:end]`."""
         raise NotImplementedError
 
-    def takes(self, head: int, payload: bytes) -> bool:
+    def handle(self, head: int, payload: bytes) -> bool:
         """Handle a frame that is not counted; return False if the protocol does not have such frames."""
         raise NotImplementedError
 
@@ -123,7 +123,7 @@ class WebSocketLink(asyncio.Protocol):
                 if each is not None:
                     each(data, start, after)
             else:
-                self._came(data[at], data[start:after])
+                self._uncounted(data[at], data[start:after])
             at = after
         self._rest = data[at:]
         if frames:
@@ -141,10 +141,10 @@ class WebSocketLink(asyncio.Protocol):
         self.answered()
         return end + 4
 
-    def _came(self, head: int, payload: bytes) -> None:
+    def _uncounted(self, head: int, payload: bytes) -> None:
         if head == _PING:
             self.transport.write(frame(payload, _PONG))
-        elif not self.takes(head, payload):
+        elif not self.handle(head, payload):
             self.lost(f"the server sent an unexpected frame {head:#x}: {payload[:200]!r}")
 
     def answered(self) -> None:
@@ -185,7 +185,7 @@ class FanOutLoad:
     def __init__(self, grace_s: float) -> None:
         self.arrived = 0
         self._grace_s = grace_s
-        self._ruined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def begin(self) -> None:
         """Prepare for the load, once all connections are open."""
@@ -198,7 +198,7 @@ class FanOutLoad:
         if seconds > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await asyncio.shield(self._ruined)
+                    await asyncio.shield(self._failure)
 
     async def settle(self, expected: Callable[[], int]) -> None:
         """Wait until all expected events have arrived, as long as any arrive. Raises `BenchFailed` as `wait` does."""
@@ -210,7 +210,7 @@ class FanOutLoad:
                 return
             await self.wait(_LOOKED_EVERY_S)
 
-    def ruin(self, why: str) -> None:
+    def fail(self, why: str) -> None:
         """Fail all waits, since the server can no longer be used; an open connection calls this when it is `lost`."""
-        if not self._ruined.done():
-            self._ruined.set_exception(BenchFailed(why))
+        if not self._failure.done():
+            self._failure.set_exception(BenchFailed(why))
