@@ -24,7 +24,7 @@ ROOMS = {
     "app.telemetry": {"app.settings", "app.transports", "structlog", "orjson"},
     "app.transports": EDGES | {"app.history", "starlette", "orjson", "pyarrow"},  # Arrow: only where it is installed
     "app.configuration": ENGINES | {"app.access", "app.history"},  # roles, tokens, patterns, ages
-    "app.client": {"httpx", "app"},
+    "app.client": {"httpx", "websockets", "msgpack", "app"},
     "app.interpreter": set(),
     "app.bench": {"app.client", "app.interpreter", "httpx", "uvloop", "matplotlib"},
     "app.demo": {"app.client", "app.interpreter", "httpx", "msgpack", "websockets"},
