@@ -39,7 +39,7 @@ TIME_ID = -1
 """The topic id of requests for the server's time and of their replies."""
 
 ASKED = -(2**62)
-"""Requests for the time are told apart by their value; those of `Nt4Client.time` count down from here."""
+"""The value of a request for the time, which its reply repeats: those of `Nt4Client.time` count down from here."""
 
 _MESSAGES_KEPT = 1_000_000
 
@@ -75,7 +75,7 @@ def packed(uid: Any, time_us: Any, number: Any, value: Any) -> bytes:
 
 
 class Nt4Client(WebSocketClient):
-    """A connection by the name of `name`; see `WebSocketClient` for its life and its errors.
+    """A connection of the client `name`; see `WebSocketClient` for its life and its errors.
 
     `server` is `ws://HOST:PORT` or `http://HOST:PORT`. `async with` also learns the server's time. `names` are the
     announced topics by their ids.

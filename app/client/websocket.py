@@ -1,7 +1,7 @@
 """What the clients of WAMP and NetworkTables share: one WebSocket, and how several tasks read from it.
 
-There is no reading task. Whoever waits for something reads, for all that wait, so a program that does not read slows
-the server down instead of filling this process' memory.
+There is not a task that reads all the time. A task that waits for something reads for all that wait. So a program that
+does not read slows the server down, and does not fill its own memory.
 """
 
 from __future__ import annotations
