@@ -106,7 +106,7 @@ class WampClient(WebSocketClient):
         return publication
 
     async def send_event(self, topic: str, *payload: Any, **options: Any) -> None:
-        """Publish without an acknowledgement: nothing tells whether the router has accepted it."""
+        """Publish without an acknowledgement, so without knowing whether the router has accepted it."""
         await self.send([PUBLISH, self.next_request(), options, topic, *payload])
 
     async def unsubscribe(self, subscription: int) -> Message:
@@ -177,7 +177,7 @@ class WampClient(WebSocketClient):
 
 
 def _request_of(message: Message) -> tuple[int, int]:
-    """Return the code and id of the request to which a message replies; zeros if it is no reply."""
+    """Return the code and id of the request to which a message replies; zeros if it is not a reply."""
     if message[0] == ERROR:
         return message[1], message[2]
     return (_REQUESTS[message[0]], message[1]) if message[0] in _REQUESTS else (0, 0)
