@@ -31,7 +31,7 @@ from app.cli.bench_options import (
     stocks,
 )
 from app.cli.console import run
-from app.cli.pipeline_options import need_installed
+from app.cli.pipeline import need_installed
 
 if TYPE_CHECKING:
     from app.bench import Target
