@@ -1,18 +1,5 @@
-"""The command and the environment that run one of Halley's modules in a child process of this interpreter."""
+"""Names of `app/processes` for the load generator, which still imports them from here."""
 
-from __future__ import annotations
+from app.processes import module_command, module_environment
 
-import os
-import sys
-from pathlib import Path
-
-
-def module_command(module: str) -> list[str]:
-    """The command line that runs `module`. With `-P` a folder `app` in the working directory does not hide Halley's."""
-    return [sys.executable, "-P", "-m", module]
-
-
-def module_environment() -> dict[str, str]:
-    """This process's environment with Halley's folder first in `PYTHONPATH`, for `module_command`."""
-    ours = str(Path(__file__).parents[1])
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}
+__all__ = ["module_command", "module_environment"]

@@ -24,10 +24,11 @@ ROOMS = {
     "app.telemetry": {"app.settings", "app.transports", "structlog", "orjson"},
     "app.transports": EDGES | {"app.history", "starlette", "orjson", "pyarrow"},  # Arrow: only where it is installed
     "app.configuration": ENGINES | {"app.access", "app.history"},  # roles, tokens, patterns, ages
-    "app.client": {"httpx", "app"},
-    "app.interpreter": set(),
+    "app.client": {"httpx", "websockets", "msgpack", "app"},
+    "app.interpreter": {"app.processes"},
+    "app.processes": set(),
     "app.bench": {"app.client", "app.interpreter", "httpx", "uvloop", "matplotlib"},
-    "app.demo": {"app.client", "app.interpreter", "httpx", "msgpack", "websockets"},
+    "app.demo": {"app.client", "app.processes", "httpx", "websockets"},
     "app.server": EDGES
     | {"app", "app.configuration", "app.history", "app.host", "starlette", "orjson", "prometheus_client"},
     "app.embed": ENGINES | {"app.configuration", "app.server"},

@@ -24,7 +24,7 @@ from app.cli.bench import (
     result_options,
     seconds_option,
 )
-from app.cli.pipeline_options import need_installed
+from app.cli.pipeline import need_installed
 
 _MOST_STORED = 1_000_000_000
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from random import Random
 
 import pytest
 
-from app.demo.person import PEOPLE, Person
-from app.demo.sentences import ANSWERS, TALKS, WELCOMES
+from app.demo.chat import _TALKS, ANSWERS, OPENINGS, PEOPLE, WELCOMES, Person
 
 LOBBY = "/chat/lobby"
 QUESTION = "Has anyone seen what the market did just now?"
@@ -35,16 +35,18 @@ def overheard(people, until_s, said=()):
 
 def test_no_sentence_stands_in_two_places():
     """A sentence determines which ones can follow."""
-    sentences = [each for talks in TALKS.values() for talk in talks for turn in talk for each in turn]
+    sentences = re.split(r"\s*(?:^/\S+:|[|>])\s+", _TALKS.strip(), flags=re.MULTILINE)[1:]
     assert len(sentences) == len({*sentences}) == len(ANSWERS)
+    assert {*sentences} == {*ANSWERS}
     assert not {*sentences} & {*WELCOMES}
+    assert {room for rooms in PEOPLE.values() for room in rooms} == {*OPENINGS}
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_they_answer_each_other_until_a_talk_is_over(seed):
     """A sentence is followed by one of its answers, from another person; after the end of a talk a new one begins."""
     talk = overheard(room_of(PEOPLE, seed), 600.0)
-    openings = {sentence for each in TALKS[LOBBY] for sentence in each[0]}
+    openings = {*OPENINGS[LOBBY]}
     assert talk[0][2] in openings
     for (_, before, text), (_, speaker, answer) in pairwise(talk):
         if ANSWERS[text]:
