@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from app.bench.load import Load, Share, split, together
-from app.bench.processes import WorkerHandle, running_worker
-from app.interpreter import module_command
+from app.bench.orders import WorkerHandle, running_worker
+from app.processes import module_command
 
 _OPEN_S = 600.0
 _AFTER_S = 60.0

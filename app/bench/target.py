@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from app.bench.load import BenchFailed
-from app.bench.processes import end, last_line, pin, raise_file_limit
-from app.interpreter import module_command, module_environment
+from app.bench.orders import raise_file_limit
+from app.processes import kill, last_line, module_command, module_environment, pin
 
 _PROC = Path("/proc")
 _CPU = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
@@ -217,7 +217,7 @@ async def started(
             await _listening(target, port)
             yield target
         finally:
-            await end(process)
+            await kill(process)
 
 
 async def _listening(target: Target, port: int) -> None:

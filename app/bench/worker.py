@@ -16,7 +16,7 @@ from typing import Any
 
 from app.bench.load import BenchFailed, Load, Share
 from app.bench.loops import ClosedLoop, Groups, LoadLoop, OpenLoop
-from app.bench.processes import Orders, run_worker
+from app.bench.orders import Orders, run_worker
 from app.bench.sessions import Sessions
 from app.bench.tally import COUNTS, Tally
 

@@ -19,9 +19,8 @@ import httpx
 
 from app.bench.load import BenchFailed
 from app.bench.measurement import Phase, Watch
-from app.bench.processes import end, last_line, pin
 from app.client import Client, ClientError
-from app.interpreter import module_command, module_environment
+from app.processes import kill, last_line, module_command, module_environment, pin
 
 Answer = TypeVar("Answer")
 
@@ -86,7 +85,7 @@ async def jobs(server: str, data_dir: Path, master: str, cores: Sequence[int], t
                 pin(process, *cores)  # processes that it starts later inherit this
             yield Jobs(process, errors)
         finally:
-            await end(process)
+            await kill(process)
 
 
 _START_S = 120.0

@@ -17,12 +17,12 @@ from bench.rounds import side_command, side_environment
 
 from app.bench.load import BenchFailed
 from app.bench.measurement import Phase, Watch
-from app.bench.processes import end
 from app.bench.requests import channel_name
 from app.broker.events import Audience, Event
 from app.broker.publications import Publications
 from app.history.history import History
 from app.history.rules import Rules
+from app.processes import kill
 from app.protocols.bayeux.names import Bounds, to_topic
 from app.settings import Limits, Settings
 
@@ -78,7 +78,7 @@ async def fill_apart(
         if await process.wait():
             raise BenchFailed(f"a log of {count:,} events could not be made")
     finally:
-        await end(process)
+        await kill(process)
 
 
 if __name__ == "__main__":

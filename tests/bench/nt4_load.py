@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.websocket_load import BINARY, TEXT, FanOutLoad, WebSocketLink, frame
 
-from app.bench.processes import Orders, run_worker
+from app.bench.orders import Orders, run_worker
 from app.bench.tally import percentiles
 
 TOPIC = "/bench/x"

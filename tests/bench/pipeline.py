@@ -32,9 +32,9 @@ from bench.rounds import disk, is_in_memory, side_command, side_environment
 
 from app.bench.load import BenchFailed, Load, together
 from app.bench.measurement import Phase, Watch, measure, noted
-from app.bench.processes import end, last_line
 from app.bench.result import Result
 from app.bench.target import Target, halley_command, started
+from app.processes import kill, last_line
 
 HOURS = 24.0
 """The time over which stored events are spread; queries are for one hour of it."""
@@ -110,7 +110,7 @@ async def _measure_lake(plan: PipelinePlan, folder: Path, found: PipelineFigures
             if await process.wait():
                 raise BenchFailed(f"Spark has failed: {last_line(errors)}")
         finally:
-            await end(process)
+            await kill(process)
 
 
 async def _measure_rollups(plan: PipelinePlan, folder: Path, found: PipelineFigures, watch: Watch) -> None:

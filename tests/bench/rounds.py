@@ -13,9 +13,9 @@ from typing import Any
 
 from app.bench.load import BenchFailed
 from app.bench.measurement import Watch, noted, while_alive
-from app.bench.processes import WorkerHandle, running_worker
+from app.bench.orders import WorkerHandle, running_worker
 from app.bench.target import Target
-from app.interpreter import module_command, module_environment
+from app.processes import module_command, module_environment
 
 Serving = Callable[[str, Path], AbstractAsyncContextManager[Target]]
 Measure = Callable[[str, Target, Watch], Coroutine[Any, Any, None]]

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.websocket_load import TEXT, FanOutLoad, WebSocketLink, frame
 
-from app.bench.processes import Orders, run_worker
+from app.bench.orders import Orders, run_worker
 from app.bench.tally import percentiles
 
 REALM, TOPIC = "realm1", "com.halley.bench"

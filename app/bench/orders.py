@@ -1,4 +1,4 @@
-"""The processes that the bench starts: workers, which put a load on a server when ordered to, and how any is ended.
+"""Workers, the processes that put a load on a server, and the orders by which another process leads them.
 
 A worker is led over pipes by lines of JSON. The first one on its standard input has the arguments that it begins with,
 and every other one is an order: what to `do`, and its arguments. On its standard output, the worker writes a `reply` to
@@ -12,22 +12,19 @@ import asyncio
 import inspect
 import json
 import os
-import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, BinaryIO
+from typing import Any
 
 from app.bench.load import BenchFailed
-from app.interpreter import module_environment
+from app.processes import kill, module_environment, pin
 
 Orders = Mapping[str, Callable[..., Any]]
 
 _LINE_BYTES = 1 << 28  # a reply can have a number for each microsecond of latency that occurred
 _REPLY_S = 60.0
-_STOP_S = 10.0
-_LAST_BYTES = 4_096
 
 
 class WorkerHandle:
@@ -103,7 +100,7 @@ async def running_worker(
         worker.send(arguments)
         yield worker
     finally:
-        await end(process)
+        await kill(process)
         worker.reading.cancel()
 
 
@@ -169,34 +166,3 @@ def raise_file_limit() -> None:
 
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def pin(process: Process, *cores: int) -> None:
-    """Restrict a process to `cores`."""
-    with suppress(ProcessLookupError):  # it has already ended, which the code that waits for it notices
-        os.sched_setaffinity(process.pid, cores)
-
-
-def last_line(output: BinaryIO) -> str:
-    """Return the last line of a process' output, which usually explains why it ended; "" if there is no output."""
-    output.seek(0)
-    lines = output.read()[-_LAST_BYTES:].decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else ""
-
-
-async def end(process: Process) -> None:
-    """Kill a process that was started in a new session, with all its children.
-
-    `Process.kill` is not used, since it polls first, which takes a dead child's exit status from the code that waits
-    for it.
-    """
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    ended = asyncio.ensure_future(process.wait())
-    try:
-        await asyncio.wait({ended}, timeout=_STOP_S)
-    except asyncio.CancelledError:  # even then the dead child must be waited for
-        await asyncio.wait({ended}, timeout=_STOP_S)
-        raise
-    if not ended.done():
-        raise TimeoutError("a killed process does not end")
