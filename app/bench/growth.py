@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,22 @@ _DELIVERIES_PER_S = 2_000  # the same work at every point, well below what any s
 _PUBLISHES_PER_S = 400.0
 _WARM_UP_S = 2.0
 _SESSIONS = 1_000  # over which many channels are spread, within the limit of subscriptions per session
+
+SUFFIXES = (".svg", ".png")
+
+_GREY, _BLUE, _ORANGE = "#808890", "#3b82f6", "#e8710a"
+"""Colours that are readable on a white page and on a black one, since the background is transparent."""
+
+_STYLE: Any = {
+    "text.color": _GREY,
+    "axes.labelcolor": _GREY,
+    "axes.edgecolor": _GREY,
+    "xtick.color": _GREY,
+    "ytick.color": _GREY,
+    "svg.hashsalt": "halley",  # the same figures give the same file
+    "svg.fonttype": "none",
+    "font.size": 10,
+}
 
 
 @dataclass(slots=True)
@@ -57,62 +73,23 @@ async def grow(
     receivers: Sequence[int] = RECEIVERS,
     channels: Sequence[int] = CHANNELS,
 ) -> Growth:
-    """Measure every point on a server that `serve` provides. Raises `BenchFailed`."""
+    """Measure every point on a server that `serve` provides. Raises `BenchFailed`.
+
+    Publishes to all receivers have a rate that makes about the same deliveries per second for any number of them.
+    """
+    whole = Load("fanout", seconds=seconds, warm_up_s=min(_WARM_UP_S, seconds), processes=processes)
+    single = replace(whole, verb="one-to-one", publishers=8, rate=_PUBLISHES_PER_S)
 
     async def point(load: Load) -> Result:
         async with serve() as target:
             return await measure(load, target, watch)
 
-    by_receivers = [await point(fanout_of(count, seconds, processes)) for count in receivers]
-    by_channels = [await point(channels_of(count, seconds, processes)) for count in channels]
+    by_receivers = [
+        await point(replace(whole, receivers=count, rate=min(max(_DELIVERIES_PER_S / count, 0.5), _PUBLISHES_PER_S)))
+        for count in receivers
+    ]
+    by_channels = [await point(replace(single, receivers=min(count, _SESSIONS), channels=count)) for count in channels]
     return Growth(by_receivers, by_channels)
-
-
-def fanout_of(receivers: int, seconds: float, processes: int) -> Load:
-    """Return a load of publishes to all `receivers`, at a rate that makes about the same deliveries per second for any.
-
-    There are at least 0.5 and at most 400 publishes per second.
-    """
-    rate = min(max(_DELIVERIES_PER_S / receivers, 0.5), _PUBLISHES_PER_S)
-    return Load(
-        "fanout",
-        receivers=receivers,
-        rate=rate,
-        seconds=seconds,
-        warm_up_s=min(_WARM_UP_S, seconds),
-        processes=processes,
-    )
-
-
-def channels_of(channels: int, seconds: float, processes: int) -> Load:
-    """Return a load of publishes to one receiver each, over `channels` channels."""
-    return Load(
-        "one-to-one",
-        receivers=min(channels, _SESSIONS),
-        publishers=8,
-        channels=channels,
-        rate=_PUBLISHES_PER_S,
-        seconds=seconds,
-        warm_up_s=min(_WARM_UP_S, seconds),
-        processes=processes,
-    )
-
-
-SUFFIXES = (".svg", ".png")
-
-_GREY, _BLUE, _ORANGE = "#808890", "#3b82f6", "#e8710a"
-"""Colours that are readable on a white page and on a black one, since the background is transparent."""
-
-_STYLE: Any = {
-    "text.color": _GREY,
-    "axes.labelcolor": _GREY,
-    "axes.edgecolor": _GREY,
-    "xtick.color": _GREY,
-    "ytick.color": _GREY,
-    "svg.hashsalt": "halley",  # the same figures give the same file
-    "svg.fonttype": "none",
-    "font.size": 10,
-}
 
 
 def growth_table(growth: Growth) -> str:

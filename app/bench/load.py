@@ -48,11 +48,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one load process does. A *group* is the receivers that get the same events; groups are numbered from 0.
+    """What one worker does. A *group* is the receivers that get the same events; groups are numbered from 0.
 
-    If the load `is_shared`, group 0 is the only one, it spans all processes, and the first process publishes to it.
-    Otherwise each receiver is a group with its own channels, and a process publishes to its own receivers only.
-    `has_others`: other processes have receivers of what this process publishes.
+    If the load `is_shared`, group 0 is the only one, it spans all workers, and the first worker publishes to it.
+    Otherwise each receiver is a group with its own channels, and a worker publishes to its own receivers only.
+    `has_others`: other workers have receivers of what this worker publishes.
     """
 
     load: Load
@@ -66,7 +66,7 @@ class Share:
     has_others: bool
 
     def channels_of(self, receiver: int) -> range:
-        """Return the channels of a receiver of this process, as numbers."""
+        """Return the channels of a receiver of this worker, as numbers."""
         if self.load.is_shared:
             return range(1)
         each, more = divmod(self.channels, self.receivers)
@@ -75,8 +75,8 @@ class Share:
 
 
 def split(load: Load) -> list[Share]:
-    """Divide a load into shares, one for each process that is needed."""
-    # A process without receivers (or without publishers, unless the load is shared) would have nothing to do.
+    """Divide a load into shares, one for each worker that is needed."""
+    # A worker without receivers (or without publishers, unless the load is shared) would have nothing to do.
     count = min(load.processes, load.receivers or load.publishers)
     if not load.is_shared:
         count = min(count, load.publishers)

@@ -23,7 +23,7 @@ _TICK_S = 0.001
 
 
 class Groups:
-    """The groups that a process publishes to, in turn, and each group's channels, also in turn."""
+    """The groups that a worker publishes to, in turn, and each group's channels, also in turn."""
 
     def __init__(self, first: int, channels: Sequence[Sequence[int]]) -> None:
         self.published = [0] * len(channels)
@@ -100,7 +100,7 @@ class LoadLoop(ABC):
 class ClosedLoop(LoadLoop):
     """A closed loop, with as many batches under way as there are publishers.
 
-    `fan` is the number of receivers in this process that get each event; `has_others` is set if other processes have
+    `fan` is the number of receivers in this worker that get each event; `has_others` is set if other workers have
     receivers of it too, whose arrivals are then reported to `arrived_elsewhere`.
     """
 
@@ -128,7 +128,7 @@ class ClosedLoop(LoadLoop):
             self._publish(time.monotonic_ns())
 
     def arrived_elsewhere(self, count: int) -> None:
-        """Set the number of events that have arrived at all receivers in the other processes."""
+        """Set the number of events that have arrived at all receivers in the other workers."""
         self._elsewhere = count
         if self._is_running:
             self.step()

@@ -338,7 +338,7 @@ class Sessions:
         await session.handshake()
 
     def _socket(self) -> socket.socket | None:
-        """Return a socket bound to this process' own loopback address; None where any address will do.
+        """Return a socket bound to this worker's own loopback address; None where any address will do.
 
         An address has 28,000 ports for its connections to one server; on Linux, loopback has more addresses. The port
         is chosen by `connect`, not here: finding a port that no other socket has bound takes longer the more sockets

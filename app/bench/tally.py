@@ -19,7 +19,7 @@ _LONGEST_US = (1 << 32) - 1
 
 
 class Tally:
-    """The counts of one round, in one process.
+    """The counts of one round, in one worker.
 
     `deliveries` does not include repeated ones; `polls` are those with a response, with or without an event. `reached`
     is called when `deliveries` reaches `goal`, which a closed loop waits for. `lost_all` is called when the last

@@ -205,15 +205,8 @@ async def started(
             cores = _cores() if is_pinned else []
             if cores:
                 pin(process, cores[0])
-            target = _Started(
-                f"http://127.0.0.1:{port}{path}",
-                name,
-                token,
-                process.pid,
-                cores=cores[1:],
-                process=process,
-                errors=errors,
-            )
+            url = f"http://127.0.0.1:{port}{path}"
+            target = _Started(url, name, token, process.pid, cores=cores[1:], process=process, errors=errors)
             await _listening(target, port)
             yield target
         finally:

@@ -63,7 +63,7 @@ class Worker:
             )
 
     async def prepare(self, number: int) -> None:
-        """Prepare for the events of a round; no process may publish before all are prepared."""
+        """Prepare for the events of a round; no worker may publish before all are prepared."""
         self._tally.begin(number)
         for receiver in self._sessions.receivers:
             receiver.begin()
@@ -99,7 +99,7 @@ class Worker:
             beats.cancel()
 
     async def settle(self, published: int) -> dict[str, Any]:
-        """Wait for events that are still under way, and report all counts; `published` is by all processes."""
+        """Wait for events that are still under way, and report all counts; `published` is by all workers."""
         tally = self._tally
         expected = self._expected(published)
         await self._until(lambda: tally.deliveries >= sum(expected))
@@ -114,7 +114,7 @@ class Worker:
         }
 
     def elsewhere(self, arrived: int) -> None:
-        """Take the number of events that have arrived at all receivers in the other processes."""
+        """Take the number of events that have arrived at all receivers in the other workers."""
         if isinstance(self._loop, ClosedLoop):
             self._loop.arrived_elsewhere(arrived)
 
@@ -124,7 +124,7 @@ class Worker:
         return self._loop.groups.published[:] if self._loop and self._sessions.receivers else []
 
     def _report_arrivals(self) -> None:
-        """Report each event that has arrived at all receivers here to the process that publishes in a closed loop."""
+        """Report each event that has arrived at all receivers here to the worker that publishes in a closed loop."""
         tally, fan = self._tally, self._fan
 
         def reached() -> None:
