@@ -24,10 +24,10 @@ ROOMS = {
     "app.telemetry": {"app.settings", "app.transports", "structlog", "orjson"},
     "app.transports": EDGES | {"app.history", "starlette", "orjson", "pyarrow"},  # Arrow: only where it is installed
     "app.configuration": ENGINES | {"app.access", "app.history"},  # roles, tokens, patterns, ages
-    "app.client": {"httpx", "app"},
-    "app.interpreter": set(),
-    "app.bench": {"app.client", "app.interpreter", "httpx", "uvloop", "matplotlib"},
-    "app.demo": {"app.client", "app.interpreter", "httpx", "msgpack", "websockets"},
+    "app.client": {"httpx", "websockets", "msgpack", "app"},
+    "app.processes": set(),
+    "app.bench": {"app.processes", "httpx", "uvloop", "matplotlib"},
+    "app.demo": {"app.client", "app.processes", "httpx", "websockets"},
     "app.server": EDGES
     | {"app", "app.configuration", "app.history", "app.host", "starlette", "orjson", "prometheus_client"},
     "app.embed": ENGINES | {"app.configuration", "app.server"},
@@ -55,7 +55,6 @@ ROOMS = {
         "app.client",
         "app.configuration",
         "app.demo",
-        "app.interpreter",
         "app.server",
         "app.host",
         "app.history",

@@ -1,9 +1,11 @@
-"""The load that is put on a server, and each load process' share of it."""
+"""The load that is put on a server, each worker's share of it, and the error of a measurement that failed."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 Verb = Literal["publish", "fanout", "one-to-one", "idle"]
 
@@ -46,11 +48,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one load process does. A *group* is the receivers that get the same events; groups are numbered from 0.
+    """What one worker does. A *group* is the receivers that get the same events; groups are numbered from 0.
 
-    If the load `is_shared`, group 0 is the only one, it spans all processes, and the first process publishes to it.
-    Otherwise each receiver is a group with its own channels, and a process publishes to its own receivers only.
-    `has_others`: other processes have receivers of what this process publishes.
+    If the load `is_shared`, group 0 is the only one, it spans all workers, and the first worker publishes to it.
+    Otherwise each receiver is a group with its own channels, and a worker publishes to its own receivers only.
+    `has_others`: other workers have receivers of what this worker publishes.
     """
 
     load: Load
@@ -64,7 +66,7 @@ class Share:
     has_others: bool
 
     def channels_of(self, receiver: int) -> range:
-        """Return the channels of a receiver of this process, as numbers."""
+        """Return the channels of a receiver of this worker, as numbers."""
         if self.load.is_shared:
             return range(1)
         each, more = divmod(self.channels, self.receivers)
@@ -73,8 +75,8 @@ class Share:
 
 
 def split(load: Load) -> list[Share]:
-    """Divide a load into shares, one for each process that is needed."""
-    # A process without receivers (or without publishers, unless the load is shared) would have nothing to do.
+    """Divide a load into shares, one for each worker that is needed."""
+    # A worker without receivers (or without publishers, unless the load is shared) would have nothing to do.
     count = min(load.processes, load.receivers or load.publishers)
     if not load.is_shared:
         count = min(count, load.publishers)
@@ -93,3 +95,20 @@ def split(load: Load) -> list[Share]:
 
 def _part(total: int, count: int, number: int) -> int:
     return total // count + (number < total % count)
+
+
+Answer = TypeVar("Answer")
+
+
+class BenchFailed(Exception):
+    """There is no result; the text explains why, for the user."""
+
+
+async def together(work: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+    """Run all at the same time and return their results; the first `BenchFailed` cancels the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            begun = [tasks.create_task(each) for each in work]
+    except* BenchFailed as failures:
+        raise failures.exceptions[0] from None
+    return [each.result() for each in begun]

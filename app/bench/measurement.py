@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
-from app.bench.failure import BenchFailed
-from app.bench.fleet import Fleet, Report, fleet
-from app.bench.load import Load
+from app.bench.coordinator import Coordinator, Report, coordinated
+from app.bench.load import BenchFailed, Load
 from app.bench.result import Result, limit, slope_per_minute
-from app.bench.tally import percentiles
-from app.bench.target import Target
-from app.bench.usage import Usage
+from app.bench.tally import COUNTS, percentiles
+from app.bench.target import Target, Usage
 
 Found = TypeVar("Found")
 
@@ -37,13 +35,16 @@ class Phase(NamedTuple):
     note: str
 
 
-@contextmanager
-def noted(watch: Callable[[Phase], object], name: str) -> Iterator[Callable[[Phase], object]]:
-    """Yield a function that passes phases on to `watch`, with `name` before their own names."""
-    yield lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
+Watch = Callable[[Phase], object]
+"""Takes the progress of a measurement."""
 
 
-async def measure(load: Load, target: Target, watch: Callable[[Phase], object] = lambda _: None) -> Result:
+def noted(watch: Watch, name: str) -> Watch:
+    """Return a function that passes phases on to `watch`, with `name` before their own names."""
+    return lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
+
+
+async def measure(load: Load, target: Target, watch: Watch = lambda _: None) -> Result:
     """Put a load on a server and return the result; `watch` is called with the progress. Raises `BenchFailed`."""
     return await while_alive(target, _measure(load, target, watch))
 
@@ -65,44 +66,45 @@ async def while_alive(target: Target, measuring: Coroutine[Any, Any, Found]) -> 
         await asyncio.wait({work, death})
 
 
-async def _measure(load: Load, target: Target, watch: Callable[[Phase], object]) -> Result:
-    async with fleet(load, target.url, target.token, target.cores) as led:
-        led.progressed = lambda opened, *_: watch(Phase("opening", opened, load.sessions, "sessions"))
+async def _measure(load: Load, target: Target, watch: Watch) -> Result:
+    async with coordinated(load, target.url, target.token, target.cores) as workers:
+        workers.on_progress = lambda opened, *_: watch(Phase("opening", opened, load.sessions, "sessions"))
         before = await target.usage()
         rehearsed = 0
         if load.receivers >= _REHEARSED_FROM:
-            rehearsed, _ = await led.open(_REHEARSED)
+            rehearsed, _ = await workers.open(_REHEARSED)
             await asyncio.sleep(_SETTLE_S)
             before = await target.usage()
-        opened, connects_per_s = await led.open(1)
+        opened, connects_per_s = await workers.open(1)
         await asyncio.sleep(_SETTLE_S)  # until the last polls are held
         opened_usage = await target.usage()
         if load.warm_up_s:
-            with _clock("warming up", load.warm_up_s, led, watch):
-                await led.round(1, load.warm_up_s)
+            with _clock("warming up", load.warm_up_s, workers, watch):
+                await workers.round(1, load.warm_up_s)
         samples: list[tuple[float, float]] = []
         sampling = asyncio.create_task(_sample(target, load.seconds, samples))
         try:
             begun = await target.usage()
-            with _clock("measuring", load.seconds, led, watch):
-                report = await led.round(2, load.seconds)
+            with _clock("measuring", load.seconds, workers, watch):
+                report = await workers.round(2, load.seconds)
             ended = await target.usage()
         finally:
             sampling.cancel()
             await asyncio.wait({sampling})
     result = _result(load, target, report, begun, ended)
     result.connects_per_s = connects_per_s
-    grown = _difference(before.rss_bytes, opened_usage.rss_bytes)
-    result.memory_kb = None if grown is None else grown / _KB / max(opened, 1)
-    result.rss_mb = [_point(0.0, opened_usage), *samples, _point(report.seconds, ended)] if grown is not None else []
+    if before.rss_bytes is not None and opened_usage.rss_bytes is not None:
+        result.memory_kb = (opened_usage.rss_bytes - before.rss_bytes) / _KB / max(opened, 1)
+        result.rss_mb = [_point(0.0, opened_usage), *samples, _point(report.seconds, ended)]
     result.rss_slope_kb_per_minute = slope_per_minute([(at, mb * _MB / _KB) for at, mb in result.rss_mb])
     result.sessions = opened + rehearsed
     return result
 
 
 def _result(load: Load, target: Target, report: Report, begun: Usage, ended: Usage) -> Result:
-    cpu_s, waited_s = _difference(begun.cpu_s, ended.cpu_s), _difference(begun.waited_s, ended.waited_s)
-    units = report.acknowledged if load.verb == "publish" else report.deliveries
+    cpu_s, _, waited_s = ended.since(begun)
+    counts: dict[str, Any] = {name: report.counts[name] for name in (*COUNTS, "lost")}
+    units = counts["acknowledged"] if load.verb == "publish" else counts["deliveries"]
     cpu_share = None if cpu_s is None else cpu_s / report.seconds
     return Result(
         load=load,
@@ -111,16 +113,10 @@ def _result(load: Load, target: Target, report: Report, begun: Usage, ended: Usa
         seconds=report.seconds,
         sessions=0,
         connects_per_s=0.0,
-        published=report.published,
-        acknowledged=report.acknowledged,
-        deliveries=report.deliveries,
-        lost=report.lost,
-        repeated=report.repeated,
-        unsent=report.unsent,
-        polls=report.polls,
+        **counts,
         errors=dict(report.errors),
-        publishes_per_s=report.acknowledged / report.seconds,
-        deliveries_per_s=report.deliveries / report.seconds,
+        publishes_per_s=counts["acknowledged"] / report.seconds,
+        deliveries_per_s=counts["deliveries"] / report.seconds,
         latency_ms=percentiles(report.latencies_us),
         server_cpu_us=cpu_s * 1e6 / units if cpu_s is not None and units else None,
         server_cpu_share=cpu_share,
@@ -142,7 +138,7 @@ async def _sample(target: Target, seconds: float, samples: list[tuple[float, flo
 
 
 @contextmanager
-def _clock(name: str, seconds: float, led: Fleet, watch: Callable[[Phase], object]) -> Iterator[None]:
+def _clock(name: str, seconds: float, workers: Coordinator, watch: Watch) -> Iterator[None]:
     began_s = time.monotonic()
 
     def progressed(_: int, deliveries: int, acknowledged: int, errors: int) -> None:
@@ -150,16 +146,12 @@ def _clock(name: str, seconds: float, led: Fleet, watch: Callable[[Phase], objec
         note = done + (f", {errors:,} errors" if errors else "")
         watch(Phase(name, min(time.monotonic() - began_s, seconds), seconds, note))
 
-    led.progressed = progressed
+    workers.on_progress = progressed
     try:
         yield
     finally:
-        led.progressed = lambda *_: None
+        workers.on_progress = lambda *_: None
 
 
 def _point(at_s: float, usage: Usage) -> tuple[float, float]:
     return round(at_s, 1), round((usage.rss_bytes or 0) / _MB, 3)
-
-
-def _difference(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else after - before

@@ -1,82 +1,168 @@
-"""The orders to a load process of one protocol, and its replies to them, each a line of JSON."""
+"""Workers, the processes that put a load on a server, and the orders by which another process leads them.
+
+A worker is led over pipes by lines of JSON. The first one on its standard input has the arguments that it begins with,
+and every other one is an order: what to `do`, and its arguments. On its standard output, the worker writes a `reply` to
+an order, or why it `failed`, and `report`s while it executes it. It ends when its input ends, so it cannot outlive the
+process that started it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import os
 import sys
-from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from app.bench.failure import BenchFailed
-from app.bench.processes import end, pin
-from app.bench.target import Target
-from app.interpreter import module_command, module_environment
+from app.bench.load import BenchFailed
+from app.processes import kill, module_environment, pin
 
-Order = Callable[..., Awaitable[dict[str, Any]]]
-Orders = dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]]
+Orders = Mapping[str, Callable[..., Any]]
 
-_AFTER_S = 60.0
+_LINE_BYTES = 1 << 28  # a reply can have a number for each microsecond of latency that occurred
+_REPLY_S = 60.0
+
+
+class WorkerHandle:
+    """A worker, for the process that leads it; create it with `running_worker`.
+
+    `on_report` is called with each of its reports.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self.on_report: Callable[[dict[str, Any]], object] = lambda _: None
+        self._process = process
+        self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.reading = asyncio.create_task(self._read())
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send the worker a line."""
+        assert self._process.stdin is not None
+        with suppress(ConnectionError):  # if it has ended, its output shows that
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    def order(self, what: str, **arguments: Any) -> None:
+        """Order the worker to do something; wait for `reply` if the order has one."""
+        self.send({"do": what, **arguments})
+
+    async def reply(self, within_s: float = _REPLY_S) -> Any:
+        """Return the reply to the last order. Raises `BenchFailed` if that failed or takes longer."""
+        try:
+            async with asyncio.timeout(within_s):
+                message = await self._replies.get()
+        except TimeoutError:
+            raise BenchFailed(f"no response from a load process for {within_s:g} s") from None
+        if "failed" in message:
+            raise BenchFailed(message["failed"])
+        return message["reply"]
+
+    async def ask(self, what: str, *, seconds: float = 0, **arguments: Any) -> Any:
+        """Order something that takes `seconds`, which are an argument unless 0; return the reply, as `reply` does."""
+        self.order(what, **arguments, **({"seconds": seconds} if seconds else {}))
+        return await self.reply(seconds + _REPLY_S)
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            message = json.loads(line)
+            if "report" in message:
+                self.on_report(message["report"])
+            else:
+                self._replies.put_nowait(message)
+        self._replies.put_nowait({"failed": "a load process ended unexpectedly"})
 
 
 @asynccontextmanager
-async def ordered(module: str, target: Target, **asked: Any) -> AsyncIterator[Order]:
-    """Start the load process that `module` is, off the server's core, and yield a function that sends it orders.
+async def running_worker(
+    command: Sequence[str], core: int | None, environment: Mapping[str, str] | None = None, **arguments: Any
+) -> AsyncIterator[WorkerHandle]:
+    """Start a worker on a core (None: on any), and end it with the block.
 
-    The server's URL and `asked` are sent to the process first. The function takes what to `do`, the `seconds` that it
-    runs, if any, and other arguments; it returns the reply. Raises `BenchFailed` with the error of the process.
+    `command` runs a module that calls `run_worker`, to which `arguments` are passed. Its environment is that of
+    `module_environment` unless given.
     """
     process = await asyncio.create_subprocess_exec(
-        *module_command(module),
+        *command,
         stdin=PIPE,
         stdout=PIPE,
-        env=module_environment(),
+        limit=_LINE_BYTES,
+        env=environment or module_environment(),
         start_new_session=True,  # Ctrl-C reaches only this process, which ends it
     )
-    assert process.stdin is not None
-    stdin, stdout = process.stdin, process.stdout
-    assert stdout is not None
-
-    def say(message: dict[str, Any]) -> None:
-        with suppress(ConnectionError):  # if it has ended, its output shows that
-            stdin.write(json.dumps(message).encode() + b"\n")
-
-    async def order(*, seconds: float = 0, **what: Any) -> dict[str, Any]:
-        say({**what, "seconds": seconds} if seconds else what)
-        try:
-            async with asyncio.timeout(seconds + _AFTER_S):
-                line = await stdout.readline()
-        except TimeoutError:
-            raise BenchFailed(f"no response from the load process for {_AFTER_S:g} s") from None
-        answer: dict[str, Any] = json.loads(line or b'{"failed": "the load process ended unexpectedly"}')
-        if "failed" in answer:
-            raise BenchFailed(answer["failed"])
-        return answer
-
+    worker = WorkerHandle(process)
     try:
-        if target.cores:
-            pin(process, target.cores[0])
-        say({"url": target.url, **asked})
-        yield order
+        if core is not None:
+            pin(process, core)
+        worker.send(arguments)
+        yield worker
     finally:
-        await end(process)
+        await kill(process)
+        worker.reading.cancel()
 
 
-async def obey(begin: Callable[..., Orders]) -> None:
-    """In the load process: execute the orders on standard input, one after the other, until it ends.
+def run_worker(begin: Callable[..., Orders]) -> None:
+    """Be a worker: execute orders until standard input ends, and then end this process.
 
-    `begin` is called with the content of the first line, and returns the functions that execute orders, by name.
+    `begin` is called with a function that sends a report and with the arguments of the first line. It returns the
+    functions that execute orders, by name. What a coroutine function returns is the reply. Other functions have none,
+    and are called immediately, even while an order is being executed.
     """
+    raise_file_limit()
+    try:
+        import uvloop
+
+        factory: Any = uvloop.new_event_loop
+    except ImportError:
+        factory = None
+    with suppress(BrokenPipeError, ConnectionResetError), asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_work(begin))
+    os._exit(0)  # closing thousands of connections one by one would take long
+
+
+async def _work(begin: Callable[..., Orders]) -> None:
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    orders = begin(**json.loads(await reader.readline()))
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+
+    def report(**what: Any) -> None:
+        _write(report=what)
+
+    orders = begin(report, **json.loads(await reader.readline()))
+    task: asyncio.Task[None] | None = None
     async for line in reader:
-        order = json.loads(line)
-        try:
-            answer = await orders[order.pop("do")](**order)
-        except BenchFailed as error:
-            answer = {"failed": str(error)}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        arguments = json.loads(line)
+        execute = orders[arguments.pop("do")]
+        if inspect.iscoroutinefunction(execute):
+            task = asyncio.create_task(_execute(execute(**arguments)))
+        else:
+            execute(**arguments)
+    if task is not None:
+        task.cancel()
+
+
+async def _execute(work: Any) -> None:
+    try:
+        _write(reply=await work)
+    except BenchFailed as error:
+        _write(failed=str(error))
+    except Exception as error:
+        _write(failed=f"a load process failed: {error!r}")
+        raise
+
+
+def _write(**message: Any) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def raise_file_limit() -> None:
+    """Raise the limit of open files, which bounds connections, to the system's, also for processes started later."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

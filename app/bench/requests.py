@@ -1,11 +1,26 @@
-"""The requests of sessions as bytes, which are made once and sent repeatedly."""
+"""The requests of sessions as bytes, which are made once and sent repeatedly, and the mark that each event carries.
+
+The mark says when the event was due, for which group it is, and its number. All marks have the same length, so that a
+request's Content-Length is known in advance. They are found in a response by `bytes.find` alone, regardless of how the
+server formats the JSON around them.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 
-from app.bench import token
+MARK_TEMPLATE = b"@%019d:%06d:%012d"
+"""The due time in ns by the monotonic clock, which all processes of a machine share; group; number within the group."""
+
+MARK = b'"@'
+"""How a mark begins, with the quote before it; the slices count from that quote."""
+
+MARK_BYTES = 41
+DUE, GROUP, NUMBER = slice(2, 21), slice(22, 28), slice(29, 41)
+
+ROUND = 1_000_000_000
+"""The numbers of each round begin at a multiple of this, so that late events of earlier rounds are recognized."""
 
 HANDSHAKE = b'[{"channel":"/meta/handshake","version":"1.0","supportedConnectionTypes":["long-polling"],"id":"1"}]'
 
@@ -41,7 +56,6 @@ class Requests:
         if token is not None:
             more += f"Authorization: Bearer {token}\r\n".encode()
         self._head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n".encode() + more
-        self._rest_of_get = f" HTTP/1.1\r\nHost: {host}\r\n".encode() + more + b"\r\n"
 
     def handshake(self) -> bytes:
         """Return a handshake, the only request without a session."""
@@ -65,17 +79,13 @@ class Requests:
         return self._request(_body(message if is_held else message | {"advice": {"timeout": 0}}), cookie)
 
     def publish_template(self, client_id: str, cookie: bytes, data_bytes: int, batch: int) -> bytes:
-        """Return a request of `batch` publishes, to be filled for each with a channel number and `token.TEMPLATE`'s."""
-        filled = token.TEMPLATE % (0, 0, 0)
+        """Return a request of `batch` publishes, to be filled for each with a channel number and `MARK_TEMPLATE`'s."""
+        filled = MARK_TEMPLATE % (0, 0, 0)
         data = {"mark": filled.decode(), "pad": "x" * data_bytes}
         message: dict[str, object] = {"channel": channel_name(0), "clientId": client_id, "data": data, "id": "4"}
         body = _body(*[message] * batch)
         request = self._request(body, cookie).replace(b"%", b"%%")
-        return request.replace(channel_name(0).encode(), b"/bench/%06d").replace(filled, token.TEMPLATE)
-
-    def get(self, path: str) -> bytes:
-        """Return a GET request for another path of the server."""
-        return b"GET " + path.encode() + self._rest_of_get
+        return request.replace(channel_name(0).encode(), b"/bench/%06d").replace(filled, MARK_TEMPLATE)
 
     def _request(self, body: bytes, cookie: bytes) -> bytes:
         cookies = b"Cookie: %b\r\n" % cookie if cookie else b""

@@ -1,4 +1,4 @@
-"""The counts of one load process in a round. They are exact; latencies have a resolution of a microsecond."""
+"""The counts of one worker in a round. They are exact; latencies have a resolution of a microsecond."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from app.bench.token import ROUND
+from app.bench.requests import ROUND
 
 SAMPLES = 50_000_000
-"""The maximum number of latencies that a process keeps (200 MB); later events are counted, but not timed."""
+"""The maximum number of latencies that a worker keeps (200 MB); later events are counted, but not timed."""
+
+COUNTS = ("published", "acknowledged", "deliveries", "repeated", "unsent", "polls")
+"""What a `Tally` counts, besides errors and times."""
 
 _NEVER = 1 << 62
 _LONGEST_US = (1 << 32) - 1
 
 
 class Tally:
-    """The counts of one round, in one process.
+    """The counts of one round, in one worker.
 
     `deliveries` does not include repeated ones; `polls` are those with a response, with or without an event. `reached`
     is called when `deliveries` reaches `goal`, which a closed loop waits for. `lost_all` is called when the last
@@ -32,7 +35,7 @@ class Tally:
     def begin(self, number: int) -> None:
         """Reset all counts for round `number`."""
         self.floor = number * ROUND
-        self.deliveries = self.repeated = self.polls = self.published = self.acknowledged = self.unsent = 0
+        self.deliveries = self.repeated = self.polls = self.published = self.acknowledged = self.unsent = 0  # `COUNTS`
         self.errors: Counter[str] = Counter()
         self.goal = _NEVER
         self.last_ns = 0

@@ -1,54 +1,136 @@
-"""The server that is measured: one that already runs, or one that is started for the measurement and ended after it."""
+"""The server that is measured, one that runs already or one that is started, and the CPU time and memory that it uses.
+
+Usage is read from /proc for processes on this machine, else from the server's /metrics.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
-from app.bench.failure import BenchFailed
-from app.bench.files import raise_file_limit
-from app.bench.processes import end, last_line, pin
-from app.bench.usage import UNKNOWN, Usage, usage_of, usage_told_by
-from app.interpreter import module_command, module_environment
+import httpx
+
+from app.bench.load import BenchFailed
+from app.bench.orders import raise_file_limit
+from app.processes import kill, last_line, module_command, module_environment, pin
+
+_PROC = Path("/proc")
+_CPU = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
+_RSS = re.compile(r"^process_resident_memory_bytes (\S+)$", re.MULTILINE)
+_METRICS_S = 10.0
+
+
+class Usage(NamedTuple):
+    """CPU time since the start, and resident memory now; None where it is unknown.
+
+    `waited_s` is the time in which the server was ready to run while something else ran on its core.
+    """
+
+    cpu_s: float | None
+    rss_bytes: int | None
+    waited_s: float | None = None
+
+    def since(self, before: Usage) -> Usage:
+        """Return the times used since `before`, with the current memory."""
+        cpu_s = None if before.cpu_s is None or self.cpu_s is None else self.cpu_s - before.cpu_s
+        waited_s = None if before.waited_s is None or self.waited_s is None else self.waited_s - before.waited_s
+        return Usage(cpu_s, self.rss_bytes, waited_s)
+
+
+UNKNOWN = Usage(None, None)
+
+
+def usage_of(pid: int) -> Usage:
+    """Return what a process and its descendants have used."""
+    if not _PROC.is_dir():
+        return UNKNOWN
+    cpu_s, rss_bytes, waited_s = 0.0, 0, _waited_s(pid)
+    for each in _tree(pid):
+        try:
+            fields = (_PROC / str(each) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            cpu_s += time.clock_gettime(_cpu_clock(each))
+        except OSError:
+            continue
+        rss_bytes += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    return Usage(cpu_s, rss_bytes, waited_s)
+
+
+def _cpu_clock(pid: int) -> int:
+    """Return the id of the clock of a process' CPU time: what clock_getcpuclockid(3) returns on Linux.
+
+    The clock has nanoseconds. The CPU time in /proc has hundredths of a second, too coarse for a server that uses
+    little.
+    """
+    return ~pid << 3 | 2
+
+
+def _waited_s(pid: int) -> float | None:
+    """Return how long a process' main thread waited for a core; None where the kernel does not count that."""
+    try:
+        return int((_PROC / str(pid) / "schedstat").read_text(encoding="utf-8").split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _tree(pid: int) -> list[int]:
+    found = [pid]
+    for task in (_PROC / str(pid) / "task").glob("*"):
+        try:
+            children = (task / "children").read_text(encoding="utf-8").split()
+        except OSError:
+            continue
+        for child in children:
+            found += _tree(int(child))
+    return found
+
+
+async def usage_told_by(metrics_url: str) -> Usage:
+    """Return what a server reports about itself in Prometheus' format. Raises `BenchFailed`."""
+    try:
+        async with httpx.AsyncClient(timeout=_METRICS_S) as http:
+            text = (await http.get(metrics_url)).text
+    except httpx.HTTPError as error:
+        raise BenchFailed(f"no metrics from {metrics_url}: {error}") from error
+    cpu, rss = _CPU.search(text), _RSS.search(text)
+    if cpu is None or rss is None:
+        raise BenchFailed(f"{metrics_url} lacks process_cpu_seconds_total or process_resident_memory_bytes")
+    return Usage(float(cpu[1]), int(float(rss[1])))
+
 
 _START_S = 20.0
 
 
+@dataclass
 class Target:
-    """A server at `url`. `cores` are those that the load should use (empty: any); sessions authenticate by `token`."""
+    """A server at `url`. `cores` are those that the load should use (empty: any); sessions authenticate by `token`.
 
-    def __init__(
-        self,
-        url: str,
-        name: str,
-        *,
-        token: str | None = None,
-        pid: int | None = None,
-        metrics_url: str | None = None,
-        cores: Sequence[int] = (),
-    ) -> None:
-        self.url = url
-        self.token = token
-        self.name = name
-        self.cores = cores
-        self._pid = pid
-        self._metrics_url = metrics_url
+    Its usage is read by `pid` or from `metrics_url`; without these it is unknown.
+    """
+
+    url: str
+    name: str
+    token: str | None = None
+    pid: int | None = None
+    metrics_url: str | None = None
+    cores: Sequence[int] = ()
 
     async def usage(self) -> Usage:
         """Return its CPU time so far and its memory. Raises `BenchFailed` if its metrics cannot be read."""
-        if self._pid is not None:
-            return usage_of(self._pid)
-        return UNKNOWN if self._metrics_url is None else await usage_told_by(self._metrics_url)
+        if self.pid is not None:
+            return usage_of(self.pid)
+        return UNKNOWN if self.metrics_url is None else await usage_told_by(self.metrics_url)
 
     async def died(self) -> str:
         """Wait until the server ends unexpectedly; return a sentence on how it ended."""
@@ -56,18 +138,17 @@ class Target:
         raise AssertionError
 
 
+@dataclass(kw_only=True)
 class _Started(Target):
-    def __init__(self, process: asyncio.subprocess.Process, said: BinaryIO, url: str, **options: Any) -> None:
-        super().__init__(url, pid=process.pid, **options)
-        self._process = process
-        self._said = said
+    process: asyncio.subprocess.Process
+    errors: BinaryIO
 
     async def died(self) -> str:
-        code = await self._process.wait()
+        code = await self.process.wait()
         if code < 0:
             return f"the server ended unexpectedly ({signal.Signals(-code).name})"
-        said = last_line(self._said)
-        return f"the server ended unexpectedly (exit code {code})" + (f": {said}" if said else "")
+        why = last_line(self.errors)
+        return f"the server ended unexpectedly (exit code {code})" + (f": {why}" if why else "")
 
 
 def attached(url: str, *, token: str | None = None, pid: int | None = None, metrics_url: str | None = None) -> Target:
@@ -107,13 +188,13 @@ async def started(
     raise_file_limit()
     port = _free_port()
     prepare(port)
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         try:
             process = await asyncio.create_subprocess_exec(
                 *(word.replace("{port}", str(port)) for word in command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                stderr=said,
+                stderr=errors,
                 env=module_environment()
                 | {"HALLEY_LOG_LEVEL": "warning", **environment},  # without a line for each session
                 start_new_session=True,
@@ -124,11 +205,12 @@ async def started(
             cores = _cores() if is_pinned else []
             if cores:
                 pin(process, cores[0])
-            target = _Started(process, said, f"http://127.0.0.1:{port}{path}", name=name, token=token, cores=cores[1:])
+            url = f"http://127.0.0.1:{port}{path}"
+            target = _Started(url, name, token, process.pid, cores=cores[1:], process=process, errors=errors)
             await _listening(target, port)
             yield target
         finally:
-            await end(process)
+            await kill(process)
 
 
 async def _listening(target: Target, port: int) -> None:
@@ -145,11 +227,6 @@ async def _listening(target: Target, port: int) -> None:
         raise BenchFailed(f"{target.name} does not listen after {_START_S:g} s")
     finally:
         death.cancel()
-
-
-def core_count() -> int:
-    """Return the number of cores on which this process, and those it starts, can run."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cores() -> list[int]:

@@ -19,12 +19,12 @@ import click
 from app import __version__
 
 COMMANDS = {
-    "bench": "app.cli.bench_verbs:bench_group",
+    "bench": "app.cli.bench:bench_group",
     "check-config": "app.cli.check_config:check_config",
     "demo": "app.cli.demo:demo",
     "history": "app.cli.history_verbs:history_group",
-    "lake": "app.cli.lake_verbs:lake_group",
-    "pipeline": "app.cli.pipeline_verbs:pipeline_group",
+    "lake": "app.cli.lake:lake_group",
+    "pipeline": "app.cli.pipeline:pipeline_group",
     "publish": "app.cli.publish:publish",
     "serve": "app.cli.serve:serve",
     "subscribe": "app.cli.subscribe:subscribe",

@@ -3,160 +3,328 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import click
 
+from app.access.tokens import can_be_sent
 from app.bench import (
     BenchFailed,
     Growth,
+    Load,
+    Result,
+    Target,
+    Watch,
+    attached,
     comparison,
-    durability_table,
     grow,
     growth_table,
+    halley_command,
     measure,
-    measure_history,
-    measure_nt4,
-    measure_pipeline,
-    measure_wamp,
-    nt4_table,
-    pipeline_table,
+    started,
     table,
-    wamp_table,
 )
-from app.bench.plot import check_plotting, plot
-from app.cli.console import DONE, FAILED, say
-from app.cli.progress import PhaseBar
-from app.interpreter import module_command
+from app.bench.growth import CHANNELS, RECEIVERS, SUFFIXES, check_plotting, plot
+from app.cli.terminal import DONE, FAILED, PhaseBar, run, say
 
-if TYPE_CHECKING:
-    from app.bench import Load, Nt4Plan, PipelinePlan, Plan, Target, WampPlan
+Verb = Callable[..., None]
+Serve = Callable[[], AbstractAsyncContextManager[Target]]
 
-    Serve = Callable[[], AbstractAsyncContextManager[Target]]
+_MOST = 1_000_000  # the numbering of the events has no room for more
 
 
-_FILL = [*module_command("app.cli.bench_stock"), "{folder}", "{count}", "{channels}", "{hours}", "{legible}"]
+# Options
+
+
+def _saved(ctx: click.Context, param: click.Parameter, file: Path | None) -> dict[str, Any] | None:
+    """Read a saved result from its file; None without a file."""
+    if file is None:
+        return None
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise click.BadParameter(f"{file}: {error.strerror}", ctx, param) from None
+    except ValueError:
+        saved = None
+    if not isinstance(saved, dict):
+        raise click.BadParameter(f"{file} is not a result that was printed by --json", ctx, param)
+    return saved
+
+
+def _token(ctx: click.Context, param: click.Parameter, token: str | None) -> str | None:
+    """Check that a token can be written into a header."""
+    if token is not None and not can_be_sent(token):
+        raise click.BadParameter("a token consists of letters, digits and -._~+/ with = at its end", ctx, param)
+    return token
+
+
+def counts(ctx: click.Context, param: click.Parameter, text: str, most: int = _MOST) -> tuple[int, ...]:
+    """Parse whole numbers from 1 to `most`, separated by commas."""
+    try:
+        counts = tuple(map(int, text.split(",")))
+    except ValueError:
+        raise click.BadParameter("expected numbers like 1,10,100", ctx, param) from None
+    if not all(1 <= count <= most for count in counts):
+        raise click.BadParameter(f"expected numbers from 1 to {most:,}", ctx, param)
+    return counts
+
+
+def options(*each: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
+    """Return a decorator that adds several options, or groups of them, to a verb."""
+
+    def add(verb: Verb) -> Verb:
+        for option in reversed(each):
+            verb = option(verb)
+        return verb
+
+    return add
+
+
+def count_option(name: str, default: int, text: str) -> Callable[[Verb], Verb]:
+    """Return an option whose value is a whole number from 1."""
+    return click.option(name, type=click.IntRange(1, _MOST), default=default, show_default=True, help=text)
+
+
+def seconds_option(name: str, default: float, text: str, low: float = 0) -> Callable[[Verb], Verb]:
+    """Return an option whose value is a number of seconds, at least `low`; --warm-up is passed on as `warm_up_s`."""
+    field = "seconds" if name == "--seconds" else name.lstrip("-").replace("-", "_") + "_s"
+    return click.option(name, field, type=click.FloatRange(low), default=default, show_default=True, help=text)
+
+
+result_options = options(
+    click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, to be saved."),
+    click.option(
+        "--compare",
+        "saved",
+        type=click.Path(path_type=Path),
+        callback=_saved,
+        metavar="FILE",
+        help="Also print ratios to a result that was saved with --json.",
+    ),
+)
+SECONDS = seconds_option("--seconds", 10.0, "How long to measure.", low=0.1)
+PROCESSES = click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=lambda: max(min((os.cpu_count() or 1) - 1, 4), 1),
+    help="Load processes. [default: the number of cores less one, at most 4]",
+)
+_server_options = options(
+    click.option("--server", metavar="URL", help="A running server. [default: one is started with your settings]"),
+    click.option("--pid", type=click.IntRange(1), help="Process id of that server, to read its CPU time and memory."),
+    click.option("--metrics", metavar="URL", help="Or the URL of its metrics, such as http://127.0.0.1:8081/metrics."),
+    click.option(
+        "--token",
+        envvar="HALLEY_TOKEN",
+        show_envvar=True,
+        callback=_token,
+        help="Sent as 'Authorization: Bearer', for servers with access rules.",
+    ),
+    click.option(
+        "--config", type=click.Path(exists=True, dir_okay=False), help="Settings file of the server that is started."
+    ),
+    click.option(
+        "--pin/--no-pin", default=True, show_default=True, help="Run the started server and the load on separate cores."
+    ),
+    SECONDS,
+    PROCESSES,
+    result_options,
+)
+_load_options = options(
+    click.option(
+        "--rate",
+        type=click.FloatRange(0),
+        default=0.0,
+        metavar="N",
+        help="Open loop: N publishes a second, regardless of the server's speed. [default: closed loop]",
+    ),
+    seconds_option("--warm-up", 2.0, "Seconds of load before the measurement."),
+    click.option(
+        "--data-bytes",
+        type=click.IntRange(0, 50_000),
+        default=20,
+        show_default=True,
+        help="Bytes of padding in each event.",
+    ),
+    click.option("--browser-headers", is_flag=True, help="Send the headers that Chromium sends."),
+    _server_options,
+)
+_RECEIVERS = count_option("--receivers", 1_000, "Held polls.")
+_IN_FLIGHT = "Connections that publish; in a closed loop, the number of events in flight."
+
+
+# Verbs
+
+
+@click.group("bench")
+def bench_group() -> None:
+    """Put a load on a server and print what each unit of work costs it.
+
+    A closed loop finds the highest rate. An open loop (--rate) shows the true latencies: each is counted from the time
+    at which its event was due. The exit code is 1 if an event was lost or repeated, or if anything else went wrong.
+    """
+
+
+@bench_group.command("publish")
+@count_option("--publishers", 32, "Connections that publish.")
+@click.option("--batch", type=click.IntRange(1, 1_000), default=1, show_default=True, help="Events in a request.")
+@_load_options
+def publish_verb(**options: Any) -> None:
+    """Publish with acknowledgements, to channels without subscribers."""
+    _bench("publish", options)
+
+
+@bench_group.command("fanout")
+@_RECEIVERS
+@count_option("--publishers", 1, _IN_FLIGHT)
+@_load_options
+def fanout_verb(**options: Any) -> None:
+    """Deliver each publish to many held polls."""
+    _bench("fanout", options)
+
+
+@bench_group.command("one-to-one")
+@count_option("--receivers", 100, "Held polls.")
+@count_option("--channels", 100, "Channels, divided among the receivers.")
+@count_option("--publishers", 16, _IN_FLIGHT)
+@_load_options
+def one_to_one_verb(**options: Any) -> None:
+    """Deliver each publish to one held poll, over many channels."""
+    if options["channels"] < options["receivers"]:
+        raise click.UsageError("--channels: expected at least one for each receiver")
+    _bench("one-to-one", options)
+
+
+@bench_group.command("idle")
+@_RECEIVERS
+@_load_options
+def idle_verb(**options: Any) -> None:
+    """Hold polls, and measure memory for each session and over time; with --rate, publish to all of them."""
+    _bench("idle", options | {"publishers": 1 if options["rate"] else 0, "warm_up_s": 0.0})
+
+
+@bench_group.command("growth")
+@click.option("--receivers", callback=counts, default=",".join(map(str, RECEIVERS)), show_default=True, metavar="N,...")
+@click.option("--channels", callback=counts, default=",".join(map(str, CHANNELS)), show_default=True, metavar="N,...")
+@click.option(
+    "--plot", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also plot to this file, .svg or .png."
+)
+@_server_options
+def growth_verb(
+    *,
+    receivers: Sequence[int],
+    channels: Sequence[int],
+    file: Path | None,
+    seconds: float,
+    processes: int,
+    is_json: bool,
+    saved: dict[str, Any] | None,
+    **options: Any,
+) -> None:
+    """Measure CPU time per delivery and memory by receivers and channels; a server is started for each point."""
+    if file is not None and file.suffix not in SUFFIXES:
+        raise click.UsageError(f"--plot: expected a file name that ends with {' or '.join(SUFFIXES)}")
+    serve = _serving(**options)
+
+    async def grown(watch: Watch) -> Growth:
+        if file is not None:
+            check_plotting()
+        growth = await grow(serve, watch, seconds=seconds, processes=processes, receivers=receivers, channels=channels)
+        if file is not None:
+            plot(growth, file)
+        return growth
+
+    print_measured(grown, growth_table, is_json=is_json, saved=saved)
+
+
+def _bench(verb: Any, options: dict[str, Any]) -> None:
+    is_json, saved = options.pop("is_json"), options.pop("saved")
+    serve = _serving(**{name: options.pop(name) for name in ("server", "token", "pid", "metrics", "config", "pin")})
+
+    async def measured(watch: Watch) -> Result:
+        async with serve() as target:
+            return await measure(Load(verb, **options), target, watch)
+
+    print_measured(measured, table, is_json=is_json, saved=saved)
+
+
+def _serving(
+    *, server: str | None, token: str | None, pid: int | None, metrics: str | None, config: str | None, pin: bool
+) -> Serve:
+    """Return how to provide the server that the options describe."""
+    if server is None:
+        if pid or metrics:
+            raise click.UsageError("--pid and --metrics are for a running --server")
+        return lambda: started(halley_command(config), token=token, is_pinned=pin)
+    if config:
+        raise click.UsageError("--config is for a server that is started, not for a running --server")
+    try:
+        target = attached(server, token=token, pid=pid, metrics_url=metrics)
+    except ValueError as error:
+        raise click.UsageError(f"--server: {error}") from None
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[Target]:
+        yield target
+
+    return running
+
+
+# What measurements print
 
 
 class Outcome(Protocol):
-    """A `Result`, a `Growth`, a `Durability`, `PipelineFigures`, `WampFigures` or `Nt4Figures`."""
+    """What a measurement found: a `Result`, a `Growth`, or the figures of a measurement in tests/bench."""
 
     @property
-    def is_clean(self) -> bool:
-        """Whether everything went as it should."""
+    def wrong(self) -> Sequence[str]:
+        """Faults, as sentences."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as it is saved and compared."""
 
 
-async def bench(load: Load, serve: Serve, *, is_json: bool, saved: dict[str, Any] | None) -> int:
-    """Measure the server that `serve` provides once; returns the exit code. `saved` is a result to compare with."""
-    try:
-        with _bar() as bar:
-            async with serve() as target:
-                result = await measure(load, target, bar.show)
-    except BenchFailed as error:
-        say(str(error))
-        return FAILED
-    return _report(result, table(result), is_json=is_json, saved=saved)
+Found = TypeVar("Found", bound=Outcome)
 
 
-async def bench_growth(
-    serve: Serve,
-    counts: dict[str, Any],
+def print_measured(
+    measuring: Callable[[Watch], Awaitable[Found]],
+    show: Callable[[Found], str],
     *,
-    seconds: float,
-    processes: int,
-    file: Path | None,
     is_json: bool,
     saved: dict[str, Any] | None,
-) -> int:
-    """Measure a server at many sizes, and plot the result into `file` unless that is None; returns the exit code."""
-    try:
-        with _bar() as bar:
-            if file is not None:
-                check_plotting()
-            growth: Growth = await grow(serve, bar.show, seconds=seconds, processes=processes, **counts)
-            if file is not None:
-                plot(growth, file)
-    except BenchFailed as error:
-        say(str(error))
-        return FAILED
-    return _report(growth, growth_table(growth.receivers, growth.channels), is_json=is_json, saved=saved)
+) -> None:
+    """Measure with a progress bar, print the result, and exit.
 
-
-async def bench_history(plan: Plan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
-    """Measure the cost of the durable history and the speed of reading it; returns the exit code."""
-    try:
-        with _bar() as bar:
-            found = await measure_history(plan, _FILL, bar.show)
-    except BenchFailed as error:
-        say(str(error))
-        return FAILED
-    return _report(found, durability_table(found), is_json=is_json, saved=saved)
-
-
-async def bench_pipeline(plan: PipelinePlan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
-    """Measure Spark's reads, ingest and queries, the delay of rollups, and their cost to a server.
-
-    Returns the exit code.
+    The result is printed as JSON, or as the text that `show` makes of it, and compared with a `saved` one.
     """
-    try:
-        with _bar() as bar:
-            found = await measure_pipeline(plan, _FILL, bar.show)
-    except BenchFailed as error:
-        say(str(error))
-        return FAILED
-    return _report(found, pipeline_table(found), is_json=is_json, saved=saved, wrong="; ".join(found.wrong))
+
+    async def work() -> int:
+        bar = PhaseBar()
+        try:
+            found = await measuring(bar.show)
+        except BenchFailed as error:
+            bar.finish()
+            say(str(error))
+            return FAILED
+        finally:
+            bar.finish()  # before anything else is printed
+        return report(found, show(found), is_json=is_json, saved=saved)
+
+    sys.exit(run(work()))
 
 
-async def bench_wamp(plan: WampPlan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
-    """Measure WAMP's fan-out on Halley with its history and without, and on crossbar; returns the exit code."""
-    try:
-        with _bar() as bar:
-            found = await measure_wamp(plan, bar.show)
-    except BenchFailed as error:
-        say(str(error))
-        return FAILED
-    return _report(found, wamp_table(found), is_json=is_json, saved=saved, wrong="; ".join(found.wrong))
-
-
-async def bench_nt4(plan: Nt4Plan, *, is_json: bool, saved: dict[str, Any] | None) -> int:
-    """Measure NetworkTables' fan-out on Halley, and on ntcore; returns the exit code."""
-    try:
-        with _bar() as bar:
-            found = await measure_nt4(plan, bar.show)
-    except BenchFailed as error:
-        say(str(error))
-        return FAILED
-    return _report(found, nt4_table(found), is_json=is_json, saved=saved, wrong="; ".join(found.wrong))
-
-
-@contextmanager
-def _bar() -> Iterator[PhaseBar]:
-    """Show a progress bar within the block; it is finished before anything else is printed."""
-    bar = PhaseBar()
-    try:
-        yield bar
-    finally:
-        bar.finish()
-
-
-def _report(
-    outcome: Outcome,
-    text: str,
-    *,
-    is_json: bool,
-    saved: dict[str, Any] | None,
-    wrong: str = "see lost, repeated and errors",
-) -> int:
+def report(outcome: Outcome, text: str, *, is_json: bool, saved: dict[str, Any] | None) -> int:
+    """Print an outcome, and compare it with a saved one; return the exit code."""
     click.echo(json.dumps(outcome.as_json()) if is_json else text)
     if saved is not None:
         click.echo(comparison(saved, outcome.as_json()), err=is_json)
-    if not outcome.is_clean:
-        say(f"something went wrong: {wrong}")
+    if outcome.wrong:
+        say(f"something went wrong: {'; '.join(outcome.wrong)}")
         return FAILED
     return DONE

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from app.cli.console import DONE, FAILED, WRONG_USE, run, say
-from app.cli.pipeline_options import NOT_INSTALLED, is_installed
+from app.cli.pipeline import NOT_INSTALLED, is_installed
+from app.cli.terminal import DONE, FAILED, WRONG_USE, run, say
 from app.configuration import KNOBS
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""`halley lake`: queries of the lake, with results on standard output or in a file, and replays of its events."""
+"""`halley lake`: queries of the lake, with results on standard output or in a file, and replays of its events.
+
+Spark and Arrow are imported by the verb that needs them, as in `pipeline.py`.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,18 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from app.broker.errors import InvalidName
-from app.cli.console import DONE, FAILED, WRONG_USE, run, say
-from app.cli.options import pattern_of
-from app.cli.outcome import told
-from app.cli.pipeline_options import Place
-from app.cli.pipes import STDOUT
-from app.cli.progress import ShareBar
-from app.client import Client, ClientError
+from app.broker.timestamps import to_ns
+from app.cli.erasing import erasure_of, named
+from app.cli.options import client_of, pattern_of, server_options
+from app.cli.pipeline import Place, exit_code, lake_options, spark_options, work_on_lake
+from app.cli.terminal import DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
+from app.history.rules import parse_age
 from app.pipeline.errors import PipelineError, Refused
-from app.pipeline.questions import answers
-from app.pipeline.questions.history import lines
-from app.pipeline.questions.replay import Plan, Replay
-from app.pipeline.questions.walk import Selection
 from app.protocols.bayeux.names import Bounds, to_topic
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # heavy
+    from app.client import Client
+    from app.pipeline.questions.replay import Plan
     from app.pipeline.questions.sql import Answer
     from app.pipeline.questions.top import By
 
@@ -42,29 +42,125 @@ _NO_BOUNDS = Bounds(1 << 20, 1 << 20)
 _CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
-def sql(place: Place, query: str, form: str | None, out: Path | None, *, explains: bool) -> int:
-    """Run a query and write its rows, or with `explains` print its plan; returns the exit code.
+# Options
 
-    `form` is a format of `--format`; None: a table on a terminal, else csv.
+
+class Moment(click.ParamType[int]):
+    """An RFC 3339 time, as microseconds since 1970, rounded up."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the time in microseconds since 1970, or fail with a usage error."""
+        try:
+            return value if isinstance(value, int) else -(-to_ns(value) // 1_000)
+        except ValueError:
+            self.fail(f"{value} is not an RFC 3339 time such as 2026-07-01T12:00:00Z", param, ctx)
+
+
+class Age(click.ParamType[float]):
+    """A duration such as 90s, 30m, 1h or 7d, as seconds."""
+
+    name = "AGE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the duration in seconds, or fail with a usage error."""
+        try:
+            return value if isinstance(value, float) else parse_age(value)
+        except ValueError:
+            self.fail(f"{value} is not a duration such as 90s, 30m, 1h or 7d", param, ctx)
+
+
+class Speed(click.ParamType[float]):
+    """The speed of a replay as a multiple of the original speed, such as 10x; `max`, as 0, means without pauses."""
+
+    name = "SPEED"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the factor, 0 for `max`, or fail with a usage error."""
+        if isinstance(value, float):
+            return value
+        try:
+            speed = 0.0 if value == "max" else float(value.removesuffix("x"))
+        except ValueError:
+            speed = -1.0
+        if value != "max" and not 0 < speed < 1e9:
+            self.fail(f"{value} is not a speed such as 1x, 10x, 0.5x or max", param, ctx)
+        return speed
+
+
+# Verbs
+
+
+@click.group("lake")
+def lake_group() -> None:
+    """Query the lake that `halley pipeline ingest` fills.
+
+    The lake keeps events that the log has deleted.
+    """
+
+
+_FROM = click.option("--from", "from_us", type=Moment(), help="Only what is at or after this time (RFC 3339).")
+_TO = click.option("--to", "to_us", type=Moment(), help="Only what is before this time.")
+_FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json", "parquet"]),
+    help="The format of the rows; parquet needs --out. [default: a table on a terminal, else csv]",
+)
+_OUT = click.option("--out", type=click.Path(path_type=Path), help="Write to this new file instead of standard output.")
+
+
+@lake_group.command()
+@click.argument("query")
+@_FORMAT
+@_OUT
+@click.option("--explain", is_flag=True, help="Instead, print which files would be read, and the plan.")
+@spark_options
+def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place: Place) -> None:
+    """Run a QUERY in Spark's SQL on the lake.
+
+    The views are events, rejected, gaps, rollups, sessions and alerts. Each view with a topic has its channel, too, and
+    each column that ends in _us also exists as a timestamp (UTC): time_us as time. Files that cannot have matching
+    rows, according to the tables' statistics, are not read.
     """
     from app.pipeline.questions.sql import ask
 
-    return _answered(place, lambda spark: ask(spark, place.lake, query), form, out, explains=explains)
+    sys.exit(_answer(place, lambda spark: ask(spark, place.lake, query), form, out, explains=explain))
 
 
-def top(place: Place, by: str, last_s: float | None, most: int, form: str | None, out: Path | None) -> int:
-    """Write the `most` busiest channels of the last `last_s` seconds, or of all time; returns the exit code."""
-    from app.pipeline.questions.top import top as ask_top
+@lake_group.command()
+@click.option(
+    "--by", type=click.Choice(["events", "bytes"]), default="events", show_default=True, help="What to count."
+)
+@click.option("--last", type=Age(), help="Only events of at most this age, such as 1h or 7d. [default: all]")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Number of channels.")
+@_FORMAT
+@_OUT
+@spark_options
+def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path | None, place: Place) -> None:
+    """Print the busiest channels."""
+    from app.pipeline.questions.top import top as ask
 
-    since_us = None if last_s is None else int((time.time() - last_s) * 1_000_000)
-    return _answered(place, lambda spark: ask_top(spark, place.lake, cast("By", by), since_us, most), form, out)
+    since_us = None if last is None else int((time.time() - last) * 1_000_000)
+    sys.exit(_answer(place, lambda spark: ask(spark, place.lake, cast("By", by), since_us, limit), form, out))
 
 
-def history(place: Place, channel: str, from_us: int | None, to_us: int | None, limit: int | None) -> int:
-    """Print the events of a channel or pattern, at most `limit` unless that is None; returns the exit code.
+@lake_group.command()
+@click.argument("channel")
+@_FROM
+@_TO
+@click.option("--limit", type=click.IntRange(1), help="The maximum number of events. [default: all]")
+@lake_options
+def history(*, channel: str, from_us: int | None, to_us: int | None, limit: int | None, place: Place) -> None:
+    """Print the events of a CHANNEL or pattern, one JSON object a line, oldest first.
 
-    `from_us` is the first time that is included, `to_us` the first that is not, in microseconds since 1970.
+    This is `halley history` for times that the log has deleted. Anyone who can read the lake's files can read all
+    events: audiences and access rules are enforced by servers only.
     """
+    from app.pipeline.questions.history import lines
+    from app.pipeline.questions.walk import Selection
+
     selection = Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us)
 
     def wanted() -> Iterator[str]:
@@ -77,28 +173,107 @@ def history(place: Place, channel: str, from_us: int | None, to_us: int | None, 
                 if left <= 0:
                     return
 
-    return told(lambda: _print(wanted()))
+    sys.exit(exit_code(lambda: _print(wanted())))
 
 
-def plan(channel: str, from_us: int | None, to_us: int | None, speed: float, prefix: str, server: str) -> Plan:
-    """Return the plan of a replay with these options. Raises `click.UsageError`."""
+@lake_group.command()
+@click.option("--channel", required=True, help="The channel to replay, or a pattern such as /plc/**.")
+@_FROM
+@_TO
+@click.option("--speed", type=Speed(), default="1x", show_default=True, help="10x: ten times as fast; max: no pauses.")
+@click.option(
+    "--prefix", default="/replay", show_default=True, help="Publish below this channel: /replay, or one below it."
+)
+@click.option("--restart", is_flag=True, help="Begin again from the start instead of resuming.")
+@lake_options
+@server_options
+def replay(  # noqa: PLR0913 - one for each option
+    *,
+    channel: str,
+    from_us: int | None,
+    to_us: int | None,
+    speed: float,
+    prefix: str,
+    restart: bool,
+    server: str,
+    token: str | None,
+    place: Place,
+) -> None:
+    """Publish old events again, in their order and at their pace, each for the audience that it had.
+
+    /a/b becomes /replay/a/b. The same command resumes a replay that was stopped; no event is published twice or left
+    out. The server's own channels (/stats, /alerts, /halley, /replay) are never replayed.
+    """
+    from app.pipeline.questions.replay import Plan
+    from app.pipeline.questions.walk import Selection
+
+    if prefix != "/replay" and not prefix.startswith("/replay/"):
+        raise click.UsageError(f"--prefix {prefix}: expected /replay, or a channel below it")
     try:
         to_topic(prefix, _NO_BOUNDS)
     except InvalidName:
         raise click.UsageError(f"--prefix {prefix} is not a channel") from None
-    return Plan(Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us), speed, prefix, server)
+    plan = Plan(Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us), speed, prefix, server)
+    client = client_of(server, token)
+    sys.exit(exit_code(lambda: run(_replay(client, place.lake, plan, is_new=restart))))
 
 
-def replay(place: Place, wanted: Plan, token: str | None, *, is_new: bool) -> int:
-    """Publish the events of a plan again; returns the exit code. With `is_new` an interrupted replay is not resumed."""
-    try:
-        client = Client(wanted.server, token=token)
-    except ValueError as error:
-        raise click.UsageError(f"--server or --token: {error}") from None
-    return told(lambda: run(_replay(client, place.lake, wanted, is_new=is_new)))
+@lake_group.command()
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The page, an HTML file.")
+@_FROM
+@_TO
+@lake_options
+def report(*, out: Path, from_us: int | None, to_us: int | None, place: Place) -> None:
+    """Write a page of plots: events by time and protocol, busy channels, the delay of the lake, alerts.
+
+    The page is one file, which loads nothing from the network.
+    """
+    from app.pipeline.questions.report import page_of
+
+    def draw() -> int:
+        page = page_of(place.lake, from_us, to_us)
+        with _new_file(out, replaces=True) as draft:
+            draft.write_text(page, encoding="utf-8")
+        say(f"{out} shows the lake at {place.lake}")
+        return DONE
+
+    sys.exit(exit_code(draw))
+
+
+@lake_group.command()
+@click.argument("channel", required=False)
+@click.option("--publisher", metavar="AUTHID", help="Instead of a channel: an authid's events, and those about it.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@lake_options
+def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Place) -> None:
+    """Erase the rows of a CHANNEL or pattern permanently, from every table and from the disk.
+
+    If the log still has these events, purge them there first (halley history purge): otherwise an ingest into a new
+    lake would bring them back.
+    """
+    from app.pipeline.lake import forget as erasing
+
+    erasure = erasure_of(named(channel, publisher, is_sure=yes), place.settings)
+
+    def work(bar: ShareBar) -> int:
+        gone = erasing.forget(place.lake, erasure, lambda done, of: bar.show(done, of, "files"))
+        bar.finish()
+        for each in gone:
+            if each.rows:
+                say(f"{each.table}: {each.rows:,} rows")
+        say(f"erased {sum(each.rows for each in gone):,} rows")
+        return DONE
+
+    sys.exit(work_on_lake("erasing", place, work))
+
+
+# The work
 
 
 async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> int:
+    from app.client import ClientError
+    from app.pipeline.questions.replay import Replay
+
     work = Replay(lake, wanted, is_new=is_new)
     if work.doubt is not None:
         first, last = work.doubt
@@ -124,21 +299,7 @@ async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> 
     return FAILED if outcome.refused else DONE
 
 
-def report(place: Place, out: Path, from_us: int | None, to_us: int | None) -> int:
-    """Write a page with plots of the lake's events to `out`; returns the exit code."""
-    from app.pipeline.questions.report import page_of
-
-    def draw() -> int:
-        page = page_of(place.lake, from_us, to_us)
-        with _new_file(out, replaces=True) as draft:
-            draft.write_text(page, encoding="utf-8")
-        say(f"{out} shows the lake at {place.lake}")
-        return DONE
-
-    return told(draw)
-
-
-def _answered(
+def _answer(
     place: Place, ask: Callable[[Any], Answer], form: str | None, out: Path | None, *, explains: bool = False
 ) -> int:
     form = form or ("table" if out is None and os.isatty(STDOUT) else "csv")
@@ -167,7 +328,7 @@ def _answered(
         return code
 
     with _silent_logging():
-        return told(answer)
+        return exit_code(answer)
 
 
 @contextmanager
@@ -190,6 +351,8 @@ def _explain(found: Answer) -> int:
 
 
 def _write(found: Answer, form: str, out: Path | None) -> int:
+    from app.pipeline.questions import answers
+
     if form == "parquet":
         assert out is not None
         answers.write_parquet(found.rows, out)

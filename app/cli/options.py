@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,16 @@ import click
 from app.broker.errors import InvalidName
 from app.broker.topics import Pattern
 from app.cli.terminal import WRONG_USE, say
-from app.configuration import BadSettings, Configuration, load
+from app.configuration import KNOBS, BadSettings, Configuration, load
 from app.protocols.bayeux.names import Bounds, to_pattern
 
 if TYPE_CHECKING:
     from app.client import Client  # heavy: it is imported where it is needed
 
 Command = Callable[..., None]
+
+SettingFlags = dict[str, tuple[str, str, dict[str, Any]]]
+"""For each setting that has a flag: the flag, its help, and how click reads it."""
 
 DEFAULT_FILE = Path("halley.toml")
 DEFAULT_SERVER = "http://127.0.0.1:8080"
@@ -32,6 +36,35 @@ config_option = click.option(
     show_envvar=True,
     help=f"Settings file (TOML). [default: {DEFAULT_FILE} in the working directory, if there is one]",
 )
+
+
+def setting_options(settings: SettingFlags) -> Callable[[Command], Command]:
+    """Add an option for each of these settings, whose help has the setting's default where that is a number or a text.
+
+    The verb gets a dictionary `flags` with the settings that were given, as `load_settings` takes them.
+    """
+
+    def decorate(verb: Command) -> Command:
+        @wraps(verb)
+        def with_flags(**given: Any) -> None:
+            values = {key: given.pop(_parameter(key)) for key in settings}
+            # A port can be 0, which is equal to False but not the same.
+            chosen = {key: value for key, value in values.items() if value not in (None, ()) and value is not False}
+            verb(flags=chosen, **given)
+
+        command: Command = with_flags
+        for key, (flag, text, reading) in reversed(settings.items()):
+            default = KNOBS[key].default
+            is_shown = isinstance(default, int | str) and not isinstance(default, bool) and default != ""
+            help_text = f"{text} [default: {default}]" if is_shown else text
+            command = click.option(flag, _parameter(key), help=help_text, **reading)(command)
+        return command
+
+    return decorate
+
+
+def _parameter(key: str) -> str:
+    return key.replace(".", "_")
 
 
 def server_options(verb: Command) -> Command:

@@ -1,53 +1,256 @@
-"""`halley pipeline doctor` and the verbs that run jobs in a Spark session."""
+"""`halley pipeline`: the jobs that read the log with Spark, and the upkeep of the lake that they fill.
+
+Spark and Arrow are imported by the verb that needs them, so that the help appears at once, also where they are not
+installed.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from app.cli.console import DONE, FAILED, INTERRUPTED
-from app.cli.outcome import told
-from app.cli.pipeline_options import Place
-from app.cli.status_line import StatusLine
-from app.pipeline import session
-from app.pipeline.doctor import diagnose
-from app.pipeline.errors import JobFailed, Refused
-from app.pipeline.jobs.alerts import Alerts
-from app.pipeline.jobs.ingest import Ingest
-from app.pipeline.jobs.publishing import Publisher
-from app.pipeline.jobs.rollup import Rollup
-from app.pipeline.jobs.run import run as run_jobs
-from app.pipeline.jobs.sessions import Sessions
-from app.pipeline.lake import tables
-from app.pipeline.source.columns import Lifting, lifts_of
-from app.pipeline.source.log import open_log
+from app.cli.options import DEFAULT_SERVER, SettingFlags, config_option, load_settings, setting_options
+from app.cli.terminal import DONE, FAILED, INTERRUPTED, WRONG_USE, ShareBar, StatusLine, say
+from app.history.rules import parse_age
+from app.pipeline.errors import JobFailed, Refused, cause_of
+from app.settings import Settings
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # heavy
     from pyspark.sql import SparkSession
 
-    from app.pipeline.jobs.run import Job, Status
+    from app.pipeline.jobs.publishing import Publisher
+    from app.pipeline.jobs.run import Job
     from app.pipeline.source.log import Log
 
+Verb = Callable[..., None]
 
-def doctor(place: Place, *, archives_classes: bool) -> int:
-    """Print the result of each check, up to the first that fails; returns the exit code.
+NOT_INSTALLED = "the data pipeline is not installed: pip install 'halley[pipeline]'"
+_MODULES = ("pyspark", "deltalake", "pyarrow")
 
-    With `archives_classes`, the last step archives Spark's classes.
+TABLES = ("events", "rejected", "gaps", "rollups", "sessions", "alerts")
+
+
+# Options
+
+
+class Place(NamedTuple):
+    """The lake, the log and the settings that a verb uses.
+
+    settings   the settings, including those that options override
+    lake       the folder of the tables
+    log        the argument for `source.log.open_log`: a folder's `path`, or a server's `url` and `token`
+    token      the token for servers; None without one
+    spark      Spark's own settings, from --conf
     """
+
+    settings: Settings
+    lake: Path
+    log: dict[str, str]
+    token: str | None
+    spark: dict[str, str]
+
+
+_LAKE: SettingFlags = {
+    "data_dir": ("--data-dir", "The data folder.", {"metavar": "DIR"}),
+    "pipeline.lake": (
+        "--lake",
+        "The folder of the lake's tables. [default: lake in the data folder]",
+        {"metavar": "DIR"},
+    ),
+}
+_SPARK: SettingFlags = {
+    **_LAKE,
+    "pipeline.master": (
+        "--master",
+        "Where Spark runs: local[*], spark://HOST:PORT, k8s://..., yarn.",
+        {"metavar": "MASTER"},
+    ),
+}
+_FROM = click.option(
+    "--from", "url", metavar="URL", help="Read this server's log, not a data folder; the right `export` is needed."
+)
+_TOKEN = click.option(
+    "--token",
+    envvar="HALLEY_TOKEN",
+    show_envvar=True,
+    help="Sent as 'Authorization: Bearer'. Other users may see command lines: the variable is safer.",
+)
+_CONF = click.option(
+    "--conf",
+    "confs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="One of Spark's own settings. Can be given several times.",
+)
+
+
+def lake_options(verb: Verb) -> Verb:
+    """Add the options of a verb that uses the lake; the verb gets a `place` instead."""
+    return config_option(setting_options(_LAKE)(_with_place(verb)))
+
+
+def spark_options(verb: Verb) -> Verb:
+    """Add the options of a verb that uses the lake by means of Spark; the verb gets a `place` instead."""
+    return config_option(setting_options(_SPARK)(_CONF(_with_place(verb))))
+
+
+def pipeline_options(verb: Verb) -> Verb:
+    """Add the options of a verb that uses the lake, Spark and the log; the verb gets a `place` instead."""
+    return config_option(setting_options(_SPARK)(_FROM(_TOKEN(_CONF(_with_place(verb, reads_log=True))))))
+
+
+def _with_place(verb: Verb, *, reads_log: bool = False) -> Verb:
+    @wraps(verb)
+    def with_place(*, file: Path | None, flags: dict[str, Any], confs: Sequence[str] = (), **more: Any) -> None:
+        url, token = (more.pop("url"), more.pop("token")) if reads_log else (None, None)
+        if url is not None and "data_dir" in flags:
+            raise click.UsageError("expected either --data-dir or --from, not both")
+        settings = load_settings(file, flags).settings
+        log = {"path": settings.data_dir}
+        if url is not None:
+            log = {"url": url} | ({"token": token} if token else {})
+        spark = dict(map(_pair, confs))
+        need_installed()
+        lake = Path(settings.pipeline.lake or Path(settings.data_dir, "lake"))
+        verb(place=Place(settings, lake, log, token, spark), **more)
+
+    return with_place
+
+
+def is_installed() -> bool:
+    """Whether the extra [pipeline] is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in _MODULES)
+
+
+def need_installed() -> None:
+    """Print how to install the extra [pipeline] and exit, unless it is installed."""
+    if not is_installed():
+        say(NOT_INSTALLED)
+        sys.exit(WRONG_USE)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, is_there, value = text.partition("=")
+    if not (name and is_there):
+        raise click.UsageError(f"--conf {text}: expected KEY=VALUE")
+    return name, value
+
+
+def exit_code(work: Callable[[], int]) -> int:
+    """Run `work` and return its exit code; 2 if it was refused without a change, 1 if it failed. Prints the error."""
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - Spark's errors have many classes
+        cause = cause_of(error)
+        say(str(cause))
+        return WRONG_USE if isinstance(cause, Refused) else FAILED
+
+
+# Jobs
+
+
+@click.group("pipeline")
+def pipeline_group() -> None:
+    """Run the jobs that read the log with Spark: a lake of all events, live statistics, alerts.
+
+    Jobs may be killed at any time; the same command continues where they were.
+    """
+
+
+_ONCE = click.option("--once", "is_once", is_flag=True, help="End when all that the log has now is processed.")
+_ACCEPT_GAP = click.option(
+    "--accept-gap", is_flag=True, help="Continue although offsets are missing: lost, or deleted before they were read."
+)
+_SERVER = click.option(
+    "--server",
+    envvar="HALLEY_SERVER",
+    show_envvar=True,
+    metavar="URL",
+    help=f"Where results are published. [default: the server of --from, else {DEFAULT_SERVER}]",
+)
+_NO_PUBLISH = click.option("--no-publish", is_flag=True, help="Only write the tables.")
+
+
+@pipeline_group.command()
+@click.option(
+    "--archive-classes",
+    "archives_classes",
+    is_flag=True,
+    help="Also archive Spark's classes in ~/.cache/halley (200 MB): later commands start in half the time.",
+)
+@pipeline_options
+def doctor(*, archives_classes: bool, place: Place) -> None:
+    """Check what the pipeline needs, start Spark, read one row, and print how long each step took."""
+    from app.pipeline.doctor import diagnose
+
     log = place.log if "url" in place.log or Path(place.log["path"], "log.json").exists() else None
     is_ok = True
     for step in diagnose(place.settings.pipeline, log, archives_classes=archives_classes):
         click.echo(f"{step.name:<10} {step.took_s:6.2f} s  {step.found}")
         is_ok = step.is_ok
-    return DONE if is_ok else FAILED
+    sys.exit(DONE if is_ok else FAILED)
 
 
-def run(
+@pipeline_group.command()
+@_ONCE
+@_ACCEPT_GAP
+@pipeline_options
+def ingest(*, is_once: bool, accept_gap: bool, place: Place) -> None:
+    """Copy every event of the log into the lake, each exactly once."""
+    sys.exit(_run(place, ["ingest"], is_once=is_once, accept_gap=accept_gap))
+
+
+def _publishing(name: str, names: list[str], text: str) -> None:
+    @_ONCE
+    @_ACCEPT_GAP
+    @_SERVER
+    @_NO_PUBLISH
+    @pipeline_options
+    def verb(*, is_once: bool, accept_gap: bool, server: str | None, no_publish: bool, place: Place) -> None:
+        url = None if no_publish else server or place.log.get("url") or DEFAULT_SERVER
+        sys.exit(_run(place, names, is_once=is_once, accept_gap=accept_gap, server=url))
+
+    verb.__doc__ = text
+    pipeline_group.command(name)(verb)
+
+
+_publishing(
+    "rollup",
+    ["rollup"],
+    """Count events by channel and protocol in windows of 10 s and 1 min, and publish to /stats/10s and /stats/1m.
+
+    Open windows are published while they grow, and once more when they are final.""",
+)
+_publishing(
+    "alerts", ["alerts"], "Publish to /alerts which channels are much busier than usual, or have fallen silent."
+)
+_publishing(
+    "run",
+    ["ingest", "rollup", "alerts"],
+    "Run ingest, rollup and alerts together, and show their progress.",
+)
+
+
+@pipeline_group.command()
+@_ONCE
+@pipeline_options
+def sessions(*, is_once: bool, place: Place) -> None:
+    """Record the length of sessions and the returns of clients.
+
+    They are derived from the events in the lake, and written to its table sessions.
+    """
+    sys.exit(_run(place, ["sessions"], is_once=is_once))
+
+
+def _run(
     place: Place, names: Sequence[str], *, is_once: bool, accept_gap: bool = False, server: str | None = None
 ) -> int:
     """Run jobs until they are done (`is_once`), a signal ends them, or one fails; returns the exit code.
@@ -56,8 +259,12 @@ def run(
     """
 
     def work() -> int:
+        from app.pipeline import session
+        from app.pipeline.jobs.publishing import Publisher
+        from app.pipeline.jobs.run import run as run_jobs
+
         options = place.settings.pipeline
-        log = _looked(place, names)
+        log = _checked(place, names)
         head = None if log is None else lambda: log.head().next
         with ExitStack() as stack:
             publisher = None
@@ -68,21 +275,28 @@ def run(
             jobs = {name: _job(name, spark, place, accept_gap=accept_gap, publisher=publisher) for name in names}
             line = StatusLine()
             stack.callback(line.finish)
-
-            def show(status: list[Status]) -> None:
-                line.show([str(each) for each in status])
-
-            ended_by = run_jobs(spark, jobs, show, is_once=is_once, publisher=publisher, head=head)
+            ended_by = run_jobs(
+                spark,
+                jobs,
+                lambda status: line.show([str(each) for each in status]),
+                is_once=is_once,
+                publisher=publisher,
+                head=head,
+            )
         return INTERRUPTED if ended_by == signal.SIGINT else DONE
 
-    return told(work)
+    return exit_code(work)
 
 
-def _looked(place: Place, names: Sequence[str]) -> Log | None:
+def _checked(place: Place, names: Sequence[str]) -> Log | None:
     """Check that the log and the lake can be used, before Spark starts and anything is written.
 
     Returns the log; None for jobs that need only the lake. Raises `Refused`.
     """
+    from app.pipeline.lake import tables
+    from app.pipeline.source.columns import Lifting, lifts_of
+    from app.pipeline.source.log import open_log
+
     if names == ["sessions"]:
         tables.look(place.lake)
         return None
@@ -97,6 +311,12 @@ def _looked(place: Place, names: Sequence[str]) -> Log | None:
 
 
 def _job(name: str, spark: SparkSession, place: Place, *, accept_gap: bool, publisher: Publisher | None) -> Job:
+    from app.pipeline.jobs.alerts import Alerts
+    from app.pipeline.jobs.ingest import Ingest
+    from app.pipeline.jobs.rollup import Rollup
+    from app.pipeline.jobs.sessions import Sessions
+    from app.pipeline.source.columns import lifts_of
+
     options, lift = place.settings.pipeline, lifts_of(place.settings)
     if name == "ingest":
         return Ingest(spark, place.log, place.lake, options, lift=lift, accept_gap=accept_gap)
@@ -105,3 +325,87 @@ def _job(name: str, spark: SparkSession, place: Place, *, accept_gap: bool, publ
     if name == "sessions":
         return Sessions(spark, place.lake)
     return Alerts(spark, place.log, place.lake, options, accept_gap=accept_gap, publisher=publisher)
+
+
+# Upkeep of the lake
+
+
+@pipeline_group.command()
+@click.option("--table", "names", type=click.Choice(TABLES), multiple=True, help="Only this one. [default: all]")
+@lake_options
+def compact(*, names: tuple[str, ...], place: Place) -> None:
+    """Replace many small files by few large sorted ones; jobs can keep running."""
+    from app.pipeline.lake import upkeep
+
+    def work(bar: ShareBar) -> int:
+        for name in names or TABLES:
+            done = upkeep.compact(place.lake, name, partial(_show, bar, name))
+            bar.finish()
+            if done.before:
+                say(f"{name}: compacted {done.before:,} files into {done.after:,}, with {done.rows:,} rows")
+        return DONE
+
+    sys.exit(work_on_lake("compacting", place, work))
+
+
+@pipeline_group.command()
+@lake_options
+def vacuum(*, place: Place) -> None:
+    """Delete files that no table has used for a week: those of killed jobs, and those that compaction replaced.
+
+    The setting pipeline.vacuum_age changes that age.
+    """
+    from app.pipeline.lake import upkeep
+
+    def work(bar: ShareBar) -> int:
+        age_s = parse_age(place.settings.pipeline.vacuum_age)
+        done = upkeep.vacuum(place.lake, age_s, lambda done, of: bar.show(done, of, ""))
+        bar.finish()
+        say(f"deleted {done.files:,} files with {done.nbytes:,} bytes")
+        return DONE
+
+    sys.exit(work_on_lake("deleting", place, work))
+
+
+@pipeline_group.command()
+@click.option("--all", "is_thorough", is_flag=True, help="Check every row, instead of some of each file.")
+@lake_options
+def verify(*, is_thorough: bool, place: Place) -> None:
+    """Check that each event is in the lake exactly once and unchanged, and count the rollups again.
+
+    The exit code is 1 if anything is wrong.
+    """
+    from app.pipeline.lake import verify as checks
+
+    def work(bar: ShareBar) -> int:
+        is_sound = True
+        findings = checks.verify(place.lake, is_thorough=is_thorough, tell=lambda done, of: bar.show(done, of, "rows"))
+        for finding in findings:
+            bar.finish()
+            click.echo(f"{finding.what}: {finding.told}")
+            is_sound = is_sound and finding.is_sound
+        say("sound" if is_sound else "something is wrong")
+        return DONE if is_sound else FAILED
+
+    sys.exit(work_on_lake("verifying", place, work))
+
+
+def _show(bar: ShareBar, note: str, done: int, of: int) -> None:
+    bar.show(done, of, note)
+
+
+def work_on_lake(label: str, place: Place, work: Callable[[ShareBar], int]) -> int:
+    """Work on an existing lake with a progress bar; returns the exit code."""
+    from app.pipeline.lake import tables
+
+    bar = ShareBar(label)
+
+    def with_bar() -> int:
+        if not tables.look(place.lake):  # first of all, since a lock is a file that would be created there
+            raise Refused(f"there is no lake in {place.lake}: halley pipeline ingest makes one")
+        try:
+            return work(bar)
+        finally:
+            bar.finish()
+
+    return exit_code(with_bar)

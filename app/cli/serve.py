@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from app.cli.options import config_option, read_settings, settings_reader
-from app.configuration import KNOBS
+from app.cli.options import SettingFlags, config_option, read_settings, setting_options, settings_reader
 
-_FLAGS: dict[str, tuple[str, str, dict[str, Any]]] = {
+_FLAGS: SettingFlags = {
     "host": ("--host", "Address to listen on.", {}),
     "port": ("--port", "Port for clients; 0 picks a free one and prints it.", {"type": int}),
     "operations.port": ("--operations-port", "Port for health checks and metrics; 0 as above.", {"type": int}),
@@ -42,33 +40,16 @@ _FLAGS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"metavar": "MODULE:FUNCTION", "multiple": True},
     ),
 }
-"""For each setting that has a flag: the flag, its help, and how click reads it."""
-
-
-def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `_FLAGS`, with the default of each setting that has one worth telling."""
-    for key, (flag, text, reading) in reversed(_FLAGS.items()):
-        default = KNOBS[key].default
-        is_told = isinstance(default, int | str) and not isinstance(default, bool) and default != ""
-        told = f" [default: {default}]" if is_told else ""
-        command = click.option(flag, _parameter(key), help=text + told, **reading)(command)
-    return command
-
-
-def _parameter(key: str) -> str:
-    return key.replace(".", "_")
 
 
 @click.command()
 @config_option
-@_setting_options
-def serve(*, file: Path | None, **given: Any) -> None:
+@setting_options(_FLAGS)
+def serve(*, file: Path | None, flags: dict[str, Any]) -> None:
     """Run the server until Ctrl-C or SIGTERM.
 
     There are more settings, for the settings file or as HALLEY_... in the environment: see `halley check-config`.
     """
-    values = {key: given[_parameter(key)] for key in _FLAGS}
-    flags = {key: value for key, value in values.items() if value is not None and value is not False and value != ()}
     if "history.enabled" in flags:
         flags["history.enabled"] = flags["history.enabled"] == "on"
     read = settings_reader(file, flags)

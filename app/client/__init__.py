@@ -1,4 +1,4 @@
-"""Halley's own Bayeux client, which the command line, the pipeline and the tests use.
+"""Halley's own clients; this module is the Bayeux client, which the command line, the pipeline and the tests use.
 
     async with Client("http://127.0.0.1:8080") as client:
         await client.subscribe("/room/*")
@@ -9,6 +9,8 @@
 It speaks Bayeux 1.0 over long-polling, follows the server's advice, and connects again after network failures and
 server restarts. With a server that has the acknowledge extension, no event is lost or duplicated within a session; with
 Halley's history, also not between sessions. It uses the standard library and httpx, and no code of the server.
+
+`app.client.wamp` has a client for WAMP, and `app.client.nt4` one for NetworkTables; these two do not reconnect.
 """
 
 from app.client.client import Client

@@ -1,22 +1,17 @@
-"""The robot: publishes its state over NetworkTables, and obeys `/robot/mode` and `/robot/setpoint`."""
+"""The robot, over NetworkTables: it drives around its field, and obeys `/robot/mode` and `/robot/setpoint`."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import struct
-from collections.abc import Mapping
 from random import Random
-from types import MappingProxyType
 from typing import Any
 
-from app.demo.beside import beside
-from app.demo.comeback import come_back
-from app.demo.drive import MODES, Drive
-from app.demo.nt4_link import Nt4Link, linked
+from app.client.nt4 import Nt4Client
 
 _MODE, _SETPOINT = "/robot/mode", "/robot/setpoint"
-TOPICS: Mapping[str, str] = MappingProxyType({
+TOPICS = {
     "/robot/pose": "double[]",
     "/robot/wheel_speeds": "double[]",
     "/robot/battery": "double",
@@ -25,7 +20,21 @@ TOPICS: Mapping[str, str] = MappingProxyType({
     "/robot/lidar": "raw",
     _MODE: "string",
     _SETPOINT: "double[]",
-})  # fmt: skip
+}
+MODES = ("auto", "disabled")
+
+WIDTH_M, HEIGHT_M = 16.5, 8.2
+_TOUR = ((2.0, 1.5), (8.0, 4.1), (14.5, 1.5), (14.5, 6.7), (8.0, 4.1), (2.0, 6.7))
+_FASTEST_M_S = 2.5
+_FASTER_M_S2 = 2.0
+_TURN_RAD_S = 2.2
+_NEAR_M = 0.4
+_WHEELS_APART_M = 0.6
+_REST_S = 5.0
+"""The time for which it rests where it was sent, before it resumes its tour."""
+
+_FULL_V, _EMPTY_V = 12.9, 11.4
+_DRAIN_V_M, _SAG_V, _NOISE_V = 0.0015, 0.25, 0.01
 
 _TICK_S = 0.02
 _LONGEST_S = 0.1
@@ -34,66 +43,132 @@ _LONGEST_S = 0.1
 _POSE_TICKS, _WHEELS_TICKS, _SLOW_TICKS = 10, 50, 100
 """Ticks between two values: five poses a second show it move, and leave room for other events in the console."""
 
-_RAYS = 36
+
+class Robot:
+    """The state of the robot: its place (metres, radians), its wheels' speeds and its battery. Pure.
+
+    `wish` is the place to which it was sent, `laps` counts tours.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self.x_m, self.y_m = _TOUR[0]
+        self.heading_rad = self.left_m_s = self.right_m_s = 0.0
+        self.mode = MODES[0]
+        self.wish: tuple[float, float] | None = None
+        self.laps = 0
+        self._random = random
+        self._charge_v = _FULL_V
+        self._stop = 1
+        self._rest_s = 0.0
+
+    @property
+    def _speed_m_s(self) -> float:
+        return (self.left_m_s + self.right_m_s) / 2
+
+    @property
+    def voltage_v(self) -> float:
+        """The voltage of the battery, which sags while the robot drives."""
+        sag_v = _SAG_V * self._speed_m_s / _FASTEST_M_S
+        return round(self._charge_v - sag_v + self._random.gauss(0, _NOISE_V), 3)
+
+    def obey(self, name: str, value: Any) -> None:
+        """Obey a value that was set; invalid ones are ignored, and a place off the field becomes the nearest on it."""
+        if name == _MODE and value in MODES:
+            self.mode = value
+        elif name == _SETPOINT and isinstance(value, list) and len(value) == 2 and all(map(math.isfinite, value)):
+            self.wish = _limit(value[0], 0.0, WIDTH_M), _limit(value[1], 0.0, HEIGHT_M)
+            self._rest_s = 0.0
+
+    def step(self, passed_s: float) -> None:
+        """Move by the time that has passed, in seconds."""
+        x_m, y_m = self.wish or _TOUR[self._stop]
+        away_m = math.hypot(x_m - self.x_m, y_m - self.y_m)
+        is_there = away_m < _NEAR_M
+        off_rad = math.remainder(math.atan2(y_m - self.y_m, x_m - self.x_m) - self.heading_rad, math.tau)
+        turn_rad_s = wanted_m_s = 0.0
+        if self.mode == "auto" and not (is_there and self.wish):
+            turn_rad_s = _limit(4 * off_rad, -_TURN_RAD_S, _TURN_RAD_S)
+            wanted_m_s = min(_FASTEST_M_S, 0.4 + away_m) * max(0.0, math.cos(off_rad))
+        faster_m_s = _FASTER_M_S2 * passed_s
+        speed_m_s = self._speed_m_s + _limit(wanted_m_s - self._speed_m_s, -2 * faster_m_s, faster_m_s)
+        self.heading_rad = math.remainder(self.heading_rad + turn_rad_s * passed_s, math.tau)
+        way_m = speed_m_s * passed_s
+        self.x_m = _limit(self.x_m + way_m * math.cos(self.heading_rad), 0.0, WIDTH_M)
+        self.y_m = _limit(self.y_m + way_m * math.sin(self.heading_rad), 0.0, HEIGHT_M)
+        lead_m_s = turn_rad_s * _WHEELS_APART_M / 2
+        self.left_m_s, self.right_m_s = speed_m_s - lead_m_s, speed_m_s + lead_m_s
+        self._charge_v -= _DRAIN_V_M * way_m
+        if self._charge_v < _EMPTY_V:
+            self._charge_v = _FULL_V  # the battery is replaced
+        if is_there and self.wish:
+            self._rest_s += passed_s
+            self.wish = None if self._rest_s >= _REST_S else self.wish
+        elif is_there:
+            self._stop = (self._stop + 1) % len(_TOUR)
+            self.laps += self._stop == 0
+
+    @property
+    def ranges_m(self) -> list[float]:
+        """The distances to the four walls of the field."""
+        return [self.x_m, WIDTH_M - self.x_m, self.y_m, HEIGHT_M - self.y_m]
+
+    def regular(self, tick: int) -> dict[str, Any]:
+        """Return the values that are due at a tick. The pose is x and y in metres and the heading in radians."""
+        values: dict[str, Any] = {}
+        if tick % _POSE_TICKS == 0:
+            values["/robot/pose"] = [round(each, 3) for each in (self.x_m, self.y_m, self.heading_rad)]
+        if tick % _WHEELS_TICKS == 0:
+            values["/robot/wheel_speeds"] = [round(self.left_m_s, 3), round(self.right_m_s, 3)]
+        if tick % _SLOW_TICKS == 0:
+            values["/robot/battery"] = self.voltage_v
+            values["/robot/lidar"] = struct.pack("<4H", *(int(1_000 * far_m) for far_m in self.ranges_m))
+        return values
+
+    def seldom(self) -> dict[str, Any]:
+        """Return the values that are published when they change; a setpoint that was reached becomes empty."""
+        return {
+            "/robot/enabled": self.mode != "disabled",
+            "/robot/laps": self.laps,
+            _MODE: self.mode,
+            _SETPOINT: [*map(float, self.wish or ())],
+        }
 
 
-async def robot(server: str, random: Random) -> None:
-    """Drive until cancelled; `server` is a `ws://` address."""
-    drive = Drive(random)
-    await come_back(lambda: _visit(server, drive), random)
+def _limit(value: float, least: float, most: float) -> float:
+    return min(max(value, least), most)
 
 
-async def _visit(server: str, drive: Drive) -> None:
-    def hear(name: str, value: Any) -> None:
-        obey(drive, name, value)
-
-    async with linked(server, "robot", TOPICS, [_MODE, _SETPOINT]) as link, beside(link.listen(hear)) as listening:
-        await _tell(link, drive, listening)
-
-
-def obey(drive: Drive, name: str, value: Any) -> None:
-    """Obey a value that was set; invalid ones are ignored."""
-    if name == _MODE and value in MODES:
-        drive.mode = value
-    elif name == _SETPOINT and isinstance(value, list) and len(value) == 2 and all(map(math.isfinite, value)):
-        drive.send_to(*value)
-
-
-async def _tell(link: Nt4Link, drive: Drive, listening: asyncio.Task[None]) -> None:
+async def drive(server: str, random: Random, robot: Robot | None = None) -> None:
+    """Drive and publish until the connection is lost; `server` is a `ws://` address."""
+    robot = robot or Robot(random)
     clock = asyncio.get_running_loop().time
-    told: dict[str, Any] = {}
-    tick, now_s = 0, clock()
-    while not listening.done():
-        before_s, now_s = now_s, clock()
-        drive.step(min(now_s - before_s, _LONGEST_S))
-        values = _values(drive, tick)
-        seldom = _seldom(drive)
-        values |= {name: value for name, value in seldom.items() if told.get(name) != value}
-        told = seldom
-        if values:
-            await link.put(values)
-        tick += 1
-        await asyncio.sleep(max(0.0, now_s + _TICK_S - clock()))
+
+    async def obey(client: Nt4Client) -> None:
+        async for value in client:
+            robot.obey(value.name, value.value)
+
+    async with Nt4Client(server, "robot") as client, asyncio.TaskGroup() as group:
+        for number, (name, kind) in enumerate(TOPICS.items(), 1):
+            await client.publish(name, number, kind)
+        await client.subscribe(_MODE, _SETPOINT)
+        group.create_task(obey(client))
+        published: dict[str, Any] = {}
+        tick, now_s = 0, clock()
+        while True:
+            before_s, now_s = now_s, clock()
+            robot.step(min(now_s - before_s, _LONGEST_S))
+            seldom = robot.seldom()
+            changed = {name: value for name, value in seldom.items() if published.get(name) != value}
+            if values := robot.regular(tick) | changed:
+                await client.put_all(values)
+            published = seldom
+            tick += 1
+            await asyncio.sleep(max(0.0, now_s + _TICK_S - clock()))
 
 
-def _values(drive: Drive, tick: int) -> dict[str, Any]:
-    """Return the values that are due regularly. The pose is x and y in metres and the heading in radians."""
-    values: dict[str, Any] = {}
-    if tick % _POSE_TICKS == 0:
-        values["/robot/pose"] = [round(drive.x_m, 3), round(drive.y_m, 3), round(drive.heading_rad, 3)]
-    if tick % _WHEELS_TICKS == 0:
-        values["/robot/wheel_speeds"] = [round(drive.left_m_s, 3), round(drive.right_m_s, 3)]
-    if tick % _SLOW_TICKS == 0:
-        values["/robot/battery"] = drive.voltage_v
-        values["/robot/lidar"] = struct.pack(f"<{_RAYS}H", *(int(1_000 * far_m) for far_m in drive.ranges_m(_RAYS)))
-    return values
-
-
-def _seldom(drive: Drive) -> dict[str, Any]:
-    """Return the values that are published when they change; a setpoint that was reached becomes empty."""
-    return {
-        "/robot/enabled": drive.mode != "disabled",
-        "/robot/laps": drive.laps,
-        _MODE: drive.mode,
-        _SETPOINT: [*map(float, drive.wish or ())],
-    }
+async def driver_station(server: str, _random: Random) -> None:
+    """Receive everything that the robot publishes until the connection is lost."""
+    async with Nt4Client(server, "driver-station") as client:
+        await client.subscribe(*TOPICS)
+        async for _ in client:
+            pass

@@ -1,7 +1,4 @@
-"""An old web page: a Bayeux client that can only load scripts (JSONP, Bayeux 1.0, 6.2).
-
-It has the methods of `app.client.Client` that the chat needs. It does not reconnect: its caller makes a new one.
-"""
+"""An old web page: a Bayeux client that can only load scripts (JSONP, Bayeux 1.0, 6.2), and does not reconnect."""
 
 from __future__ import annotations
 
@@ -15,10 +12,8 @@ from typing import Any, Self
 
 import httpx
 
-from app.client import Event
-from app.demo.comeback import Away
+from app.client import ClientError, Event, Refused, Unreachable
 
-_HANDSHAKE: dict[str, Any] = {"version": "1.0", "supportedConnectionTypes": ["callback-polling"]}
 _SCRIPT = re.compile(r"/\*\*/([\w.]+)\((.*)\);", re.DOTALL)
 _ANSWER_S = 10.0
 _GOODBYE_S = 2.0
@@ -31,33 +26,32 @@ _EVENTS_KEPT = 1_000
 class ScriptPage:
     """A session that lasts as long as its `async with` block; `pause_s` returns the pause before each next poll.
 
-    Entering it, its methods and reading events raise `Away` if the server does not respond or has ended the session.
+    It has the methods of `app.client.Client` that the chat needs. Entering the block, its methods and reading events
+    raise `ClientError` if the server does not respond or has ended the session.
     """
 
     def __init__(self, server: str, pause_s: Callable[[], float] = lambda: 0.0) -> None:
         self._http = httpx.AsyncClient(base_url=server, timeout=_ANSWER_S)
         self._pause_s = pause_s
         self._numbers = itertools.count(1)
-        self._client_id = ""
+        self._session: dict[str, str] = {}
         self._events: asyncio.Queue[Event | Exception] = asyncio.Queue(_EVENTS_KEPT)
-        self._polling: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         try:
-            answer = await self._ask("/meta/handshake", **_HANDSHAKE)
+            answer = await self._ask("/meta/handshake", version="1.0", supportedConnectionTypes=["callback-polling"])
         except BaseException:
             await self._http.aclose()
             raise
-        self._client_id = answer["clientId"]
+        self._session = {"clientId": answer["clientId"]}
         self._polling = asyncio.create_task(self._poll())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._polling is not None
         self._polling.cancel()
         try:
             await asyncio.wait([self._polling])
-            with suppress(Away):
+            with suppress(ClientError):
                 await self._ask("/meta/disconnect", _GOODBYE_S)
         finally:
             await self._http.aclose()
@@ -83,36 +77,28 @@ class ScriptPage:
     async def _poll(self) -> None:
         try:
             while True:
-                await self._ask("/meta/connect", within_s=_HOLD_S, connectionType="callback-polling")
+                await self._ask("/meta/connect", _HOLD_S, connectionType="callback-polling")
                 await asyncio.sleep(self._pause_s())
         except Exception as error:  # noqa: BLE001 - any error must reach the reader of events
             await self._events.put(error)
 
     async def _ask(self, channel: str, within_s: float = _ANSWER_S, **fields: Any) -> dict[str, Any]:
         """Send a message by loading a script; return the reply to it, and keep the events in the script."""
-        number = next(self._numbers)
-        message = {"id": str(number), "channel": channel, **fields}
-        if self._client_id:
-            message["clientId"] = self._client_id
+        number = str(next(self._numbers))
+        message = {"id": number, "channel": channel, **self._session, **fields}
         address = {"jsonp": f"page.answer{number}", "message": json.dumps([message])}
         try:
             script = (await self._http.get("/bayeux", params=address, timeout=within_s)).raise_for_status().text
-            answers = _read(script, address["jsonp"])
+            match = _SCRIPT.fullmatch(script)
+            if match is None or match[1] != address["jsonp"]:
+                raise ValueError("not a script of a Bayeux server")
+            answers: list[dict[str, Any]] = json.loads(match[2])
         except (httpx.HTTPError, ValueError) as error:
-            raise Away(str(error) or type(error).__name__) from error
+            raise Unreachable(str(error) or type(error).__name__) from error
         for each in answers:
             if "data" in each:
                 await self._events.put(Event(each["channel"], each["data"]))
-        answer = next((each for each in answers if each.get("id") == str(number)), {})
+        answer = next((each for each in answers if each.get("id") == number), {})
         if not answer.get("successful"):
-            raise Away(str(answer.get("error")))
+            raise Refused(str(answer.get("error")))
         return answer
-
-
-def _read(script: str, callback: str) -> list[dict[str, Any]]:
-    """Return the messages that a script passes to the callback. Raises `ValueError` if it does anything else."""
-    match = _SCRIPT.fullmatch(script)
-    if match is None or match[1] != callback:
-        raise ValueError("not a script of a Bayeux server")
-    answers: list[dict[str, Any]] = json.loads(match[2])
-    return answers

@@ -164,7 +164,7 @@ def rows(results: Results, peers: Sequence[str]) -> list[list[str]]:
         value = medians[HALLEY]
         if value is None:
             continue
-        others = [medians[name] for name in peers if medians[name] is not None]
+        others = [other for name in peers if (other := medians[name]) is not None]
         better = (max if target.is_rate else min)(others, default=None)
         ratio = value / better if better else None
         met = {bound: target.is_met(value, ratio, bound) for bound in (target.wanted, target.stretch)}

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from websockets.asyncio.client import connect
-from websockets.typing import Subprotocol
 
 from app.bench import BenchFailed, halley_command, started
+from app.client.nt4 import Nt4Client, text
+from app.client.wamp import WampClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -58,18 +57,12 @@ async def bayeux(target: Target, _: AsyncExitStack, name: str) -> int:
 
 async def wamp(target: Target, stack: AsyncExitStack, name: str) -> int:
     """Subscribe a WAMP session to 900 topics and 100 prefixes; return how many were accepted."""
-    socket = await stack.enter_async_context(
-        connect(_websocket(target, "/ws"), subprotocols=[Subprotocol("wamp.2.json")], compression=None)
-    )
-    await socket.send(json.dumps([1, "realm1", {"roles": {"subscriber": {}}}]))
-    await socket.recv()
-    wanted = [({}, each) for each in names(name, 900, ".")]
-    wanted += [({"match": "prefix"}, each) for each in names(f"{name}_p", 100, ".")]
-    accepted = 0
-    for number, (options, topic) in enumerate(wanted, 1):
-        await socket.send(json.dumps([32, number, options, topic]))
-        accepted += json.loads(await socket.recv())[0] == 33  # SUBSCRIBED
-    return accepted
+    client = await stack.enter_async_context(WampClient(_server(target)))
+    wanted = [("exact", each) for each in names(name, 900, ".")]
+    wanted += [("prefix", each) for each in names(f"{name}_p", 100, ".")]
+    for match, topic in wanted:
+        await client.subscribe(topic, match=match)  # raises `Refused`
+    return len(wanted)
 
 
 async def nt4_names(target: Target, stack: AsyncExitStack, name: str) -> int:
@@ -87,34 +80,26 @@ async def nt4_short_names(target: Target, stack: AsyncExitStack, name: str) -> i
 
 async def nt4_options(target: Target, stack: AsyncExitStack, name: str) -> int:
     """Subscribe a NetworkTables client with the longest options, 1,000 times."""
-    options = {"x": [[] for _ in range(2_700)]}
+    options: dict[str, Any] = {"x": [[] for _ in range(2_700)]}
     return await _nt4(target, stack, name, [([f"/{each}"], options) for each in range(1_000)], _NT4_FRAME_OPTIONS)
 
 
 async def _nt4(
     target: Target, stack: AsyncExitStack, name: str, wanted: list[tuple[list[str], dict[str, Any]]], at_once: int
 ) -> int:
-    socket = await stack.enter_async_context(
-        connect(
-            _websocket(target, f"/nt/{name}"),
-            subprotocols=[Subprotocol("v4.1.networktables.first.wpi.edu")],
-            compression=None,
-        )
-    )
+    client = await stack.enter_async_context(Nt4Client(_server(target), name, answer_s=_DEADLINE_S))
     messages = [
-        {"method": "subscribe", "params": {"topics": topics, "subuid": number, "options": {"prefix": True} | options}}
+        text("subscribe", topics=topics, subuid=number, options={"prefix": True} | options)
         for number, (topics, options) in enumerate(wanted)
     ]
     for first in range(0, len(messages), at_once):
-        await socket.send(json.dumps(messages[first : first + at_once]))
-        await socket.send(b"\x94\xff\x00\x02\x00")  # a request for the time
-        while not isinstance(await socket.recv(), bytes):
-            pass
+        await client.send(*messages[first : first + at_once])
+        await client.time()
     return sum(len(topics) for topics, _ in wanted)
 
 
-def _websocket(target: Target, path: str) -> str:
-    return f"ws{target.url.removeprefix('http').removesuffix('/bayeux')}{path}"
+def _server(target: Target) -> str:
+    return target.url.removesuffix("/bayeux")
 
 
 CASES: dict[str, Case] = {

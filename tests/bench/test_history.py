@@ -1,4 +1,4 @@
-"""`halley bench history` as a user runs it: its figures, its table, and that it leaves no log behind."""
+"""`python tests/bench history` as a user runs it: its figures, its table, and that it leaves no log behind."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from support.process import ended, started
-
-from app.bench import durability_table
-from app.bench.durability import Durability
-from app.bench.stock import Stock
+from bench import script
+from bench.history import HistoryFigures, history_table
+from bench.reads import Stock
+from support.process import ended
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +25,7 @@ LOADS = ["single", "batched", "received", "steady"]
 
 async def finished(*arguments, cwd):
     """Run the bench to its end, and return its output; it starts a server for each load."""
-    async with started("bench", "history", *QUICK, *arguments, cwd=cwd) as process:
+    async with script.started("history", *QUICK, *arguments, cwd=cwd) as process:
         code = await process.exit_code(LONGEST_S)
         assert code == DONE, process.lines
         return process.output, process.lines
@@ -69,10 +68,10 @@ async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
     told = json.loads(output[0])
     check_figures(told)
 
-    found = Durability(**{each.name: told[each.name] for each in fields(Durability)})
+    found = HistoryFigures(**{each.name: told[each.name] for each in fields(HistoryFigures)})
     found.stock = {int(count): Stock(**figures) for count, figures in told["stock"].items()}
     found.wide = {int(count): readers for count, readers in told["wide"].items()}
-    table = durability_table(found).splitlines()
+    table = history_table(found).splitlines()
     assert table[0] == "history at halley: 4 publishers, closed loop; medians of 1 round of 0.3 s"
     shown = {line.strip().partition("  ")[0]: line for line in table}
     assert re.search(r"[\d.,]+/s +[\d.,]+/s +\d+\.\d\d x$", shown["publishes acknowledged, 3 per request"])
@@ -86,7 +85,7 @@ async def test_the_same_loads_with_the_history_and_without_it(tmp_path):
 async def test_what_is_asked_wrongly(tmp_path):
     """Sizes that are not numbers, and a folder that does not exist, are errors."""
     for options, sentence in ((("--stored", "few"), "numbers like"), (("--data-dir", "nowhere"), "does not exist")):
-        code, _, lines = await ended("bench", "history", *options, cwd=tmp_path)
+        code, _, lines = await script.ended("history", *options, cwd=tmp_path)
         assert code == WRONG_USE
         assert any(sentence in line for line in lines), lines
 

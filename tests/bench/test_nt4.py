@@ -1,4 +1,4 @@
-"""`halley bench nt4` as a user runs it: its table and ratios, and that faults are noticed."""
+"""`python tests/bench nt4` as a user runs it: its table and ratios, and that faults are noticed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench.nt4 import NTCORE, OFF, ON, Nt4Figures, Nt4Plan, measure_nt4, nt4_table
+from bench.script import ended, two_runs
 from bench.stand_in import stand_in
-from bench.two_runs import two_runs
-from support.process import ended
 from support.programs import require_module
 
-from app.bench import BenchFailed, Nt4Plan
-from app.bench.nt4 import measure_nt4
-from app.bench.nt4_figures import NTCORE, OFF, ON, Nt4Figures
-from app.bench.nt4_table import nt4_table
-from app.bench.usage import Usage
+from app.bench import BenchFailed
+from app.bench.target import Usage
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +51,7 @@ async def test_halley_with_its_history_and_without(tmp_path):
 async def test_beside_ntcore(tmp_path):
     """With --ntcore, the table has a column for ntcore and one for Halley's ratio to it."""
     program = stand_in(tmp_path, *STAND_IN)
-    code, output, lines = await ended("bench", "nt4", *QUICK, "--ntcore", str(program), cwd=tmp_path)
+    code, output, lines = await ended("nt4", *QUICK, "--ntcore", str(program), cwd=tmp_path)
     assert code == DONE, lines
     assert re.split(r"  +", output[1].strip()) == [OFF, NTCORE, "halley / ntcore"]
     assert re.search(r"per delivery +([\d,.]+ us +){2}\d+\.\d\d x$", "\n".join(output), re.MULTILINE)
@@ -107,7 +104,7 @@ async def test_a_server_that_cannot_be_measured(fault, said, tmp_path):
 async def test_what_is_asked_wrongly(tmp_path):
     """A Python that does not exist, and a rate that is not a number, are errors."""
     for wrong, said in ((("--ntcore", "nowhere"), "does not exist"), (("--rates", "many"), "expected numbers")):
-        code, _, lines = await ended("bench", "nt4", *wrong, cwd=tmp_path)
+        code, _, lines = await ended("nt4", *wrong, cwd=tmp_path)
         assert code == WRONG_USE
         assert any(said in line for line in lines), lines
 

@@ -1,4 +1,4 @@
-"""`halley bench pipeline`: its figures, and that none is shown where nothing was measured."""
+"""`python tests/bench pipeline`: its figures, and that none is shown where nothing was measured."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import tempfile
 from dataclasses import fields
 
 import pytest
+from bench import script
+from bench.jobs import Jobs, Rollups, behind, first_rollup, rollups
+from bench.pipeline import PipelineFigures, pipeline_table
 from bench.test_result import result
+from bench.verbs import main
 from click.testing import CliRunner
 from readme.table import block
-from support.process import ended, environment, started
+from support.process import environment
 from support.server import serving
 from support.wire import DEADLINE_S
 
-from app.bench import BenchFailed, PipelineFigures, comparison, pipeline_table
-from app.bench.jobs import Jobs, behind
-from app.bench.rollups import Rollups, first_rollup, rollups
-from app.cli import main
-from app.cli.bench import _report
+from app.bench import BenchFailed, comparison
+from app.cli.bench import report
 from app.client import Client
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
@@ -75,13 +76,13 @@ async def test_a_whole_run(tmp_path):
 
     It is the run of the line on the bench's page too, which has the same command.
     """
-    assert "\nhalley bench pipeline " in block("bench")
+    assert "\npython tests/bench pipeline " in block("bench")
     (tmp_path / "lakes").mkdir()
     (tmp_path / "temporary").mkdir()
     (tmp_path / "before.json").write_text(json.dumps({"load": {}, "medians": {"ingest": 1.0}}))
     options = (*QUICK, "--json", "--compare", "before.json", "--data-dir", "lakes")
     variables = environment(TMPDIR=str(tmp_path / "temporary"))
-    async with started("bench", "pipeline", *options, cwd=tmp_path, env=variables) as bench:
+    async with script.started("pipeline", *options, cwd=tmp_path, env=variables) as bench:
         assert await bench.exit_code(LONGEST_S) == DONE, bench.lines
     assert re.match(r"medians.ingest +1\.00 +[\d,.]+ ", bench.lines[1])
     assert [*(tmp_path / "lakes").iterdir(), *(tmp_path / "temporary").iterdir()] == []
@@ -204,9 +205,9 @@ def test_what_is_wrong_is_told_and_the_exit_code_says_so(capsys):
     text = pipeline_table(found)
     assert text.splitlines()[-3:] == ["The log and the lake were in memory, not on a disk: use --data-dir.", *wrong]
     assert found.as_json()["wrong"] == wrong
-    assert _report(found, text, is_json=False, saved=None, wrong="; ".join(found.wrong)) == FAILED
+    assert report(found, text, is_json=False, saved=None) == FAILED
     assert capsys.readouterr() == (f"{text}\n", f"halley: something went wrong: {'; '.join(wrong)}\n")
-    assert _report(figures(), "", is_json=True, saved=None) == DONE
+    assert report(figures(), "", is_json=True, saved=None) == DONE
 
 
 def test_two_results_are_compared_by_their_medians():
@@ -263,7 +264,7 @@ async def test_jobs_that_end_by_themselves_end_it():
 async def test_what_is_asked_wrongly(tmp_path):
     """Wrong options are errors, and nothing is started."""
     for options, sentence in ((("--rate", "0"), "--rate"), (("--data-dir", "nowhere"), "does not exist")):
-        code, output, lines = await ended("bench", "pipeline", *options, cwd=tmp_path)
+        code, output, lines = await script.ended("pipeline", *options, cwd=tmp_path)
         assert (code, output) == (WRONG_USE, [])
         assert any(sentence in line for line in lines), lines
 
@@ -271,6 +272,6 @@ async def test_what_is_asked_wrongly(tmp_path):
 def test_without_the_pipeline_there_is_nothing_to_measure(monkeypatch):
     """If the pipeline is not installed, there is an error before a log of millions of events is made."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    told = CliRunner().invoke(main, ["bench", "pipeline"])
+    told = CliRunner().invoke(main, ["pipeline"])
     assert (told.exit_code, told.stdout) == (WRONG_USE, "")
     assert told.stderr == "halley: the data pipeline is not installed: pip install 'halley[pipeline]'\n"

@@ -1,19 +1,16 @@
-"""`halley bench wamp` as a user runs it: its table and ratios, and that faults are noticed."""
+"""`python tests/bench wamp` as a user runs it: its table and ratios, and that faults are noticed."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
+from bench.script import ended, two_runs
 from bench.stand_in import stand_in
-from bench.two_runs import two_runs
-from support.process import ended
+from bench.wamp import CROSSBAR, OFF, ON, WampFigures, WampPlan, measure_wamp, wamp_table
 
-from app.bench import BenchFailed, WampPlan
-from app.bench.usage import Usage
-from app.bench.wamp import measure_wamp
-from app.bench.wamp_figures import CROSSBAR, OFF, ON, WampFigures
-from app.bench.wamp_table import wamp_table
+from app.bench import BenchFailed
+from app.bench.target import Usage
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +46,7 @@ async def test_halley_with_its_history_and_without(tmp_path):
 async def test_beside_crossbar(tmp_path):
     """With --crossbar, the table has three servers, and the ratios of Halley's two to crossbar."""
     program = stand_in(tmp_path, *STAND_IN)
-    code, output, lines = await ended("bench", "wamp", *QUICK, "--crossbar", str(program), cwd=tmp_path)
+    code, output, lines = await ended("wamp", *QUICK, "--crossbar", str(program), cwd=tmp_path)
     assert code == DONE, lines
     assert re.split(r"  +", output[1].strip()) == [
         ON, OFF, CROSSBAR, "halley / crossbar", "halley without history / crossbar",
@@ -88,7 +85,7 @@ async def test_a_router_that_cannot_be_measured(fault, said, tmp_path):
 
 async def test_what_is_asked_wrongly(tmp_path):
     """A crossbar that does not exist is an error."""
-    code, _, lines = await ended("bench", "wamp", "--crossbar", "nowhere", cwd=tmp_path)
+    code, _, lines = await ended("wamp", "--crossbar", "nowhere", cwd=tmp_path)
     assert code == WRONG_USE
     assert any("does not exist" in line for line in lines), lines
 

@@ -14,11 +14,11 @@ from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from bench.logs import fill
 from deltalake import DeltaTable
 from support.process import environment
 from support.programs import unavailable
 
-from app.cli.bench_stock import fill
 from app.pipeline import session
 
 CLUSTER = Path(__file__).parents[2] / "deploy" / "spark-standalone"

@@ -20,7 +20,7 @@ def played(market, until_s, from_s=0.0, *, hears_news=True):
         for name, data in market.until(now_s):
             happened.append((now_s, name, data))
             if name == NEWS and hears_news:
-                market.rush(data.get("symbol"), now_s)
+                market.rush(data, now_s)
     return happened
 
 
@@ -54,7 +54,7 @@ def test_news_make_a_spike_that_the_pipeline_sees(seed):
     market, options = market_of(seed), Pipeline()
     quiet = played(market, 300.0, hears_news=False)
     usual = Counter(name for _, name, _ in quiet)["CEDAR"] * WINDOW_US / 1e6 / 300
-    market.rush("CEDAR", 300.0)
+    market.rush({"symbol": "CEDAR"}, 300.0)
     busy = Counter(at_s // 10 for at_s, name, _ in played(market, 330.0, 300.0) if name == "CEDAR")
     assert max(busy.values()) >= max(options.spike_events, options.spike_factor * usual)
 
@@ -75,10 +75,10 @@ def test_news_come_every_minute_or_so_and_some_stop_a_share():
             assert after[0] - at_s > silent_s
 
 
-@pytest.mark.parametrize("symbol", [None, "NOBODY", 7, ["GULL"], {}])
-def test_news_of_nothing_are_ignored(symbol):
+@pytest.mark.parametrize("news", [*({"symbol": symbol} for symbol in (None, "NOBODY", 7, ["GULL"], {})), None, "GULL"])
+def test_news_of_nothing_are_ignored(news):
     """Any client can publish news."""
     market = market_of()
     before_s = market.next_s
-    market.rush(symbol, 0.0)
+    market.rush(news, 0.0)
     assert market.next_s == before_s

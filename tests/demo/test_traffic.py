@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from urllib.parse import unquote_plus
 
@@ -14,20 +15,13 @@ from support.server import brisk, serving
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, until
 
-from app.client import Client
-from app.demo import person
-from app.demo.analyst import analyst
-from app.demo.beside import beside
-from app.demo.chat import BY_JSONP, chat
-from app.demo.comeback import Away, come_back
-from app.demo.commuter import commuter
-from app.demo.driver_station import driver_station
-from app.demo.market import SHARES
-from app.demo.person import PEOPLE
-from app.demo.robot import TOPICS, robot
+from app.client import Client, ClientError, Unreachable
+from app.demo import chat as chats
+from app.demo.chat import BY_JSONP, PEOPLE, WELCOMES
+from app.demo.demo import background_task, keep_visiting
+from app.demo.market import SHARES, analyst, commuter, ticker
+from app.demo.robot import TOPICS, drive, driver_station
 from app.demo.script_page import ScriptPage
-from app.demo.sentences import WELCOMES
-from app.demo.ticker import ticker
 
 RANDOM = Random(7)
 
@@ -39,9 +33,9 @@ async def served():
 
 
 @asynccontextmanager
-async def going_on(piece, address):
-    """Run a part of the traffic until the block ends."""
-    task = asyncio.create_task(piece(address, Random(RANDOM.random())))
+async def going_on(visit, address):
+    """Run a part of the traffic, which reconnects, until the block ends."""
+    task = asyncio.create_task(keep_visiting(visit, address, Random(RANDOM.random())))
     try:
         yield
         assert not task.done()
@@ -51,12 +45,19 @@ async def going_on(piece, address):
     assert task.cancelled()
 
 
+async def chat(server, random):
+    """Let everybody chat; each reconnects alone."""
+    async with asyncio.TaskGroup() as group:
+        for name in PEOPLE:
+            group.create_task(keep_visiting(partial(chats.chat, name=name), server, Random(random.random())))
+
+
 @pytest.fixture
 def chatty(monkeypatch):
     """Make people answer fast."""
-    monkeypatch.setattr(person, "_FIRST_S", (0.01, 0.3))
-    monkeypatch.setattr(person, "_ANSWER_S", (0.01, 0.2))
-    monkeypatch.setattr(person, "_TOPIC_S", (0.02, 0.4))
+    monkeypatch.setattr(chats, "_FIRST_S", (0.01, 0.3))
+    monkeypatch.setattr(chats, "_ANSWER_S", (0.01, 0.2))
+    monkeypatch.setattr(chats, "_TOPIC_S", (0.02, 0.4))
 
 
 async def heard(client, is_enough):
@@ -124,7 +125,7 @@ async def test_the_driver_station_hears_the_robot(served):
     """It subscribes to all topics of the robot: its client exists, and values are written to it."""
     address = f"ws://127.0.0.1:{served.nt4_port}"
     tables = served.house.protocol("nt4").tables
-    async with going_on(driver_station, address), going_on(robot, address):
+    async with going_on(driver_station, address), going_on(drive, address):
         await until(lambda: tables.flow.delivered > len(TOPICS))
         assert {*tables.clients} == {"driver-station", "robot"}
 
@@ -147,7 +148,7 @@ async def test_the_robot_is_seen_by_dashboards_and_pages(served):
     async with await nt4.connect(served.url, "dashboard") as dashboard, Client(served.url) as page:
         await dashboard.subscribe("/robot/", prefix=True)
         await page.subscribe("/robot/*")
-        async with going_on(robot, address):
+        async with going_on(drive, address):
             types = {}
             while {*types} != {*TOPICS}:
                 params = await dashboard.text("announce")
@@ -165,7 +166,7 @@ async def test_the_robot_is_seen_by_dashboards_and_pages(served):
 async def test_the_robots_times_are_the_servers(served):
     """It uses the server's time, so that values have their true age."""
     address = f"ws://127.0.0.1:{served.nt4_port}"
-    async with await nt4.connect(served.url, "dashboard") as dashboard, going_on(robot, address):
+    async with await nt4.connect(served.url, "dashboard") as dashboard, going_on(drive, address):
         await dashboard.subscribe("/robot/pose")
         value = await dashboard.value("/robot/pose")
         assert abs(await dashboard.time() - value.time_us) < DEADLINE_S * 1e6
@@ -173,7 +174,7 @@ async def test_the_robots_times_are_the_servers(served):
 
 async def test_the_robot_obeys(served):
     """It does what a page sets, and publishes that; sent off its field, it publishes where it drives instead."""
-    async with going_on(robot, f"ws://127.0.0.1:{served.nt4_port}"), Client(served.url) as page:
+    async with going_on(drive, f"ws://127.0.0.1:{served.nt4_port}"), Client(served.url) as page:
         await page.subscribe("/robot/*")
         await heard(page, len)
         await page.publish("/robot/mode", "disabled")
@@ -196,7 +197,7 @@ async def test_somebody_reads_slowly(served):
 
 async def test_what_waits_for_the_slow_one_is_not_in_the_delays(served, monkeypatch):
     """The delays that the console shows are the server's, although the commuter stays away for seconds."""
-    monkeypatch.setattr("app.demo.commuter._PAUSE_S", (1.1, 1.2))
+    monkeypatch.setattr("app.demo.market._COMMUTER_PAUSE_S", (1.1, 1.2))
     async with going_on(ticker, served.url), going_on(commuter, served.url):
         flow = served.house.broker.flows["bayeux"]
         await until(lambda: flow.delivered >= 10)
@@ -211,7 +212,7 @@ async def test_all_come_back_when_their_connections_are_cut(served, chatty):
         relaying(served.port) as proxy,
         relaying(served.nt4_port) as robots,
         going_on(ticker, f"http://127.0.0.1:{proxy.port}"),
-        going_on(robot, f"ws://127.0.0.1:{robots.port}"),
+        going_on(drive, f"ws://127.0.0.1:{robots.port}"),
     ):
         await until(lambda: len(broker.sessions) == 2)
         proxy.cut()
@@ -231,14 +232,14 @@ async def test_all_come_back_when_their_connections_are_cut(served, chatty):
 
 
 async def test_a_script_page_goes_when_its_session_has(served):
-    """The reader of its events gets `Away`."""
+    """The reader of its events gets an error."""
     async with ScriptPage(served.url) as page:
         await page.subscribe("/a")
         await page.publish("/a", [1, {"<": "\u2028"}])
         async with asyncio.timeout(DEADLINE_S):
             assert (await anext(page)).data == [1, {"<": "\u2028"}]
         await page._ask("/meta/disconnect")
-        with pytest.raises(Away):
+        with pytest.raises(ClientError):
             async with asyncio.timeout(DEADLINE_S):
                 await anext(page)
         assert not served.house.broker.sessions
@@ -246,29 +247,29 @@ async def test_a_script_page_goes_when_its_session_has(served):
 
 async def test_pauses_double_and_mistakes_are_not_hidden(monkeypatch):
     """Refused attempts become rarer; errors other than a lost connection are raised."""
-    pauses, failures = [], iter([Away("no"), OSError(), TimeoutError(), KeyError("ours")])
+    pauses, failures = [], iter([Unreachable("no"), OSError(), TimeoutError(), KeyError("ours")])
 
-    async def visit():
+    async def visit(_address, _random):
         raise next(failures)
 
     async def sleep(pause_s):
         pauses.append(pause_s)
 
-    monkeypatch.setattr("app.demo.comeback.asyncio.sleep", sleep)
+    monkeypatch.setattr("app.demo.demo.asyncio.sleep", sleep)
     with pytest.raises(KeyError):
-        await come_back(visit, Random(1), first_s=1.0)
+        await keep_visiting(visit, "", Random(1), first_s=1.0)
     assert [1 <= pauses[0] <= 2, 2 <= pauses[1] <= 4, 4 <= pauses[2] <= 8] == [True] * 3
 
 
-async def test_what_is_done_beside_ends_with_the_block_or_is_raised_there():
+async def test_a_background_task_ends_with_the_block_or_is_raised_there():
     """The task ends with the block, and its exception is raised there."""
 
     async def failing():
-        raise Away("gone")
+        raise Unreachable("gone")
 
-    with pytest.raises(Away):
-        async with beside(failing()) as task:
+    with pytest.raises(Unreachable):
+        async with background_task(failing()) as task:
             await asyncio.wait([task])
-    async with beside(asyncio.sleep(3600)) as task:
+    async with background_task(asyncio.sleep(3600)) as task:
         assert not task.done()
     assert task.cancelled()

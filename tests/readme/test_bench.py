@@ -13,7 +13,7 @@ from support.programs import require_module
 pytestmark = pytest.mark.slow
 
 LONGEST_S = 480.0
-LINES = [line for line in block("bench").splitlines() if not line.startswith("halley bench pipeline ")]
+LINES = [line for line in block("bench").splitlines() if not line.startswith("python tests/bench pipeline ")]
 """All but the one that `bench/test_pipeline.py` runs, since it starts Spark three times."""
 
 

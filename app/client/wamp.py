@@ -1,0 +1,189 @@
+"""A WAMP client: publisher, subscriber and caller over a WebSocket.
+
+async with WampClient("http://127.0.0.1:8080") as client:
+    await client.subscribe("com.room", match="prefix")
+    await client.publish("com.room.a", ["hello"])
+    async for event in client:
+        print(event.args)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import count
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
+
+import msgpack
+from websockets.exceptions import ConnectionClosed
+
+from app.client.errors import ClientError, Refused
+from app.client.websocket import WebSocketClient, websocket_url
+
+Message = list[Any]
+
+HELLO, WELCOME, ABORT, CHALLENGE, AUTHENTICATE, GOODBYE, ERROR = 1, 2, 3, 4, 5, 6, 8
+PUBLISH, PUBLISHED, SUBSCRIBE, SUBSCRIBED, UNSUBSCRIBE, UNSUBSCRIBED, EVENT = 16, 17, 32, 33, 34, 35, 36
+CALL, CANCEL, RESULT, REGISTER, UNREGISTER, INVOCATION, YIELD = 48, 49, 50, 64, 66, 68, 70
+
+REALM = "realm1"
+ROLES: Mapping[str, Any] = MappingProxyType({role: {} for role in ("publisher", "subscriber", "caller")})
+
+_JSON, _MSGPACK = "wamp.2.json", "wamp.2.msgpack"
+_REQUESTS = {PUBLISHED: PUBLISH, SUBSCRIBED: SUBSCRIBE, UNSUBSCRIBED: UNSUBSCRIBE, RESULT: CALL}
+_MESSAGES_KEPT = 100_000
+
+
+class WampEvent(NamedTuple):
+    """An event: the ids of its subscription and its publication, its details, and its arguments."""
+
+    subscription: int
+    publication: int
+    details: dict[str, Any]
+    args: Message = []  # noqa: RUF012 - a NamedTuple's default; never changed
+    kwargs: Mapping[str, Any] = MappingProxyType({})
+
+
+class WampClient(WebSocketClient):
+    """A session in a realm; see `WebSocketClient` for its life and its errors.
+
+    `server` is the address of a server (`http://HOST:PORT`), or of its WebSocket (`ws://...`); `subprotocol` is
+    `wamp.2.json` or `wamp.2.msgpack`. `session` is the session's id, `welcome` the details of the router's WELCOME.
+    """
+
+    def __init__(
+        self, server: str, *, realm: str = REALM, subprotocol: str = _JSON, token: str | None = None, **options: Any
+    ) -> None:
+        url = websocket_url(server, "/ws") if server.startswith("http") else server
+        super().__init__(url, [subprotocol], token=token, **options)
+        self.subprotocol = subprotocol
+        self.session = 0
+        self.welcome: dict[str, Any] = {}
+        self._realm = realm
+        self._came: deque[Message] = deque()
+        self._replies: dict[tuple[int, int], Message | None] = {}
+        self._requests = count(1)
+
+    # The session
+
+    async def begin(self) -> None:
+        """Join the realm. Raises `Refused` if the router does not welcome this client."""
+        answer = await self.hello(self._realm)
+        if answer[0] != WELCOME:
+            raise Refused(f"the router replied {answer}")
+
+    async def __aexit__(self, *reason: object) -> None:
+        with suppress(ConnectionClosed):
+            await self.send([GOODBYE, {}, "wamp.close.close_realm"])
+        await super().__aexit__(*reason)
+
+    async def hello(self, realm: str = REALM, **details: Any) -> Message:
+        """Send HELLO, and return the reply. `details` are added to the roles, or replace them."""
+        await self.send([HELLO, realm, {"roles": dict(ROLES), **details}])
+        answer = await self.receive()
+        if answer[0] == WELCOME:
+            _, self.session, self.welcome = answer
+        return answer
+
+    # Requests
+
+    async def subscribe(self, topic: str, **options: Any) -> int:
+        """Subscribe, with options such as `match="prefix"`; return the subscription's id. Raises `Refused`."""
+        subscription: int = _accepted(await self.ask(SUBSCRIBE, options, topic))[2]
+        return subscription
+
+    async def publish(self, topic: str, *payload: Any, **options: Any) -> int:
+        """Publish, and wait for the acknowledgement; return the publication's id. Raises `Refused`.
+
+        `payload` is nothing, a list of arguments, or such a list and a dictionary of keyword arguments.
+        """
+        answer = await self.ask(PUBLISH, {"acknowledge": True, **options}, topic, *payload)
+        publication: int = _accepted(answer)[2]
+        return publication
+
+    async def send_event(self, topic: str, *payload: Any, **options: Any) -> None:
+        """Publish without an acknowledgement, so without knowing whether the router has accepted it."""
+        await self.send([PUBLISH, self.next_request(), options, topic, *payload])
+
+    async def unsubscribe(self, subscription: int) -> Message:
+        """End a subscription; return the router's reply."""
+        return await self.ask(UNSUBSCRIBE, subscription)
+
+    async def call(self, procedure: str, *args: Any, **kwargs: Any) -> Message:
+        """Call a procedure; return the router's reply, RESULT or ERROR."""
+        return await self.ask(CALL, {}, procedure, list(args), kwargs)
+
+    async def ask(self, code: int, *rest: Any) -> Message:
+        """Send a request with the next id and return its reply; what arrives before it can be received later.
+
+        Raises `TimeoutError` if there is no reply within `answer_s`.
+        """
+        request = code, self.next_request()
+        self._replies[request] = None
+        try:
+            await self.send([*request, *rest])
+            async with asyncio.timeout(self.answer_s):
+                await self.until(lambda: self._replies[request] is not None)
+            reply = self._replies[request]
+            assert reply is not None
+            return reply
+        finally:
+            del self._replies[request]
+
+    def next_request(self) -> int:
+        """Return the next request id: 1, 2, 3 ..."""
+        return next(self._requests)
+
+    # Messages
+
+    async def send(self, *messages: Message) -> None:
+        """Send messages, each in a frame of its own."""
+        for message in messages:
+            await self.socket.send(json.dumps(message) if self.subprotocol == _JSON else msgpack.packb(message))
+
+    async def receive(self) -> Message:
+        """Return the next message that is not the reply to a request of this client."""
+        await self.until(lambda: bool(self._came))
+        return self._came.popleft()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> WampEvent:
+        """Return the next event. Raises `Refused` if the router ends the session, or refuses what was not asked."""
+        match await self.receive():
+            case [code, *event] if code == EVENT:
+                return WampEvent(*event)
+            case other:
+                raise Refused(f"the router replied {other}")
+
+    def _take(self, frame: str | bytes) -> None:
+        for message in self._messages_in(frame):
+            request = _request_of(message)
+            if request in self._replies:
+                self._replies[request] = message
+            elif len(self._came) < _MESSAGES_KEPT:
+                self._came.append(message)
+            else:
+                raise ClientError(f"{_MESSAGES_KEPT:,} messages arrived before a reply")
+
+    def _messages_in(self, frame: str | bytes) -> list[Message]:
+        """Return the messages of one frame."""
+        return [json.loads(frame) if isinstance(frame, str) else msgpack.unpackb(frame)]
+
+
+def _request_of(message: Message) -> tuple[int, int]:
+    """Return the code and id of the request to which a message replies; zeros if it is not a reply."""
+    if message[0] == ERROR:
+        return message[1], message[2]
+    return (_REQUESTS[message[0]], message[1]) if message[0] in _REQUESTS else (0, 0)
+
+
+def _accepted(reply: Message) -> Message:
+    if reply[0] == ERROR:
+        raise Refused(": ".join(map(str, reply[4:6])))
+    return reply

@@ -1,0 +1,160 @@
+"""Child processes: how one of Halley's modules is started in one, what it logs, and how it is ended with its children.
+
+Every child runs in a session of its own, so that Ctrl-C in a terminal does not reach it and its process group can be
+killed as a whole. This room uses the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from re import Match, Pattern
+from typing import BinaryIO
+
+_LINES_KEPT = 50
+_LINE_BYTES = 1_048_576
+_LAST_BYTES = 4_096
+_KILLED_S = 10.0
+_LOOK_S = 0.02
+
+
+def module_command(module: str) -> list[str]:
+    """The command line that runs `module`. With `-P` a folder `app` in the working directory does not hide Halley's."""
+    return [sys.executable, "-P", "-m", module]
+
+
+def module_environment() -> dict[str, str]:
+    """This process's environment with Halley's folder first in `PYTHONPATH`, for `module_command`."""
+    ours = str(Path(__file__).parents[2])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}
+
+
+def pin(process: Process, *cores: int) -> None:
+    """Restrict a process to `cores`."""
+    with suppress(ProcessLookupError):  # it has already ended, which the code that waits for it notices
+        os.sched_setaffinity(process.pid, cores)
+
+
+def last_line(output: BinaryIO) -> str:
+    """Return the last line of the file with a process' output, which often explains its end; "" if it is empty."""
+    output.seek(0)
+    lines = output.read()[-_LAST_BYTES:].decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+async def kill(process: Process) -> None:
+    """Kill a process that was started in a new session, with all its children, and wait for its end.
+
+    The end is waited for even if this is cancelled; `TimeoutError` is raised if it does not come.
+    """
+    # Not with `Process.kill`: it polls first, which takes the exit status from the code that waits for it.
+    ended = asyncio.ensure_future(_kill_group(process))
+    try:
+        await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        await asyncio.wait([ended])
+        raise
+
+
+async def _kill_group(process: Process) -> None:
+    """Kill the process' group until it has no members: no other group has its number while it has any."""
+    async with asyncio.timeout(_KILLED_S):
+        with suppress(ProcessLookupError, PermissionError):  # raised by macOS if only dead processes are left
+            while True:
+                os.killpg(process.pid, signal.SIGKILL)
+                await asyncio.sleep(_LOOK_S)
+        await process.wait()
+
+
+def is_cancelled_twice() -> bool:
+    """Whether the current task was cancelled twice, so that it should not wait for anything."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 1
+
+
+class ChildProcess:
+    """A process, made with `child_process`. `lines` are the last lines of its standard error."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.lines: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._news = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+
+    async def logged(self, pattern: Pattern[str]) -> Match[str] | None:
+        """Wait for a line that matches; None if the process ends before. A line that `lines` has lost is missed."""
+        while True:
+            for line in self.lines:
+                if match := pattern.fullmatch(line):
+                    return match
+            if self._reading.done():
+                return None
+            self._news.clear()
+            await self._news.wait()
+
+    async def ended(self) -> int:
+        """Wait for the end of the process; return its exit code, negative if a signal has ended it."""
+        await asyncio.wait([self._reading])  # so that `lines` has the last ones
+        return await self.process.wait()
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        try:
+            while True:
+                try:
+                    line = await self.process.stderr.readline()
+                except ValueError:  # an overlong line
+                    continue
+                if not line:
+                    return
+                self.lines.append(line.decode(errors="replace").rstrip())
+                self._news.set()
+        finally:
+            self._news.set()
+
+    async def end(self, within_s: float) -> None:
+        """Send SIGTERM and wait `within_s` seconds for the end; then kill the process and all its children.
+
+        It is killed at once if the current task is cancelled while it waits, or was cancelled twice before.
+        """
+        try:
+            if self.process.returncode is None:  # not `Process.terminate`, for the reason in `kill`
+                with suppress(ProcessLookupError):
+                    os.kill(self.process.pid, signal.SIGTERM)
+            wait_s = 0 if is_cancelled_twice() else within_s
+            await asyncio.wait([asyncio.ensure_future(self.process.wait())], timeout=wait_s)
+        finally:
+            await kill(self.process)
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
+
+@asynccontextmanager
+async def child_process(
+    command: Sequence[str], *, environment: Mapping[str, str], end_within_s: float
+) -> AsyncIterator[ChildProcess]:
+    """Run a command until the block ends; then it has `end_within_s` seconds to end after SIGTERM.
+
+    Its standard input and output are closed. Raises `OSError` if it cannot be started.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=environment,
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        stderr=PIPE,
+        limit=_LINE_BYTES,
+        start_new_session=True,
+    )
+    child = ChildProcess(process)
+    try:
+        yield child
+    finally:
+        await child.end(end_within_s)

@@ -1,0 +1,189 @@
+"""The verbs of `python tests/bench`: each starts the servers that it measures, and prints as `halley bench` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from bench.history import STORED, HistoryPlan, history_table, measure_history
+from bench.nt4 import Nt4Plan, measure_nt4, nt4_table
+from bench.pipeline import PipelinePlan, measure_pipeline, pipeline_table
+from bench.wamp import WampPlan, measure_wamp, wamp_table
+
+from app.cli.bench import (
+    PROCESSES,
+    SECONDS,
+    Verb,
+    count_option,
+    counts,
+    options,
+    print_measured,
+    result_options,
+    seconds_option,
+)
+from app.cli.pipeline import need_installed
+
+_MOST_STORED = 1_000_000_000
+
+
+def _stocks(ctx: click.Context, param: click.Parameter, text: str) -> tuple[int, ...]:
+    """Parse the sizes of logs; an empty string means none."""
+    return counts(ctx, param, text, _MOST_STORED) if text else ()
+
+
+def _rate(default: float, text: str) -> Callable[[Verb], Verb]:
+    return click.option(
+        "--rate",
+        type=click.FloatRange(0, min_open=True),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help=f"Publishes a second {text}.",
+    )
+
+
+def _peer(name: str, metavar: str, text: str) -> Callable[[Verb], Verb]:
+    program = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return click.option(name, type=program, metavar=metavar, help=text)
+
+
+_common = options(
+    click.option(
+        "--data-dir",
+        type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+        help="Parent of the temporary folder for the logs. [default: /var/tmp]",
+    ),
+    click.option(
+        "--pin/--no-pin",
+        "is_pinned",
+        default=True,
+        show_default=True,
+        help="Run the servers and the load on separate cores.",
+    ),
+    SECONDS,
+    result_options,
+)
+_ROUNDS = count_option("--rounds", 3, "Rounds of each measurement; the servers take turns.")
+_WARM_UP_TEXT = "Seconds of load before the measurement."
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def main() -> None:
+    """Measure Halley: its history, its fan-out next to other servers, and the data pipeline.
+
+    `halley bench` puts a load on any Bayeux server. The exit code is 1 if anything went wrong.
+    """
+
+
+@main.command("history")
+@count_option("--publishers", 100, "Connections that publish.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 1_000),
+    default=20,
+    show_default=True,
+    help="Events in a request, for the measurements with batches.",
+)
+@_rate(20_000.0, "while the event loop's lag is measured")
+@click.option(
+    "--stored",
+    callback=_stocks,
+    default=",".join(map(str, STORED)),
+    show_default=True,
+    metavar="N,...",
+    help="Events in the logs that are read; '' reads none.",
+)
+@_ROUNDS
+@seconds_option("--warm-up", 2.0, _WARM_UP_TEXT)
+@PROCESSES
+@_common
+def history_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
+    """Measure the cost of the durable history and the speed of reading it; starts servers with it and without it."""
+    print_measured(partial(measure_history, HistoryPlan(**options)), history_table, is_json=is_json, saved=saved)
+
+
+@main.command("wamp")
+@count_option("--subscribers", 100, "WebSockets that receive every event.")
+@count_option("--window", 8, "Publications in flight while the highest rate is measured.")
+@click.option(
+    "--payload-chars",
+    type=click.IntRange(0, 50_000),
+    default=64,
+    show_default=True,
+    help="Characters of each event's payload.",
+)
+@_rate(20.0, "in the paced phase")
+@_ROUNDS
+@seconds_option("--warm-up", 1.0, _WARM_UP_TEXT)
+@_peer(
+    "--crossbar",
+    "FILE",
+    "Also measure this crossbar: bin/crossbar of the environment in which it is installed.",
+)
+@_common
+def wamp_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
+    """Deliver one WAMP publisher's events to many WebSockets; starts servers with and without a history, and crossbar.
+
+    Each server is measured in three phases of --seconds.
+    """
+    print_measured(partial(measure_wamp, WampPlan(**options)), wamp_table, is_json=is_json, saved=saved)
+
+
+@main.command("nt4")
+@count_option("--subscribers", 20, "WebSockets that receive every value.")
+@click.option(
+    "--rates", callback=counts, default="10000,100000", show_default=True, metavar="N,...", help="Values a second."
+)
+@click.option(
+    "--periodic",
+    "periodic_s",
+    type=click.FloatRange(0.005, 1),
+    default=0.01,
+    show_default=True,
+    help="Seconds between transmissions to a subscriber.",
+)
+@_ROUNDS
+@seconds_option("--warm-up", 1.0, _WARM_UP_TEXT)
+@click.option(
+    "--history",
+    type=click.Choice(["on", "off"]),
+    default="off",
+    show_default=True,
+    help="on: also measure Halley with a history.",
+)
+@_peer("--ntcore", "PYTHON", "Also measure ntcore: bin/python of an environment that has pyntcore.")
+@_common
+def nt4_verb(*, is_json: bool, saved: dict[str, Any] | None, history: str, **options: Any) -> None:
+    """Deliver one NetworkTables publisher's values to many WebSockets; starts servers, and ntcore's.
+
+    Each server is measured at each rate for --seconds.
+    """
+    plan = Nt4Plan(history=history == "on", **options)
+    print_measured(partial(measure_nt4, plan), nt4_table, is_json=is_json, saved=saved)
+
+
+@main.command("pipeline")
+@click.option(
+    "--stored",
+    type=click.IntRange(0, _MOST_STORED),
+    default=5_000_000,
+    show_default=True,
+    help="Events in the log that is read, ingested and queried; 0 omits these measurements.",
+)
+@count_option("--rounds", 5, "Rounds of each read and query.")
+@_rate(2_000.0, "while rollups and the server's replies are timed")
+@seconds_option("--warm-up", 10.0, "Seconds of these publishes before the measurement; Spark is slow at first.")
+@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@PROCESSES
+@_common
+def pipeline_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
+    """Measure how fast Spark reads, ingests and queries, how soon rollups arrive, and what that costs the server.
+
+    Rollups are timed with all processes on the same cores. The server's replies are timed without the pipeline and with
+    it, where the server has its own core, unless --no-pin.
+    """
+    need_installed()
+    print_measured(partial(measure_pipeline, PipelinePlan(**options)), pipeline_table, is_json=is_json, saved=saved)
