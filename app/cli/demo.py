@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
 from app.cli.pipeline import NOT_INSTALLED, is_installed
 from app.cli.terminal import DONE, FAILED, WRONG_USE, run, say
 from app.configuration import KNOBS
-
-if TYPE_CHECKING:
-    from app.demo.demo import Plan
 
 
 @click.command()
@@ -38,26 +35,25 @@ def demo(
     if lack and pipeline == "on":
         say(lack)
         sys.exit(WRONG_USE)
-    from app.demo.demo import Plan
+    from app.demo.demo import DemoFailed, Plan
+    from app.demo.demo import run as run_demo
 
     if lack:
         say(f"without the pipeline: {lack}")
     plan = Plan(port, nt4_port, data_dir, has_pipeline=pipeline != "off" and not lack, for_s=for_s)
+
+    async def work() -> int:
+        try:
+            await run_demo(plan, say, click.echo)
+        except DemoFailed as failed:
+            say(str(failed))
+            return WRONG_USE if failed.is_wrong_use else FAILED
+        return DONE
+
     leave_on = [signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         leave_on.append(signal.SIGHUP)  # the terminal was closed: nothing else would end the processes we have started
-    sys.exit(run(_play(plan), leave_on=leave_on))
-
-
-async def _play(plan: Plan) -> int:
-    from app.demo import demo as whole
-
-    try:
-        await whole.run(plan, say, click.echo)
-    except whole.DemoFailed as failed:
-        say(str(failed))
-        return WRONG_USE if failed.is_wrong_use else FAILED
-    return DONE
+    sys.exit(run(work(), leave_on=leave_on))
 
 
 def _lack() -> str:

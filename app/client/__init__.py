@@ -13,12 +13,14 @@ Halley's history, also not between sessions. It uses the standard library and ht
 `app.client.wamp` has a client for WAMP, and `app.client.nt4` one for NetworkTables; these two do not reconnect.
 """
 
+import warnings
+from typing import Any
+
 from app.client.client import Client
 from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
 from app.client.history import HistoryClient
-from app.client.messages import Event
-from app.client.resumption import ALL, ONLY_NEW
-from app.client.session import Link, Patience
+from app.client.messages import Event, Keyed
+from app.client.session import ALL, ONLY_NEW, Link, Timeouts
 
 __all__ = [
     "ALL",
@@ -28,9 +30,17 @@ __all__ = [
     "Dismissed",
     "Event",
     "HistoryClient",
+    "Keyed",
     "Link",
     "OutcomeUnknown",
-    "Patience",
     "Refused",
+    "Timeouts",
     "Unreachable",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Patience":
+        warnings.warn("Patience is now Timeouts", DeprecationWarning, stacklevel=2)
+        return Timeouts
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

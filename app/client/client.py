@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 from app.client.errors import Refused
-from app.client.inbox import Inbox
-from app.client.messages import Event, Outgoing
+from app.client.messages import Event, Keyed, Outgoing
 from app.client.sender import Sender
-from app.client.session import Link, Patience, Session
+from app.client.session import Inbox, Link, Session, Timeouts
 from app.client.wire import Wire
 
 _EVENTS_KEPT = 1_000
@@ -34,15 +34,18 @@ class Client:
         server: str,
         *,
         token: str | None = None,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         events_kept: int = _EVENTS_KEPT,
         on_link: Callable[[Link, str], None] | None = None,
+        patience: Timeouts | None = None,
     ) -> None:
-        self._patience = patience or Patience()
+        if patience is not None:
+            warnings.warn("`patience` is now `timeouts`", DeprecationWarning, stacklevel=2)
+        timeouts = timeouts or patience or Timeouts()
         self._wire = Wire(server, token)
         self._inbox = Inbox(events_kept)
-        self._session = Session(self._wire, self._inbox, self._patience, on_link)
-        self._sender = Sender(self._wire, self._session, self._inbox, self._patience)
+        self._session = Session(self._wire, self._inbox, timeouts, on_link)
+        self._sender = Sender(self._wire, self._session, self._inbox, timeouts)
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -92,9 +95,9 @@ class Client:
 
         With `after`, the events in the server's history after that position are received first; `ALL` and `ONLY_NEW`
         are also positions. If the server has replay, a later session resumes from where the previous one was.
-        Raises `Refused`, or another `ClientError` if there was no reply within `Patience.answer_s`.
+        Raises `Refused`, or another `ClientError` if there was no reply within `Timeouts.answer_s`.
         """
-        self._session.resumption.forget(pattern)
+        self._session.positions.forget(pattern)
         ext = {} if after is None else {"ext": {"replay": {pattern: after}}}
         while await self._order("/meta/subscribe", pattern, **ext) != self._session.client_id:
             pass  # a new session has begun in the meantime, without this pattern
@@ -103,7 +106,7 @@ class Client:
     async def unsubscribe(self, pattern: str) -> None:
         """End a subscription. Events that were already sent may still arrive. Raises the same as `subscribe`."""
         self._session.patterns.pop(pattern, None)
-        self._session.resumption.forget(pattern)
+        self._session.positions.forget(pattern)
         await self._order("/meta/unsubscribe", pattern)
 
     async def publish(self, channel: str, data: Any) -> None:
@@ -127,27 +130,21 @@ class Client:
         _, verdicts = await self._sender.settle(messages)
         return verdicts
 
-    async def publish_keyed(
-        self,
-        events: Iterable[tuple[str, Any, str] | tuple[str, Any, str, Mapping[str, Any] | None]],
-        *,
-        is_strict: bool = False,
-    ) -> list[Refused | None]:
-        """Publish events in order: channel, data, an idempotency key of up to 128 characters, and maybe an audience.
+    async def publish_keyed(self, events: Iterable[Keyed], *, is_strict: bool = False) -> list[Refused | None]:
+        """Publish events in order, each with its idempotency key.
 
-        An audience has the form of `ext.audience` (`app/history/README.md`); None: all subscribers. A server with a
-        history publishes an event once, even if it is sent twice with its key; so events without a reply are sent again
-        until there is one. Returns for each event None, or the refusal; an event that was refused with an error
-        `503:...` can be published again with the same key. With `is_strict` the server also refuses the events after a
-        refused one. Raises the same as `publish_many`.
+        A server with a history publishes an event once, even if it is sent twice with its key; so events without a
+        reply are sent again until there is one. Returns for each event None, or the refusal; an event that was refused
+        with an error `503:...` can be published again with the same key. With `is_strict` the server also refuses the
+        events after a refused one. Raises the same as `publish_many`.
         """
         ids = self._session.ids
         messages, after = [], None
-        for channel, data, key, *audience in events:
-            ext = {"idempotency_key": key, "audience": next(iter(audience), None), "after": after}
+        for event in map(_keyed, events):
+            ext = {"idempotency_key": event.key, "audience": event.audience, "after": after}
             known = {name: value for name, value in ext.items() if value is not None}
-            messages.append(Outgoing.of(next(ids), {"channel": channel, "data": data, "ext": known}))
-            after = key if is_strict else None
+            messages.append(Outgoing.of(next(ids), {"channel": event.channel, "data": event.data, "ext": known}))
+            after = event.key if is_strict else None
         _, verdicts = await self._sender.settle(messages, is_repeatable=True)
         return verdicts
 
@@ -158,3 +155,11 @@ class Client:
         if refused is not None:
             raise refused
         return client_id
+
+
+def _keyed(event: Keyed | tuple[Any, ...]) -> Keyed:
+    """Return the event as a `Keyed`; before that class existed it was a tuple with the same fields."""
+    if isinstance(event, Keyed):
+        return event
+    warnings.warn("events of publish_keyed are Keyed, not tuples", DeprecationWarning, stacklevel=3)
+    return Keyed(*event)

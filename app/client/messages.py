@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,20 @@ class Event:
     channel: str
     data: Any
     position: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """An event to publish once, even if it is sent several times with its key.
+
+    `data` is any JSON value, `key` an idempotency key of up to 128 characters. `audience` has the form of
+    `ext.audience` (`app/history/README.md`); None: all subscribers.
+    """
+
+    channel: str
+    data: Any
+    key: str
+    audience: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

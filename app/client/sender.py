@@ -11,9 +11,8 @@ import itertools
 from collections.abc import Sequence
 
 from app.client.errors import ClientError, OutcomeUnknown, Refused, Unreachable
-from app.client.inbox import Inbox
 from app.client.messages import Incoming, Outgoing, error_of
-from app.client.session import SESSION_UNKNOWN, Patience, Session
+from app.client.session import SESSION_UNKNOWN, Inbox, Session, Timeouts
 from app.client.wire import Wire
 
 _MESSAGES = 100  # in one request; with more, two requests could fill the outbox of a subscriber before its next poll
@@ -24,11 +23,11 @@ _NONE_DONE = (400, 413)  # statuses if nothing was done: a message is unreadable
 class Sender:
     """Sends the messages of one `Session`, one request at a time."""
 
-    def __init__(self, wire: Wire, session: Session, inbox: Inbox, patience: Patience) -> None:
+    def __init__(self, wire: Wire, session: Session, inbox: Inbox, timeouts: Timeouts) -> None:
         self._wire = wire
         self._session = session
         self._inbox = inbox
-        self._patience = patience
+        self._timeouts = timeouts
         self._turn = asyncio.Lock()
 
     async def settle(
@@ -92,7 +91,7 @@ class Sender:
             if error is not None and error.startswith(SESSION_UNKNOWN):
                 self._session.lose(client_id, error)
                 return
-            self._session.resumption.note(reply)
+            self._session.positions.note(reply)
             verdicts.append(None if error is None else Refused(error))
 
     async def _client_id(self, deadline: float) -> str:
@@ -100,17 +99,17 @@ class Sender:
             async with asyncio.timeout_at(deadline):
                 return await self._session.current()
         except TimeoutError:
-            raise Unreachable(f"no session at {self._wire.name} within {self._patience.answer_s:g} s") from None
+            raise Unreachable(f"no session at {self._wire.name} within {self._timeouts.answer_s:g} s") from None
 
     async def _pause(self, error: Exception, asked_s: float, deadline: float) -> None:
         """Wait before the next try. Raises `error` if the deadline is earlier."""
-        pause_s = max(asked_s, self._patience.backoff(1))
+        pause_s = max(asked_s, self._timeouts.backoff(1))
         if asyncio.get_running_loop().time() + pause_s > deadline:
             raise error
         await asyncio.sleep(pause_s)
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._patience.answer_s
+        return asyncio.get_running_loop().time() + self._timeouts.answer_s
 
 
 def _batch(messages: Sequence[Outgoing], start: int, most: int) -> list[Outgoing]:

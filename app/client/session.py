@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,12 +18,26 @@ from enum import Enum
 from typing import Any
 
 from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
-from app.client.inbox import Inbox
-from app.client.messages import Advice, Incoming, batch_of, encode, error_of, gaps_of
-from app.client.resumption import REFUSED, Resumption
+from app.client.messages import (
+    JSON,
+    Advice,
+    Event,
+    Incoming,
+    batch_of,
+    encode,
+    error_of,
+    gaps_of,
+    log_of,
+    positions_of,
+    starts_of,
+)
 from app.client.wire import Wire
 
+ONLY_NEW, ALL = -1, -2
+"""Positions to begin from: only events that are published from now on, or all events in the history."""
+
 SESSION_UNKNOWN = "402:"
+_REPLAY_REFUSED = "400::The replayId"
 
 _HANDSHAKE = {
     "channel": "/meta/handshake",
@@ -44,7 +59,7 @@ class Link(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """How long a client waits, in seconds; the defaults are those of cometd.js where it has any.
 
     answer_s        for the result of any request but a poll, including all tries
@@ -67,19 +82,129 @@ class Patience:
         return min(self.backoff_s * failures, self.most_backoff_s) * random.uniform(1.0, 1.25)  # noqa: S311 - no secret
 
 
+class Inbox:
+    """The received events that the program has not read yet: `bound` of them, which `put_now` can exceed.
+
+    It can be ended, as `asyncio.Queue` cannot before Python 3.13.
+    """
+
+    def __init__(self, bound: int) -> None:
+        self._events: deque[Event] = deque()
+        self._bound = bound
+        self._has_news = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._is_over = False
+        self._error: BaseException | None = None
+
+    async def put(self, event: Event) -> None:
+        """Wait until there is room, and add an event. If this is cancelled, the event has not been added."""
+        while len(self._events) >= self._bound:
+            self._has_room.clear()
+            await self._has_room.wait()
+        self.put_now(event)
+
+    def put_now(self, event: Event) -> None:
+        """Add an event, whether there is room or not."""
+        self._events.append(event)
+        self._has_news.set()
+
+    async def get(self) -> Event:
+        """Return the oldest event. After `end` and the last event, raises its error or `StopAsyncIteration`."""
+        if not await self._has_more():
+            raise StopAsyncIteration
+        self._has_room.set()
+        return self._events.popleft()
+
+    async def get_all(self) -> list[Event]:
+        """Return all queued events, at least one. After `end` and the last event, raises its error or returns none."""
+        await self._has_more()
+        self._has_room.set()
+        events = [*self._events]
+        self._events.clear()
+        return events
+
+    async def _has_more(self) -> bool:
+        while not self._events:
+            if self._error is not None:
+                raise self._error
+            if self._is_over:
+                return False
+            self._has_news.clear()
+            await self._has_news.wait()
+        return True
+
+    def end(self, error: BaseException | None) -> None:
+        """End the queue: no more events will be added. `error` is the reason; None if the program closed the client."""
+        self._is_over = True
+        self._error = error
+        self._has_news.set()
+
+
+class ReplayPositions:
+    """The positions reached in the server's history, by pattern, from which the next session resumes.
+
+    Each connect reply of a server with replay has them ("Replay" in `app/protocols/bayeux/README.md`). Positions belong
+    to one log. If the server has another log by now, or has deleted the next events, the client continues with the
+    events that are left and reports that some are missing. Without replay there are no positions.
+    """
+
+    def __init__(self) -> None:
+        self._log: str | None = None
+        self._positions: dict[str, int] = {}
+        self.is_whole = False  # whether no event was missed between the previous session and this one
+
+    def greet(self, handshake_reply: JSON) -> None:
+        """Begin a new session. Positions in another log are replaced by `ONLY_NEW`."""
+        log = log_of(handshake_reply)
+        self.is_whole = log is not None and log == self._log
+        if log is None:
+            self._positions.clear()
+        elif log != self._log:
+            self._positions = dict.fromkeys(self._positions, ONLY_NEW)
+        self._log = log
+
+    def note(self, reply: JSON) -> None:
+        """Store the positions in a reply, if it has any."""
+        for pattern, position in positions_of(reply).items():
+            self._positions[pattern] = max(position, self._positions.get(pattern, ONLY_NEW))
+
+    def forget(self, pattern: str) -> None:
+        """Drop the position of a pattern that is subscribed to again, or unsubscribed from."""
+        self._positions.pop(pattern, None)
+
+    def ext(self, patterns: dict[str, None]) -> dict[str, Any]:
+        """Return the fields for a subscribe that renews all `patterns`: `{"ext": ...}`, or an empty dictionary."""
+        known = {pattern: self._positions[pattern] for pattern in patterns if pattern in self._positions}
+        self.is_whole = self.is_whole and len(known) == len(patterns)
+        return {"ext": {"replay": known, "replay_log": self._log}} if known else {}
+
+    def fall_back(self, refusal: JSON) -> bool:
+        """Handle the refusal of a renewed subscribe; True if it should be tried again.
+
+        Patterns whose next events the history has deleted then begin with all events that are left.
+        """
+        starts = starts_of(refusal)
+        removed = {
+            pattern for pattern, position in self._positions.items() if 0 <= position < starts.get(pattern, 0) - 1
+        }
+        self._positions.update(dict.fromkeys(removed, ALL))
+        self.is_whole = False
+        return bool(removed)
+
+
 class Session:
     """One client's session at a server, and those that replace it. `patterns` are the subscriptions of all of them."""
 
     def __init__(
-        self, wire: Wire, inbox: Inbox, patience: Patience, on_link: Callable[[Link, str], None] | None
+        self, wire: Wire, inbox: Inbox, timeouts: Timeouts, on_link: Callable[[Link, str], None] | None
     ) -> None:
         self.client_id: str | None = None
         self.patterns: dict[str, None] = {}  # a set that keeps the order of subscribing
-        self.resumption = Resumption()
+        self.positions = ReplayPositions()
         self.ids = map(str, itertools.count(1))
         self._wire = wire
         self._inbox = inbox
-        self._patience = patience
+        self._timeouts = timeouts
         self._on_link = on_link
         self._advice = Advice()
         self._batch: int | None = None  # the last batch received; None without the acknowledge extension
@@ -93,7 +218,7 @@ class Session:
 
     async def begin(self) -> None:
         """Handshake, and subscribe to all patterns again. Raises `ClientError`."""
-        reply, incoming = await self._ask(dict(_HANDSHAKE), self._patience.answer_s)
+        reply, incoming = await self._ask(dict(_HANDSHAKE), self._timeouts.answer_s)
         advice = Advice.read(reply)
         self._advice = advice or self._advice
         error = error_of(reply)
@@ -102,7 +227,7 @@ class Session:
         client_id = reply.get("clientId")
         if not isinstance(client_id, str) or not client_id:
             raise OutcomeUnknown(f"no clientId in the handshake reply of {self._wire.name}")
-        self.resumption.greet(reply)
+        self.positions.greet(reply)
         if self.patterns:
             await self._subscribe_again(client_id)
         self._batch = batch_of(reply)
@@ -115,12 +240,12 @@ class Session:
     async def _subscribe_again(self, client_id: str) -> None:
         again = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": [*self.patterns]}
         while True:
-            reply, _ = await self._ask({**again, **self.resumption.ext(self.patterns)}, self._patience.answer_s)
+            reply, _ = await self._ask({**again, **self.positions.ext(self.patterns)}, self._timeouts.answer_s)
             error = error_of(reply)
             if error is None:
-                self.resumption.note(reply)
+                self.positions.note(reply)
                 return
-            if not error.startswith(REFUSED) or not self.resumption.fall_back(reply):
+            if not error.startswith(_REPLAY_REFUSED) or not self.positions.fall_back(reply):
                 raise Refused(error, is_final=not error.startswith(SESSION_UNKNOWN))
 
     async def keep(self) -> None:
@@ -162,7 +287,7 @@ class Session:
         if self.client_id is not None:
             with suppress(ClientError):
                 goodbye = {"channel": "/meta/disconnect", "clientId": self.client_id}
-                await self._ask(goodbye, self._patience.goodbye_s)
+                await self._ask(goodbye, self._timeouts.goodbye_s)
 
     # Polling
 
@@ -192,9 +317,9 @@ class Session:
             if error.is_final:
                 raise error
             if self.client_id is None:  # the server replied, so the first handshake need not wait
-                return self._patience.backoff(failures - 1)
+                return self._timeouts.backoff(failures - 1)
         asked_s = error.retry_after_s if isinstance(error, Unreachable) else self._advice.interval_s
-        return max(self._patience.backoff(failures), min(asked_s, self._patience.most_backoff_s))
+        return max(self._timeouts.backoff(failures), min(asked_s, self._timeouts.most_backoff_s))
 
     async def _poll(self) -> None:
         """Send one connect and handle its response. Raises `ClientError` unless it was successful."""
@@ -208,9 +333,9 @@ class Session:
             connect["advice"] = {"timeout": 0}
         if self._batch is not None:
             connect["ext"] = {"ack": self._batch}
-        reply, incoming = await self._ask(connect, self._advice.timeout_s + self._patience.network_s)
+        reply, incoming = await self._ask(connect, self._advice.timeout_s + self._timeouts.network_s)
         await self._take(incoming)
-        self.resumption.note(reply)
+        self.positions.note(reply)
         for gap in gaps_of(reply):
             self._tell(Link.MISSED, gap)
         for pattern in incoming.revoked:
@@ -233,7 +358,7 @@ class Session:
         """Drop a subscription that the server has ended: to renew it with the others would be refused for all."""
         if pattern in self.patterns:
             del self.patterns[pattern]
-            self.resumption.forget(pattern)
+            self.positions.forget(pattern)
             self._tell(Link.REVOKED, pattern)
 
     async def _ask(self, fields: dict[str, Any], within_s: float) -> tuple[dict[str, Any], Incoming]:
@@ -251,7 +376,7 @@ class Session:
         for event in incoming.events:
             while True:
                 try:
-                    async with asyncio.timeout(self._patience.nudge_s):
+                    async with asyncio.timeout(self._timeouts.nudge_s):
                         await self._inbox.put(event)
                     break
                 except TimeoutError:
@@ -266,7 +391,7 @@ class Session:
             pattern = next(iter(self.patterns))
             same = {"channel": "/meta/subscribe", "clientId": self.client_id, "subscription": pattern}
             with suppress(ClientError):
-                await self._ask(same, self._patience.network_s)
+                await self._ask(same, self._timeouts.network_s)
 
     async def _rest(self, pause_s: float) -> None:
         self._is_needed.clear()
@@ -283,7 +408,7 @@ class Session:
 
     def _report_return(self) -> None:
         if self._lost_id is not None:
-            is_whole = self._lost_id == self.client_id or self.resumption.is_whole
+            is_whole = self._lost_id == self.client_id or self.positions.is_whole
             self._lost_id = None
             self._tell(Link.RESUMED if is_whole else Link.RENEWED, self._wire.name)
 

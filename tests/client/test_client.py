@@ -11,14 +11,15 @@ from support.server import brisk, serving
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
-from app.client import Client, ClientError, Dismissed, OutcomeUnknown, Patience, Refused, Unreachable
+import app.client
+from app.client import Client, ClientError, Dismissed, Keyed, OutcomeUnknown, Refused, Timeouts, Unreachable
 from app.client.wire import Wire
 
-PATIENCE = Patience(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
+TIMEOUTS = Timeouts(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
 
 
 def client_of(served, **options):
-    return Client(served.url, **{"patience": PATIENCE, **options})
+    return Client(served.url, **{"timeouts": TIMEOUTS, **options})
 
 
 async def read(client, count):
@@ -96,6 +97,19 @@ async def test_each_value_has_its_own_verdict():
         assert served.house.broker.published == 8
 
 
+async def test_names_of_before_still_work():
+    """Programs that were written for an older client go on, with a warning."""
+    with pytest.warns(DeprecationWarning, match="Timeouts"):
+        assert app.client.Patience is Timeouts
+    async with serving() as served:
+        with pytest.warns(DeprecationWarning, match="`patience` is now `timeouts`"):
+            client = Client(served.url, patience=TIMEOUTS)
+        async with client:
+            with pytest.warns(DeprecationWarning, match="Keyed"):
+                assert await client.publish_keyed([("/a", 1, "key 1"), ("/a", 2, "key 2", None)]) == [None, None]
+        assert served.house.broker.published == 2
+
+
 @pytest.mark.parametrize("megabytes", [2, pytest.param(20, marks=pytest.mark.slow)])
 async def test_what_is_much_too_large_is_refused_and_not_repeated(megabytes):
     """S11: the server closes the connection before it has read all, so its reply may be lost; with keys or without."""
@@ -104,7 +118,7 @@ async def test_what_is_much_too_large_is_refused_and_not_repeated(megabytes):
         await client.subscribe("/**")
         for verdicts in (
             await client.publish_many("/many", values),
-            await client.publish_keyed(("/keyed", value, f"key {n}") for n, value in enumerate(values)),
+            await client.publish_keyed(Keyed("/keyed", value, f"key {n}") for n, value in enumerate(values)),
         ):
             assert [None if refused is None else refused.status for refused in verdicts] == [None, 413, None]
         assert await read(client, 4) == [1, 2, 1, 2]

@@ -14,11 +14,11 @@ from support.server import brisk, serving
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
-from app.client import Client, Dismissed, Link, OutcomeUnknown, Patience, Refused, Unreachable
+from app.client import Client, Dismissed, Keyed, Link, OutcomeUnknown, Refused, Timeouts, Unreachable
 from app.client.messages import Advice, Event, Incoming
 from app.settings import Access
 
-PATIENCE = Patience(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
+TIMEOUTS = Timeouts(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
 
 
 class Links(list):
@@ -33,7 +33,7 @@ async def relayed(served, **options):
     """Connect a client through a proxy; yields both, and the client's `Links`."""
     links = Links()
     async with relaying(served.port) as proxy:
-        options = {"patience": PATIENCE, "on_link": links, **options}
+        options = {"timeouts": TIMEOUTS, "on_link": links, **options}
         async with Client(f"http://127.0.0.1:{proxy.port}", **options) as client:
             yield client, proxy, links
 
@@ -98,7 +98,7 @@ async def test_without_the_ack_extension_polling_and_replies_both_bring_events()
 
     async with (
         serving(register=lambda halley: halley.add_extension(NoAck())) as served,
-        Client(served.url, patience=PATIENCE) as client,
+        Client(served.url, timeouts=TIMEOUTS) as client,
     ):
         await client.subscribe("/a")
         for number in range(50):
@@ -115,7 +115,7 @@ async def test_events_may_ride_on_the_handshake_reply():
 
     async with (
         serving(brisk(bayeux={"handshake_delivery": True}), register) as served,
-        Client(served.url, patience=PATIENCE, events_kept=1) as client,
+        Client(served.url, timeouts=TIMEOUTS, events_kept=1) as client,
     ):
         assert await read(client, 1) == [client.client_id]
         await client.subscribe("/a")
@@ -167,7 +167,7 @@ async def test_what_has_a_key_is_published_once_though_answers_were_lost(tmp_pat
     async with serving(settings) as served, relayed(served) as (client, proxy, _):
         await client.subscribe("/**")
         await served.until(lambda: served.house.engine.holds == 1)
-        events = [(f"/{number % 3}", number, f"batch 1/{number}") for number in range(150)]
+        events = [Keyed(f"/{number % 3}", number, f"batch 1/{number}") for number in range(150)]
         proxy.loses_answers = True
         publishing = asyncio.create_task(client.publish_keyed(events))
         await served.until(lambda: served.house.broker.published >= 100)
@@ -226,7 +226,7 @@ async def test_a_session_that_has_lapsed_is_begun_anew_with_its_subscriptions():
 
 async def test_a_publisher_whose_session_is_gone_publishes_in_the_next():
     """A38: 402 means that nothing was done, so the message is sent again in a new session."""
-    async with serving() as served, Client(served.url, patience=PATIENCE) as client:
+    async with serving() as served, Client(served.url, timeouts=TIMEOUTS) as client:
         await client.subscribe("/a")
         session = served.house.broker.sessions[client.client_id]
         served.house.broker.close(session, "lapsed")  # as if the server had lost it, without notice
@@ -240,7 +240,7 @@ async def test_a_slow_consumer_is_told_that_something_is_missing():
     links = Links()
     async with (
         serving(brisk(limits={"queue_events": 20})) as served,
-        Client(served.url, patience=PATIENCE, on_link=links, events_kept=1) as client,
+        Client(served.url, timeouts=TIMEOUTS, on_link=links, events_kept=1) as client,
     ):
         await client.subscribe("/a")
         for number in range(100):
@@ -254,7 +254,7 @@ async def test_a_slow_consumer_is_told_that_something_is_missing():
 
 async def test_a_dismissed_client_stays_away():
     """A38, B13: `reconnect: none` ends the client; reading past earlier events, and publishing, raise `Dismissed`."""
-    async with serving() as served, Client(served.url, patience=PATIENCE) as client:
+    async with serving() as served, Client(served.url, timeouts=TIMEOUTS) as client:
         await client.subscribe("/a")
         await client.publish("/a", 1)
         assert await read(client, 1) == [1]
@@ -277,7 +277,7 @@ async def test_a_subscription_that_is_no_longer_granted_ends_the_client():
 
     async with (
         serving(register=lambda halley: halley.set_policy(Policy())) as served,
-        Client(served.url, patience=PATIENCE) as client,
+        Client(served.url, timeouts=TIMEOUTS) as client,
     ):
         await client.subscribe("/a")
         granted = False
@@ -298,7 +298,7 @@ async def test_a_client_survives_a_restart_of_its_server(tmp_path):
     async with AsyncExitStack() as stack:
         async with launched(cwd=tmp_path) as server:
             url = f"http://127.0.0.1:{server.port}"
-            client = await stack.enter_async_context(Client(url, patience=PATIENCE, on_link=links))
+            client = await stack.enter_async_context(Client(url, timeouts=TIMEOUTS, on_link=links))
             await client.subscribe("/a")
             await client.publish("/a", "before")
             assert await read(client, 1) == ["before"]
@@ -316,11 +316,11 @@ async def test_a_client_survives_a_restart_of_its_server(tmp_path):
 
 async def test_a_server_that_stays_away_is_unreachable(tmp_path):
     """After `answer_s` without a server, publishing and subscribing raise `Unreachable`."""
-    patience = Patience(answer_s=0.2, backoff_s=0.02, goodbye_s=0.2)
+    timeouts = Timeouts(answer_s=0.2, backoff_s=0.02, goodbye_s=0.2)
     async with AsyncExitStack() as stack:
         async with launched(cwd=tmp_path) as server:
             url = f"http://127.0.0.1:{server.port}"
-            client = await stack.enter_async_context(Client(url, patience=patience))
+            client = await stack.enter_async_context(Client(url, timeouts=timeouts))
             server.send_signal(signal.SIGKILL)
             await server.exit_code()
         with pytest.raises(Unreachable, match=f"^cannot connect to {url}/bayeux"):
@@ -333,7 +333,7 @@ async def test_a_wait_that_ends_before_anything_is_sent_leaves_no_doubt():
     """If the deadline expires before a request is sent, nothing can have been done: the error is `Unreachable`."""
     async with serving() as served:
         with pytest.raises(Unreachable, match=r"^cannot connect to \S+ \(the time has run out\)$"):
-            async with Client(served.url, patience=Patience(answer_s=0)):
+            async with Client(served.url, timeouts=Timeouts(answer_s=0)):
                 pass
         assert not served.house.broker.opened
 
@@ -342,7 +342,7 @@ async def test_the_interval_is_kept():
     """A39: the interval is the least delay before the next connect; publishes and their events do not shorten it."""
     async with (
         serving(brisk(bayeux={"interval_s": 3600})) as served,
-        Client(served.url, patience=PATIENCE) as client,
+        Client(served.url, timeouts=TIMEOUTS) as client,
     ):
         await client.subscribe("/a")
         await served.until(lambda: served.house.engine.connects == 1)
@@ -353,10 +353,10 @@ async def test_the_interval_is_kept():
 
 def test_pauses_grow_and_have_a_bound():
     """A39: pauses are 1 s, 2 s ... 60 s as in cometd.js, and up to a quarter longer, to spread clients."""
-    patience = Patience()
+    timeouts = Timeouts()
     for failures, least in ((0, 0), (1, 1), (2, 2), (59, 59), (60, 60), (10_000, 60)):
-        assert least <= patience.backoff(failures) <= least * 1.25
-    assert len({patience.backoff(1) for _ in range(100)}) > 1
+        assert least <= timeouts.backoff(failures) <= least * 1.25
+    assert len({timeouts.backoff(1) for _ in range(100)}) > 1
 
 
 # What servers can send

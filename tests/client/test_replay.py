@@ -8,8 +8,8 @@ import pytest
 from clients.server_thread import ServerThread
 from support.server import brisk, serving
 
-from app.client import ALL, ONLY_NEW, Client, Link, Patience, Refused
-from app.client.resumption import Resumption
+from app.client import ALL, ONLY_NEW, Client, Link, Refused, Timeouts
+from app.client.session import ReplayPositions
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -54,10 +54,10 @@ async def test_over_a_restart(tmp_path):
     server = ServerThread(data_dir=str(tmp_path), history={"enabled": True})
     await server.start()
     links = []
-    patience = Patience(backoff_s=0.05, most_backoff_s=0.2)
+    timeouts = Timeouts(backoff_s=0.05, most_backoff_s=0.2)
     try:
         url = f"http://127.0.0.1:{server.port}"
-        async with Client(url, patience=patience, on_link=lambda link, _: links.append(link)) as client:
+        async with Client(url, timeouts=timeouts, on_link=lambda link, _: links.append(link)) as client:
             await client.subscribe("/a")
             await client.publish("/a", 1)
             assert [data for data, _ in await take(client, 1)] == [1]
@@ -76,7 +76,7 @@ async def test_over_a_restart(tmp_path):
 )
 async def test_too_old(starts, expected, is_tried_again):
     """A client whose position was deleted continues with all that is left, and knows that events are missing."""
-    resumption = Resumption()
+    resumption = ReplayPositions()
     for _ in range(2):
         resumption.greet({"ext": {"replay_log": "l"}})
     resumption.note({"ext": {"replay": {"/a": 5}}})
@@ -88,7 +88,7 @@ async def test_too_old(starts, expected, is_tried_again):
 
 async def test_another_log():
     """Positions of one log are invalid in another: there, the client receives only new events."""
-    resumption = Resumption()
+    resumption = ReplayPositions()
     resumption.greet({"ext": {"replay_log": "one"}})
     resumption.note({"ext": {"replay": {"/a": 5}}})
     resumption.greet({"ext": {"replay_log": "other"}})

@@ -14,7 +14,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from app.client import Client, ClientError, Dismissed, Patience, Refused
+from app.client import Client, ClientError, Dismissed, Keyed, Refused, Timeouts
 from app.client.wire import server_url
 from app.pipeline.errors import JobFailed
 from app.pipeline.errors import Refused as NotPossible
@@ -152,7 +152,7 @@ class Publisher:
         except ClientError as error:
             return (), error
         try:
-            return await client.publish_keyed(messages), None
+            return await client.publish_keyed(Keyed(*message) for message in messages), None
         except Dismissed as error:
             await self._leave()
             return error.settled, error
@@ -163,9 +163,9 @@ class Publisher:
         """Return the client, with a session. Raises `ClientError`, and `NotPossible` for an invalid URL or token."""
         async with self._entering:
             if self._client is None:
-                patience = Patience(answer_s=min(_TRY_S, self._publish_s), backoff_s=_PAUSE_S, most_backoff_s=_TRY_S)
+                timeouts = Timeouts(answer_s=min(_TRY_S, self._publish_s), backoff_s=_PAUSE_S, most_backoff_s=_TRY_S)
                 try:
-                    client = Client(self._server, token=self._token, patience=patience)
+                    client = Client(self._server, token=self._token, timeouts=timeouts)
                     await client.__aenter__()
                 except ValueError as error:
                     raise NotPossible(str(error)) from None

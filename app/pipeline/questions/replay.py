@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from app.broker.policy import SERVERS_OWN
-from app.client import Client
+from app.client import Client, Keyed
 from app.client import Refused as RefusedByServer
 from app.history import documents
 from app.history.stored import audience_of
@@ -163,11 +163,11 @@ class Replay:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 
-    def _event(self, row: Row) -> tuple[str, Any, str, dict[str, Any] | None]:
+    def _event(self, row: Row) -> Keyed:
         audience = audience_of(row["audience"])
         asked = None if audience is None else audience._asdict()
         channel = self._plan.prefix + to_channel(row["topic"])
-        return channel, orjson.loads(row["payload"]), f"replay-{self._run}-{row['offset']}", asked
+        return Keyed(channel, orjson.loads(row["payload"]), f"replay-{self._run}-{row['offset']}", asked)
 
     def _refuse(self, row: Row, verdict: RefusedByServer) -> None:
         if verdict.error.startswith("403:"):
