@@ -21,16 +21,15 @@ ROOMS = {
     "app.access": CORE | {"jwt"},
     "app.protocols": CORE | {"app.access", "orjson", "msgspec", "msgpack", "cbor2"},
     "app.history": CORE | {"orjson"},
-    "app.telemetry": {"app.settings", "app.transports", "structlog", "orjson"},
+    "app.telemetry": {"app.settings", "structlog", "orjson"},
     "app.transports": EDGES | {"app.history", "starlette", "orjson", "pyarrow"},  # Arrow: only where it is installed
     "app.configuration": ENGINES | {"app.access", "app.history"},  # roles, tokens, patterns, ages
     "app.client": {"httpx", "app"},
     "app.interpreter": set(),
     "app.bench": {"app.client", "app.interpreter", "httpx", "uvloop", "matplotlib"},
     "app.demo": {"app.client", "app.interpreter", "httpx", "msgpack", "websockets"},
-    "app.server": EDGES
-    | {"app", "app.configuration", "app.history", "app.host", "starlette", "orjson", "prometheus_client"},
-    "app.embed": ENGINES | {"app.configuration", "app.server"},
+    "app.server": EDGES | {"app", "app.configuration", "app.history", "starlette", "orjson", "prometheus_client"},
+    "app.embed": EDGES | {"app", "app.configuration", "app.server"},
     "app.host": EDGES
     | {
         "app",

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from app import telemetry
 from app.host.listening import Listeners, url_of
-from app.server.server import House
+from app.server.composition import Server
 
 READY = b"READY=1"
 STOPPING = b"STOPPING=1"
@@ -30,15 +30,14 @@ def tell(state: bytes) -> None:
         told.sendto(state, "\0" + address[1:] if address.startswith("@") else address)
 
 
-def announce(house: House, listeners: Listeners) -> None:
+def announce(server: Server, listeners: Listeners) -> None:
     """Print the addresses and commands to try, log the listeners, and notify the supervisor."""
-    settings, tls = house.settings, house.settings.tls
+    settings, tls = server.settings, server.settings.tls
     url = url_of(listeners.public, "https" if tls.cert else "http")
     urls = [url]
     path = settings.bayeux.paths[0]
     console = f"{url}/" if "/bayeux" in settings.bayeux.paths else f"{url}/?server={path}"
-    recorder = house.recorder
-    lines = [f"history: {recorder.folder}" if recorder is not None else "history: off, events are kept in memory only"]
+    lines = [f"history: {server.history}"]
     if listeners.operations is not None:
         urls.append(url_of(listeners.operations))
         lines.append(f"health and metrics: {urls[-1]}/health/ready, /metrics")

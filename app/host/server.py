@@ -3,7 +3,7 @@
 SIGTERM (or Ctrl-C) drains: holds are answered, running requests are finished, then the process exits with 0 (130). A
 second signal ends it immediately; requests may have been cut, so the exit code is then 128 plus the signal's number.
 SIGHUP reloads access rules, tokens, users and the certificate, and everything else that is registered with
-`House.on_reload`.
+`Reloading.parts`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from app.host.timeouts import Watch
 from app.host.tls import BadCertificate, Certificate, Tls
 from app.host.websocket import Sockets
 from app.server import metrics
+from app.server.composition import Server
 from app.server.history import BadRecord
-from app.server.reloading import Reloading
-from app.server.server import House
+from app.server.reloading import SettingsFiles
 from app.transports.api.operations import operations_app
 
 if TYPE_CHECKING:
@@ -66,11 +66,12 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
     try:
         certificate = Certificate(settings.tls) if settings.tls.cert else None
         halley = Halley(settings)
-        halley.house.on_reload.append(Reloading(halley.house, configuration, read))
+        reloading = halley.house.reloading
+        reloading.parts.append(SettingsFiles(reloading, configuration, read))
         for name in settings.load:
             load(name, halley)
         listeners = listen(settings)
-        halley.house.open()
+        halley.house.lifecycle.open()
     except _WRONG as error:
         close(listeners or ())
         print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - for the terminal that the server was started in
@@ -96,21 +97,23 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
 
 async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate | None) -> int:
     asyncio.get_running_loop().set_exception_handler(_report)
-    house = halley.house
-    watch = Watch(house.settings.limits, house.broker.hits)
-    public = HalleyServer(house, watch, certificate)
+    server = halley.house
+    watch = Watch(server.settings.limits, server.broker.hits)
+    public = HalleyServer(server, watch, certificate)
     watches = [watch]
     if listeners.nt4 is not None:
-        public.beside = nt4_server(house, listeners.nt4)
+        public.beside = nt4_server(server, listeners.nt4)
         watches.append(public.beside.watch)
     operations: SideServer | None = None
     if listeners.operations is not None:
         app = operations_app(
-            is_live=house.is_live, is_ready=house.is_ready, metrics=lambda: metrics.exposition(house, *watches)
+            is_live=lambda: server.sweeper.is_live,
+            is_ready=lambda: server.lifecycle.is_ready,
+            metrics=lambda: metrics.exposition(server, *watches),
         )
-        operations = SideServer(app, house, listeners.operations, scheme="http", grace_s=_SCRAPE_S)
+        operations = SideServer(app, server, listeners.operations, scheme="http", grace_s=_SCRAPE_S)
         operations.begin()
-    public.on_startup = partial(announce, house, listeners)
+    public.on_startup = partial(announce, server, listeners)
     await public.serve([listeners.public])
     if operations is not None:
         await operations.end()
@@ -127,11 +130,11 @@ def exit_code(signals: Sequence[int]) -> int:
     return _INTERRUPTED if signals and signals[0] == signal.SIGINT else _OK
 
 
-def _protocol(house: House, watch: Watch, certificate: Certificate | None) -> Callable[..., asyncio.Protocol]:
+def _protocol(server: Server, watch: Watch, certificate: Certificate | None) -> Callable[..., asyncio.Protocol]:
     """Return the factory of the protocols for new public connections."""
     plain: Callable[..., Connection] = partial(Connection, watch=watch)
-    if house.settings.short_way:
-        plain = partial(BayeuxConnection, watch=watch, short_way=ShortWay(house))
+    if server.settings.short_way:
+        plain = partial(BayeuxConnection, watch=watch, short_way=ShortWay(server))
     if certificate is None:
         return plain
 
@@ -145,21 +148,22 @@ def _protocol(house: House, watch: Watch, certificate: Certificate | None) -> Ca
 class HalleyServer(PromptServer):
     """The public server, which drains before it closes. `signals` are the received ones, in order."""
 
-    def __init__(self, house: House, watch: Watch, certificate: Certificate | None = None) -> None:
-        super().__init__(config_of(house, house.settings, _protocol(house, watch, certificate)))
-        for spoken in house.spoken:
-            sockets = Sockets(spoken.face.family, house.proxies, watch)
-            sockets.connections = self.server_state.connections
-            watch.sockets.append(sockets)
-        house.on_sweep += [watch.sweep, Resources(house.broker).sweep]
+    def __init__(self, server: Server, watch: Watch, certificate: Certificate | None = None) -> None:
+        super().__init__(config_of(server.application, server.settings, _protocol(server, watch, certificate)))
+        for family in (spoken.face.family for spoken in server.spoken):
+            if family is not None:
+                sockets = Sockets(family, server.proxies, watch)
+                sockets.connections = self.server_state.connections
+                watch.sockets.append(sockets)
+        server.on_sweep += [watch.sweep, Resources(server.broker).sweep]
         self._scheme = "https" if certificate else "http"
         if certificate is not None:
-            house.on_reload.append(certificate.reload)
+            server.reloading.parts.append(certificate.reload)
         self._loop: asyncio.AbstractEventLoop
         self.signals: list[int] = []
         self.on_startup: Callable[[], None] = lambda: None
         self.beside: SideServer | None = None  # NetworkTables' own server, which starts and shuts down with this one
-        self._house = house
+        self._halley = server
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -187,9 +191,9 @@ class HalleyServer(PromptServer):
         self._log_soon(sig, "exits immediately" if self.force_exit else "shuts down")
 
     def handle_reload(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
-        """Reload the settings, the certificate and everything else that is registered with `House.on_reload`."""
+        """Reload the settings, the certificate and everything else that is registered with `Reloading.parts`."""
         self._log_soon(sig, "reloads")
-        self._loop.call_soon_threadsafe(self._house.reload)
+        self._loop.call_soon_threadsafe(self._halley.reloading.reload)
 
     def _log_soon(self, sig: int, then: str) -> None:
         """Log a signal on the event loop: it may have interrupted the writing of another line."""
@@ -213,7 +217,7 @@ class HalleyServer(PromptServer):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain while still listening, then close everything."""
         tell(STOPPING)
-        await self._house.drain(is_forced=lambda: self.force_exit)
+        await self._halley.lifecycle.drain(is_forced=lambda: self.force_exit)
         for bound in sockets or ():
             telemetry.log.info("not_listening", url=url_of(bound, self._scheme))
         if self.beside is not None:
@@ -221,7 +225,7 @@ class HalleyServer(PromptServer):
             await self.beside.end()  # before the sweeper ends: it cuts peers that do not close
         await super().shutdown(sockets)
         if self.force_exit:  # then `super().shutdown` did not shut down the application
-            await self._house.stop(is_cut_short=True)
+            await self._halley.lifecycle.stop(is_cut_short=True)
             await self.lifespan.shutdown()
 
 

@@ -19,7 +19,7 @@ from app.host.connection import Connection
 from app.host.listening import let_wait, url_of
 from app.host.timeouts import Watch
 from app.host.websocket import Sockets
-from app.server.server import House
+from app.server.composition import Server
 from app.settings import Settings
 from app.transports.nt4 import nt4_family, own_page
 
@@ -137,12 +137,12 @@ def config_of(app: ASGIApp, settings: Settings, protocol: Callable[..., asyncio.
 class SideServer(PromptServer):
     """The server of a listener other than the public one. It handles no signals; its connections share `watch`."""
 
-    def __init__(self, app: ASGIApp, house: House, bound: socket.socket, *, scheme: str, grace_s: float) -> None:
-        self.watch = Watch(house.settings.limits, house.broker.hits)
-        config = config_of(app, house.settings, partial(Connection, watch=self.watch))
+    def __init__(self, app: ASGIApp, halley: Server, bound: socket.socket, *, scheme: str, grace_s: float) -> None:
+        self.watch = Watch(halley.settings.limits, halley.broker.hits)
+        config = config_of(app, halley.settings, partial(Connection, watch=self.watch))
         config.timeout_graceful_shutdown = int(grace_s)
         super().__init__(config)
-        house.on_sweep.append(self.watch.sweep)
+        halley.on_sweep.append(self.watch.sweep)
         self.url = url_of(bound, scheme)
         self._bound = bound
         self._running: asyncio.Task[None] | None = None
@@ -168,11 +168,11 @@ class SideServer(PromptServer):
         let_wait(sockets)
 
 
-def nt4_server(house: House, bound: socket.socket) -> SideServer:
+def nt4_server(halley: Server, bound: socket.socket) -> SideServer:
     """Return the server of NetworkTables' own port, without TLS; the public one serves the same paths with `wss`."""
-    server = SideServer(own_page(), house, bound, scheme="ws", grace_s=house.settings.drain.grace_s)
-    family = nt4_family(house.protocol("nt4"), house.settings, house.settings.nt4.host)
-    sockets = Sockets(family, house.proxies, server.watch)
+    server = SideServer(own_page(), halley, bound, scheme="ws", grace_s=halley.settings.drain.grace_s)
+    family = nt4_family(halley.protocol("nt4"), halley.settings, halley.settings.nt4.host)
+    sockets = Sockets(family, halley.proxies, server.watch)
     sockets.connections = server.server_state.connections
     server.watch.sockets.append(sockets)
     return server

@@ -19,7 +19,7 @@ from app.host.connection import Connection
 from app.host.responses import begin, response
 from app.protocols.bayeux import hot
 from app.protocols.bayeux.exchanges import Hold, Outcome, Reply, Wait
-from app.server.server import House
+from app.server.composition import Server
 from app.transports import long_polling
 from app.transports.bodies import plain_message
 from app.transports.cookies import lone_cookie
@@ -37,16 +37,16 @@ _NO_FIELDS: dict[bytes, bytes] = {}
 
 
 class ShortWay:
-    """What all connections of one server share for the short way: parts of the house, and the paths of Bayeux."""
+    """What all connections of one server share for the short way: parts of the server, and the paths of Bayeux."""
 
-    def __init__(self, house: House) -> None:
-        self.engine = house.engine
-        self.endpoint = house.endpoint
-        self.guard = house.guard
-        self.limits = house.settings.limits
-        self.proxies = house.proxies
-        self.cookie = house.settings.cookie.name.encode() + b"="
-        self._mounts = frozenset(path.encode() for path in house.settings.bayeux.paths)
+    def __init__(self, server: Server) -> None:
+        self.engine = server.engine
+        self.endpoint = server.endpoint
+        self.guard = server.guard
+        self.limits = server.settings.limits
+        self.proxies = server.proxies
+        self.cookie = server.settings.cookie.name.encode() + b"="
+        self._mounts = frozenset(path.encode() for path in server.settings.bayeux.paths)
         self._below = tuple(mount + b"/" for mount in self._mounts)
 
     def leads_to(self, url: bytes) -> bool:

@@ -17,8 +17,8 @@ from app.protocols.contract import Context, Count, Link, WireProtocol
 from app.protocols.nt4.engine import Engine
 from app.protocols.nt4.server import Server
 from app.server.persistent_topics import PersistentTopics, Saved
-from app.server.routing import Waits
 from app.settings import Settings, Verb
+from app.transports.waits import Waits
 
 _SWEEP_S = 1.0
 """The seconds between two sweeps; the topics that they delete live for minutes."""

@@ -56,7 +56,7 @@ class Door:
 
     def __init__(self, guard: Guard, note: Callable[[Rejection, Head], None]) -> None:
         self._guard = guard
-        self._note = note
+        self.note = note
 
     def check_same_site(self, head: Head) -> None:
         """Check that no page of another site sends the request; see `Guard.check_same_site`. Raises `Rejection`."""
@@ -95,7 +95,7 @@ class Door:
         except (Disconnected, Begun):
             pass
         except Rejection as rejection:
-            self._note(rejection, head)
+            self.note(rejection, head)
             rejection.headers += tuple(header for header in cors if header not in rejection.headers)
             await reject(scope, send, rejection)
         except Exception as error:  # noqa: BLE001 - a fault of ours: the peer learns nothing of it

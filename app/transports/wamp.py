@@ -8,7 +8,7 @@ from app.protocols.contract import Pings, WebSocketService, WireProtocol
 from app.protocols.wamp.formats import SUBPROTOCOLS
 from app.settings import Settings, Wamp
 from app.transports.addresses import accounts
-from app.transports.endpoint import Endpoint
+from app.transports.door import Door
 from app.transports.guard import Guard
 from app.transports.paths import route_path
 from app.transports.upgrade import Family
@@ -25,11 +25,12 @@ _LOOKS = 4
 class WampEndpoint:
     """The ASGI application of WAMP; Halley's own host serves WebSockets itself, by `family`."""
 
-    def __init__(self, protocol: WireProtocol, endpoint: Endpoint, guard: Guard, settings: Settings) -> None:
+    def __init__(self, protocol: WireProtocol, door: Door, guard: Guard, settings: Settings) -> None:
+        self.guard = guard
         self.family = _family(protocol, guard, settings.wamp)
-        self._sockets = WebSockets([self.family], settings.limits, endpoint.note)
+        self._sockets = WebSockets([self.family], settings.limits, door.note)
         account_of = accounts((*settings.limits.exempt, *settings.proxies))
-        self._polling = WampPolling(self.family, settings.wamp, settings.limits, endpoint.door, account_of)
+        self._polling = WampPolling(self.family, settings.wamp, settings.limits, door, account_of)
         self.sweep, self.leave = self._polling.sweep, self._polling.leave  # for the house
 
     def leads_to(self, path: str) -> bool:

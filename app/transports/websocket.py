@@ -62,9 +62,10 @@ class WebSocketEndpoint:
     Halley's own host serves WebSockets itself, by `family`.
     """
 
-    def __init__(self, family: Family, limits: Limits, door: Door, note: Callable[[Rejection, Head], None]) -> None:
+    def __init__(self, family: Family, limits: Limits, door: Door) -> None:
         self.family = family
-        self._sockets = WebSockets([family], limits, note)
+        self.guard = family.guard
+        self._sockets = WebSockets([family], limits, door.note)
         self._door = door
 
     def leads_to(self, path: str) -> bool:

@@ -24,7 +24,7 @@ from app.settings import Limits, Nt4, Settings
 
 
 class Waits:
-    """A stand-in for `routing.Waits`."""
+    """A stand-in for `transports.waits.Waits`."""
 
     def __init__(self):
         self.wait = Waiting()

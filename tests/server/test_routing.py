@@ -1,86 +1,17 @@
-"""`app/routing.py`: waiting for a program's policy, and ids that outlive a restart."""
+"""`app/routing.py`: ids that outlive a restart."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from app.protocols.wamp.subscription_ids import RESERVED_AT_ONCE
 from app.server import routing
-from app.server.routing import ReservedIds, Waits
+from app.server.routing import ReservedIds
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-DEADLINE_S = 5.0
-
-
-# Waiting
-
-
-async def test_waiting() -> None:
-    """Each callback is called once: with the value, the error, or the timeout."""
-    waits, told = Waits(), []
-    done = asyncio.Event()
-
-    async def value() -> int:
-        return 7
-
-    async def error() -> int:
-        raise ValueError("x")
-
-    async def never() -> int:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    def resume(value: Any, error: Exception | None, _now: float) -> None:
-        told.append((value, type(error)))
-        if len(told) == 3:
-            done.set()
-
-    for awaitable, limit_s in ((value(), 5), (error(), 5), (never(), 0.01)):
-        waits.wait(awaitable, limit_s, resume)
-    await asyncio.wait_for(done.wait(), DEADLINE_S)
-    assert told == [(7, type(None)), (None, ValueError), (None, TimeoutError)]
-    await waits.stop()
-    assert not waits._tasks
-
-
-async def test_a_fault_of_ours_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception of the callback is logged, since no caller could handle it."""
-    faults: list[str] = []
-    monkeypatch.setattr(routing.telemetry, "fault", lambda where, _error: faults.append(where))
-    waits = Waits()
-
-    async def value() -> int:
-        return 7
-
-    def resume(*_: Any) -> None:
-        raise RuntimeError("ours")
-
-    waits.wait(value(), 1, resume)
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert faults == ["wamp"]
-
-
-async def test_stopping() -> None:
-    """After stopping no callback is called, and no task is left."""
-    waits, told = Waits(), []
-
-    async def never() -> None:
-        await asyncio.Event().wait()
-
-    waits.wait(never(), 60, lambda *news: told.append(news))
-    await asyncio.sleep(0)
-    await asyncio.wait_for(waits.stop(), DEADLINE_S)
-    assert not told
-    assert not waits._tasks
-
-
-# Ids
 
 
 def test_ids_outlive_a_restart(tmp_path: Path) -> None:

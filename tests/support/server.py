@@ -28,7 +28,7 @@ from support.wire import DEADLINE_S, Wire, post, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 
-    from app.server.server import House
+    from app.server.composition import Server
 
 
 USUAL = Settings(port=0, sweep_s=0.02, drain=Drain(spread_s=0, grace_s=2), history=History(enabled=False))
@@ -91,7 +91,7 @@ class Served:
         self._wires: list[Wire] = []
 
     @property
-    def house(self) -> House:
+    def house(self) -> Server:
         """The server's rooms."""
         return self.halley.house
 

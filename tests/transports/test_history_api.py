@@ -25,6 +25,7 @@ from app.broker.events import Audience
 from app.settings import Access, Token
 from app.transports.api import history_query
 from app.transports.api.application import OFF
+from app.transports.api.archive import NoHistory
 from app.transports.api.history import BUSY, UNKNOWN_PUBLICATION
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
@@ -333,9 +334,13 @@ async def test_a_disk_that_does_not_answer(served):
     assert response.headers["retry-after"] == "5"
 
 
+def no_history():
+    raise NoHistory
+
+
 async def test_without_a_history(served):
     """The response is an error, not an empty page."""
-    served.house.apis.archive = lambda: None
+    served.house.apis.archive = no_history
     for target in ("/history/chat/a", "/log", "/log/head"):
         response = await answer(served, target)
         assert (response.status, response.text) == (404, OFF)

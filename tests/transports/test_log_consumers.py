@@ -214,7 +214,7 @@ async def test_on_a_disk_it_is_one_file_for_each(face, tmp_path):
         assert written["content"] == {"offset": 3}
         (tmp_path / "consumers" / "ingest.json").rename(tmp_path / "consumers" / "rollup.json")
         (tmp_path / "consumers" / "other.txt").touch()
-        await served.until(lambda: served.house.recorder.consumers == {"rollup": 3})
+        await served.until(lambda: served.house.history.archive.consumers == {"rollup": 3})
         assert (await http.get("/log/head")).json()["consumers"] == {"rollup": 3}
         assert (await http.delete("/log/consumers/rollup")).status_code == 200
         assert (await http.get("/log/head")).json()["consumers"] == {}

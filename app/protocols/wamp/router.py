@@ -6,7 +6,7 @@ The router has the realms and sessions, and assigns ids.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,12 +49,12 @@ class Router(WireProtocol):
     `reserve` reserves subscription ids (`subscription_ids.py`). `wait` awaits something for a number of seconds at
     most and calls back with its value or error. `permission` asks the program's own policy about a topic or pattern; it
     returns the answer, or an awaitable of it that may take `policy_s` seconds. `archive` is the history, if there is
-    one.
+    one. `agent` is what WELCOME names.
     """
 
     name = "wamp"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the constructor takes everything that the router does not do itself
         self,
         broker: Broker,
         options: Wamp,
@@ -65,6 +65,10 @@ class Router(WireProtocol):
         reserve: Callable[[], int],
         wait: Callable[[Awaitable[Any], float, Resume], None],
         permission: Callable[[Verb, str | Pattern, Context], bool | Awaitable[bool]] = lambda *_: True,
+        policy_s: float = 10.0,
+        archive: Archive | None = None,
+        agent: str = "Halley",
+        denied: Iterable[Callable[[WampSession | None, str, str], None]] = (),
     ) -> None:
         self.broker = broker
         self.options = options
@@ -72,9 +76,9 @@ class Router(WireProtocol):
         self.authentication = authentication
         self.wait = wait
         self.permission = permission
-        self.policy_s = 10.0
-        self.agent = "Halley"
-        self.archive: Archive | None = None
+        self.policy_s = policy_s
+        self.agent = agent
+        self.archive = archive
         self.is_draining = False
         self.realms = {
             each.name: Realm(each, broker.limits, options, is_first=not number) for number, each in enumerate(realms)
@@ -89,7 +93,7 @@ class Router(WireProtocol):
         self.closed: list[Callable[[WampSession, str], None]] = []
         self.subscribed: list[Callable[[WampSession, Pattern], None]] = []
         self.unsubscribed: list[Callable[[WampSession, Pattern], None]] = []
-        self.denied: list[Callable[[WampSession | None, str, str], None]] = []
+        self.denied = [*denied]
         """Listeners for refused requests and sessions, called with the session (or None), what it was, and the URI."""
         # plain counts, read by telemetry
         self.refused: Counter[str] = Counter()  # requests and sessions, by error

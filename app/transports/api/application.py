@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from app.broker.policy import Identities, Rights
 from app.protocols.bayeux.hooks import Hooks
 from app.settings import Settings
-from app.transports.api.archive import Archive
+from app.transports.api.archive import Archive, NoHistory
 from app.transports.api.history import PATH, HistoryApi
 from app.transports.api.log import PATHS, LogApi
 from app.transports.api.log_consumers import PREFIX, LogConsumers
@@ -27,7 +27,7 @@ OFF = "history is off on this server"
 class Apis:
     """The ASGI application of all API paths.
 
-    `archive` returns the log, or None where the history is off.
+    `archive` returns the log, or raises `NoHistory` where it is off.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Apis:
         identities: Identities,
         hooks: Hooks,
         *,
-        archive: Callable[[], Archive | None],
+        archive: Callable[[], Archive],
     ) -> None:
         self.archive = archive
         visitors = Visitors(rights, identities)
@@ -49,10 +49,10 @@ class Apis:
 
     def _archive(self) -> Archive:
         """The log. Raises `Rejection` (404) where the history is off."""
-        archive = self.archive()
-        if archive is None:
-            raise Rejection(404, OFF)
-        return archive
+        try:
+            return self.archive()
+        except NoHistory:
+            raise Rejection(404, OFF) from None
 
     @staticmethod
     def leads_to(path: str) -> bool:

@@ -12,6 +12,10 @@ from app.history.stored import Stored
 Result = TypeVar("Result")
 
 
+class NoHistory(Exception):
+    """The history is off on this server, or not open."""
+
+
 class Archive(Protocol):
     """A log that can be read. Its coroutines do their blocking work on threads."""
 

@@ -6,12 +6,11 @@ request.
 
 from __future__ import annotations
 
-import asyncio
-
 from app.broker.topics import Pattern
 from app.protocols.bayeux.hooks import Hooks
 from app.transports.guard import Rejection
 from app.transports.head import Head
+from app.transports.waits import outcome_of
 
 DENIED = "the server's policy does not allow reading this history"
 
@@ -23,11 +22,8 @@ async def may_read(hooks: Hooks, pattern: Pattern, head: Head, limit_s: float) -
     """
     answer = hooks.permit("subscribe", pattern, head)
     if not isinstance(answer, bool):
-        try:
-            async with asyncio.timeout(limit_s):
-                answer = await answer
-        except TimeoutError as error:
+        answer, error = await outcome_of(answer, limit_s)
+        if error is not None:
             hooks.report("policy.can_subscribe", error)
-            answer = False
     if not answer:
         raise Rejection(403, DENIED)
