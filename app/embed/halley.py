@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -17,6 +17,7 @@ from app.embed.server_session import ServerSession
 from app.protocols.bayeux.hooks import Hooks, Listener
 from app.protocols.bayeux.sessions import BayeuxSession
 from app.server.composition import Server
+from app.server.protocols import PROTOCOLS, Compose
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,10 +39,13 @@ class Halley:
     program's own application, or background tasks do not run and clients are not disconnected when the program ends.
     """
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        """Raises `NotProtected` for a host that others can reach, unless `settings.open`."""
+    def __init__(self, settings: Settings | None = None, protocols: Sequence[Compose] = PROTOCOLS) -> None:
+        """Make a server that speaks `protocols` (`app/server/protocols.py`).
+
+        Raises `NotProtected` for a host that others can reach, unless `settings.open`.
+        """
         self._hooks = Hooks(telemetry.fault)
-        self.house = Server(settings, self._hooks)
+        self.house = Server(settings, self._hooks, protocols)
         self._engine = self.house.engine
         self._own: LocalSession | None = None
 

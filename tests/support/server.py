@@ -20,15 +20,17 @@ from app.host.server import HalleyServer
 from app.host.servers import nt4_server
 from app.host.timeouts import Watch
 from app.host.tls import Certificate
+from app.server.protocols import PROTOCOLS
 from app.settings import LIMITS, Drain, History, Settings
 from support import authority
 from support.messages import HANDSHAKE, connect, subscribe
 from support.wire import DEADLINE_S, Wire, post, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+    from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
 
     from app.server.composition import Server
+    from app.server.protocols import Compose
 
 
 USUAL = Settings(port=0, sweep_s=0.02, drain=Drain(spread_s=0, grace_s=2), history=History(enabled=False))
@@ -150,7 +152,9 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    settings: Settings | None = None, register: Callable[[Halley], None] | None = None
+    settings: Settings | None = None,
+    register: Callable[[Halley], None] | None = None,
+    protocols: Sequence[Compose] = PROTOCOLS,
 ) -> AsyncIterator[Served]:
     """Serve within the block. `register` gets the embedding API before the server starts.
 
@@ -158,7 +162,7 @@ async def serving(
     libraries must not have warned of anything; a test that provokes a warning checks it and clears it.
     """
     settings = settings or brisk()
-    halley = Halley(settings)
+    halley = Halley(settings, protocols)
     if register is not None:
         register(halley)
     before = asyncio.all_tasks()
