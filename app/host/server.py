@@ -39,7 +39,7 @@ from app.server import metrics
 from app.server.composition import Server
 from app.server.history import BadRecord
 from app.server.reloading import SettingsFiles
-from app.transports.api.operations import operations_app
+from app.transports.api.application import operations_app
 
 if TYPE_CHECKING:
     import socket

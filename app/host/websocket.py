@@ -36,9 +36,9 @@ from app.host.peer import DISCARDED_BYTES, unread_bytes
 from app.host.timeouts import Reaper, Watch
 from app.host.turns import SLICE_S
 from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
+from app.transports.addresses import Proxies
 from app.transports.guard import Rejection
 from app.transports.head import Head
-from app.transports.proxies import Proxies
 from app.transports.upgrade import Family, check, reason_bytes
 
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9

@@ -11,18 +11,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app import telemetry
 from app.server.lifecycle import Lifecycle
 from app.server.protocols import Spoken
-from app.transports.api.application import Apis
-from app.transports.door import reject
+from app.transports.addresses import Proxies
 from app.transports.endpoint import leaving
 from app.transports.exchange import target_of
 from app.transports.guard import Guard, Rejection, check_framing
-from app.transports.head import Head
-from app.transports.paths import route_path
-from app.transports.proxies import Proxies
+from app.transports.head import Head, route_path
+from app.transports.middleware import reject
 
 
 class Application:
-    """Serves the protocols of `spoken`, the HTTP APIs, and `pages` at all other paths.
+    """Serves the protocols of `spoken`, and by `apis` all other paths.
 
     `guard` checks all requests but those to a protocol, whose guard can be another.
 
@@ -30,9 +28,8 @@ class Application:
     """
 
     def __init__(
-        self, spoken: Sequence[Spoken], apis: Apis, pages: ASGIApp, guard: Guard, proxies: Proxies, lifecycle: Lifecycle
+        self, spoken: Sequence[Spoken], apis: ASGIApp, guard: Guard, proxies: Proxies, lifecycle: Lifecycle
     ) -> None:
-        self.pages = pages
         self._spoken = spoken
         self._apis = apis
         self._guard = guard
@@ -60,7 +57,7 @@ class Application:
             await reject(scope, send, rejection)
             return
         try:
-            await (face or (self._apis if self._apis.leads_to(path) else self.pages))(scope, receive, send)
+            await (face or self._apis)(scope, receive, send)
         except asyncio.CancelledError:
             if not self._lifecycle.is_leaving:
                 raise

@@ -30,13 +30,12 @@ from app.server.session_log import SessionLog
 from app.server.sweeper import Sweep, Sweeper
 from app.server.topics import SystemEvents, Ticker
 from app.settings import Settings
-from app.transports.addresses import accounts
+from app.transports.addresses import Proxies, accounts
 from app.transports.api.application import Apis
 from app.transports.api.pages import Pages
-from app.transports.door import Door
 from app.transports.endpoint import Endpoint
 from app.transports.guard import Guard
-from app.transports.proxies import Proxies
+from app.transports.middleware import GuardMiddleware
 from app.transports.waits import Waits
 
 
@@ -69,7 +68,7 @@ class Server:
         session_log = SessionLog(self.broker)
         system_events = SystemEvents(self.broker)
         self.broker.observers += [session_log, system_events]
-        self.door = Door(self.guard, session_log.request_refused)
+        self.middleware = GuardMiddleware(self.guard, session_log.request_refused)
         waits = Waits()
         parts = Parts(
             settings,
@@ -77,7 +76,7 @@ class Server:
             self.access,
             self.hooks,
             self.guard,
-            self.door,
+            self.middleware,
             self.history,
             waits,
             session_log,
@@ -98,11 +97,17 @@ class Server:
         self.lifecycle = Lifecycle(
             self.broker, self.spoken, self.services, self.pump, self.sweeper, waits, settings.drain, self._drain_s
         )
-        self.apis = Apis(
-            settings, self.door, self.access, self.access, self.hooks, archive=lambda: self.history.archive
-        )
         self.pages = Pages()
-        self.application = Application(self.spoken, self.apis, self.pages, self.guard, self.proxies, self.lifecycle)
+        self.apis = Apis(
+            settings,
+            self.middleware,
+            self.access,
+            self.access,
+            self.hooks,
+            archive=lambda: self.history.archive,
+            pages=self.pages,
+        )
+        self.application = Application(self.spoken, self.apis, self.guard, self.proxies, self.lifecycle)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the lifespan (ASGI)."""

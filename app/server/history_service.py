@@ -11,7 +11,7 @@ from app.broker.log import Page, Query
 from app.protocols.contract import Count
 from app.server.history import Recorder
 from app.settings import Settings
-from app.transports.api.archive import NoHistory
+from app.transports.api.requests import NoHistory
 
 
 class HistoryService:

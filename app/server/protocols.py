@@ -30,9 +30,9 @@ from app.server.persistent_topics import PersistentTopics
 from app.server.routing import ReservedIds
 from app.server.session_log import SessionLog
 from app.settings import Settings
-from app.transports.door import Door
 from app.transports.endpoint import Endpoint
 from app.transports.guard import Guard
+from app.transports.middleware import GuardMiddleware
 from app.transports.nt4 import nt4_family
 from app.transports.upgrade import Family
 from app.transports.waits import Waits
@@ -48,7 +48,7 @@ class Parts(NamedTuple):
     access: AccessControl
     hooks: Hooks
     guard: Guard
-    door: Door
+    middleware: GuardMiddleware
     history: HistoryService
     waits: Waits
     session_log: SessionLog
@@ -218,7 +218,7 @@ def wamp(parts: Parts) -> Spoken:
         agent=f"Halley-{__version__}",
         denied=[parts.session_log.refused],
     )
-    return Spoken(router, WampEndpoint(router, parts.door, parts.guard, settings))
+    return Spoken(router, WampEndpoint(router, parts.middleware, parts.guard, settings))
 
 
 def nt4(parts: Parts) -> Spoken | None:
@@ -238,7 +238,7 @@ def websocket(parts: Parts, protocol: WireProtocol) -> Spoken:
 
 
 def _by_websockets(parts: Parts, family: Family, services: tuple[Service, ...] = ()) -> Spoken:
-    face = WebSocketEndpoint(family, parts.settings.limits, parts.door)
+    face = WebSocketEndpoint(family, parts.settings.limits, parts.middleware)
     return Spoken(family.protocol, face, services)
 
 

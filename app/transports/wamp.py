@@ -8,9 +8,9 @@ from app.protocols.contract import Pings, WebSocketService, WireProtocol
 from app.protocols.wamp.formats import SUBPROTOCOLS
 from app.settings import Settings, Wamp
 from app.transports.addresses import accounts
-from app.transports.door import Door
 from app.transports.guard import Guard
-from app.transports.paths import route_path
+from app.transports.head import route_path
+from app.transports.middleware import GuardMiddleware
 from app.transports.upgrade import Family
 from app.transports.wamp_polling import WampPolling
 from app.transports.websocket import WebSockets
@@ -25,12 +25,12 @@ _LOOKS = 4
 class WampEndpoint:
     """The ASGI application of WAMP; Halley's own host serves WebSockets itself, by `family`."""
 
-    def __init__(self, protocol: WireProtocol, door: Door, guard: Guard, settings: Settings) -> None:
+    def __init__(self, protocol: WireProtocol, middleware: GuardMiddleware, guard: Guard, settings: Settings) -> None:
         self.guard = guard
         self.family = _family(protocol, guard, settings.wamp)
-        self._sockets = WebSockets([self.family], settings.limits, door.note)
+        self._sockets = WebSockets([self.family], settings.limits, middleware.note)
         account_of = accounts((*settings.limits.exempt, *settings.proxies))
-        self._polling = WampPolling(self.family, settings.wamp, settings.limits, door, account_of)
+        self._polling = WampPolling(self.family, settings.wamp, settings.limits, middleware, account_of)
         self.sweep, self.leave = self._polling.sweep, self._polling.leave  # for the house
 
     def leads_to(self, path: str) -> bool:

@@ -22,10 +22,10 @@ import orjson
 
 from app.settings import Limits, Wamp
 from app.transports.bodies import Disconnected, read_body
-from app.transports.door import Door, Visit
 from app.transports.endpoint import leaving
 from app.transports.exchange import respond, socket_of
 from app.transports.guard import Rejection
+from app.transports.middleware import GuardMiddleware, RequestContext
 from app.transports.polls import Poll
 from app.transports.upgrade import TURN_S, Family
 
@@ -45,39 +45,44 @@ class WampPolling:
     """All long-poll connections of one server, as an ASGI application below each of WAMP's paths."""
 
     def __init__(
-        self, family: Family, options: Wamp, limits: Limits, door: Door, account_of: Callable[[str], str | None]
+        self,
+        family: Family,
+        options: Wamp,
+        limits: Limits,
+        middleware: GuardMiddleware,
+        account_of: Callable[[str], str | None],
     ) -> None:
         self._family = family
         self._account_of = account_of
         self._options = options
         self._limits = limits
-        self._door = door
+        self._middleware = middleware
         self._polls: dict[str, Poll] = {}
         self._is_leaving = False  # the server drains
 
     async def __call__(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         """Answer one request for the `path` below one of WAMP's: `open`, or a transport with `send` and the like."""
-        await self._door.let_in(_METHODS if path else _ANY, partial(self._serve, path), scope, receive, send)
+        await self._middleware.dispatch(_METHODS if path else _ANY, partial(self._serve, path), scope, receive, send)
 
-    async def _serve(self, path: str, visit: Visit) -> None:
+    async def _serve(self, path: str, context: RequestContext) -> None:
         name, _, verb = path.partition("/")
         if not path:
             raise Rejection(
                 426, "this path accepts only WebSockets; long-polling begins at /open below it", headers=_UPGRADE
             )
         if path == "open":
-            await self._open(visit)
+            await self._open(context)
             return
         poll = self._polls.get(name)
         if poll is None or verb not in ("send", "receive", "close"):
             raise _unknown()
         if verb == "send":
-            await self._send(visit, poll)
+            await self._send(context, poll)
         elif verb == "receive":
-            await self._receive(visit, poll)
+            await self._receive(context, poll)
         else:
             self._forget(name, poll, monotonic())
-            await _answer_nothing(visit)
+            await _answer_nothing(context)
 
     def sweep(self, now: float) -> None:
         """Forget connections without a receive for `poll_gone_s`.
@@ -97,19 +102,19 @@ class WampPolling:
             if poll.wake is not None:
                 poll.lose(now)
 
-    async def _open(self, visit: Visit) -> None:
+    async def _open(self, context: RequestContext) -> None:
         if self._is_leaving:
             raise leaving()
-        offered = _offered(await self._body(visit))
+        offered = _offered(await self._body(context))
         subprotocol = self._family.choose(offered)
-        account = self._account_of(visit.head.address)
+        account = self._account_of(context.head.address)
         self._admit(account)
         name, now = secrets.token_urlsafe(_ID_BYTES), monotonic()
         poll = Poll(subprotocol, account, now)
-        poll.engine = self._family.protocol.connect(poll, visit.head, now)
+        poll.engine = self._family.protocol.connect(poll, context.head, now)
         self._polls[name] = poll
         opened = orjson.dumps({"protocol": subprotocol, "transport": name})
-        await _answer(visit, False, opened)  # noqa: FBT003 - it is JSON
+        await _answer(context, False, opened)  # noqa: FBT003 - it is JSON
 
     def _admit(self, account: str | None) -> None:
         """Check that the limits allow one more connection, before any HELLO. Raises `Rejection` (503)."""
@@ -122,8 +127,8 @@ class WampPolling:
         if limit:
             raise Rejection(503, "too many connections", headers=((b"retry-after", b"5"),), limit=limit)
 
-    async def _send(self, visit: Visit, poll: Poll) -> None:
-        data = await self._body(visit)
+    async def _send(self, context: RequestContext, poll: Poll) -> None:
+        data = await self._body(context)
         if poll.is_over:
             raise _unknown()
         began = monotonic()
@@ -132,24 +137,24 @@ class WampPolling:
                 await asyncio.sleep(0)
                 began = monotonic()
             poll.engine.receive(message, monotonic())
-        await _answer_nothing(visit)
+        await _answer_nothing(context)
 
-    async def _receive(self, visit: Visit, poll: Poll) -> None:
-        is_newest = await self._wait(visit, poll)
+    async def _receive(self, context: RequestContext, poll: Poll) -> None:
+        is_newest = await self._wait(context, poll)
         taken = poll.take() if is_newest else []
         if taken:
-            await _bring(visit, poll, taken)
+            await _bring(context, poll, taken)
         elif poll.is_over:
             raise _unknown()
         else:
-            await _answer_nothing(visit)
+            await _answer_nothing(context)
 
-    async def _wait(self, visit: Visit, poll: Poll) -> bool:
+    async def _wait(self, context: RequestContext, poll: Poll) -> bool:
         """Wait for messages, at most `poll_s`; False if a newer receive has replaced this one.
 
         Raises `Disconnected`.
         """
-        await self._body(visit)
+        await self._body(context)
         poll.heard_at = monotonic()
         if poll.wake is not None:
             poll.wake()
@@ -158,7 +163,7 @@ class WampPolling:
         if poll.has_news:
             return True
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        departure = asyncio.ensure_future(_departure(visit.receive))
+        departure = asyncio.ensure_future(_departure(context.receive))
         poll.wake = wake = partial(_set, news)
         try:
             await asyncio.wait((news, departure), timeout=self._options.poll_s, return_when=asyncio.FIRST_COMPLETED)
@@ -171,8 +176,8 @@ class WampPolling:
             if poll.wake is wake:
                 poll.wake = None
 
-    async def _body(self, visit: Visit) -> bytes:
-        body = await read_body(visit.receive, self._limits)
+    async def _body(self, context: RequestContext) -> bytes:
+        body = await read_body(context.receive, self._limits)
         if len(body) > self._family.service.message_bytes:
             raise Rejection(413, "message too large", limit="message_bytes")
         return body
@@ -209,23 +214,23 @@ async def _departure(receive: Receive) -> None:
         pass
 
 
-async def _bring(visit: Visit, poll: Poll, taken: list[bytes]) -> None:
+async def _bring(context: RequestContext, poll: Poll, taken: list[bytes]) -> None:
     try:
-        await _answer(visit, poll.is_binary, b"".join(taken))
+        await _answer(context, poll.is_binary, b"".join(taken))
     except BaseException:
         poll.put_back(taken)
         raise
-    socket = socket_of(visit.scope)
+    socket = socket_of(context.scope)
     if socket is None:
         poll.written()
     else:
         socket.settle(lambda is_written: poll.written() if is_written else poll.put_back(taken))
 
 
-async def _answer(visit: Visit, is_binary: bool, body: bytes) -> None:  # noqa: FBT001 - of two content types one
-    await respond(visit.send, 200, [_BINARY if is_binary else _JSON, *_HEADERS, *visit.cors], body)
+async def _answer(context: RequestContext, is_binary: bool, body: bytes) -> None:  # noqa: FBT001 - of two content types one
+    await respond(context.send, 200, [_BINARY if is_binary else _JSON, *_HEADERS, *context.cors], body)
 
 
-async def _answer_nothing(visit: Visit) -> None:
-    await visit.send({"type": "http.response.start", "status": 204, "headers": [*_HEADERS, *visit.cors]})
-    await visit.send({"type": "http.response.body", "body": b""})
+async def _answer_nothing(context: RequestContext) -> None:
+    await context.send({"type": "http.response.start", "status": 204, "headers": [*_HEADERS, *context.cors]})
+    await context.send({"type": "http.response.body", "body": b""})

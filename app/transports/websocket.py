@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from app.protocols.contract import Close, Engine
 from app.settings import Limits
-from app.transports.door import Door, reject
 from app.transports.guard import Rejection
-from app.transports.head import Head
-from app.transports.paths import raw_path, route_path
+from app.transports.head import Head, raw_path, route_path
+from app.transports.middleware import GuardMiddleware, reject
 from app.transports.upgrade import TURN_S, Family, check, reason_bytes
 
 if TYPE_CHECKING:
@@ -62,11 +61,11 @@ class WebSocketEndpoint:
     Halley's own host serves WebSockets itself, by `family`.
     """
 
-    def __init__(self, family: Family, limits: Limits, door: Door) -> None:
+    def __init__(self, family: Family, limits: Limits, middleware: GuardMiddleware) -> None:
         self.family = family
         self.guard = family.guard
-        self._sockets = WebSockets([family], limits, door.note)
-        self._door = door
+        self._sockets = WebSockets([family], limits, middleware.note)
+        self._middleware = middleware
 
     def leads_to(self, path: str) -> bool:
         """Whether a path is one of the protocol's."""
@@ -83,7 +82,7 @@ class WebSocketEndpoint:
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
         else:
-            await self._door.let_in(("GET",), _turn_away, scope, receive, send)
+            await self._middleware.dispatch(("GET",), _turn_away, scope, receive, send)
 
 
 async def _turn_away(_visit: object) -> None:

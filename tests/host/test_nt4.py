@@ -18,9 +18,9 @@ from app.host.timeouts import Watch
 from app.host.websocket import Sockets, WebSocket
 from app.protocols.nt4.paths import client_name
 from app.settings import Limits, Nt4, Settings
+from app.transports.addresses import Proxies
 from app.transports.head import Head
 from app.transports.nt4 import nt4_family
-from app.transports.proxies import Proxies
 
 pytestmark = pytest.mark.usefixtures("face")
 

@@ -112,7 +112,7 @@ class Board(WireProtocol):
 def join(house: Server, board: Board) -> None:
     """Make the house serve WAMP with this board."""
     board.broker = house.broker
-    house.speak(Spoken(board, WampEndpoint(board, house.door, house.guard, house.settings)))
+    house.speak(Spoken(board, WampEndpoint(board, house.middleware, house.guard, house.settings)))
 
 
 @asynccontextmanager

@@ -115,5 +115,5 @@ def setup(halley: Halley) -> None:
     """Replace NetworkTables by `EchoTables`; for `--load support.tables:setup`."""
     house, tables = halley.house, EchoTables(halley)
     family = nt4_family(tables, house.settings, house.settings.host)
-    face = WebSocketEndpoint(family, house.settings.limits, house.door)
+    face = WebSocketEndpoint(family, house.settings.limits, house.middleware)
     house.speak(Spoken(tables, face))

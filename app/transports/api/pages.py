@@ -11,10 +11,10 @@ import mimetypes
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.transports.door import Header
 from app.transports.exchange import respond
 from app.transports.guard import TEXT_HEADERS
-from app.transports.paths import route_path
+from app.transports.head import route_path
+from app.transports.middleware import Header
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
