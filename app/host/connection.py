@@ -5,7 +5,7 @@
 * Body: a deadline; the size limit includes the framing of chunks.
 * While a request is being processed nothing further is parsed: bytes received meanwhile are kept, up to the size of one
   head and body. So reading does not stop, and a peer that closes is noticed immediately.
-* More than a piece is parsed in turns that all connections share (`turns.py`); reading is paused only while it waits.
+* More than a piece is parsed in turns that all connections share (`timeouts.py`); reading is paused while it waits.
 
 How responses are written is in `peer.py`. Nothing here knows of Bayeux. ASGI applications find the connection as
 `scope["extensions"]["halley"]`; a subclass can respond to some requests itself, without the application.
@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from app.host.peer import DISCARDED_BYTES, Peer
-from app.host.timeouts import Asking, Reaper
-from app.host.turns import SLICE_S
+from app.host.timeouts import SLICE_S, Asking, Reaper
 from app.host.websocket import open_socket
 from app.transports.guard import Rejection
 

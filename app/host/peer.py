@@ -9,21 +9,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from http import HTTPStatus
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app import telemetry
-from app.host.responses import text_response
 from app.host.timeouts import Asking, Reaper
+from app.transports.guard import TEXT_HEADERS
 
 if TYPE_CHECKING:
     import asyncio
 
     from app.host.timeouts import Watch
+
+Header = tuple[bytes, bytes]
 
 DISCARDED_BYTES = 1_048_576
 """How much is received and not used after a refusal or a close: the peer may have sent it before it read of that."""
@@ -225,3 +228,24 @@ def unread_bytes(transport: asyncio.Transport) -> int:
         waiting = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
         nbytes += int.from_bytes(waiting, sys.byteorder)
     return nbytes
+
+
+# Responses as bytes, for requests that are served without ASGI; in the form that uvicorn writes
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+def begin(status: int, headers: Iterable[Header]) -> bytes:
+    """Return the part of a response that ends before the value of its Content-Length."""
+    lines = [name + b": " + value + b"\r\n" for name, value in headers]
+    return STATUS_LINES[status] + b"".join(lines) + b"content-length: "
+
+
+def response(status: int, headers: Iterable[Header], body: bytes) -> bytes:
+    """Return a whole response."""
+    return b"%b%d\r\n\r\n%b" % (begin(status, headers), len(body), body)
+
+
+def text_response(status: int, text: str, headers: Iterable[Header]) -> bytes:
+    """Return an error response with a plain text; it announces that the connection is closed."""
+    return response(status, (*TEXT_HEADERS, *headers, (b"connection", b"close")), text.encode())

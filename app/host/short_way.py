@@ -16,7 +16,7 @@ from typing import Any
 
 from app import telemetry
 from app.host.connection import Connection
-from app.host.responses import begin, response
+from app.host.peer import begin, response
 from app.protocols.bayeux import hot
 from app.protocols.bayeux.exchanges import Hold, Outcome, Reply, Wait
 from app.server.composition import Server

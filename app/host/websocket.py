@@ -33,8 +33,7 @@ from websockets.utils import accept_key
 from app import telemetry
 from app.broker.meters import Meter
 from app.host.peer import DISCARDED_BYTES, unread_bytes
-from app.host.timeouts import Reaper, Watch
-from app.host.turns import SLICE_S
+from app.host.timeouts import SLICE_S, Reaper, Watch
 from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
 from app.transports.addresses import Proxies
 from app.transports.guard import Rejection

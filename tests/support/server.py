@@ -15,9 +15,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.embed import Halley
-from app.host.listening import bind, url_of
-from app.host.server import HalleyServer
-from app.host.servers import nt4_server
+from app.host.listener import bind, nt4_server, url_of
+from app.host.process import HalleyServer
 from app.host.timeouts import Watch
 from app.host.tls import Certificate
 from app.server.protocols import PROTOCOLS
