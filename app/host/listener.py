@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from app.host.connection import Connection
-from app.host.timeouts import Watch
+from app.host.timeouts import ServerContext
 from app.host.websocket import Sockets
 from app.server.composition import Server
 from app.settings import Settings
@@ -222,12 +222,12 @@ def config_of(
 
 
 class SideServer(HttpServer):
-    """The server of a listener other than the public one; its connections share `watch`."""
+    """The server of a listener other than the public one; its connections have `shared` in common."""
 
     def __init__(self, app: ASGIApp, server: Server, bound: socket.socket, *, scheme: str, grace_s: float) -> None:
-        self.watch = Watch(server.settings.limits, server.broker.hits)
-        super().__init__(config_of(app, server.settings, partial(Connection, watch=self.watch), grace_s))
-        server.on_sweep.append(self.watch.sweep)
+        self.shared = ServerContext(server.settings.limits, server.broker.hits)
+        super().__init__(config_of(app, server.settings, partial(Connection, shared=self.shared), grace_s))
+        server.on_sweep.append(self.shared.sweep)
         self.url = url_of(bound, scheme)
         self._bound = bound
         self._running: asyncio.Task[None] | None = None
@@ -247,7 +247,7 @@ def nt4_server(server: Server, bound: socket.socket) -> SideServer:
     """Return the server of NetworkTables' own port, without TLS; the public one serves the same paths with `wss`."""
     side = SideServer(own_page(), server, bound, scheme="ws", grace_s=server.settings.drain.grace_s)
     family = nt4_family(server.protocol("nt4"), server.settings, server.settings.nt4.host)
-    sockets = Sockets(family, server.proxies, side.watch)
+    sockets = Sockets(family, server.proxies, side.shared)
     sockets.connections = side.server_state.connections
-    side.watch.sockets.append(sockets)
+    side.shared.sockets.append(sockets)
     return side

@@ -53,7 +53,7 @@ from app.host.listener import (
     url_of,
 )
 from app.host.short_way import BayeuxConnection, ShortWay
-from app.host.timeouts import Watch
+from app.host.timeouts import ServerContext
 from app.host.tls import BadCertificate, Certificate, Tls
 from app.host.websocket import Sockets
 from app.server import metrics
@@ -124,18 +124,18 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
 async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate | None) -> int:
     asyncio.get_running_loop().set_exception_handler(_report)
     server = halley.house
-    watch = Watch(server.settings.limits, server.broker.hits)
-    public = HalleyServer(server, watch, certificate)
-    watches = [watch]
+    shared = ServerContext(server.settings.limits, server.broker.hits)
+    public = HalleyServer(server, shared, certificate)
+    contexts = [shared]
     if listeners.nt4 is not None:
         public.beside = nt4_server(server, listeners.nt4)
-        watches.append(public.beside.watch)
+        contexts.append(public.beside.shared)
     operations: SideServer | None = None
     if listeners.operations is not None:
         app = operations_app(
             is_live=lambda: server.sweeper.is_live,
             is_ready=lambda: server.lifecycle.is_ready,
-            metrics=lambda: metrics.exposition(server, *watches),
+            metrics=lambda: metrics.exposition(server, *contexts),
         )
         operations = SideServer(app, server, listeners.operations, scheme="http", grace_s=_SCRAPE_S)
         operations.begin()
@@ -156,17 +156,19 @@ def exit_code(signals: Sequence[int]) -> int:
     return _INTERRUPTED if signals and signals[0] == signal.SIGINT else _OK
 
 
-def _protocol(server: Server, watch: Watch, certificate: Certificate | None) -> Callable[..., asyncio.Protocol]:
+def _protocol(
+    server: Server, shared: ServerContext, certificate: Certificate | None
+) -> Callable[..., asyncio.Protocol]:
     """Return the factory of the protocols for new public connections."""
-    plain: Callable[..., Connection] = partial(Connection, watch=watch)
+    plain: Callable[..., Connection] = partial(Connection, shared=shared)
     if server.settings.short_way:
-        plain = partial(BayeuxConnection, watch=watch, short_way=ShortWay(server))
+        plain = partial(BayeuxConnection, shared=shared, short_way=ShortWay(server))
     if certificate is None:
         return plain
 
     def make(**named: Any) -> Tls:
         connection = plain(**named)
-        return Tls(connection, certificate.context, watch.turns, connection.has_no_tls)
+        return Tls(connection, certificate.context, shared.turns, connection.has_no_tls)
 
     return make
 
@@ -174,16 +176,16 @@ def _protocol(server: Server, watch: Watch, certificate: Certificate | None) -> 
 class HalleyServer(HttpServer):
     """The public server, which drains before it closes. `signals` are the received ones, in order."""
 
-    def __init__(self, server: Server, watch: Watch, certificate: Certificate | None = None) -> None:
+    def __init__(self, server: Server, shared: ServerContext, certificate: Certificate | None = None) -> None:
         settings = server.settings
-        protocol = _protocol(server, watch, certificate)
+        protocol = _protocol(server, shared, certificate)
         super().__init__(config_of(server.application, settings, protocol, settings.drain.grace_s))
         for family in (spoken.face.family for spoken in server.spoken):
             if family is not None:
-                sockets = Sockets(family, server.proxies, watch)
+                sockets = Sockets(family, server.proxies, shared)
                 sockets.connections = self.server_state.connections
-                watch.sockets.append(sockets)
-        server.on_sweep += [watch.sweep, Resources(server.broker).sweep]
+                shared.sockets.append(sockets)
+        server.on_sweep += [shared.sweep, Resources(server.broker).sweep]
         self._scheme = "https" if certificate else "http"
         if certificate is not None:
             server.reloading.parts.append(certificate.reload)

@@ -30,7 +30,7 @@ SLICE_S = 0.001
 """How long the bytes of one connection are processed before those of others are; longer if one message takes longer."""
 
 
-class Reaper(Generic[Watched]):
+class TimeoutQueue(Generic[Watched]):
     """Connections that must do something within `limit_s` seconds."""
 
     def __init__(self, limit_s: float) -> None:
@@ -40,7 +40,7 @@ class Reaper(Generic[Watched]):
     def __len__(self) -> int:
         return len(self._since)
 
-    def watch(self, connection: Watched, now: float) -> None:
+    def add(self, connection: Watched, now: float) -> None:
         """Start the deadline, unless it runs already: a peer must not gain time by sending a byte a second."""
         self._since.setdefault(connection, now)
 
@@ -59,7 +59,7 @@ class Reaper(Generic[Watched]):
 
 
 _IDLE_LOOKS = 4
-"""Checks in one `keep_alive_s`. Restarting a reaper's deadline for each request would cost more than its head."""
+"""Checks in one `keep_alive_s`. To restart a deadline with each request would cost more than its head."""
 
 
 class Writer(Protocol):
@@ -150,7 +150,7 @@ class Swept(Protocol):
         """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
 
 
-class Watch:
+class ServerContext:
     """The limits, the four deadlines and the counts for telemetry that all connections of a server share.
 
     `hits` counts how often each limit was reached, by its setting; servers pass `Broker.hits`.
@@ -159,10 +159,10 @@ class Watch:
     def __init__(self, limits: Limits, hits: Counter[str] | None = None) -> None:
         self.limits = limits
         self.hits = Counter() if hits is None else hits
-        self.heads: Reaper[Asking] = Reaper(limits.head_s)
-        self.bodies: Reaper[Asking] = Reaper(limits.body_s)
-        self.writes: Reaper[Writer] = Reaper(limits.write_s)
-        self.idle: Reaper[Asking] = Reaper(
+        self.heads: TimeoutQueue[Asking] = TimeoutQueue(limits.head_s)
+        self.bodies: TimeoutQueue[Asking] = TimeoutQueue(limits.body_s)
+        self.writes: TimeoutQueue[Writer] = TimeoutQueue(limits.write_s)
+        self.idle: TimeoutQueue[Asking] = TimeoutQueue(
             limits.keep_alive_s / _IDLE_LOOKS
         )  # all connections, each checked at this interval
         self.turns = Turns()
@@ -186,10 +186,10 @@ class Watch:
                 self.hits["keep_alive_s"] += 1
                 connection.transport.close()
             else:
-                self.idle.watch(connection, now)
+                self.idle.add(connection, now)
         for writer in list(self.writes.overdue(now)):
             if writer.is_read_from():
-                self.writes.watch(writer, now)
+                self.writes.add(writer, now)
             else:
                 self.hits["write_s"] += 1
                 writer.cut("slow_reader")

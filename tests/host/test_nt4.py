@@ -14,7 +14,7 @@ from support.tables import CLOSE as TOLD_TO_CLOSE
 from support.tables import NEW, OLD, PARTS, REASON, RTT, Heard
 from support.wire import request
 
-from app.host.timeouts import Watch
+from app.host.timeouts import ServerContext
 from app.host.websocket import Sockets, WebSocket
 from app.protocols.nt4.paths import client_name
 from app.settings import Limits, Nt4, Settings
@@ -288,7 +288,7 @@ def looked_at():
     """Returns a function that makes a WebSocket, and returns it with its written frames, its watch and its engine."""
 
     def make(protocol):
-        settings, tables, watch = Settings(nt4=Nt4(enabled=True)), NoTables(), Watch(Limits())
+        settings, tables, watch = Settings(nt4=Nt4(enabled=True)), NoTables(), ServerContext(Limits())
         family = nt4_family(tables, settings, settings.nt4.host)
         transport = Transport()
         connection = WebSocket(Head("GET", "/nt/a", b"", {}, "", "http"), protocol, Sockets(family, Proxies(()), watch))

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from app.embed import Halley
 from app.host.listener import bind, nt4_server, url_of
 from app.host.process import HalleyServer
-from app.host.timeouts import Watch
+from app.host.timeouts import ServerContext
 from app.host.tls import Certificate
 from app.server.protocols import PROTOCOLS
 from app.settings import LIMITS, Drain, History, Settings
@@ -78,7 +78,7 @@ class Served:
 
     until = staticmethod(until)
 
-    def __init__(self, halley: Halley, server: HalleyServer, watch: Watch, url: str) -> None:
+    def __init__(self, halley: Halley, server: HalleyServer, watch: ServerContext, url: str) -> None:
         self.halley = halley
         self.server = server
         self.watch = watch
@@ -168,14 +168,14 @@ async def serving(
     certificate = Certificate(settings.tls) if settings.tls.cert else None
     socket = bind(settings.host, settings.port, "--port")
     url = url_of(socket, "https" if certificate else "http")
-    watch = Watch(settings.limits, halley.house.broker.hits)
+    watch = ServerContext(settings.limits, halley.house.broker.hits)
     server = HalleyServer(halley.house, watch, certificate)
     served = Served(halley, server, watch, url)
     if settings.nt4.enabled:
         bound = bind(settings.nt4.host, settings.nt4.port, "--nt4-port")
         served.nt4_port = bound.getsockname()[1]
         server.beside = nt4_server(halley.house, bound)
-        served.watches.append(server.beside.watch)
+        served.watches.append(server.beside.shared)
     with capture_logs() as served.log, _listening(served.complaints):
         running = asyncio.create_task(server.serve([socket]))
         try:
@@ -190,7 +190,7 @@ async def serving(
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
     for each in served.watches:
-        assert not len(each.heads) + len(each.bodies) + len(each.writes), "a reaper watches the dead"
+        assert not len(each.heads) + len(each.bodies) + len(each.writes), "a deadline runs for the dead"
     assert halley.house.engine.holds == 0
     assert not halley.house.broker.hits.keys() - LIMITS, "a limit that /metrics does not know"
     assert served.complaints == []
