@@ -23,7 +23,7 @@ from app.host.timeouts import ServerContext
 from app.host.websocket import Sockets
 from app.server.composition import Server
 from app.settings import Settings
-from app.transports.nt4 import nt4_family, own_page
+from app.transports.nt4 import nt4_route, own_page
 
 _log = logging.getLogger("uvicorn.error")
 
@@ -246,8 +246,8 @@ class SideServer(HttpServer):
 def nt4_server(server: Server, bound: socket.socket) -> SideServer:
     """Return the server of NetworkTables' own port, without TLS; the public one serves the same paths with `wss`."""
     side = SideServer(own_page(), server, bound, scheme="ws", grace_s=server.settings.drain.grace_s)
-    family = nt4_family(server.protocol("nt4"), server.settings, server.settings.nt4.host)
-    sockets = Sockets(family, server.proxies, side.shared)
+    route = nt4_route(server.protocol("nt4"), server.settings, server.settings.nt4.host)
+    sockets = Sockets(route, server.proxies, side.shared)
     sockets.connections = side.server_state.connections
     side.shared.sockets.append(sockets)
     return side

@@ -180,9 +180,9 @@ class HalleyServer(HttpServer):
         settings = server.settings
         protocol = _protocol(server, shared, certificate)
         super().__init__(config_of(server.application, settings, protocol, settings.drain.grace_s))
-        for family in (spoken.face.family for spoken in server.spoken):
-            if family is not None:
-                sockets = Sockets(family, server.proxies, shared)
+        for route in (spoken.face.route for spoken in server.spoken):
+            if route is not None:
+                sockets = Sockets(route, server.proxies, shared)
                 sockets.connections = self.server_state.connections
                 shared.sockets.append(sockets)
         server.on_sweep += [shared.sweep, Resources(server.broker).sweep]

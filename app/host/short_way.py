@@ -49,7 +49,7 @@ class ShortWay:
         self._mounts = frozenset(path.encode() for path in server.settings.bayeux.paths)
         self._below = tuple(mount + b"/" for mount in self._mounts)
 
-    def leads_to(self, url: bytes) -> bool:
+    def matches(self, url: bytes) -> bool:
         """Whether a request target is one of Bayeux' paths, in plain letters and without a query."""
         return url in self._mounts or (url.startswith(self._below) and _PLAIN_PATH.fullmatch(url) is not None)
 
@@ -77,7 +77,7 @@ class BayeuxConnection(Connection):
     def _takes(self, fields: dict[bytes, bytes]) -> bool:
         way, parser = self._way, self.parser
         if (
-            not way.leads_to(self.url)
+            not way.matches(self.url)
             or parser.get_method() != b"POST"
             or b"content-length" not in fields  # chunks have none
             or b"transfer-encoding" in fields

@@ -138,13 +138,13 @@ class Turns:
 
 
 class Swept(Protocol):
-    """A family of WebSockets that a connection can become."""
+    """A route of WebSockets that a connection can become."""
 
     def sweep(self, now: float) -> None:
         """Ping silent peers, and cut those that have not closed in time."""
 
-    def leads_to(self, url: bytes) -> bool:
-        """Whether a request target is one of the family's paths."""
+    def matches(self, url: bytes) -> bool:
+        """Whether a request target is one of the route's paths."""
 
     def open(self, asked_by: Any) -> tuple[Any, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
@@ -166,7 +166,7 @@ class ServerContext:
             limits.keep_alive_s / _IDLE_LOOKS
         )  # all connections, each checked at this interval
         self.turns = Turns()
-        self.sockets: list[Swept] = []  # the families of WebSockets that a connection can become
+        self.sockets: list[Swept] = []  # the routes of WebSockets that a connection can become
         self.connections = 0
         self.refused: dict[int, int] = {}  # by status
         self.cut = 0  # connections that were aborted, mostly for being too slow
@@ -174,8 +174,8 @@ class ServerContext:
 
     def sweep(self, now: float) -> None:
         """End the connections whose deadline has passed; `now` is monotonic, in seconds."""
-        for family in self.sockets:
-            family.sweep(now)
+        for route in self.sockets:
+            route.sweep(now)
         for connection in self.heads.overdue(now):
             self.hits["head_s"] += 1
             connection.cut("slow_head")

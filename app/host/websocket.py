@@ -8,7 +8,7 @@ A WebSocket ends in one of four ways: the peer sends a close frame, which is ech
 has `kill_s` to echo; the peer violates the protocol and receives the code for that; or the connection is lost. The
 engine is notified once.
 
-`Sockets` are all WebSockets of one family: their opening handshake and their deadlines.
+`Sockets` are all WebSockets of one route: their opening handshake and their deadlines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION,
 from app.transports.addresses import Proxies
 from app.transports.guard import Rejection
 from app.transports.head import Head
-from app.transports.upgrade import Family, check, reason_bytes
+from app.transports.upgrade import WebSocketRoute, check, reason_bytes
 
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 """The opcodes of the frames that are written: unmasked and whole (RFC 6455, 5.2)."""
@@ -105,7 +105,7 @@ _log.setLevel(logging.WARNING)  # at debug it logs everything that peers send
 
 
 class WebSocket(asyncio.Protocol):
-    """A peer's WebSocket. `sockets` is shared by all of its family."""
+    """A peer's WebSocket. `sockets` has what all of the same route share."""
 
     __slots__ = (
         "_asked_at",
@@ -135,13 +135,13 @@ class WebSocket(asyncio.Protocol):
     text, binary = staticmethod(text_frame), staticmethod(binary_frame)
 
     def __init__(self, head: Head, subprotocol: str, sockets: Sockets) -> None:
-        family = sockets.family
+        route = sockets.route
         self.subprotocol = subprotocol
         self._head = head
         self._sockets = sockets
-        self._parser = ServerProtocol(state=State.OPEN, max_size=family.service.message_bytes, logger=_log)
-        self._pings = family.service.subprotocols[subprotocol]
-        self._pings_and_pongs = _a_second_of(family.service.pings_per_s)
+        self._parser = ServerProtocol(state=State.OPEN, max_size=route.service.message_bytes, logger=_log)
+        self._pings = route.service.subprotocols[subprotocol]
+        self._pings_and_pongs = _a_second_of(route.service.pings_per_s)
         self._empty_frames = _a_second_of(sockets.shared.limits.empty_frames_per_s)
         self._transport: asyncio.Transport
         self._engine: Engine
@@ -161,7 +161,7 @@ class WebSocket(asyncio.Protocol):
     def begin(self, transport: asyncio.Transport, accepted: bytes, rest: bytes) -> None:
         """Take over a connection: send `accepted`, then process `rest`, the bytes received behind the head."""
         self._transport = transport
-        self._engine = self._sockets.family.protocol.connect(self, self._head, self._heard_at)
+        self._engine = self._sockets.route.protocol.connect(self, self._head, self._heard_at)
         self._sockets.add(self, self._heard_at)
         transport.set_protocol(self)
         transport.write(accepted)
@@ -439,19 +439,19 @@ class Opening(Protocol):
 
 
 class Sockets:
-    """The WebSockets of one family. `connections` are all of the server; it closes them when it shuts down."""
+    """The WebSockets of one route. `connections` are all of the server; it closes them when it shuts down."""
 
-    def __init__(self, family: Family, proxies: Proxies, shared: ServerContext) -> None:
-        self.family = family
+    def __init__(self, route: WebSocketRoute, proxies: Proxies, shared: ServerContext) -> None:
+        self.route = route
         self.shared = shared
         self.connections: set[Any] = set()
-        self.leaving: TimeoutQueue[WebSocket] = TimeoutQueue(family.service.kill_s)
+        self.leaving: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.kill_s)
         self._proxies = proxies
-        self._looks: TimeoutQueue[WebSocket] = TimeoutQueue(family.service.look_s)
+        self._looks: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.look_s)
 
-    def leads_to(self, url: bytes) -> bool:
-        """Whether a request target is one of the family's paths, with any query."""
-        return self.family.leads_to(url.partition(b"?")[0].decode("latin-1"))
+    def matches(self, url: bytes) -> bool:
+        """Whether a request target is one of the route's paths, with any query."""
+        return self.route.matches(url.partition(b"?")[0].decode("latin-1"))
 
     def open(self, asked_by: Opening) -> tuple[WebSocket, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
@@ -463,7 +463,7 @@ class Sockets:
         path, _, query = asked_by.url.partition(b"?")
         fields = dict(reversed(headers))
         head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *seen, port)
-        subprotocol = check(head, headers, self.family)
+        subprotocol = check(head, headers, self.route)
         if head.method != "GET":
             raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
         key = _key(headers)
@@ -505,7 +505,7 @@ def open_socket(asked_by: Opening) -> tuple[WebSocket, bytes] | None:
     """
     if asked_by.flow.write_paused:
         return None
-    return next((family.open(asked_by) for family in asked_by.shared.sockets if family.leads_to(asked_by.url)), None)
+    return next((route.open(asked_by) for route in asked_by.shared.sockets if route.matches(asked_by.url)), None)
 
 
 def _all(headers: Sequence[Header], wanted: bytes) -> list[bytes]:

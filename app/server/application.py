@@ -42,7 +42,7 @@ class Application:
             await self._serve_lifespan(receive, send)
             return
         path = route_path(scope)
-        face = next((each.face for each in self._spoken if each.face.leads_to(path)), None)
+        face = next((each.face for each in self._spoken if each.face.matches(path)), None)
         if face is None and scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return

@@ -90,8 +90,8 @@ class Server:
         self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks)
         self.on_sweep: list[Sweep] = []  # the host's
         slow = [self.broker.meters.sweep, self.access.look, session_log.report_limits, _report_suppressed]
-        families = [spoken.face.family for spoken in self.spoken]
-        every_s = min(settings.sweep_s, *(family.service.look_s for family in families if family is not None))
+        routes = [spoken.face.route for spoken in self.spoken]
+        every_s = min(settings.sweep_s, *(route.service.look_s for route in routes if route is not None))
         self.sweeper = Sweeper(every_s, self.broker, self._sweeps, slow)
         self.reloading = Reloading(settings, self.access, self.broker)
         self.lifecycle = Lifecycle(

@@ -33,8 +33,8 @@ from app.settings import Settings
 from app.transports.endpoint import Endpoint
 from app.transports.guard import Guard
 from app.transports.middleware import GuardMiddleware
-from app.transports.nt4 import nt4_family
-from app.transports.upgrade import Family
+from app.transports.nt4 import nt4_route
+from app.transports.upgrade import WebSocketRoute
 from app.transports.waits import Waits
 from app.transports.wamp import WampEndpoint
 from app.transports.websocket import WebSocketEndpoint
@@ -65,10 +65,10 @@ class Face(Protocol):
         """The guard of requests to the protocol's paths."""
 
     @property
-    def family(self) -> Family | None:
+    def route(self) -> WebSocketRoute | None:
         """How WebSockets reach the protocol, if they do."""
 
-    def leads_to(self, path: str) -> bool:
+    def matches(self, path: str) -> bool:
         """Whether a path is one of the protocol's."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,7 +155,7 @@ class Bayeux(WireProtocol):
 class BayeuxFace:
     """Bayeux's `Face`: its endpoint at the paths of the settings, and at all paths below them."""
 
-    family = None
+    route = None
 
     def __init__(self, endpoint: Endpoint, guard: Guard, paths: Sequence[str]) -> None:
         self.endpoint = endpoint
@@ -163,7 +163,7 @@ class BayeuxFace:
         self._paths = frozenset(paths)
         self._below = tuple(f"{path}/" for path in paths)
 
-    def leads_to(self, path: str) -> bool:
+    def matches(self, path: str) -> bool:
         """Whether a path is one of Bayeux's, or below one."""
         return path in self._paths or path.startswith(self._below)
 
@@ -228,18 +228,18 @@ def nt4(parts: Parts) -> Spoken | None:
         parts.broker.holders.append(PersistentTopics.of(settings))
         return None
     tables = NetworkTables(settings, parts.broker, parts.access, parts.waits, parts.hooks, parts.wake)
-    return _by_websockets(parts, nt4_family(tables, settings, settings.host), (tables,))
+    return _by_websockets(parts, nt4_route(tables, settings, settings.host), (tables,))
 
 
 def websocket(parts: Parts, protocol: WireProtocol) -> Spoken:
     """Compose a protocol that is reached by WebSockets alone, at `protocol.websocket`."""
     assert protocol.websocket is not None
-    return _by_websockets(parts, Family(protocol, protocol.websocket, parts.guard))
+    return _by_websockets(parts, WebSocketRoute(protocol, protocol.websocket, parts.guard))
 
 
-def _by_websockets(parts: Parts, family: Family, services: tuple[Service, ...] = ()) -> Spoken:
-    face = WebSocketEndpoint(family, parts.settings.limits, parts.middleware)
-    return Spoken(family.protocol, face, services)
+def _by_websockets(parts: Parts, route: WebSocketRoute, services: tuple[Service, ...] = ()) -> Spoken:
+    face = WebSocketEndpoint(route, parts.settings.limits, parts.middleware)
+    return Spoken(route.protocol, face, services)
 
 
 PROTOCOLS: tuple[Compose, ...] = (wamp, nt4, bayeux)

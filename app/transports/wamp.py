@@ -11,7 +11,7 @@ from app.transports.addresses import accounts
 from app.transports.guard import Guard
 from app.transports.head import route_path
 from app.transports.middleware import GuardMiddleware
-from app.transports.upgrade import Family
+from app.transports.upgrade import WebSocketRoute
 from app.transports.wamp_polling import WampPolling
 from app.transports.websocket import WebSockets
 
@@ -23,19 +23,19 @@ _LOOKS = 4
 
 
 class WampEndpoint:
-    """The ASGI application of WAMP; Halley's own host serves WebSockets itself, by `family`."""
+    """The ASGI application of WAMP; Halley's own host serves WebSockets itself, by `route`."""
 
     def __init__(self, protocol: WireProtocol, middleware: GuardMiddleware, guard: Guard, settings: Settings) -> None:
         self.guard = guard
-        self.family = _family(protocol, guard, settings.wamp)
-        self._sockets = WebSockets([self.family], settings.limits, middleware.note)
+        self.route = _route(protocol, guard, settings.wamp)
+        self._sockets = WebSockets([self.route], settings.limits, middleware.note)
         account_of = accounts((*settings.limits.exempt, *settings.proxies))
-        self._polling = WampPolling(self.family, settings.wamp, settings.limits, middleware, account_of)
+        self._polling = WampPolling(self.route, settings.wamp, settings.limits, middleware, account_of)
         self.sweep, self.leave = self._polling.sweep, self._polling.leave  # for the house
 
-    def leads_to(self, path: str) -> bool:
+    def matches(self, path: str) -> bool:
         """Whether a path is one of WAMP's, or below one."""
-        return any(path == mount or path.startswith(f"{mount}/") for mount in self.family.service.paths)
+        return any(path == mount or path.startswith(f"{mount}/") for mount in self.route.service.paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket or a request at one of its paths."""
@@ -43,12 +43,12 @@ class WampEndpoint:
             await self._sockets(scope, receive, send)
         else:
             path = route_path(scope)
-            below = next(path[len(mount) :] for mount in self.family.service.paths if path.startswith(mount)).strip("/")
+            below = next(path[len(mount) :] for mount in self.route.service.paths if path.startswith(mount)).strip("/")
             hidden = {**scope, "path": below.rpartition("/")[2]}  # a transport's id is a secret: not for the log
             await self._polling(hidden, below, receive, send)
 
 
-def _family(protocol: WireProtocol, guard: Guard, options: Wamp) -> Family:
+def _route(protocol: WireProtocol, guard: Guard, options: Wamp) -> WebSocketRoute:
     service = WebSocketService(
         tuple(path.rstrip("/") for path in options.paths),
         dict.fromkeys(SUBPROTOCOLS, Pings(options.ping_s, options.pong_s)),
@@ -57,4 +57,4 @@ def _family(protocol: WireProtocol, guard: Guard, options: Wamp) -> Family:
         options.kill_s,
         options.ping_s / _LOOKS,
     )
-    return Family(protocol, service, guard)
+    return WebSocketRoute(protocol, service, guard)

@@ -27,7 +27,7 @@ from app.transports.exchange import respond, socket_of
 from app.transports.guard import Rejection
 from app.transports.middleware import GuardMiddleware, RequestContext
 from app.transports.polls import Poll
-from app.transports.upgrade import TURN_S, Family
+from app.transports.upgrade import TURN_S, WebSocketRoute
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -46,13 +46,13 @@ class WampPolling:
 
     def __init__(
         self,
-        family: Family,
+        route: WebSocketRoute,
         options: Wamp,
         limits: Limits,
         middleware: GuardMiddleware,
         account_of: Callable[[str], str | None],
     ) -> None:
-        self._family = family
+        self._route = route
         self._account_of = account_of
         self._options = options
         self._limits = limits
@@ -106,12 +106,12 @@ class WampPolling:
         if self._is_leaving:
             raise leaving()
         offered = _offered(await self._body(context))
-        subprotocol = self._family.choose(offered)
+        subprotocol = self._route.choose(offered)
         account = self._account_of(context.head.address)
         self._admit(account)
         name, now = secrets.token_urlsafe(_ID_BYTES), monotonic()
         poll = Poll(subprotocol, account, now)
-        poll.engine = self._family.protocol.connect(poll, context.head, now)
+        poll.engine = self._route.protocol.connect(poll, context.head, now)
         self._polls[name] = poll
         opened = orjson.dumps({"protocol": subprotocol, "transport": name})
         await _answer(context, False, opened)  # noqa: FBT003 - it is JSON
@@ -178,7 +178,7 @@ class WampPolling:
 
     async def _body(self, context: RequestContext) -> bytes:
         body = await read_body(context.receive, self._limits)
-        if len(body) > self._family.service.message_bytes:
+        if len(body) > self._route.service.message_bytes:
             raise Rejection(413, "message too large", limit="message_bytes")
         return body
 

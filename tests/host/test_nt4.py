@@ -20,7 +20,7 @@ from app.protocols.nt4.paths import client_name
 from app.settings import Limits, Nt4, Settings
 from app.transports.addresses import Proxies
 from app.transports.head import Head
-from app.transports.nt4 import nt4_family
+from app.transports.nt4 import nt4_route
 
 pytestmark = pytest.mark.usefixtures("face")
 
@@ -289,9 +289,9 @@ def looked_at():
 
     def make(protocol):
         settings, tables, watch = Settings(nt4=Nt4(enabled=True)), NoTables(), ServerContext(Limits())
-        family = nt4_family(tables, settings, settings.nt4.host)
+        route = nt4_route(tables, settings, settings.nt4.host)
         transport = Transport()
-        connection = WebSocket(Head("GET", "/nt/a", b"", {}, "", "http"), protocol, Sockets(family, Proxies(()), watch))
+        connection = WebSocket(Head("GET", "/nt/a", b"", {}, "", "http"), protocol, Sockets(route, Proxies(()), watch))
         connection.begin(transport, b"\0\0", b"")
         transport.written.clear()
         return connection, transport.written, watch, tables
