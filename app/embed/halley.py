@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from app import telemetry
 from app.embed.local_session import LocalSession
-from app.embed.names import pattern_of
-from app.embed.server_session import ServerSession
+from app.embed.server_session import ServerSession, pattern_of
 from app.protocols.bayeux.hooks import Hooks, Listener
 from app.protocols.bayeux.sessions import BayeuxSession
 from app.server.composition import Server
 from app.server.protocols import PROTOCOLS, Compose
 from app.settings import Settings
-
-if TYPE_CHECKING:
-    import asyncio
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 Occasion = Literal[

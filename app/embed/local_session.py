@@ -12,7 +12,7 @@ from app.broker.events import Event
 from app.broker.policy import SERVER
 from app.broker.sessions import Session
 from app.broker.topics import Pattern, patterns_over
-from app.embed.names import pattern_of
+from app.embed.server_session import pattern_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchanges import Outcome, Reply, Request, Transport, Wait
 from app.protocols.bayeux.messages import decode_data

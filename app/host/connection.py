@@ -13,25 +13,20 @@ How responses are written is in `peer.py`. Nothing here knows of Bayeux. ASGI ap
 
 from __future__ import annotations
 
+import asyncio
 import re
 from http import HTTPStatus
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.host.peer import DISCARDED_BYTES, Peer
 from app.host.timeouts import SLICE_S, Asking, TimeoutQueue
-from app.host.websocket import open_socket
+from app.host.websocket import WebSocket, open_socket
 from app.transports.guard import Rejection
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from uvicorn._types import ASGI3Application
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
-    from app.host.websocket import WebSocket
 
 _LOOSE_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)

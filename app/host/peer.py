@@ -9,23 +9,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app import telemetry
-from app.host.timeouts import Asking, TimeoutQueue
+from app.host.timeouts import Asking, ServerContext, TimeoutQueue
 from app.transports.guard import TEXT_HEADERS
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from app.host.timeouts import ServerContext
 
 Header = tuple[bytes, bytes]
 

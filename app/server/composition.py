@@ -86,7 +86,8 @@ class Server:
         self.spoken = [spoken for compose in protocols if (spoken := compose(parts)) is not None]
         self.protocols: list[WireProtocol] = [spoken.protocol for spoken in self.spoken]
         self.services: list[Service] = [self.history, *(each for spoken in self.spoken for each in spoken.services)]
-        self.pump = Pump(self.broker, self.protocols)
+        self.planning = self._planning()
+        self.pump = Pump(self.broker, self.planning)
         self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks)
         self.on_sweep: list[Sweep] = []  # the host's
         slow = [self.broker.meters.sweep, self.access.look, session_log.report_limits, _report_suppressed]
@@ -144,6 +145,7 @@ class Server:
         by_name = {each.protocol.name: each for each in self.spoken} | {spoken.protocol.name: spoken}
         self.spoken[:] = by_name.values()
         self.protocols[:] = [each.protocol for each in self.spoken]
+        self.planning[:] = self._planning()
         self.services[1:] = [service for each in self.spoken for service in each.services]
 
     def counts(self) -> Iterator[Count]:
@@ -151,6 +153,10 @@ class Server:
         every = [*(each.counts for each in self.protocols), *(each.counts for each in self.services)]
         for counts in dict.fromkeys(every):
             yield from counts()
+
+    def _planning(self) -> list[WireProtocol]:
+        """The protocols that plan turns of their own: the pump need not ask the others in each turn of the loop."""
+        return [each for each in self.protocols if type(each).turn is not WireProtocol.turn]
 
     def _wake(self) -> None:
         self.pump.wake()

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
 
 from app.protocols.contract import Close, Engine
 from app.settings import Limits
@@ -17,9 +19,6 @@ from app.transports.guard import Rejection
 from app.transports.head import Head, raw_path, route_path
 from app.transports.middleware import GuardMiddleware, reject
 from app.transports.upgrade import TURN_S, WebSocketRoute, check, reason_bytes
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
 
 _TOO_BIG = 1009
 

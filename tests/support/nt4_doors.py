@@ -26,13 +26,13 @@ class Doors:
         self.house = served.house
         self.tables = cast(EchoTables, served.house.protocol("nt4"))
 
-    async def wire(self, middleware: str = "own") -> Wire:
+    async def wire(self, door: str = "own") -> Wire:
         """Open a connection to one of the entries."""
-        return await self.served.wire(port=self.served.nt4_port if middleware == "own" else None)
+        return await self.served.wire(port=self.served.nt4_port if door == "own" else None)
 
-    async def shaken(self, middleware: str = "own", protocol: str = NEW, **headers: str) -> Wire:
+    async def shaken(self, door: str = "own", protocol: str = NEW, **headers: str) -> Wire:
         """Open a WebSocket at one of the entries."""
-        wire = await self.wire(middleware)
+        wire = await self.wire(door)
         answer = await wire.request(opening("/nt/robot", protocol, **headers))
         assert (answer.status, answer.headers.get("sec-websocket-accept")) == (101, ACCEPT)
         assert answer.headers["sec-websocket-protocol"] == protocol
