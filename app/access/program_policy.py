@@ -86,18 +86,18 @@ class Registry(dict["Pattern", list[T]]):
         return [hook for pattern in patterns_over(topic) for hook in self.get(pattern, ())]
 
 
-def _report_nothing(what: str, error: Exception) -> None:
+def report_nothing(what: str, error: Exception) -> None:
     """Ignore an error of a hook; the default of `ProgramPolicy.report`."""
 
 
 class ProgramPolicy:
     """The policy and the authorizers that a program has registered with one server; there may be none."""
 
-    def __init__(self) -> None:
+    def __init__(self, report: Callable[[str, Exception], None] = report_nothing) -> None:
         self.policy: Policy | None = None
         self.authorizers: Registry[Authorizer] = Registry()
         """Called with session, "create", "subscribe" or "publish", channel and message: True grants, False denies."""
-        self.report: Callable[[str, Exception], None] = _report_nothing
+        self.report = report
         """Called for every exception in a hook: with the kind of hook, and the exception."""
 
     def has_policy(self) -> bool:

@@ -1,8 +1,8 @@
 """The broker: sessions open, subscribe, publish and close; events are put into the outboxes of their subscribers.
 
 Every method is one atomic step. The broker calls only a session's own engine (`sessions.Owner`). It marks a session
-as ready when events wait for it, and calls `wake` (set by the code that runs the event loop) when a flush is due.
-So each session is flushed once per turn of the loop, regardless of the number of events.
+as ready when events wait for it, and calls `wake` when a flush is due. So each session is flushed once per turn of the
+loop, regardless of the number of events.
 """
 
 from __future__ import annotations
@@ -70,16 +70,23 @@ class Broker:
         limits: Limits,
         history: History = _HISTORY,
         ticks: Ticks = _TICKS,
+        *,
         wake: Callable[[], None] = lambda: None,
+        account_of: Callable[[str], str | None] = lambda _address: None,
     ) -> None:
+        """Make a broker without sessions.
+
+        `wake` is called when a flush is due, by the code that runs the event loop, and `account_of` returns the account
+        of an address, or None if nothing is charged to it.
+        """
         self.limits = limits
-        self.wake = wake  # set by the code that runs the event loop
+        self.wake = wake
+        self.account_of = account_of
         self.clock_offset_s = 0.0  # wall clock minus the clock of `now`; updated by the code that reads the clocks
         self.sessions: dict[str, Session] = {}
         self.index: TopicIndex[Session] = TopicIndex()
         self.deadlines = Deadlines()
         self.ready: deque[Outlet] = deque()
-        self.account_of: Callable[[str], str | None] = lambda _address: None  # set by the server: account by address
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
         self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that are not yet delivered to all subscribers
         self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
@@ -113,6 +120,11 @@ class Broker:
         if refusal.limit:
             self.hits[refusal.limit] += 1
         return refusal
+
+    @property
+    def queued(self) -> int:
+        """The number of events in all outboxes."""
+        return sum(len(session.outbox) for session in self.sessions.values())
 
     # Sessions
 

@@ -54,6 +54,6 @@ def serve(*, file: Path | None, flags: dict[str, Any]) -> None:
         flags["history.enabled"] = flags["history.enabled"] == "on"
     read = settings_reader(file, flags)
     configuration = read_settings(read)
-    from app.host.server import run as run_server
+    from app.host.process import run as run_server
 
     sys.exit(run_server(configuration, read))

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+from app import telemetry
 from app.embed.local_session import LocalSession
-from app.embed.names import pattern_of
-from app.embed.server_session import ServerSession
+from app.embed.server_session import ServerSession, pattern_of
 from app.protocols.bayeux.hooks import Hooks, Listener
 from app.protocols.bayeux.sessions import BayeuxSession
-from app.server.server import House
+from app.server.composition import Server
+from app.server.protocols import PROTOCOLS, Compose
 from app.settings import Settings
-
-if TYPE_CHECKING:
-    import asyncio
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 Occasion = Literal[
@@ -37,15 +36,18 @@ class Halley:
     program's own application, or background tasks do not run and clients are not disconnected when the program ends.
     """
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        """Raises `NotProtected` for a host that others can reach, unless `settings.open`."""
-        self._hooks = Hooks()
-        self.house = House(settings, self._hooks)
+    def __init__(self, settings: Settings | None = None, protocols: Sequence[Compose] = PROTOCOLS) -> None:
+        """Make a server that speaks `protocols` (`app/server/protocols.py`).
+
+        Raises `NotProtected` for a host that others can reach, unless `settings.open`.
+        """
+        self._hooks = Hooks(telemetry.fault)
+        self.house = Server(settings, self._hooks, protocols)
         self._engine = self.house.engine
         self._own: LocalSession | None = None
 
     @property
-    def app(self) -> House:
+    def app(self) -> Server:
         """The ASGI application, to run or to mount."""
         return self.house
 
@@ -164,7 +166,7 @@ class Halley:
 
     def background(self, task: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
         """Run a coroutine function while the server runs; it is cancelled when the server stops."""
-        self.house.background.append(task)
+        self.house.lifecycle.background.append(task)
         return task
 
     def _with_session(self, hook: Callable[..., Any]) -> Callable[..., Any]:

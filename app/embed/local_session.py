@@ -12,12 +12,13 @@ from app.broker.events import Event
 from app.broker.policy import SERVER
 from app.broker.sessions import Session
 from app.broker.topics import Pattern, patterns_over
-from app.embed.names import pattern_of
+from app.embed.server_session import pattern_of
 from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchanges import Outcome, Reply, Request, Transport, Verdict, Wait
+from app.protocols.bayeux.exchanges import Outcome, Reply, Request, Transport, Wait
 from app.protocols.bayeux.messages import decode_data
 from app.protocols.bayeux.names import to_channel
 from app.protocols.bayeux.sessions import BayeuxSession
+from app.transports.exchange import verdict_on
 
 Heard = Callable[[str, Any], None]
 
@@ -132,9 +133,5 @@ class _Asker:
             self._answer.set_result(decode_data(outcome.parts[0]))
 
     async def _wait(self, wait: Wait) -> None:
-        try:
-            async with asyncio.timeout(self._engine.options.policy_s):
-                verdict = Verdict(value=await wait.awaitable)
-        except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
-            verdict = Verdict(error=error)
+        verdict = await verdict_on(wait, self._engine.options.policy_s)
         self.write(self._engine.resume(wait, verdict, monotonic()))

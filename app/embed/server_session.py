@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
+from app.broker.errors import InvalidName
 from app.broker.policy import SERVER
-from app.embed.names import pattern_of
+from app.broker.topics import Pattern
 from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.names import to_subscription
+from app.protocols.bayeux.names import to_pattern, to_subscription
 from app.protocols.bayeux.sessions import BayeuxSession
 
 
@@ -149,3 +150,11 @@ class ServerSession:
             self._session.open_batches -= 1
             if self._session.outbox:
                 self._engine.broker.mark_ready(self._session)
+
+
+def pattern_of(channel: str, engine: Engine) -> Pattern:
+    """The pattern that a channel name or wildcard stands for. Raises `ValueError` if it is invalid."""
+    try:
+        return to_pattern(channel, engine.bounds)
+    except InvalidName:
+        raise ValueError(f"{channel!r} is not a channel or pattern") from None

@@ -5,7 +5,7 @@
 * Body: a deadline; the size limit includes the framing of chunks.
 * While a request is being processed nothing further is parsed: bytes received meanwhile are kept, up to the size of one
   head and body. So reading does not stop, and a peer that closes is noticed immediately.
-* More than a piece is parsed in turns that all connections share (`turns.py`); reading is paused only while it waits.
+* More than a piece is parsed in turns that all connections share (`timeouts.py`); reading is paused while it waits.
 
 How responses are written is in `peer.py`. Nothing here knows of Bayeux. ASGI applications find the connection as
 `scope["extensions"]["halley"]`; a subclass can respond to some requests itself, without the application.
@@ -13,26 +13,20 @@ How responses are written is in `peer.py`. Nothing here knows of Bayeux. ASGI ap
 
 from __future__ import annotations
 
+import asyncio
 import re
 from http import HTTPStatus
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.host.peer import DISCARDED_BYTES, Peer
-from app.host.timeouts import Asking, Reaper
-from app.host.turns import SLICE_S
-from app.host.websocket import open_socket
+from app.host.timeouts import SLICE_S, Asking, TimeoutQueue
+from app.host.websocket import WebSocket, open_socket
 from app.transports.guard import Rejection
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from uvicorn._types import ASGI3Application
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
-    from app.host.websocket import WebSocket
 
 _LOOSE_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
@@ -105,8 +99,8 @@ class Connection(Peer):
         """A peer has connected; the deadline of its first request starts now."""
         super().connection_made(transport)
         self._quiet_since = monotonic()
-        self.watch.idle.watch(self, self._quiet_since)
-        self._mind_time()
+        self.shared.idle.add(self, self._quiet_since)
+        self._choose_timeout()
 
     def data_received(self, data: bytes) -> None:
         """Parse the received bytes, keep them for later, or discard them."""
@@ -123,7 +117,7 @@ class Connection(Peer):
         else:
             self._kept = self._kept or bytearray()
             self._kept += data
-            limits = self.watch.limits
+            limits = self.shared.limits
             if len(self._kept) > limits.head_bytes + limits.body_bytes:
                 self.cut("too_much_ahead")
 
@@ -143,7 +137,7 @@ class Connection(Peer):
             self._kept = None
         if not (self._is_lost or self.transport.is_closing()):
             self.transport.resume_reading()
-            self._mind_time()
+            self._choose_timeout()
         return False
 
     def resume_writing(self) -> None:
@@ -170,7 +164,7 @@ class Connection(Peer):
 
     def timeout_keep_alive_handler(self) -> None:
         """Close the connection: there was no request since the application's latest response."""
-        self.watch.hits["keep_alive_s"] += 1
+        self.shared.hits["keep_alive_s"] += 1
         super().timeout_keep_alive_handler()
 
     # For subclasses that respond to requests themselves
@@ -249,19 +243,19 @@ class Connection(Peer):
             self._check_fed()
         if self.pipeline:
             self.flow.resume_reading()  # else a peer that closes would not be noticed; bytes are kept, and bounded
-        self._mind_time()
+        self._choose_timeout()
 
     def _look_at_kept(self) -> None:
         if self._kept and not self._is_busy():
             self._go_on_with_kept()
         else:
-            self._mind_time()
+            self._choose_timeout()
 
     def _go_on_with_kept(self) -> None:
         """Parse the kept bytes, now or in later turns."""
         if not self._is_working:
             self._is_working = True
-            if not self.watch.turns.take(self):
+            if not self.shared.turns.take(self):
                 self.transport.pause_reading()
 
     def _pass_over(self, data: bytes, parsed_bytes: int) -> None:
@@ -281,8 +275,8 @@ class Connection(Peer):
     def _hand_over(self, successor: WebSocket, accepted: bytes, rest: bytes) -> None:
         """Make the connection a WebSocket."""
         self._opening, self._successor, self._is_lost = None, successor, True
-        self.watch.idle.forget(self)
-        self._be_under(None)
+        self.shared.idle.forget(self)
+        self._set_timeout(None)
         self._unset_keepalive_if_required()
         self.transport.resume_reading()
         kept, self._kept = self._kept or b"", None
@@ -291,7 +285,7 @@ class Connection(Peer):
         self.parser = None  # type: ignore[assignment]  # breaks a reference cycle
 
     def _check_fed(self) -> None:
-        limits = self.watch.limits
+        limits = self.shared.limits
         if self._is_in_head and self._fed_bytes > limits.head_bytes:
             self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large", limit="head_bytes")
         elif self._is_in_head and self._has_begun and len(self.headers) > limits.headers:
@@ -308,18 +302,18 @@ class Connection(Peer):
         framing = [(name, value) for name, value in self.headers if name in (b"content-length", b"transfer-encoding")]
         return b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % header for header in framing)
 
-    def _mind_time(self) -> None:
+    def _choose_timeout(self) -> None:
         """Start the deadline for what the peer must send next, if anything; none runs while a request is processed."""
-        watch = self.watch
-        reaper: Reaper[Asking] | None = None
+        shared = self.shared
+        timeouts: TimeoutQueue[Asking] | None = None
         if self._is_lost or self._discarded_bytes is not None or self._is_busy():
             pass
         elif not self._is_in_head:
-            reaper = watch.bodies
+            timeouts = shared.bodies
         elif self._has_begun or not self._has_served:
-            reaper = watch.heads
-        if reaper is not self._reaper:
-            self._be_under(reaper)
+            timeouts = shared.heads
+        if timeouts is not self._timeouts:
+            self._set_timeout(timeouts)
 
     # Parser callbacks
 
@@ -354,11 +348,11 @@ class Connection(Peer):
         if self._may_be_loose and self._is_loose():
             self._refuse_head(HTTPStatus.BAD_REQUEST, "bad request")
         fields = dict(self.headers)
-        limits = self.watch.limits
+        limits = self.shared.limits
         is_sound = self._fed_bytes <= limits.head_bytes and len(fields) <= limits.headers  # else `_check_head` decides
         self._is_in_head = self._has_begun = False
-        if self._reaper is not None:
-            self._be_under(None)
+        if self._timeouts is not None:
+            self._set_timeout(None)
         is_next = self._may_take and (self.cycle is None or self.cycle.response_complete)
         if is_sound and is_next and (self._opens_socket(fields) or self._takes(fields)):
             self._fed_bytes = 0
@@ -399,7 +393,7 @@ class Connection(Peer):
         return self._may_be_loose
 
     def _check_head(self, fields: dict[bytes, bytes]) -> None:
-        limits = self.watch.limits
+        limits = self.shared.limits
         if len(self.headers) > limits.headers:
             self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers", "headers")
         if self._fed_bytes > limits.head_bytes:  # may include bytes behind the head: count exactly
@@ -432,8 +426,8 @@ class Connection(Peer):
         self._is_in_head = self._has_served = True
         self._may_take = False
         self._fed_bytes = 0
-        if self._reaper is not None:
-            self._be_under(None)
+        if self._timeouts is not None:
+            self._set_timeout(None)
         if self._body is not None:
             body, self._body = bytes(self._body), None
             if self._opening is None:  # else `_pass_over` hands the connection over

@@ -3,50 +3,50 @@
 * `settle` reports when all written bytes are in the kernel, or that they never will be. The write buffer's limit is 0,
   so that "not paused" means that all were written.
 * A request that is refused before it is complete gets a response, and its sender has `linger_s` to read it.
-* The connection is watched by one reaper at a time for what the peer must send, and by another for what it must read.
+* The connection is in one queue of deadlines at a time for what the peer must send, and in another for what it must
+  read.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from http import HTTPStatus
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app import telemetry
-from app.host.responses import text_response
-from app.host.timeouts import Asking, Reaper
+from app.host.timeouts import Asking, ServerContext, TimeoutQueue
+from app.transports.guard import TEXT_HEADERS
 
-if TYPE_CHECKING:
-    import asyncio
-
-    from app.host.timeouts import Watch
+Header = tuple[bytes, bytes]
 
 DISCARDED_BYTES = 1_048_576
 """How much is received and not used after a refusal or a close: the peer may have sent it before it read of that."""
 
 
 class Peer(HttpToolsProtocol):
-    """The peer of one connection. `watch` is shared by all connections of a server."""
+    """The peer of one connection. `shared` is what all connections of a server have in common."""
 
     __slots__ = (
         "_discarded_bytes",
         "_has_ended",
         "_is_lost",
-        "_reaper",
         "_running",
         "_settling",
+        "_timeouts",
         "_unread_bytes",
         "_was_cut",
-        "watch",
+        "shared",
     )
 
-    def __init__(self, *arguments: Any, watch: Watch, **named: Any) -> None:
+    def __init__(self, *arguments: Any, shared: ServerContext, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.watch = watch
+        self.shared = shared
         self._running: RequestResponseCycle | None = None  # the request that the application is answering
         self._settling: list[Callable[[bool], None]] = []
         self._unread_bytes = 0  # when the write deadline was last checked
@@ -54,7 +54,7 @@ class Peer(HttpToolsProtocol):
         self._is_lost = False
         self._was_cut = False
         self._discarded_bytes: int | None = None  # received since a request was refused; None before
-        self._reaper: Reaper[Asking] | None = None  # the one whose deadline runs: for heads or for bodies
+        self._timeouts: TimeoutQueue[Asking] | None = None  # the one whose deadline runs: for heads or for bodies
 
     # asyncio.Protocol
 
@@ -62,7 +62,7 @@ class Peer(HttpToolsProtocol):
         """A peer has connected."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)
-        self.watch.connections += 1
+        self.shared.connections += 1
 
     def eof_received(self) -> None:
         """The peer has ended its stream: it counts as gone, and the transport closes once its buffer is sent."""
@@ -72,22 +72,22 @@ class Peer(HttpToolsProtocol):
         """Start the write deadline: the peer reads more slowly than we write."""
         super().pause_writing()
         self._unread_bytes = unread_bytes(self.transport)
-        self.watch.writes.watch(self, monotonic())
+        self.shared.writes.add(self, monotonic())
 
     def resume_writing(self) -> None:
         """All written bytes are in the kernel: end the write deadline, and report that."""
         super().resume_writing()
-        self.watch.writes.forget(self)
+        self.shared.writes.forget(self)
         if not self.transport.is_closing():
             self._settle(is_written=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: notify the application, for running and for queued requests."""
         self._is_lost = True
-        self.watch.connections -= 1
-        self.watch.writes.forget(self)
-        self.watch.idle.forget(self)
-        self._be_under(None)
+        self.shared.connections -= 1
+        self.shared.writes.forget(self)
+        self.shared.idle.forget(self)
+        self._set_timeout(None)
         unanswered = [cycle for cycle, _ in self.pipeline]
         if self._running is not None:
             unanswered.append(self._running)
@@ -126,12 +126,12 @@ class Peer(HttpToolsProtocol):
 
     def has_no_tls(self, reason: str) -> None:
         """Count and log a failed TLS handshake; `reason` is OpenSSL's."""
-        self.watch.tls_failed += 1
+        self.shared.tls_failed += 1
         telemetry.log.info("tls_failed", reason=reason, address=self.address)
 
     def cut(self, reason: str) -> None:
         """Abort the connection and log the `reason`: bytes in the transport's buffer are lost."""
-        self.watch.cut += 1
+        self.shared.cut += 1
         telemetry.log.info("connection_cut", reason=reason, address=self.address)
         self._abort()
 
@@ -164,14 +164,14 @@ class Peer(HttpToolsProtocol):
             if self._running is not None:
                 self._running.disconnected = True  # it gets no response, and that is not a fault
             return
-        self.watch.refused[status] = self.watch.refused.get(status, 0) + 1
+        self.shared.refused[status] = self.shared.refused.get(status, 0) + 1
         if limit:
-            self.watch.hits[limit] += 1
+            self.shared.hits[limit] += 1
         if not is_logged:
             telemetry.request_refused(status, text, address=self.address)
         self._discarded_bytes = 0
         self._unset_keepalive_if_required()
-        self._be_under(None)
+        self._set_timeout(None)
         running = self._running
         is_over = running is None or (running.response_complete and not running.more_body)  # another one is refused
         is_answered = not is_over and running is not None and running.response_started
@@ -184,11 +184,11 @@ class Peer(HttpToolsProtocol):
         if self.transport.can_write_eof():
             with suppress(OSError):  # the peer may have reset the connection
                 self.transport.write_eof()
-        self.loop.call_later(self.watch.limits.linger_s, self._end_linger)
+        self.loop.call_later(self.shared.limits.linger_s, self._end_linger)
 
     def _end_linger(self) -> None:
         if not self._is_lost:
-            self.watch.hits["linger_s"] += 1
+            self.shared.hits["linger_s"] += 1
             self._abort()
 
     def _abort(self) -> None:
@@ -201,14 +201,14 @@ class Peer(HttpToolsProtocol):
             for report in reports:
                 report(is_written)
 
-    def _be_under(self, reaper: Reaper[Asking] | None) -> None:
-        """Start this reaper's deadline and end any other's."""
-        if reaper is not self._reaper:
-            if self._reaper is not None:
-                self._reaper.forget(self)
-            self._reaper = reaper
-            if reaper is not None:
-                reaper.watch(self, monotonic())
+    def _set_timeout(self, timeouts: TimeoutQueue[Asking] | None) -> None:
+        """Start the deadline of this queue and end that of any other."""
+        if timeouts is not self._timeouts:
+            if self._timeouts is not None:
+                self._timeouts.forget(self)
+            self._timeouts = timeouts
+            if timeouts is not None:
+                timeouts.add(self, monotonic())
 
 
 def unread_bytes(transport: asyncio.Transport) -> int:
@@ -225,3 +225,24 @@ def unread_bytes(transport: asyncio.Transport) -> int:
         waiting = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
         nbytes += int.from_bytes(waiting, sys.byteorder)
     return nbytes
+
+
+# Responses as bytes, for requests that are served without ASGI; in the form that uvicorn writes
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+def begin(status: int, headers: Iterable[Header]) -> bytes:
+    """Return the part of a response that ends before the value of its Content-Length."""
+    lines = [name + b": " + value + b"\r\n" for name, value in headers]
+    return STATUS_LINES[status] + b"".join(lines) + b"content-length: "
+
+
+def response(status: int, headers: Iterable[Header], body: bytes) -> bytes:
+    """Return a whole response."""
+    return b"%b%d\r\n\r\n%b" % (begin(status, headers), len(body), body)
+
+
+def text_response(status: int, text: str, headers: Iterable[Header]) -> bytes:
+    """Return an error response with a plain text; it announces that the connection is closed."""
+    return response(status, (*TEXT_HEADERS, *headers, (b"connection", b"close")), text.encode())

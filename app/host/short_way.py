@@ -16,10 +16,10 @@ from typing import Any
 
 from app import telemetry
 from app.host.connection import Connection
-from app.host.responses import begin, response
+from app.host.peer import begin, response
 from app.protocols.bayeux import hot
 from app.protocols.bayeux.exchanges import Hold, Outcome, Reply, Wait
-from app.server.server import House
+from app.server.composition import Server
 from app.transports import long_polling
 from app.transports.bodies import plain_message
 from app.transports.cookies import lone_cookie
@@ -37,19 +37,19 @@ _NO_FIELDS: dict[bytes, bytes] = {}
 
 
 class ShortWay:
-    """What all connections of one server share for the short way: parts of the house, and the paths of Bayeux."""
+    """What all connections of one server share for the short way: parts of the server, and the paths of Bayeux."""
 
-    def __init__(self, house: House) -> None:
-        self.engine = house.engine
-        self.endpoint = house.endpoint
-        self.guard = house.guard
-        self.limits = house.settings.limits
-        self.proxies = house.proxies
-        self.cookie = house.settings.cookie.name.encode() + b"="
-        self._mounts = frozenset(path.encode() for path in house.settings.bayeux.paths)
+    def __init__(self, server: Server) -> None:
+        self.engine = server.engine
+        self.endpoint = server.endpoint
+        self.guard = server.guard
+        self.limits = server.settings.limits
+        self.proxies = server.proxies
+        self.cookie = server.settings.cookie.name.encode() + b"="
+        self._mounts = frozenset(path.encode() for path in server.settings.bayeux.paths)
         self._below = tuple(mount + b"/" for mount in self._mounts)
 
-    def leads_to(self, url: bytes) -> bool:
+    def matches(self, url: bytes) -> bool:
         """Whether a request target is one of Bayeux' paths, in plain letters and without a query."""
         return url in self._mounts or (url.startswith(self._below) and _PLAIN_PATH.fullmatch(url) is not None)
 
@@ -77,7 +77,7 @@ class BayeuxConnection(Connection):
     def _takes(self, fields: dict[bytes, bytes]) -> bool:
         way, parser = self._way, self.parser
         if (
-            not way.leads_to(self.url)
+            not way.matches(self.url)
             or parser.get_method() != b"POST"
             or b"content-length" not in fields  # chunks have none
             or b"transfer-encoding" in fields

@@ -3,22 +3,34 @@
 There is one queue for each kind of deadline. All entries of a queue have the same time limit, so they become overdue in
 the order in which they were added: adding and removing are dictionary operations, and a sweep touches only overdue
 entries.
+
+Connections also share the time in which received bytes are processed. A few that send tiny frames, TLS records or
+requests as fast as they can would otherwise keep everybody else waiting. In one turn of the event loop the bytes of all
+connections together are processed for `TURN_S` seconds. The rest is processed in later turns, a slice of each
+connection at a time; its reading is paused until then.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import Counter, deque
 from collections.abc import Iterator
 from http import HTTPStatus
+from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
-from app.host.turns import Turns
 from app.settings import Limits
 
 Watched = TypeVar("Watched")
 
+TURN_S = 0.005
+"""How long received bytes are processed before all other events of the loop have their turn."""
 
-class Reaper(Generic[Watched]):
+SLICE_S = 0.001
+"""How long the bytes of one connection are processed before those of others are; longer if one message takes longer."""
+
+
+class TimeoutQueue(Generic[Watched]):
     """Connections that must do something within `limit_s` seconds."""
 
     def __init__(self, limit_s: float) -> None:
@@ -28,7 +40,7 @@ class Reaper(Generic[Watched]):
     def __len__(self) -> int:
         return len(self._since)
 
-    def watch(self, connection: Watched, now: float) -> None:
+    def add(self, connection: Watched, now: float) -> None:
         """Start the deadline, unless it runs already: a peer must not gain time by sending a byte a second."""
         self._since.setdefault(connection, now)
 
@@ -47,7 +59,7 @@ class Reaper(Generic[Watched]):
 
 
 _IDLE_LOOKS = 4
-"""Checks in one `keep_alive_s`. Restarting a reaper's deadline for each request would cost more than its head."""
+"""Checks in one `keep_alive_s`. To restart a deadline with each request would cost more than its head."""
 
 
 class Writer(Protocol):
@@ -72,20 +84,73 @@ class Asking(Writer, Protocol):
         """Whether no request has been served since that time (monotonic seconds)."""
 
 
+class Worker(Protocol):
+    """A connection with received bytes."""
+
+    def work(self, now: float) -> bool:
+        """Process received bytes for `SLICE_S` seconds at most, from `now` on; whether some are left.
+
+        While some are, it is called again in later turns; when none are left, it resumes reading.
+        """
+
+
+class Turns:
+    """The turns of one server's connections."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Worker] = deque()
+        self._spent_s = 0.0  # since others had their turn
+        self._is_over = False  # nothing more is processed in this turn of the loop
+
+    def take(self, worker: Worker) -> bool:
+        """Let a connection process received bytes, now or in later turns; False if it must pause reading until then."""
+        if self._is_over:
+            self._waiting.append(worker)
+            return False
+        if is_left := self._works(worker):
+            self._waiting.append(worker)
+        if is_left or self._spent_s >= TURN_S:
+            self._end()
+        return not is_left
+
+    def _works(self, worker: Worker) -> bool:
+        began, spent_s = monotonic(), self._spent_s
+        is_left = worker.work(began)
+        self._spent_s = spent_s + monotonic() - began  # includes what a worker above this one has spent
+        return is_left
+
+    def _end(self) -> None:
+        """Leave what waits for the next turn of the loop."""
+        if not self._is_over:
+            self._is_over = True
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._spent_s, self._is_over = 0.0, False
+        try:
+            while self._waiting and self._spent_s < TURN_S:
+                worker = self._waiting.popleft()
+                if self._works(worker):
+                    self._waiting.append(worker)
+        finally:
+            if self._waiting or self._spent_s >= TURN_S:
+                self._end()
+
+
 class Swept(Protocol):
-    """A family of WebSockets that a connection can become."""
+    """A route of WebSockets that a connection can become."""
 
     def sweep(self, now: float) -> None:
         """Ping silent peers, and cut those that have not closed in time."""
 
-    def leads_to(self, url: bytes) -> bool:
-        """Whether a request target is one of the family's paths."""
+    def matches(self, url: bytes) -> bool:
+        """Whether a request target is one of the route's paths."""
 
     def open(self, asked_by: Any) -> tuple[Any, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
 
 
-class Watch:
+class ServerContext:
     """The limits, the four deadlines and the counts for telemetry that all connections of a server share.
 
     `hits` counts how often each limit was reached, by its setting; servers pass `Broker.hits`.
@@ -94,14 +159,14 @@ class Watch:
     def __init__(self, limits: Limits, hits: Counter[str] | None = None) -> None:
         self.limits = limits
         self.hits = Counter() if hits is None else hits
-        self.heads: Reaper[Asking] = Reaper(limits.head_s)
-        self.bodies: Reaper[Asking] = Reaper(limits.body_s)
-        self.writes: Reaper[Writer] = Reaper(limits.write_s)
-        self.idle: Reaper[Asking] = Reaper(
+        self.heads: TimeoutQueue[Asking] = TimeoutQueue(limits.head_s)
+        self.bodies: TimeoutQueue[Asking] = TimeoutQueue(limits.body_s)
+        self.writes: TimeoutQueue[Writer] = TimeoutQueue(limits.write_s)
+        self.idle: TimeoutQueue[Asking] = TimeoutQueue(
             limits.keep_alive_s / _IDLE_LOOKS
         )  # all connections, each checked at this interval
         self.turns = Turns()
-        self.sockets: list[Swept] = []  # the families of WebSockets that a connection can become
+        self.sockets: list[Swept] = []  # the routes of WebSockets that a connection can become
         self.connections = 0
         self.refused: dict[int, int] = {}  # by status
         self.cut = 0  # connections that were aborted, mostly for being too slow
@@ -109,8 +174,8 @@ class Watch:
 
     def sweep(self, now: float) -> None:
         """End the connections whose deadline has passed; `now` is monotonic, in seconds."""
-        for family in self.sockets:
-            family.sweep(now)
+        for route in self.sockets:
+            route.sweep(now)
         for connection in self.heads.overdue(now):
             self.hits["head_s"] += 1
             connection.cut("slow_head")
@@ -121,10 +186,10 @@ class Watch:
                 self.hits["keep_alive_s"] += 1
                 connection.transport.close()
             else:
-                self.idle.watch(connection, now)
+                self.idle.add(connection, now)
         for writer in list(self.writes.overdue(now)):
             if writer.is_read_from():
-                self.writes.watch(writer, now)
+                self.writes.add(writer, now)
             else:
                 self.hits["write_s"] += 1
                 writer.cut("slow_reader")

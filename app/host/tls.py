@@ -5,7 +5,7 @@ It is a protocol for the socket, and a transport for the connection.
 The event loop's own TLS layer keeps bytes that the kernel does not accept in a buffer that its user cannot see. So
 nothing would know what has been written, and no deadline would notice a peer that reads nothing. This layer keeps
 nothing that is written: with TLS as without, the connection sees the socket's own buffer, its pauses and its limits.
-Received records are kept until it is their turn (`turns.py`).
+Received records are kept until it is their turn (`timeouts.py`).
 
 Nor is there a separate wait for the handshake: a connection exists from its first byte on, and the deadline of its
 first request's head runs during the handshake. OpenSSL does all cryptography; this module only moves bytes.
@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Any, cast
 
 from app import telemetry
-from app.host.turns import SLICE_S, Turns
+from app.host.timeouts import SLICE_S, Turns
 from app.settings import Tls as TlsSettings
 
 _MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")

@@ -8,7 +8,7 @@ A WebSocket ends in one of four ways: the peer sends a close frame, which is ech
 has `kill_s` to echo; the peer violates the protocol and receives the code for that; or the connection is lost. The
 engine is notified once.
 
-`Sockets` are all WebSockets of one family: their opening handshake and their deadlines.
+`Sockets` are all WebSockets of one route: their opening handshake and their deadlines.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ from websockets.utils import accept_key
 from app import telemetry
 from app.broker.meters import Meter
 from app.host.peer import DISCARDED_BYTES, unread_bytes
-from app.host.timeouts import Reaper, Watch
-from app.host.turns import SLICE_S
+from app.host.timeouts import SLICE_S, ServerContext, TimeoutQueue
 from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
+from app.transports.addresses import Proxies
 from app.transports.guard import Rejection
 from app.transports.head import Head
-from app.transports.proxies import Proxies
-from app.transports.upgrade import Family, check, reason_bytes
+from app.transports.upgrade import WebSocketRoute, check, reason_bytes
 
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 """The opcodes of the frames that are written: unmasked and whole (RFC 6455, 5.2)."""
@@ -106,7 +105,7 @@ _log.setLevel(logging.WARNING)  # at debug it logs everything that peers send
 
 
 class WebSocket(asyncio.Protocol):
-    """A peer's WebSocket. `sockets` is shared by all of its family."""
+    """A peer's WebSocket. `sockets` has what all of the same route share."""
 
     __slots__ = (
         "_asked_at",
@@ -136,14 +135,14 @@ class WebSocket(asyncio.Protocol):
     text, binary = staticmethod(text_frame), staticmethod(binary_frame)
 
     def __init__(self, head: Head, subprotocol: str, sockets: Sockets) -> None:
-        family = sockets.family
+        route = sockets.route
         self.subprotocol = subprotocol
         self._head = head
         self._sockets = sockets
-        self._parser = ServerProtocol(state=State.OPEN, max_size=family.service.message_bytes, logger=_log)
-        self._pings = family.service.subprotocols[subprotocol]
-        self._pings_and_pongs = _a_second_of(family.service.pings_per_s)
-        self._empty_frames = _a_second_of(sockets.watch.limits.empty_frames_per_s)
+        self._parser = ServerProtocol(state=State.OPEN, max_size=route.service.message_bytes, logger=_log)
+        self._pings = route.service.subprotocols[subprotocol]
+        self._pings_and_pongs = _a_second_of(route.service.pings_per_s)
+        self._empty_frames = _a_second_of(sockets.shared.limits.empty_frames_per_s)
         self._transport: asyncio.Transport
         self._engine: Engine
         self._came: deque[bytes] = deque()  # received and not yet parsed; b"" is the end of the stream
@@ -162,7 +161,7 @@ class WebSocket(asyncio.Protocol):
     def begin(self, transport: asyncio.Transport, accepted: bytes, rest: bytes) -> None:
         """Take over a connection: send `accepted`, then process `rest`, the bytes received behind the head."""
         self._transport = transport
-        self._engine = self._sockets.family.protocol.connect(self, self._head, self._heard_at)
+        self._engine = self._sockets.route.protocol.connect(self, self._head, self._heard_at)
         self._sockets.add(self, self._heard_at)
         transport.set_protocol(self)
         transport.write(accepted)
@@ -198,7 +197,7 @@ class WebSocket(asyncio.Protocol):
         self._came.append(data)
         if self._work is None:
             self._work = self._take_all()
-            if not self._sockets.watch.turns.take(self):
+            if not self._sockets.shared.turns.take(self):
                 self._transport.pause_reading()
 
     def eof_received(self) -> bool:
@@ -209,13 +208,13 @@ class WebSocket(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Start the write deadline and notify the engine: the peer reads more slowly than we write."""
         self._unread_bytes = unread_bytes(self._transport)
-        self._sockets.watch.writes.watch(self, monotonic())
+        self._sockets.shared.writes.add(self, monotonic())
         if not self._has_ended:
             self._engine.paused()
 
     def resume_writing(self) -> None:
         """All written bytes are in the kernel: end the write deadline and notify the engine."""
-        self._sockets.watch.writes.forget(self)
+        self._sockets.shared.writes.forget(self)
         if not self._has_ended:
             self._engine.resumed(monotonic())
 
@@ -235,7 +234,7 @@ class WebSocket(asyncio.Protocol):
 
     def cut(self, reason: str) -> None:
         """Abort the connection without sending anything. Logs the `reason`."""
-        self._sockets.watch.cut += 1
+        self._sockets.shared.cut += 1
         telemetry.log.info("connection_cut", reason=reason, address=self._head.address)
         self._transport.abort()
 
@@ -334,7 +333,7 @@ class WebSocket(asyncio.Protocol):
         if not self._has_ended:
             self._transport.write(b"".join(writes))
             if parser.close_sent is not None and parser.close_sent.code == _TOO_BIG:
-                self._sockets.watch.hits["message_bytes"] += 1
+                self._sockets.shared.hits["message_bytes"] += 1
         if parser.eof_sent:
             self._lose()
             if parser.parser_exc is None:
@@ -350,7 +349,7 @@ class WebSocket(asyncio.Protocol):
                 self._opcode = opcode
             self._parts += data
             self._fragments += 1
-            if self._fragments > self._sockets.watch.limits.fragments:
+            if self._fragments > self._sockets.shared.limits.fragments:
                 self._fail(POLICY_VIOLATION, "too many fragments", "fragments")
             if not part.fin or self._has_ended:
                 return ()
@@ -368,7 +367,7 @@ class WebSocket(asyncio.Protocol):
         if self._has_ended:
             return
         if limit:
-            self._sockets.watch.hits[limit] += 1
+            self._sockets.shared.hits[limit] += 1
         self._end(code, reason)
         self._lose()
 
@@ -377,11 +376,11 @@ class WebSocket(asyncio.Protocol):
         self._has_ended = True
         self._parts = bytearray()
         self._transport.write(b"".join((*(frames or ()), close_frame(code, reason))))
-        self._sockets.leaving.watch(self, monotonic())
+        self._sockets.leaving.add(self, monotonic())
 
     def _linger(self) -> None:
         """Close for writing now and for reading soon: else unread bytes would reset it before the peer has read why."""
-        self._sockets.leaving.watch(self, monotonic())
+        self._sockets.leaving.add(self, monotonic())
         if self._transport.can_write_eof():
             try:
                 self._transport.write_eof()
@@ -424,7 +423,7 @@ class Opening(Protocol):
     headers: list[Header]
     parser: Any
     flow: Any
-    watch: Watch
+    shared: ServerContext
 
     @property
     def address(self) -> str:
@@ -440,19 +439,19 @@ class Opening(Protocol):
 
 
 class Sockets:
-    """The WebSockets of one family. `connections` are all of the server; it closes them when it shuts down."""
+    """The WebSockets of one route. `connections` are all of the server; it closes them when it shuts down."""
 
-    def __init__(self, family: Family, proxies: Proxies, watch: Watch) -> None:
-        self.family = family
-        self.watch = watch
+    def __init__(self, route: WebSocketRoute, proxies: Proxies, shared: ServerContext) -> None:
+        self.route = route
+        self.shared = shared
         self.connections: set[Any] = set()
-        self.leaving: Reaper[WebSocket] = Reaper(family.service.kill_s)
+        self.leaving: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.kill_s)
         self._proxies = proxies
-        self._looks: Reaper[WebSocket] = Reaper(family.service.look_s)
+        self._looks: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.look_s)
 
-    def leads_to(self, url: bytes) -> bool:
-        """Whether a request target is one of the family's paths, with any query."""
-        return self.family.leads_to(url.partition(b"?")[0].decode("latin-1"))
+    def matches(self, url: bytes) -> bool:
+        """Whether a request target is one of the route's paths, with any query."""
+        return self.route.matches(url.partition(b"?")[0].decode("latin-1"))
 
     def open(self, asked_by: Opening) -> tuple[WebSocket, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
@@ -464,7 +463,7 @@ class Sockets:
         path, _, query = asked_by.url.partition(b"?")
         fields = dict(reversed(headers))
         head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *seen, port)
-        subprotocol = check(head, headers, self.family)
+        subprotocol = check(head, headers, self.route)
         if head.method != "GET":
             raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
         key = _key(headers)
@@ -478,12 +477,12 @@ class Sockets:
     def add(self, socket: WebSocket, now: float) -> None:
         """Add a WebSocket that has replaced its HTTP connection."""
         self.connections.add(socket)
-        self._looks.watch(socket, now)
+        self._looks.add(socket, now)
 
     def remove(self, socket: WebSocket) -> None:
         """Remove a WebSocket whose connection is closed."""
-        self.watch.connections -= 1
-        self.watch.writes.forget(socket)
+        self.shared.connections -= 1
+        self.shared.writes.forget(socket)
         self.leaving.forget(socket)
         self._looks.forget(socket)
         self.connections.discard(socket)
@@ -492,9 +491,9 @@ class Sockets:
         """Ping silent peers, and cut those that have not closed in time."""
         for each in list(self._looks.overdue(now)):
             each.look(now)
-            self._looks.watch(each, now)
+            self._looks.add(each, now)
         for each in self.leaving.overdue(now):
-            self.watch.hits["kill_s"] += 1
+            self.shared.hits["kill_s"] += 1
             each.cut("lingers")
 
 
@@ -506,7 +505,7 @@ def open_socket(asked_by: Opening) -> tuple[WebSocket, bytes] | None:
     """
     if asked_by.flow.write_paused:
         return None
-    return next((family.open(asked_by) for family in asked_by.watch.sockets if family.leads_to(asked_by.url)), None)
+    return next((route.open(asked_by) for route in asked_by.shared.sockets if route.matches(asked_by.url)), None)
 
 
 def _all(headers: Sequence[Header], wanted: bytes) -> list[bytes]:

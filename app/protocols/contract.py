@@ -179,6 +179,16 @@ class WireProtocol:
         """Do what is due, and mark as ready those that have something to say by it."""
 
     @property
+    def holds(self) -> int:
+        """The number of polls that are held until there is something to say."""
+        return 0
+
+    @property
+    def put_back(self) -> int:
+        """The number of events that were put back into outboxes because their reply could not be written."""
+        return 0
+
+    @property
     def conflated(self) -> int:
         """The number of values that slow clients did not get because newer ones of their topics replaced them."""
         return 0

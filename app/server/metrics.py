@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from app.broker.flow import DELAY, Delays
-from app.host.timeouts import Watch
 from app.protocols.contract import Count
-from app.server.server import House
+from app.server.composition import Server
 from app.settings import LIMITS
 
 _PROTOCOLS = ("bayeux", "nt4", "wamp")
@@ -25,20 +25,32 @@ _PROTOCOLS = ("bayeux", "nt4", "wamp")
 _DELAYS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
+class Connections(Protocol):
+    """The counts of all connections to one client listener."""
+
+    connections: int
+    cut: int
+    tls_failed: int
+
+    @property
+    def refused(self) -> Mapping[int, int]:
+        """The number of requests refused before they were complete, by HTTP status."""
+
+
 class HalleyCollector(Collector):
     """Collects all counts of one server.
 
-    `watches` are the `Watch` objects of its client listeners; there are none under a foreign ASGI server.
+    `listeners` are the counts of its client listeners; there are none under a foreign ASGI server.
     """
 
-    def __init__(self, house: House, watches: Sequence[Watch]) -> None:
-        self._house = house
-        self._watches = watches
+    def __init__(self, server: Server, listeners: Sequence[Connections]) -> None:
+        self._server = server
+        self._listeners = listeners
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric with its present value."""
-        broker, engine = self._house.broker, self._house.engine
-        names = {*_PROTOCOLS, *(protocol.name for protocol in self._house.protocols)}
+        broker, protocols, sweeper = self._server.broker, self._server.protocols, self._server.sweeper
+        names = {*_PROTOCOLS, *(protocol.name for protocol in protocols)}
         sessions = Counter(dict.fromkeys(sorted(names), 0))
         sessions.update(session.protocol for session in broker.sessions.values())
         yield _gauges("halley_sessions", "Open sessions, by protocol.", "protocol", sessions)
@@ -49,7 +61,7 @@ class HalleyCollector(Collector):
         )
         yield _counter("halley_published", "Events published.", broker.published)
         yield _counter("halley_delivered", "Events put into outboxes, counted once per session.", broker.delivered)
-        yield _gauge("halley_queued", "Events in outboxes that are not yet delivered.", self._house.queued_events())
+        yield _gauge("halley_queued", "Events in outboxes that are not yet delivered.", broker.queued)
         yield _counter("halley_overflows", "Events that overflowed an outbox.", broker.overflows)
         yield _gauge(
             "halley_waiting_bytes", "Bytes of undelivered events, each event counted once.", broker.waiting.value
@@ -69,29 +81,28 @@ class HalleyCollector(Collector):
             "Unrecorded events that were not yet delivered when their session ended.",
             broker.dropped,
         )
-        yield _gauge("halley_holds", "Polls that are being held.", engine.holds)
-        yield _counter("halley_connects", "Bayeux /meta/connect messages received.", engine.connects)
-        yield _counter("halley_put_back", "Events put back because their reply could not be written.", engine.put_back)
-        yield _counters("halley_messages_refused", "Bayeux messages refused, by error code.", "code", engine.refused)
-        yield _histogram("halley_loop_lag_seconds", "How late the event loop ran the sweeper.", self._house.loop_lags)
-        yield _gauge(
-            "halley_sweeper_age_seconds", "Time since the sweeper last checked deadlines.", self._house.sweeper_age_s()
+        yield _gauge("halley_holds", "Polls that are being held.", sum(each.holds for each in protocols))
+        yield _counter(
+            "halley_put_back",
+            "Events put back because their reply could not be written.",
+            sum(each.put_back for each in protocols),
         )
-        for protocol in sorted(self._house.protocols, key=lambda protocol: protocol.name, reverse=True):
-            yield from map(_own, protocol.counts())
-        yield from self._history()
-        if self._watches:
+        yield _histogram("halley_loop_lag_seconds", "How late the event loop ran the sweeper.", sweeper.lags)
+        yield _gauge("halley_sweeper_age_seconds", "Time since the sweeper last checked deadlines.", sweeper.age_s)
+        yield from self._commits()
+        yield from map(_own, self._server.counts())
+        if self._listeners:
             yield from self._connections()
 
     def _connections(self) -> Iterator[Metric]:
         """Yield the host's metrics, summed over all client listeners."""
-        watches = self._watches
+        listeners = self._listeners
         refused: Counter[str] = Counter()
-        for watch in watches:
-            refused.update({str(status): count for status, count in watch.refused.items()})
-        connections = sum(watch.connections for watch in watches)
-        cut = sum(watch.cut for watch in watches)
-        tls_failed = sum(watch.tls_failed for watch in watches)
+        for each in listeners:
+            refused.update({str(status): count for status, count in each.refused.items()})
+        connections = sum(each.connections for each in listeners)
+        cut = sum(each.cut for each in listeners)
+        tls_failed = sum(each.tls_failed for each in listeners)
         yield _gauge("halley_connections", "Open connections.", connections)
         yield _counter(
             "halley_connections_cut",
@@ -103,9 +114,9 @@ class HalleyCollector(Collector):
             "halley_requests_refused", "Requests refused before they were complete, by HTTP status.", "status", refused
         )
 
-    def _history(self) -> Iterator[Metric]:
-        """Yield the history's metrics; only the broker's counts where the history is off."""
-        recording, recorder = self._house.broker.recording, self._house.recorder
+    def _commits(self) -> Iterator[Metric]:
+        """Yield the broker's counts of what it has given to the history."""
+        recording = self._server.broker.recording
         yield _counter("halley_history_recorded", "Events committed to the log.", recording.recorded)
         yield _counter("halley_history_refused", "Durable events that the log refused.", recording.refusals)
         yield _counter("halley_history_lost", "Events that were delivered but could not be written.", recording.lost)
@@ -119,41 +130,20 @@ class HalleyCollector(Collector):
         yield _histogram(
             "halley_history_commit_seconds", "Time from publishing an event to its commit.", recording.delays
         )
-        if recorder is None:
-            return
-        history = recorder.history
-        yield _gauge("halley_history_first", "First offset in the log.", history.start)
-        yield _gauge("halley_history_next", "Next offset to be assigned.", history.head + 1)
-        yield _gauge("halley_history_bytes", "Disk space used by the log.", history.bytes)
-        yield _gauge(
-            "halley_history_held_bytes", "Disk space that retention keeps only for consumers.", history.held_bytes
-        )
-        yield _gauge("halley_history_segments", "Segments of the log.", history.segments)
-        yield _gauge(
-            "halley_history_waiting_bytes", "Bytes of events that wait to be written to the log.", history.waiting_bytes
-        )
-        yield _gauge("halley_history_damage", "Ranges of offsets that are damaged or lost.", len(history.damage))
-        next_offset = history.head + 1
-        lags = {name: max(0, next_offset - offset) for name, offset in history.consumers.positions.items()}
-        yield _gauges(
-            "halley_consumer_lag_events", "Offsets that a consumer has not read yet, by consumer.", "consumer", lags
-        )
-        yield _counter("halley_history_groups", "Commits to the log.", history.groups)
-        yield _counter("halley_history_failures", "Failed attempts to write or seal the log.", history.failures)
 
 
-def exposition(house: House, *watches: Watch) -> bytes:
+def exposition(server: Server, *listeners: Connections) -> bytes:
     """All metrics in Prometheus's text format, including those of the process, the platform and the collector."""
     registry = CollectorRegistry()
-    for collector in (HalleyCollector(house, watches), PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+    for collector in (HalleyCollector(server, listeners), PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         registry.register(collector)
     return generate_latest(registry)
 
 
 def _own(count: Count) -> Metric:
-    """A metric of one protocol alone."""
+    """A metric of one protocol or service alone."""
     if isinstance(count.value, Mapping):
-        return _counters(count.name, count.text, count.label, count.value)
+        return (_gauges if count.is_gauge else _counters)(count.name, count.text, count.label, count.value)
     return (_gauge if count.is_gauge else _counter)(count.name, count.text, count.value)
 
 

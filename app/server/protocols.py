@@ -7,11 +7,15 @@ sweeps, drains, measures and shows all that are listed, and knows no more of the
 from __future__ import annotations
 
 import os
+import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+from starlette.types import Receive, Scope, Send
 
 from app import __version__, telemetry
 from app.access.control import AccessControl
@@ -19,29 +23,26 @@ from app.broker.broker import Broker
 from app.broker.timestamps import SECONDS_TO_2026
 from app.broker.topics import Pattern
 from app.history.documents import sync_folder
+from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
-from app.protocols.contract import Context, WireProtocol
+from app.protocols.contract import Context, Count, WireProtocol
 from app.protocols.nt4.protocol import NetworkTables
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import realms_of
 from app.protocols.wamp.router import Router
 from app.protocols.wamp.state import RESERVED_AT_ONCE, Environment
+from app.server.history_service import HistoryService
 from app.server.persistent_topics import PersistentTopics, TopicSaver
-from app.server.routing import Waits
 from app.server.session_log import SessionLog
 from app.settings import Settings, Verb
 from app.transports.endpoint import Endpoint
 from app.transports.guard import Guard
-from app.transports.nt4 import nt4_family
-from app.transports.upgrade import Family
+from app.transports.middleware import GuardMiddleware
+from app.transports.nt4 import nt4_route
+from app.transports.upgrade import WebSocketRoute
+from app.transports.waits import Waits
 from app.transports.wamp import WampEndpoint
 from app.transports.websocket import WebSocketEndpoint
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
-
-_IDS_FILE = "wamp-subscription-ids"
 
 
 class Parts(NamedTuple):
@@ -52,18 +53,27 @@ class Parts(NamedTuple):
     access: AccessControl
     hooks: Hooks
     guard: Guard
-    endpoint: Endpoint
+    middleware: GuardMiddleware
+    history: HistoryService
     waits: Waits
     session_log: SessionLog
     wake: Callable[[], None]
+    drain_s: Callable[[], float]
+    """Over how many seconds a drain is spread."""
 
 
 class Face(Protocol):
-    """A protocol as clients reach it: an ASGI application for its paths, and the family of its WebSockets."""
+    """A protocol as clients reach it: an ASGI application for its paths, with the guard of all requests to them."""
 
-    family: Family
+    @property
+    def guard(self) -> Guard:
+        """The guard of requests to the protocol's paths."""
 
-    def leads_to(self, path: str) -> bool:
+    @property
+    def route(self) -> WebSocketRoute | None:
+        """How WebSockets reach the protocol, if they do."""
+
+    def matches(self, path: str) -> bool:
         """Whether a path is one of the protocol's."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,16 +87,19 @@ class Face(Protocol):
 
 
 class Service(Protocol):
-    """What has something to open before the server begins, to keep up to date, and to close when it ends."""
+    """What has something to open before the server begins, and to close when it ends. A protocol may be one itself."""
 
     def open(self) -> None:
-        """Restore what an earlier run has kept; repeated calls do nothing."""
+        """Restore what an earlier run has kept; called again when the event loop runs."""
 
     def sweep(self, now: float) -> None:
         """Do what is due; called a few times a second."""
 
     async def close(self) -> None:
         """Keep what a later run is to restore."""
+
+    def counts(self) -> Iterable[Count]:
+        """The service's own metrics."""
 
 
 class Spoken(NamedTuple):
@@ -100,10 +113,103 @@ class Spoken(NamedTuple):
 Compose = Callable[[Parts], Spoken | None]
 """Composes a protocol; None if the settings turn it off."""
 
+_IDS_FILE = "wamp-subscription-ids"
+_SWEEP_S = 1.0
+"""How often Bayeux's channels are looked at: those that are no longer used cost only memory."""
+
+
+class Bayeux(WireProtocol):
+    """Bayeux, as the server sees any protocol (`contract.WireProtocol`). Its connections are HTTP requests alone."""
+
+    name = "bayeux"
+
+    def __init__(self, engine: Engine, drain_s: Callable[[], float]) -> None:
+        """`drain_s` returns over how many seconds a drain is spread."""
+        self.engine = engine
+        self._drain_s = drain_s
+        self._swept_at = -inf
+
+    def sweep(self, now: float) -> None:
+        """Forget unused channels, about once a second."""
+        if now - self._swept_at >= _SWEEP_S:
+            self._swept_at = now
+            self.engine.sweep()
+
+    @property
+    def holds(self) -> int:
+        """The number of connects that are held."""
+        return self.engine.holds
+
+    @property
+    def put_back(self) -> int:
+        """The number of events whose reply did not reach its socket."""
+        return self.engine.put_back
+
+    def counts(self) -> Iterator[Count]:
+        """Yield Bayeux's own metrics."""
+        engine = self.engine
+        yield Count("halley_connects", "Bayeux /meta/connect messages received.", engine.connects)
+        yield Count("halley_messages_refused", "Bayeux messages refused, by error code.", engine.refused, "code")
+
+    def drain(self) -> Sequence[Callable[[float], None]]:
+        """Hold no more connects, and return what answers each one that is held, with advice when to return."""
+        spread_s = self._drain_s()
+        sessions = self.engine.drain(lambda: random.uniform(0, spread_s))  # noqa: S311 - no secret
+        return [partial(self.engine.release, session) for session in sessions]
+
+
+class BayeuxFace:
+    """Bayeux's `Face`: its endpoint at the paths of the settings, and at all paths below them."""
+
+    route = None
+
+    def __init__(self, endpoint: Endpoint, guard: Guard, paths: Sequence[str]) -> None:
+        self.endpoint = endpoint
+        self.guard = guard
+        self._paths = frozenset(paths)
+        self._below = tuple(f"{path}/" for path in paths)
+
+    def matches(self, path: str) -> bool:
+        """Whether a path is one of Bayeux's, or below one."""
+        return path in self._paths or path.startswith(self._below)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        await self.endpoint(scope, receive, send)
+
+    def sweep(self, now: float) -> None:
+        """Do nothing: the broker keeps the deadlines of connects."""
+
+    def leave(self, now: float) -> None:
+        """Do nothing: the engine has answered all connects by then."""
+
+
+def bayeux(parts: Parts) -> Spoken:
+    """Compose Bayeux."""
+    settings = parts.settings
+    connection_types = ["long-polling"]
+    if parts.guard.serves_other_origins:
+        connection_types.append("cross-origin-long-polling")  # Faye's name for a POST by CORS, which it must find here
+    if settings.bayeux.callback_polling:
+        connection_types.append("callback-polling")
+    engine = Engine(
+        parts.broker,
+        settings.bayeux,
+        parts.access,
+        parts.hooks,
+        identities=parts.access,
+        connection_types=connection_types,
+        read=parts.history.read,
+    )
+    parts.hooks.message_refused.append(parts.session_log.message_refused)
+    face = BayeuxFace(Endpoint(engine, parts.guard, settings), parts.guard, settings.bayeux.paths)
+    return Spoken(Bayeux(engine, parts.drain_s), face)
+
 
 def wamp(parts: Parts) -> Spoken:
     """Compose WAMP."""
     settings = parts.settings
+    is_recorded = settings.history.enabled
     router = Router(
         parts.broker,
         settings.wamp,
@@ -111,16 +217,17 @@ def wamp(parts: Parts) -> Spoken:
         parts.access,
         Authentication(parts.access, anonymous=settings.wamp.anonymous),
         Environment(
-            reserve=ReservedIds(Path(settings.data_dir) if settings.history.enabled else None),
+            reserve=ReservedIds(Path(settings.data_dir) if is_recorded else None),
             wait=parts.waits.wait,
             permission=parts.hooks.permit,
             has_policy=parts.hooks.has_policy,
             policy_s=settings.bayeux.policy_s,
             agent=f"Halley-{__version__}",
             denied=(parts.session_log.refused,),
+            archive=parts.history if is_recorded else None,
         ),
     )
-    return Spoken(router, WampEndpoint(router, parts.endpoint, parts.guard, settings))
+    return Spoken(router, WampEndpoint(router, parts.middleware, parts.guard, settings))
 
 
 class ReservedIds:
@@ -166,9 +273,10 @@ class ReservedIds:
 
 
 def nt4(parts: Parts) -> Spoken | None:
-    """Compose NetworkTables."""
-    settings = parts.settings
+    """Compose NetworkTables; where it is off, the values that an earlier run has kept can still be erased."""
+    settings, file = parts.settings, PersistentTopics.of(parts.settings)
     if not settings.nt4.enabled:
+        parts.broker.holders.append(file)
         return None
     protocol = NetworkTables(
         parts.broker,
@@ -179,9 +287,9 @@ def nt4(parts: Parts) -> Spoken | None:
         has_policy=parts.hooks.has_policy,
         policy_s=settings.bayeux.policy_s,
     )
-    saver = TopicSaver(protocol, PersistentTopics.of(settings), settings.nt4.save_every_s)
+    saver = TopicSaver(protocol, file, settings.nt4.save_every_s)
     parts.broker.holders.append(saver)
-    return _by_websockets(parts, nt4_family(protocol, settings, settings.host), (saver,))
+    return _by_websockets(parts, nt4_route(protocol, settings, settings.host), (saver,))
 
 
 def _permit_each(
@@ -200,13 +308,13 @@ async def _all(verdicts: list[bool | Awaitable[bool]]) -> list[bool]:
 def websocket(parts: Parts, protocol: WireProtocol) -> Spoken:
     """Compose a protocol that is reached by WebSockets alone, at `protocol.websocket`."""
     assert protocol.websocket is not None
-    return _by_websockets(parts, Family(protocol, protocol.websocket, parts.guard))
+    return _by_websockets(parts, WebSocketRoute(protocol, protocol.websocket, parts.guard))
 
 
-def _by_websockets(parts: Parts, family: Family, services: tuple[Service, ...] = ()) -> Spoken:
-    face = WebSocketEndpoint(family, parts.settings.limits, parts.endpoint.door, parts.endpoint.note)
-    return Spoken(family.protocol, face, services)
+def _by_websockets(parts: Parts, route: WebSocketRoute, services: tuple[Service, ...] = ()) -> Spoken:
+    face = WebSocketEndpoint(route, parts.settings.limits, parts.middleware)
+    return Spoken(route.protocol, face, services)
 
 
-PROTOCOLS: tuple[Compose, ...] = (wamp, nt4)
-"""All protocols but Bayeux, which the server is built around."""
+PROTOCOLS: tuple[Compose, ...] = (wamp, nt4, bayeux)
+"""All protocols; a path that several lead to is that of the first."""

@@ -1,28 +1,70 @@
-"""The settings, read again while the server runs: access rules, tokens and users count at once, all else does not."""
+"""What SIGHUP does: files are read again while the server runs, and connections and sessions continue.
+
+Of the settings, access rules, tokens and users count at once, all else counts from the next start on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from time import monotonic
 
 from app import telemetry
+from app.access.control import AccessControl
+from app.broker.broker import Broker
 from app.configuration import BadSettings, Configuration, check
-from app.configuration.protection import NotProtected
-from app.server.server import House
+from app.configuration.protection import NotProtected, check_protected, grants_of
+from app.settings import Settings
 
 AT_ONCE = ("access", "tokens", "user")
 """The settings that count as soon as they have been read again."""
 
 
 class Reloading:
-    """Reads a server's settings again (`House.on_reload`).
+    """What a server reads again; `settings` are those that count now.
+
+    Each of `parts` reads its own files again, and logs that.
+    """
+
+    def __init__(self, settings: Settings, access: AccessControl, broker: Broker) -> None:
+        self.settings = settings
+        self.parts: list[Callable[[], None]] = []
+        self._access = access
+        self._broker = broker
+
+    def reload(self) -> None:
+        """Read settings, certificates and other files again."""
+        if not self.parts:
+            telemetry.log.info("reloaded", what="nothing")
+        for read_again in self.parts:
+            try:
+                read_again()
+            except Exception as error:  # noqa: BLE001 - the others must still be read
+                telemetry.fault("reload", error)
+
+    def regrant(self, settings: Settings) -> tuple[int, int]:
+        """Have the access rules, tokens and users of `settings` count from now on; all else must be as before.
+
+        Returns the numbers of sessions that have ended, and of other sessions' subscriptions that have. Raises
+        `NotProtected`, and then changes nothing.
+        """
+        if settings == self.settings:  # after a renewal of the certificate alone, for example
+            return 0, 0
+        check_protected(settings)
+        self._access.grants = grants_of(settings, self._access.grants.authenticator)
+        self.settings = settings
+        return self._broker.rights_changed(self._access.stand_by, monotonic())
+
+
+class SettingsFiles:
+    """Reads a server's settings again (one of `Reloading.parts`).
 
     `started` is what the server was started with, and `read` reads the same sources in the same order; it raises
     `BadSettings`.
     """
 
-    def __init__(self, house: House, started: Configuration, read: Callable[[], Configuration]) -> None:
-        self._house = house
+    def __init__(self, reloading: Reloading, started: Configuration, read: Callable[[], Configuration]) -> None:
+        self._reloading = reloading
         self._started = started
         self._read = read
 
@@ -33,9 +75,9 @@ class Reloading:
             later = self._changed(found)
             if later:
                 telemetry.log.warning("restart_needed", settings=later)
-            settings = replace(self._house.settings, **{name: getattr(found.settings, name) for name in AT_ONCE})
+            settings = replace(self._reloading.settings, **{name: getattr(found.settings, name) for name in AT_ONCE})
             check(settings, found.places)  # the new rules with all that only a restart would change
-            sessions, subscriptions = self._house.regrant(settings)
+            sessions, subscriptions = self._reloading.regrant(settings)
         except BadSettings as bad:
             telemetry.log.error("reload_failed", what="settings", problems=[*map(str, bad.problems)])
         except NotProtected as bad:

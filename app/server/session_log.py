@@ -10,6 +10,8 @@ from app import telemetry
 from app.broker.broker import Broker
 from app.broker.sessions import Session
 from app.broker.topics import Pattern
+from app.transports.guard import Rejection
+from app.transports.head import Head
 
 _ORDINARY_LIMITS = frozenset({"holds_per_browser", "keep_alive_s", "max_interval_s"})
 """Limits that end what has expired, or share polls among one user's tabs: nothing to log each time."""
@@ -63,6 +65,12 @@ class SessionLog:
             channel=channel,
             session=telemetry.fingerprint(session.id) if session is not None else "",
         )
+
+    def request_refused(self, rejection: Rejection, head: Head) -> None:
+        """Log that a request was refused before an engine saw it, and count that if a limit was the reason."""
+        telemetry.request_refused(rejection.status, rejection.text, head=head)
+        if rejection.limit:
+            self._broker.hits[rejection.limit] += 1
 
     def message_refused(self, session: Session | None, fields: dict[str, Any], error: str) -> None:
         """Log that a Bayeux message was refused."""

@@ -10,7 +10,6 @@ from time import monotonic
 from app import telemetry
 from app.broker.broker import Broker
 from app.broker.flow import Delays
-from app.settings import Settings
 
 Sweep = Callable[[float], None]
 
@@ -28,22 +27,21 @@ _TURNS_S = 0.25
 
 _SLOW_SWEEP_S = 1.0
 _LIVE_S = 10.0
-_LOOKS = 4
-"""Sweeps in one `nt4.ping_s`: NetworkTables clients disconnect after a second without a message of the server."""
 
 
 class Sweeper:
-    """Runs the functions that `sweeps` returns on every sweep, and those in `slow` about once a second.
+    """Runs the functions that `sweeps` returns every `every_s` seconds, and those in `slow` about once a second.
 
     Each is called with `monotonic()`. The sweeper also keeps the broker's offset between the two clocks right.
     """
 
-    def __init__(self, settings: Settings, broker: Broker, sweeps: Callable[[], Sequence[Sweep]]) -> None:
-        nt4 = settings.nt4
-        self._every_s = min(settings.sweep_s, nt4.ping_s / _LOOKS) if nt4.enabled else settings.sweep_s
+    def __init__(
+        self, every_s: float, broker: Broker, sweeps: Callable[[], Sequence[Sweep]], slow: Sequence[Sweep]
+    ) -> None:
+        self._every_s = every_s
         self._broker = broker
         self._sweeps = sweeps
-        self.slow: list[Sweep] = []
+        self._slow = slow
         self._swept_at = monotonic()
         self.lags = Delays()  # how much later than due the loop ran the sweeper
         broker.clock_offset_s = time.time() - monotonic()
@@ -88,7 +86,7 @@ class Sweeper:
             sweeps = [*self._sweeps()]
             if now - slowly_swept_at > _SLOW_SWEEP_S:
                 slowly_swept_at = now
-                sweeps += self.slow
+                sweeps += self._slow
             for sweep in sweeps:
                 try:
                     sweep(now)

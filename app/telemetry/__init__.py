@@ -12,14 +12,15 @@ import hashlib
 import logging
 import secrets
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Protocol
 
 import orjson
 import structlog
 
 from app.settings import Log
 from app.telemetry.lines import Shortener, Throttle
-from app.transports.head import Head
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _FINGERPRINT_KEY = secrets.token_bytes(16)
@@ -27,6 +28,18 @@ _FINGERPRINT_KEY = secrets.token_bytes(16)
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 _throttle = Throttle()
+
+
+class RequestHead(Protocol):
+    """What the log has of a request: the head as transports read it."""
+
+    address: str
+    method: str
+    path: str
+
+    @property
+    def fields(self) -> Mapping[bytes, bytes]:
+        """The header fields by lower-case name."""
 
 
 class _StandardError:
@@ -92,7 +105,7 @@ def fingerprint(secret: str) -> str:
     return hashlib.blake2b(secret.encode(), key=_FINGERPRINT_KEY, digest_size=4).hexdigest()
 
 
-def request_refused(status: int, reason: str, *, head: Head | None = None, address: str = "") -> None:
+def request_refused(status: int, reason: str, *, head: RequestHead | None = None, address: str = "") -> None:
     """Log a request that was refused before an engine saw it. At level debug every one is written.
 
     `head` is given where it was read; `address` is the peer's, for a request without one.

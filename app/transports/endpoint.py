@@ -15,13 +15,12 @@ from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchanges import Reply, Request, Transport
 from app.settings import Settings
 from app.transports import callback_polling, long_polling
-from app.transports.authorization import bearer_token
 from app.transports.bodies import Batch, messages_of_body, read_body
 from app.transports.cookies import browser_cookie, cookie_values
-from app.transports.door import CLOSE, RETRY_AFTER, Door, Visit
 from app.transports.exchange import Exchange, respond
 from app.transports.guard import Guard, Rejection
-from app.transports.head import Head
+from app.transports.head import Head, bearer_token
+from app.transports.middleware import CLOSE, RETRY_AFTER, GuardMiddleware, RequestContext
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -35,7 +34,7 @@ class Endpoint:
     def __init__(self, engine: Engine, guard: Guard, settings: Settings) -> None:
         self._engine = engine
         self._guard = guard
-        self.door = Door(guard, self.note)
+        self.middleware = GuardMiddleware(guard, self.note)
         self._settings = settings
         self._cookie_field = settings.cookie.name.encode()
 
@@ -43,14 +42,14 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to one request; a bad one gets a status and text of Halley too."""
-        await self.door.let_in(("GET", "POST"), self._serve, scope, receive, send)
+        await self.middleware.dispatch(("GET", "POST"), self._serve, scope, receive, send)
 
-    async def _serve(self, visit: Visit) -> None:
-        exchange = Exchange(self._engine, visit.scope, visit.receive, visit.send)
-        if visit.head.method == "POST":
-            await self._long_poll(visit.head, visit.cors, exchange)
-        elif await self._admits_script(visit):
-            await self._callback_poll(visit.head, visit.cors, exchange)
+    async def _serve(self, context: RequestContext) -> None:
+        exchange = Exchange(self._engine, context.scope, context.receive, context.send)
+        if context.head.method == "POST":
+            await self._long_poll(context.head, context.cors, exchange)
+        elif await self._admits_script(context):
+            await self._callback_poll(context.head, context.cors, exchange)
 
     async def _long_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
         body = await read_body(exchange.receive, self._settings.limits)
@@ -59,15 +58,15 @@ class Endpoint:
             headers = [*long_polling.HEADERS, *cors, *self.headers(reply, head.scheme)]
             await exchange.respond(reply, headers, reply.body())
 
-    async def _admits_script(self, visit: Visit) -> bool:
+    async def _admits_script(self, context: RequestContext) -> bool:
         """Whether a page may load this script; if not, respond with one that says so. Raises `Rejection`."""
-        callback_polling.check(visit.head, self._settings.bayeux)
+        callback_polling.check(context.head, self._settings.bayeux)
         try:
-            self._guard.check_script(visit.head)
+            self._guard.check_script(context.head)
         except Rejection as rejection:
-            self.note(rejection, visit.head)
+            self.note(rejection, context.head)
             body = callback_polling.render_refusal(rejection.text)
-            await respond(visit.send, rejection.status, [*callback_polling.HEADERS], body)
+            await respond(context.send, rejection.status, [*callback_polling.HEADERS], body)
             return False
         return True
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchanges import Hold, Outcome, Pending, Reply, Request, Verdict, Wait
+from app.transports.waits import outcome_of
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -166,11 +167,7 @@ async def verdict_on(wait: Wait, limit_s: float) -> Verdict:
 
     `limit_s` is the deadline unless the wait has its own; a hook that misses it has raised `TimeoutError`.
     """
-    try:
-        async with asyncio.timeout(limit_s if wait.limit_s is None else wait.limit_s):
-            return Verdict(value=await wait.awaitable)
-    except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
-        return Verdict(error=error)
+    return Verdict(*await outcome_of(wait.awaitable, limit_s if wait.limit_s is None else wait.limit_s))
 
 
 async def respond(send: Send, status: int, headers: list[Header], body: bytes, kind: str = "http.response") -> None:

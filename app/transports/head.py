@@ -1,4 +1,4 @@
-"""The head of one HTTP request, the same for requests of the short way and for ASGI scopes.
+"""The head of one HTTP request, the same for hot requests and for ASGI scopes: its path, its fields, and its token.
 
 The guard looks at the raw fields. Hooks can use the other properties (`exchanges.HttpContext`), which are computed
 only then.
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
-if TYPE_CHECKING:
-    from starlette.types import Scope
+from starlette.types import Scope
 
 _PARAMETERS_LOOKED_AT = 100
 _SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
@@ -87,3 +85,28 @@ class Head:
         for name, value in parse_qsl(text, keep_blank_values=True)[:_PARAMETERS_LOOKED_AT]:
             found.setdefault(name, value)
         return found
+
+
+def route_path(scope: Scope) -> str:
+    """The path of a request below the path at which the application is mounted, percent escapes decoded."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def raw_path(scope: Scope) -> str:
+    """The path of a request below the mount path, as it was sent: with its percent escapes."""
+    sent: bytes | None = scope.get("raw_path")
+    path = quote(scope["path"]) if sent is None else sent.partition(b"?")[0].decode("latin-1")
+    return route_path({**scope, "path": path})
+
+
+def bearer_token(header: bytes | None) -> str | None:
+    """The token of an `Authorization: Bearer` header (RFC 9110, 11.6.2, and RFC 6750, 2.1); None without one.
+
+    Other schemes are ignored: a proxy in front of the server may use them.
+    """
+    if header is None:
+        return None
+    scheme, _, token = header.decode("latin-1").strip().partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None

@@ -18,7 +18,7 @@ from app.protocols.contract import Pings, WebSocketService, WireProtocol
 from app.protocols.nt4.names import BASE, RTT, V40, V41, client_name
 from app.settings import Settings
 from app.transports.guard import Guard, Rejection
-from app.transports.upgrade import Family
+from app.transports.upgrade import WebSocketRoute
 
 _LOOKS = 4
 """Looks at each client in one `ping_s`: how precisely silence is measured, by which a lost client is recognized."""
@@ -29,12 +29,12 @@ _FOR_ALL = {"access-control-allow-origin": "*", "cache-control": "no-store", "x-
 
 
 @dataclass(frozen=True, slots=True)
-class Nt4Family(Family):
-    """The family of NetworkTables: clients give their name in the path, and the newest common version is chosen."""
+class Nt4Route(WebSocketRoute):
+    """The route of NetworkTables: clients give their name in the path, and the newest common version is chosen."""
 
     name_bytes: int
 
-    def leads_to(self, path: str) -> bool:
+    def matches(self, path: str) -> bool:
         """Whether a path is one of NetworkTables, with or without a client's name."""
         return path == BASE or path.startswith(f"{BASE}/")
 
@@ -73,8 +73,8 @@ def guard_at(host: str, settings: Settings) -> Guard:
     return Guard(replace(settings, host=host, cors=cors), takes_nameless=True)
 
 
-def nt4_family(protocol: WireProtocol, settings: Settings, host: str) -> Nt4Family:
-    """The family of NetworkTables on a listener at `host`: the server's main one, or its own (`nt4.host`)."""
+def nt4_route(protocol: WireProtocol, settings: Settings, host: str) -> Nt4Route:
+    """The route of NetworkTables on a listener at `host`: the server's main one, or its own (`nt4.host`)."""
     options = settings.nt4
     pings = Pings(options.ping_s, options.pong_s, is_steady=True)
     service = WebSocketService(
@@ -85,4 +85,4 @@ def nt4_family(protocol: WireProtocol, settings: Settings, host: str) -> Nt4Fami
         options.kill_s,
         options.ping_s / _LOOKS,
     )
-    return Nt4Family(protocol, service, guard_at(host, settings), options.name_bytes)
+    return Nt4Route(protocol, service, guard_at(host, settings), options.name_bytes)

@@ -22,22 +22,22 @@ TURN_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class WebSocketRoute:
     """A protocol's WebSockets: how they reach it (`service`), and the guard of their opening requests."""
 
     protocol: WireProtocol
     service: WebSocketService
     guard: Guard
 
-    def leads_to(self, path: str) -> bool:
-        """Whether the family is served at a path."""
+    def matches(self, path: str) -> bool:
+        """Whether a path is one of the route's."""
         return path.removesuffix("/") in self.service.paths
 
     def check_path(self, path: str) -> None:
         """Check that a path, as it was sent, has what the engine needs. Raises `Rejection`."""
 
     def choose(self, offered: Iterable[str]) -> str:
-        """The first of the offered subprotocols that the family has. Raises `Rejection`."""
+        """The first of the offered subprotocols that the route has. Raises `Rejection`."""
         for name in offered:
             if name in self.service.subprotocols:
                 return name
@@ -47,16 +47,16 @@ class Family:
         return Rejection(400, f"no common subprotocol; expected one of {', '.join(self.service.subprotocols)}")
 
 
-def check(head: Head, headers: Sequence[Header], family: Family) -> str:
+def check(head: Head, headers: Sequence[Header], route: WebSocketRoute) -> str:
     """Check a request that opens a WebSocket, and choose one of the subprotocols in all its headers.
 
     Raises `Rejection`.
     """
-    family.guard.check_names(headers)
-    family.guard.check_origin(head)
-    family.check_path(head.path)
+    route.guard.check_names(headers)
+    route.guard.check_origin(head)
+    route.check_path(head.path)
     offered = [value for name, value in headers if name == b"sec-websocket-protocol"]
-    return family.choose(name.strip() for names in offered for name in names.decode("latin-1").split(","))
+    return route.choose(name.strip() for names in offered for name in names.decode("latin-1").split(","))
 
 
 def reason_bytes(reason: str) -> bytes:

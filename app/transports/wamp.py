@@ -25,13 +25,13 @@ from app.protocols.wamp.serializers import SUBPROTOCOLS
 from app.settings import Limits, Settings, Wamp
 from app.transports.addresses import accounts
 from app.transports.bodies import Disconnected, read_body
-from app.transports.door import Door, Visit
-from app.transports.endpoint import Endpoint, leaving
+from app.transports.endpoint import leaving
 from app.transports.exchange import respond, socket_of
 from app.transports.guard import Guard, Rejection
-from app.transports.paths import route_path
+from app.transports.head import route_path
+from app.transports.middleware import GuardMiddleware, RequestContext
 from app.transports.polls import Poll
-from app.transports.upgrade import TURN_S, Family
+from app.transports.upgrade import TURN_S, WebSocketRoute
 from app.transports.websocket import WebSockets
 
 _LOOKS = 4
@@ -46,18 +46,19 @@ _UPGRADE = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
 
 
 class WampEndpoint:
-    """The ASGI application of WAMP; Halley's own host serves WebSockets itself, by `family`."""
+    """The ASGI application of WAMP; Halley's own host serves WebSockets itself, by `route`."""
 
-    def __init__(self, protocol: WireProtocol, endpoint: Endpoint, guard: Guard, settings: Settings) -> None:
-        self.family = _family(protocol, guard, settings.wamp)
-        self._sockets = WebSockets([self.family], settings.limits, endpoint.note)
+    def __init__(self, protocol: WireProtocol, middleware: GuardMiddleware, guard: Guard, settings: Settings) -> None:
+        self.guard = guard
+        self.route = _route(protocol, guard, settings.wamp)
+        self._sockets = WebSockets([self.route], settings.limits, middleware.note)
         account_of = accounts((*settings.limits.exempt, *settings.proxies))
-        self._polling = WampPolling(self.family, settings.wamp, settings.limits, endpoint.door, account_of)
+        self._polling = WampPolling(self.route, settings.wamp, settings.limits, middleware, account_of)
         self.sweep, self.leave = self._polling.sweep, self._polling.leave
 
-    def leads_to(self, path: str) -> bool:
+    def matches(self, path: str) -> bool:
         """Whether a path is one of WAMP's, or below one."""
-        return any(path == mount or path.startswith(f"{mount}/") for mount in self.family.service.paths)
+        return any(path == mount or path.startswith(f"{mount}/") for mount in self.route.service.paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket or a request at one of its paths."""
@@ -65,12 +66,12 @@ class WampEndpoint:
             await self._sockets(scope, receive, send)
         else:
             path = route_path(scope)
-            below = next(path[len(mount) :] for mount in self.family.service.paths if path.startswith(mount)).strip("/")
+            below = next(path[len(mount) :] for mount in self.route.service.paths if path.startswith(mount)).strip("/")
             hidden = {**scope, "path": below.rpartition("/")[2]}  # a transport's id is a secret: not for the log
             await self._polling(hidden, below, receive, send)
 
 
-def _family(protocol: WireProtocol, guard: Guard, options: Wamp) -> Family:
+def _route(protocol: WireProtocol, guard: Guard, options: Wamp) -> WebSocketRoute:
     service = WebSocketService(
         tuple(path.rstrip("/") for path in options.paths),
         dict.fromkeys(SUBPROTOCOLS, Pings(options.ping_s, options.pong_s)),
@@ -79,46 +80,51 @@ def _family(protocol: WireProtocol, guard: Guard, options: Wamp) -> Family:
         options.kill_s,
         options.ping_s / _LOOKS,
     )
-    return Family(protocol, service, guard)
+    return WebSocketRoute(protocol, service, guard)
 
 
 class WampPolling:
     """All long-poll connections of one server, as an ASGI application below each of WAMP's paths."""
 
     def __init__(
-        self, family: Family, options: Wamp, limits: Limits, door: Door, account_of: Callable[[str], str | None]
+        self,
+        route: WebSocketRoute,
+        options: Wamp,
+        limits: Limits,
+        middleware: GuardMiddleware,
+        account_of: Callable[[str], str | None],
     ) -> None:
-        self._family = family
+        self._route = route
         self._account_of = account_of
         self._options = options
         self._limits = limits
-        self._door = door
+        self._middleware = middleware
         self._polls: dict[str, Poll] = {}
         self._is_leaving = False  # the server drains
 
     async def __call__(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         """Answer one request for the `path` below one of WAMP's: `open`, or a transport with `send` and the like."""
-        await self._door.let_in(_METHODS if path else _ANY, partial(self._serve, path), scope, receive, send)
+        await self._middleware.dispatch(_METHODS if path else _ANY, partial(self._serve, path), scope, receive, send)
 
-    async def _serve(self, path: str, visit: Visit) -> None:
+    async def _serve(self, path: str, context: RequestContext) -> None:
         name, _, verb = path.partition("/")
         if not path:
             raise Rejection(
                 426, "this path accepts only WebSockets; long-polling begins at /open below it", headers=_UPGRADE
             )
         if path == "open":
-            await self._open(visit)
+            await self._open(context)
             return
         poll = self._polls.get(name)
         if poll is None or verb not in ("send", "receive", "close"):
             raise _unknown()
         if verb == "send":
-            await self._send(visit, poll)
+            await self._send(context, poll)
         elif verb == "receive":
-            await self._receive(visit, poll)
+            await self._receive(context, poll)
         else:
             self._forget(name, poll, monotonic())
-            await _answer_nothing(visit)
+            await _answer_nothing(context)
 
     def sweep(self, now: float) -> None:
         """Forget connections without a receive for `poll_gone_s`.
@@ -138,19 +144,19 @@ class WampPolling:
             if poll.wake is not None:
                 poll.lose(now)
 
-    async def _open(self, visit: Visit) -> None:
+    async def _open(self, context: RequestContext) -> None:
         if self._is_leaving:
             raise leaving()
-        offered = _offered(await self._body(visit))
-        subprotocol = self._family.choose(offered)
-        account = self._account_of(visit.head.address)
+        offered = _offered(await self._body(context))
+        subprotocol = self._route.choose(offered)
+        account = self._account_of(context.head.address)
         self._admit(account)
         name, now = secrets.token_urlsafe(_ID_BYTES), monotonic()
         poll = Poll(subprotocol, account, now)
-        poll.engine = self._family.protocol.connect(poll, visit.head, now)
+        poll.engine = self._route.protocol.connect(poll, context.head, now)
         self._polls[name] = poll
         opened = orjson.dumps({"protocol": subprotocol, "transport": name})
-        await _answer(visit, False, opened)  # noqa: FBT003 - it is JSON
+        await _answer(context, False, opened)  # noqa: FBT003 - it is JSON
 
     def _admit(self, account: str | None) -> None:
         """Check that the limits allow one more connection, before any HELLO. Raises `Rejection` (503)."""
@@ -163,8 +169,8 @@ class WampPolling:
         if limit:
             raise Rejection(503, "too many connections", headers=((b"retry-after", b"5"),), limit=limit)
 
-    async def _send(self, visit: Visit, poll: Poll) -> None:
-        data = await self._body(visit)
+    async def _send(self, context: RequestContext, poll: Poll) -> None:
+        data = await self._body(context)
         if poll.is_over:
             raise _unknown()
         began = monotonic()
@@ -173,24 +179,24 @@ class WampPolling:
                 await asyncio.sleep(0)
                 began = monotonic()
             poll.engine.receive(message, monotonic())
-        await _answer_nothing(visit)
+        await _answer_nothing(context)
 
-    async def _receive(self, visit: Visit, poll: Poll) -> None:
-        is_newest = await self._wait(visit, poll)
+    async def _receive(self, context: RequestContext, poll: Poll) -> None:
+        is_newest = await self._wait(context, poll)
         taken = poll.take() if is_newest else []
         if taken:
-            await _answer_messages(visit, poll, taken)
+            await _answer_messages(context, poll, taken)
         elif poll.is_over:
             raise _unknown()
         else:
-            await _answer_nothing(visit)
+            await _answer_nothing(context)
 
-    async def _wait(self, visit: Visit, poll: Poll) -> bool:
+    async def _wait(self, context: RequestContext, poll: Poll) -> bool:
         """Wait for messages, at most `poll_s`; False if a newer receive has replaced this one.
 
         Raises `Disconnected`.
         """
-        await self._body(visit)
+        await self._body(context)
         poll.heard_at = monotonic()
         if poll.wake is not None:
             poll.wake()
@@ -199,7 +205,7 @@ class WampPolling:
         if poll.has_news:
             return True
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        disconnected = asyncio.ensure_future(_disconnected(visit.receive))
+        disconnected = asyncio.ensure_future(_disconnected(context.receive))
         poll.wake = wake = partial(_set_result, news)
         try:
             await asyncio.wait((news, disconnected), timeout=self._options.poll_s, return_when=asyncio.FIRST_COMPLETED)
@@ -212,9 +218,9 @@ class WampPolling:
             if poll.wake is wake:
                 poll.wake = None
 
-    async def _body(self, visit: Visit) -> bytes:
-        body = await read_body(visit.receive, self._limits)
-        if len(body) > self._family.service.message_bytes:
+    async def _body(self, context: RequestContext) -> bytes:
+        body = await read_body(context.receive, self._limits)
+        if len(body) > self._route.service.message_bytes:
             raise Rejection(413, "message too large", limit="message_bytes")
         return body
 
@@ -250,23 +256,23 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _answer_messages(visit: Visit, poll: Poll, taken: list[bytes]) -> None:
+async def _answer_messages(context: RequestContext, poll: Poll, taken: list[bytes]) -> None:
     try:
-        await _answer(visit, poll.is_binary, b"".join(taken))
+        await _answer(context, poll.is_binary, b"".join(taken))
     except BaseException:
         poll.put_back(taken)
         raise
-    socket = socket_of(visit.scope)
+    socket = socket_of(context.scope)
     if socket is None:
         poll.written()
     else:
         socket.settle(lambda is_written: poll.written() if is_written else poll.put_back(taken))
 
 
-async def _answer(visit: Visit, is_binary: bool, body: bytes) -> None:  # noqa: FBT001 - of two content types one
-    await respond(visit.send, 200, [_BINARY if is_binary else _JSON, *_HEADERS, *visit.cors], body)
+async def _answer(context: RequestContext, is_binary: bool, body: bytes) -> None:  # noqa: FBT001 - of two content types one
+    await respond(context.send, 200, [_BINARY if is_binary else _JSON, *_HEADERS, *context.cors], body)
 
 
-async def _answer_nothing(visit: Visit) -> None:
-    await visit.send({"type": "http.response.start", "status": 204, "headers": [*_HEADERS, *visit.cors]})
-    await visit.send({"type": "http.response.body", "body": b""})
+async def _answer_nothing(context: RequestContext) -> None:
+    await context.send({"type": "http.response.start", "status": 204, "headers": [*_HEADERS, *context.cors]})
+    await context.send({"type": "http.response.body", "body": b""})

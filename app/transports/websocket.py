@@ -9,27 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
 
 from app.protocols.contract import Close, Engine
 from app.settings import Limits
-from app.transports.door import Door, reject
 from app.transports.guard import Rejection
-from app.transports.head import Head
-from app.transports.paths import raw_path, route_path
-from app.transports.upgrade import TURN_S, Family, check, reason_bytes
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+from app.transports.head import Head, raw_path, route_path
+from app.transports.middleware import GuardMiddleware, reject
+from app.transports.upgrade import TURN_S, WebSocketRoute, check, reason_bytes
 
 _TOO_BIG = 1009
 
 
 class WebSockets:
-    """The WebSockets of these families, as an ASGI application; `note` logs and counts a rejection."""
+    """The WebSockets of these routes, as an ASGI application; `note` logs and counts a rejection."""
 
-    def __init__(self, families: Sequence[Family], limits: Limits, note: Callable[[Rejection, Head], None]) -> None:
-        self._families = families
+    def __init__(
+        self, routes: Sequence[WebSocketRoute], limits: Limits, note: Callable[[Rejection, Head], None]
+    ) -> None:
+        self._routes = routes
         self._limits = limits
         self._note = note
 
@@ -40,17 +40,17 @@ class WebSockets:
         head = Head.of(scope)
         try:
             path = route_path(scope)
-            family = next((each for each in self._families if each.leads_to(path)), None)
-            if family is None:
+            route = next((each for each in self._routes if each.matches(path)), None)
+            if route is None:
                 raise Rejection(403, "this path does not accept WebSockets")
             head.path = raw_path(scope)
-            subprotocol = check(head, scope["headers"], family)
+            subprotocol = check(head, scope["headers"], route)
         except Rejection as rejection:
             self._note(rejection, head)
             await reject(scope, send, rejection)
             return
         await send({"type": "websocket.accept", "subprotocol": subprotocol})
-        await _Socket(head, subprotocol, family, self._limits, send).serve(receive)
+        await _Socket(head, subprotocol, route, self._limits, send).serve(receive)
 
 
 _UPGRADE = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
@@ -59,17 +59,18 @@ _UPGRADE = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
 class WebSocketEndpoint:
     """The ASGI application of a protocol that is reached by WebSockets alone.
 
-    Halley's own host serves WebSockets itself, by `family`.
+    Halley's own host serves WebSockets itself, by `route`.
     """
 
-    def __init__(self, family: Family, limits: Limits, door: Door, note: Callable[[Rejection, Head], None]) -> None:
-        self.family = family
-        self._sockets = WebSockets([family], limits, note)
-        self._door = door
+    def __init__(self, route: WebSocketRoute, limits: Limits, middleware: GuardMiddleware) -> None:
+        self.route = route
+        self.guard = route.guard
+        self._sockets = WebSockets([route], limits, middleware.note)
+        self._middleware = middleware
 
-    def leads_to(self, path: str) -> bool:
+    def matches(self, path: str) -> bool:
         """Whether a path is one of the protocol's."""
-        return self.family.leads_to(path)
+        return self.route.matches(path)
 
     def sweep(self, now: float) -> None:
         """Do nothing: connections have deadlines of their own."""
@@ -82,7 +83,7 @@ class WebSocketEndpoint:
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
         else:
-            await self._door.let_in(("GET",), _turn_away, scope, receive, send)
+            await self._middleware.dispatch(("GET",), _turn_away, scope, receive, send)
 
 
 async def _turn_away(_visit: object) -> None:
@@ -107,10 +108,10 @@ class _Socket:
     kind = "asgi"
     text, binary = _Text, _Binary
 
-    def __init__(self, head: Head, subprotocol: str, family: Family, limits: Limits, send: Send) -> None:
+    def __init__(self, head: Head, subprotocol: str, route: WebSocketRoute, limits: Limits, send: Send) -> None:
         self.subprotocol = subprotocol
         self._head = head
-        self._family = family
+        self._route = route
         self._limits = limits
         self._send = send
         self._waiting: list[bytes] = []
@@ -137,7 +138,7 @@ class _Socket:
 
     async def serve(self, receive: Receive) -> None:
         """Read and write until either side has ended it."""
-        self._engine = self._family.protocol.connect(self, self._head, monotonic())
+        self._engine = self._route.protocol.connect(self, self._head, monotonic())
         ends = [asyncio.ensure_future(work) for work in (self._read(receive), self._write())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -162,7 +163,7 @@ class _Socket:
         """The engine's messages in one WebSocket message; none if it is too long."""
         data, text = event.get("bytes"), event.get("text")
         message: bytes = text.encode() if data is None else data
-        if len(message) > self._family.service.message_bytes:
+        if len(message) > self._route.service.message_bytes:
             self.write(Close([], _TOO_BIG, "message too big"))
             return ()
         return self._engine.split(message, monotonic(), is_binary=data is not None)

@@ -212,7 +212,7 @@ async def test_a_reader_that_is_slow_stops_nobody(served, tmp_path):
         await subscribing.until_logged("subscribed to /a")
         for _ in range(20):
             served.halley.publish("/a", "x" * 50_000)
-        await served.until(lambda: served.house.queued_events() == 0)
+        await served.until(lambda: served.house.broker.queued == 0)
         subscribing.send_signal(signal.SIGINT)
         assert await subscribing.exit_code() == INTERRUPTED
     os.close(reading)

@@ -21,7 +21,7 @@ from support.server import Served, brisk, serving
 
 if TYPE_CHECKING:
     from app.embed import Halley
-    from app.server.server import House
+    from app.server.composition import Server
 
 
 class ServerThread:
@@ -39,7 +39,7 @@ class ServerThread:
         return self.settings.port
 
     @property
-    def house(self) -> House:
+    def house(self) -> Server:
         """The server's objects, for reading."""
         return self._served.result().house
 
@@ -74,4 +74,4 @@ class ServerThread:
 
 def _mount_pages(halley: Halley) -> None:
     """Serve the clients' pages where Halley has its own, for clients of the same origin."""
-    halley.house.pages = Starlette(routes=[Mount("/", StaticFiles(directory=HERE))])
+    halley.house.apis.router.default = Starlette(routes=[Mount("/", StaticFiles(directory=HERE))])

@@ -305,7 +305,7 @@ async def test_a_sweeper_that_meets_an_error_goes_on():
         _, client_id = await joined(served)
         await served.until(lambda: client_id not in served.house.broker.sessions)
         assert len(calls) > 1
-        assert served.house.is_live()
+        assert served.house.sweeper.is_live
 
 
 def test_a_host_that_others_can_reach_needs_a_word_of_consent():

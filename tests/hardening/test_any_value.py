@@ -25,7 +25,7 @@ from app.access.tokens import hash_of
 from app.configuration.knobs import KNOBS
 from app.protocols.nt4.types import number_of
 from app.settings import Token
-from app.transports.api import log_consumers
+from app.transports.api import log as log_consumers
 from app.transports.api.log import BAD_ORDER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

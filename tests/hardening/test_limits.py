@@ -205,11 +205,11 @@ async def inbox(served):
 
 async def commit(served):
     """Assert that a publish that is not on disk in time has an unknown outcome, and that it is stored afterwards."""
-    (segment,) = served.house.recorder.folder.glob("seg-*.db")
+    (segment,) = served.house.history.archive.folder.glob("seg-*.db")
     with closing(sqlite3.connect(segment)) as other:
         other.execute("begin immediate")  # like a disk that hangs
         await error_of(served, "503::history_outcome_unknown", publish("/a", 1))
-    await served.until(lambda: served.house.recorder.head == 1)
+    await served.until(lambda: served.house.history.archive.head == 1)
 
 
 async def reading(served):
@@ -219,7 +219,7 @@ async def reading(served):
     assert (await wire.post(publish("/a", 1))).messages[0]["successful"]
     await wire.post(subscribe(client_id, "/a", ext={"replay": {"/a": -2}}))
     is_over = threading.Event()
-    hung = asyncio.create_task(served.house.recorder.aside(is_over.wait))  # like a disk that hangs
+    hung = asyncio.create_task(served.house.history.archive.aside(is_over.wait))  # like a disk that hangs
     await asyncio.sleep(0)
     (reply,) = (await wire.post(connect(client_id))).messages
     is_over.set()

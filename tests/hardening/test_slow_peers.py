@@ -235,7 +235,7 @@ async def test_d5_a_server_that_stood_still_blames_nobody(clock, times, turns):
         seconds = 1.2 * served.watch.limits.head_s / times
         for _ in range(times - 1):
             await stand_still(served, clock, seconds)
-            while served.house.sweeper_age_s():
+            while served.house.sweeper.age_s:
                 await asyncio.sleep(0)
         await stand_still(served, clock, seconds)
         for _ in range(turns):

@@ -14,13 +14,13 @@ from support.tables import CLOSE as TOLD_TO_CLOSE
 from support.tables import NEW, OLD, PARTS, REASON, RTT, Heard
 from support.wire import request
 
-from app.host.timeouts import Watch
+from app.host.timeouts import ServerContext
 from app.host.websocket import Sockets, WebSocket
 from app.protocols.nt4.names import client_name
 from app.settings import Limits, Nt4, Settings
+from app.transports.addresses import Proxies
 from app.transports.head import Head
-from app.transports.nt4 import nt4_family
-from app.transports.proxies import Proxies
+from app.transports.nt4 import nt4_route
 
 pytestmark = pytest.mark.usefixtures("face")
 
@@ -288,10 +288,10 @@ def looked_at():
     """Returns a function that makes a WebSocket, and returns it with its written frames, its watch and its engine."""
 
     def make(protocol):
-        settings, tables, watch = Settings(nt4=Nt4(enabled=True)), NoTables(), Watch(Limits())
-        family = nt4_family(tables, settings, settings.nt4.host)
+        settings, tables, watch = Settings(nt4=Nt4(enabled=True)), NoTables(), ServerContext(Limits())
+        route = nt4_route(tables, settings, settings.nt4.host)
         transport = Transport()
-        connection = WebSocket(Head("GET", "/nt/a", b"", {}, "", "http"), protocol, Sockets(family, Proxies(()), watch))
+        connection = WebSocket(Head("GET", "/nt/a", b"", {}, "", "http"), protocol, Sockets(route, Proxies(()), watch))
         connection.begin(transport, b"\0\0", b"")
         transport.written.clear()
         return connection, transport.written, watch, tables

@@ -12,8 +12,7 @@ import pytest
 import uvicorn
 import uvloop
 
-from app.host.listening import bind
-from app.host.servers import PromptServer
+from app.host.listener import HttpServer, bind
 
 DEADLINE_S = 5
 
@@ -25,7 +24,7 @@ async def _nothing(scope, receive, send):
 
 async def _connect_while_leaving(turns):
     listener = bind("127.0.0.1", 0, "--port")
-    server = PromptServer(uvicorn.Config(_nothing, lifespan="off", log_config=None))
+    server = HttpServer(uvicorn.Config(_nothing, lifespan="off", log_config=None))
     running = asyncio.create_task(server.serve([listener]))
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(DEADLINE_S):

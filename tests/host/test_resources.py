@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.broker.broker import Broker
-from app.host.resources import Resources, memory_bytes, own_resident_bytes
+from app.host.process import Resources, memory_bytes, own_resident_bytes
 from app.settings import Limits
 
 MACHINE = "MemTotal:       16000 kB\nMemFree:  1 kB\n"

@@ -12,7 +12,7 @@ from support.process import launched
 from support.programs import require_program
 from support.readme import section
 
-from app.transports.api.history_query import EXPECTED
+from app.transports.api.history import EXPECTED
 
 
 async def pasted(shell, lines):

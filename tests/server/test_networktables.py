@@ -25,7 +25,7 @@ from app.settings import Limits, Nt4, Settings
 
 
 class Waits:
-    """A stand-in for `routing.Waits`."""
+    """A stand-in for `transports.waits.Waits`."""
 
     def __init__(self):
         self.wait = Waiting()
@@ -57,8 +57,10 @@ class House:
         settings = replace(Settings(), data_dir=str(folder), nt4=Nt4(enabled=True, **options))
         rights = HouseRules(loopback=True, anonymous_publish=True)
         policy = Policy(permissions)
-        endpoint = SimpleNamespace(door=None, note=None)
-        parts = Parts(settings, self.broker, rights, policy, None, endpoint, self.waits, None, self.woken.set)
+        middleware = SimpleNamespace(note=None)
+        parts = Parts(
+            settings, self.broker, rights, policy, None, middleware, None, self.waits, None, self.woken.set, lambda: 0.0
+        )
         spoken = nt4(parts)
         self.server = spoken.protocol
         (self.saver,) = spoken.services

@@ -56,9 +56,11 @@ def pumped():
     pumps = []
 
     def start(*protocols):
-        broker = Broker(Limits())
+        def wake():
+            pump.wake()
+
+        broker = Broker(Limits(), wake=wake)
         pump = Pump(broker, protocols)
-        broker.wake = pump.wake
         pumps.append(pump)
         return broker, pump
 

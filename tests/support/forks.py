@@ -37,7 +37,7 @@ _IMPORTED = (
     "app.cli.serve",
     "app.cli.subscribe",
     "app.cli.history_verbs",
-    "app.host.server",
+    "app.host.process",
     "app.host.tls",
     "uvloop",
     "httpx",

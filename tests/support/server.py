@@ -15,20 +15,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.embed import Halley
-from app.host.listening import bind, url_of
-from app.host.server import HalleyServer
-from app.host.servers import nt4_server
-from app.host.timeouts import Watch
+from app.host.listener import bind, nt4_server, url_of
+from app.host.process import HalleyServer
+from app.host.timeouts import ServerContext
 from app.host.tls import Certificate
+from app.server.protocols import PROTOCOLS
 from app.settings import LIMITS, Drain, History, Settings
 from support import authority
 from support.messages import HANDSHAKE, connect, subscribe
 from support.wire import DEADLINE_S, Wire, post, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+    from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
 
-    from app.server.server import House
+    from app.server.composition import Server
+    from app.server.protocols import Compose
 
 
 USUAL = Settings(port=0, sweep_s=0.02, drain=Drain(spread_s=0, grace_s=2), history=History(enabled=False))
@@ -77,7 +78,7 @@ class Served:
 
     until = staticmethod(until)
 
-    def __init__(self, halley: Halley, server: HalleyServer, watch: Watch, url: str) -> None:
+    def __init__(self, halley: Halley, server: HalleyServer, watch: ServerContext, url: str) -> None:
         self.halley = halley
         self.server = server
         self.watch = watch
@@ -91,7 +92,7 @@ class Served:
         self._wires: list[Wire] = []
 
     @property
-    def house(self) -> House:
+    def house(self) -> Server:
         """The server's rooms."""
         return self.halley.house
 
@@ -150,7 +151,9 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    settings: Settings | None = None, register: Callable[[Halley], None] | None = None
+    settings: Settings | None = None,
+    register: Callable[[Halley], None] | None = None,
+    protocols: Sequence[Compose] = PROTOCOLS,
 ) -> AsyncIterator[Served]:
     """Serve within the block. `register` gets the embedding API before the server starts.
 
@@ -158,21 +161,21 @@ async def serving(
     libraries must not have warned of anything; a test that provokes a warning checks it and clears it.
     """
     settings = settings or brisk()
-    halley = Halley(settings)
+    halley = Halley(settings, protocols)
     if register is not None:
         register(halley)
     before = asyncio.all_tasks()
     certificate = Certificate(settings.tls) if settings.tls.cert else None
     socket = bind(settings.host, settings.port, "--port")
     url = url_of(socket, "https" if certificate else "http")
-    watch = Watch(settings.limits, halley.house.broker.hits)
+    watch = ServerContext(settings.limits, halley.house.broker.hits)
     server = HalleyServer(halley.house, watch, certificate)
     served = Served(halley, server, watch, url)
     if settings.nt4.enabled:
         bound = bind(settings.nt4.host, settings.nt4.port, "--nt4-port")
         served.nt4_port = bound.getsockname()[1]
         server.beside = nt4_server(halley.house, bound)
-        served.watches.append(server.beside.watch)
+        served.watches.append(server.beside.shared)
     with capture_logs() as served.log, _listening(served.complaints):
         running = asyncio.create_task(server.serve([socket]))
         try:
@@ -187,7 +190,7 @@ async def serving(
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
     for each in served.watches:
-        assert not len(each.heads) + len(each.bodies) + len(each.writes), "a reaper watches the dead"
+        assert not len(each.heads) + len(each.bodies) + len(each.writes), "a deadline runs for the dead"
     assert halley.house.engine.holds == 0
     assert not halley.house.broker.hits.keys() - LIMITS, "a limit that /metrics does not know"
     assert served.complaints == []

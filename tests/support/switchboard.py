@@ -11,8 +11,8 @@ import uvicorn
 
 from app.protocols.contract import Close, WireProtocol
 from app.protocols.wamp.serializers import Format
+from app.server.composition import Server
 from app.server.protocols import Spoken
-from app.server.server import House
 from app.transports.wamp import WampEndpoint
 from support import authority
 from support.server import brisk, serving
@@ -109,10 +109,10 @@ class Board(WireProtocol):
         return self.engines[-1]
 
 
-def join(house: House, board: Board) -> None:
+def join(house: Server, board: Board) -> None:
     """Make the house serve WAMP with this board."""
     board.broker = house.broker
-    house.speak(Spoken(board, WampEndpoint(board, house.endpoint, house.guard, house.settings)))
+    house.speak(Spoken(board, WampEndpoint(board, house.middleware, house.guard, house.settings)))
 
 
 @asynccontextmanager
@@ -129,7 +129,7 @@ async def speaking(*, tls: bool = False, **changed: Any) -> AsyncIterator[Any]:
     assert [engine.lost_times for engine in board.engines] == [1] * len(board.engines), "not lost exactly once"
 
 
-def _end_polls(house: House) -> None:
+def _end_polls(house: Server) -> None:
     """Let time pass until the polls that a test has left open are ended."""
     next(each.face for each in house.spoken if each.protocol.name == "wamp").sweep(monotonic() + 1_000)
 
@@ -137,7 +137,7 @@ def _end_polls(house: House) -> None:
 class Plain:
     """The same house in uvicorn's own host."""
 
-    def __init__(self, house: House, board: Board, port: int) -> None:
+    def __init__(self, house: Server, board: Board, port: int) -> None:
         self.house = house
         self.board = board
         self.port = port
@@ -152,7 +152,7 @@ class Plain:
 @asynccontextmanager
 async def speaking_plainly(settings: Settings | None = None, **changed: Any) -> AsyncIterator[Plain]:
     """Serve within the block in uvicorn's own host, with its WebSocket implementation."""
-    board, house = Board(), House(settings or brisk(**changed))
+    board, house = Board(), Server(settings or brisk(**changed))
     join(house, board)
     config = uvicorn.Config(house, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)

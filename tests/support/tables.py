@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, WireProtocol
 from app.server.protocols import Spoken
-from app.transports.nt4 import nt4_family
+from app.transports.nt4 import nt4_route
 from app.transports.websocket import WebSocketEndpoint
 
 if TYPE_CHECKING:
@@ -114,6 +114,6 @@ class EchoTables(WireProtocol):
 def setup(halley: Halley) -> None:
     """Replace NetworkTables by `EchoTables`; for `--load support.tables:setup`."""
     house, tables = halley.house, EchoTables(halley)
-    family = nt4_family(tables, house.settings, house.settings.host)
-    face = WebSocketEndpoint(family, house.settings.limits, house.endpoint.door, house.endpoint.note)
+    route = nt4_route(tables, house.settings, house.settings.host)
+    face = WebSocketEndpoint(route, house.settings.limits, house.middleware)
     house.speak(Spoken(tables, face))

@@ -43,8 +43,8 @@ async def test_every_part_is_read_again_even_if_one_fails():
         raise ValueError("c4n4ry")
 
     async with serving() as served:
-        served.house.on_reload += [lambda: read.append("first"), fail, lambda: read.append("last")]
-        served.house.reload()
+        served.house.reloading.parts += [lambda: read.append("first"), fail, lambda: read.append("last")]
+        served.house.reloading.reload()
         assert read == ["first", "last"]
         assert [line["error"] for line in served.faults("reload")] == ["ValueError('c4n4ry')"]
 
@@ -71,7 +71,7 @@ async def test_events_that_a_session_never_got_are_counted_when_it_ends():
     """P7: events of a session that expires while the server shuts down are counted in the last line of the log."""
     async with serving(brisk(bayeux={"max_interval_s": 0.2})) as served:
         client_id = await served.open_session("/a")
-        served.house._is_leaving = True
+        served.house.lifecycle.is_leaving = True
         served.halley.publish("/a", 1)
         await served.until(lambda: client_id not in served.house.broker.sessions)
         assert served.house.broker.dropped == 1

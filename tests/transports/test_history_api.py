@@ -23,9 +23,10 @@ from support.wire import post, request
 from app.access.tokens import hash_of
 from app.broker.events import Audience
 from app.settings import Access, Token
-from app.transports.api import history_query
-from app.transports.api.application import OFF
+from app.transports.api import history as history_query
+from app.transports.api import requests
 from app.transports.api.history import BUSY, UNKNOWN_PUBLICATION
+from app.transports.api.requests import OFF, NoHistory
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 
@@ -287,9 +288,9 @@ BAD = [
     *_bad("cursor", "", "5", "after-", "after--1", "between-5", "before-" + "9" * 20),
     ("surprise=1", history_query.UNKNOWN),
     ("limit=1&LIMIT=1", history_query.UNKNOWN),
-    ("limit=1&limit=1", history_query.TWICE),
-    ("&".join(f"limit={number}" for number in range(1, 50)), history_query.TWICE),
-    ("topic=%ff", history_query.UNREADABLE),
+    ("limit=1&limit=1", requests.TWICE),
+    ("&".join(f"limit={number}" for number in range(1, 50)), requests.TWICE),
+    ("topic=%ff", requests.UNREADABLE),
 ]
 
 
@@ -333,9 +334,13 @@ async def test_a_disk_that_does_not_answer(served):
     assert response.headers["retry-after"] == "5"
 
 
+def no_history():
+    raise NoHistory
+
+
 async def test_without_a_history(served):
     """The response is an error, not an empty page."""
-    served.house.apis.archive = lambda: None
+    served.house.apis.archive = no_history
     for target in ("/history/chat/a", "/log", "/log/head"):
         response = await answer(served, target)
         assert (response.status, response.text) == (404, OFF)

@@ -19,9 +19,9 @@ from app.broker.events import Audience
 from app.history.history import PurgeUnderWay
 from app.history.stored import COLUMNS, Stored
 from app.settings import Access, Record, Token
-from app.transports.api import history_query
 from app.transports.api import log as log_api
-from app.transports.api.rights import NOT_ALLOWED
+from app.transports.api import requests
+from app.transports.api.requests import NOT_ALLOWED
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -148,7 +148,7 @@ async def test_a_bad_parameter_is_named(query, text, http):
 async def test_the_head_takes_no_parameters(path, http):
     """A parameter, which would be ignored, is refused."""
     response = await http.get(path)
-    assert (response.status_code, response.text) == (400, history_query.NONE_KNOWN)
+    assert (response.status_code, response.text) == (400, requests.NONE_KNOWN)
 
 
 async def test_what_was_removed_is_gone_and_not_skipped(served, http):

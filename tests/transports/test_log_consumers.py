@@ -13,9 +13,8 @@ from support.server import ASGI, SHORT_WAY, brisk, serving
 from app.access.tokens import hash_of
 from app.history.consumers import TooManyConsumers
 from app.settings import Access, Token
-from app.transports.api import log_consumers
-from app.transports.api.history_query import NONE_KNOWN
-from app.transports.api.rights import NOT_ALLOWED
+from app.transports.api import log as log_consumers
+from app.transports.api.requests import NONE_KNOWN, NOT_ALLOWED
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -121,7 +120,7 @@ async def test_one_is_forgotten(served, http):
     assert (response.status_code, response.json()) == (200, {"forgotten": True})
     assert known(served) == {}
     response = await http.delete(INGEST)
-    assert (response.status_code, response.text) == (404, log_consumers.UNKNOWN)
+    assert (response.status_code, response.text) == (404, log_consumers.UNKNOWN_CONSUMER)
 
 
 async def test_too_many_are_refused(served, http):
@@ -214,7 +213,7 @@ async def test_on_a_disk_it_is_one_file_for_each(face, tmp_path):
         assert written["content"] == {"offset": 3}
         (tmp_path / "consumers" / "ingest.json").rename(tmp_path / "consumers" / "rollup.json")
         (tmp_path / "consumers" / "other.txt").touch()
-        await served.until(lambda: served.house.recorder.consumers == {"rollup": 3})
+        await served.until(lambda: served.house.history.archive.consumers == {"rollup": 3})
         assert (await http.get("/log/head")).json()["consumers"] == {"rollup": 3}
         assert (await http.delete("/log/consumers/rollup")).status_code == 200
         assert (await http.get("/log/head")).json()["consumers"] == {}

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from app.transports.api.pages import Pages
-from app.transports.paths import raw_path, route_path
+from app.transports.head import raw_path, route_path
 
 
 @pytest.fixture

@@ -474,7 +474,7 @@ async def test_what_waits_to_be_recorded_when_it_is_erased_is_not_recorded_later
             await other.send([16, 1, {"retain": True}, "robot.note", ["secret"]])
             while not served.house.broker.activity.traces.get("robot/note"):
                 await asyncio.sleep(0)
-            recorder = served.house.recorder
+            recorder = served.house.history.archive
             erased = await recorder.purge(Erasure(Pattern(Match.DESCENDANTS, "robot"), None), lambda *_: None)
             assert erased == 2
             await other.subscribe("robot.", match="prefix", get_retained=True)

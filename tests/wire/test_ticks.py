@@ -138,7 +138,7 @@ async def test_topics_tell_how_busy_they_are_and_who_hears_them_and_no_data():
 async def test_topics_are_bounded():
     """Of four topics, the two that were busy last are listed, and the number of the others."""
     async with ticking(limits={}) as served:
-        served.house._ticker._options = type(served.house.settings.ticks)(every_s=EVERY_S, topics=2)
+        served.house.ticker._options = type(served.house.settings.ticks)(every_s=EVERY_S, topics=2)
         heard = await listen(served, "/halley/topics")
         for name in "abcd":
             await say(served, publish(f"/{name}", 1))

@@ -228,9 +228,14 @@ class Engine:
         """Forget channels that are no longer used; to be called about once a second."""
         self.channels.sweep(lambda name: is_used(to_pattern(name, self.bounds), self.broker.index, self.hooks))
 
-    def drain(self) -> list[BayeuxSession]:
-        """Stop holding connects and admitting sessions; return the sessions to `release`."""
+    def drain(self, interval_s: Callable[[], float] | None = None) -> list[BayeuxSession]:
+        """Stop holding connects and admitting sessions; return the sessions to `release`.
+
+        `interval_s` returns the seconds that a client that is released is to wait before it connects again.
+        """
         self.advisor.is_draining = True
+        if interval_s is not None:
+            self.advisor.drain_interval = interval_s
         sessions = self.broker.sessions.values()
         return [session for session in sessions if isinstance(session, BayeuxSession) and session.held is not None]
 

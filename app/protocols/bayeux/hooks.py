@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from app.access.program_policy import ProgramPolicy, Refused, Registry
+from app.access.program_policy import ProgramPolicy, Refused, Registry, report_nothing
 from app.broker.names import SPACE
 from app.broker.topics import Match, Pattern
 from app.protocols.bayeux.messages import Message
@@ -54,8 +54,8 @@ class Listener:
 class Hooks(ProgramPolicy):
     """All hooks that are registered with one server: the program's policy and authorizers, and the following."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, report: Callable[[str, Exception], None] = report_nothing) -> None:
+        super().__init__(report)
         self.extensions: list[Extension] = []
         self.listeners: Registry[Listener] = Registry()
         self.services: Registry[Callable[[BayeuxSession | None, Message], Any]] = Registry()

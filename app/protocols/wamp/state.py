@@ -165,7 +165,7 @@ class MetaEvents:
 class RouterState:
     """The state that the engines of all connections share (Basic Profile, 2.2): realms, sessions, ids and counts.
 
-    `archive` is the history, while there is one. `awaited` are the engines whose peers must say something by a time (in
+    `archive` is the history, if there is one. `awaited` are the engines whose peers must say something by a time (in
     monotonic seconds): a HELLO, an AUTHENTICATE or a GOODBYE. `refused` counts requests and sessions, and
     `unacknowledged` publications that were refused without an answer, both by the error's URI.
     """

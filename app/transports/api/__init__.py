@@ -5,10 +5,11 @@
 | `/history/CHANNEL` | GET, HEAD | `history.py` |
 | `/log`, `/log/head` | GET, HEAD | `log.py` |
 | `/log/purge` | POST | `log.py` |
-| `/log/consumers/NAME` | POST, DELETE | `log_consumers.py` |
-| `/rights` | GET, HEAD | `rights.py` |
+| `/log/consumers/NAME` | POST, DELETE | `log.py` |
+| `/rights` | GET, HEAD | `application.py` |
 | the files of `static/` | GET, HEAD | `pages.py` |
-| `/health/live`, `/health/ready`, `/metrics`, on a port of their own | GET, HEAD | `operations.py` |
+| `/health/live`, `/health/ready`, `/metrics`, on a port of their own | GET, HEAD | `application.py` |
 
-`application.py` leads a request to its API. All but the pages and operations also answer OPTIONS, for CORS.
+`application.py` has the routes; what all APIs share is in `requests.py`. All but the pages and operations also answer
+OPTIONS, for CORS.
 """

@@ -1,39 +1,62 @@
-"""`GET /history/CHANNEL`: the events of a channel or pattern, page by page, for callers that may subscribe to it.
+"""`GET /history/CHANNEL?...`: the events of a channel or pattern, page by page, for callers that may subscribe to it.
 
-This module writes the responses; `history_query.py` reads the parameters.
+Names and meanings of the filters are those of WAMP's event history: bounds follow the order of the log regardless of
+the order of reading; all bounds apply together, then `reverse`, then `limit`.
+
+A program's own policy and authorizers are asked as for a subscription without a session. A policy that reads the
+session raises then, which denies the request.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote, urlencode
 
+from app.broker.errors import InvalidName
 from app.broker.events import Event
-from app.broker.log import Page, UnknownPublication
+from app.broker.log import USUAL_LIMIT, Page, Query, UnknownPublication
 from app.broker.policy import Identity
-from app.broker.timestamps import to_text
+from app.broker.publications import LAST_PUBLICATION
+from app.broker.timestamps import BOUNDS, Span, to_ns, to_text
+from app.broker.topics import Pattern, narrowed
 from app.broker.values import shown
 from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.names import Bounds, to_channel
+from app.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
 from app.settings import Settings
-from app.transports.api.archive import Archive
-from app.transports.api.history_query import Reading, link, read
-from app.transports.api.history_rights import may_read
-from app.transports.api.rights import Visitors
-from app.transports.door import RETRY_AFTER, Door, Header, Visit
+from app.transports.api.requests import LAST_OFFSET, ArchiveRequest, bad_parameter, parameters, whole
 from app.transports.guard import Rejection
-from app.transports.paths import route_path
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
+from app.transports.head import route_path
+from app.transports.middleware import RETRY_AFTER, Header
+from app.transports.waits import outcome_of
 
 PATH = "/history"
 UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"
 BUSY = "reading the history took too long; try again later"
+DENIED = "the server's policy does not allow reading this history"
 _JSON, _LINES = b"application/json", b"application/x-ndjson"
 _QUALITY = re.compile(r";\s*q=([0-9.]{1,5})")
+_CURSOR = re.compile(r"(after|before)-([0-9]{1,19})", re.ASCII)
+_PLAIN_IN_PATHS = "/*!~()$@"
+
+_TIME = "an RFC 3339 time with its offset, such as 2026-07-01T12:00:00Z or 2026-07-01T14:00:00.5+02:00"
+_PUBLICATION = f"the publication of an event, a whole number from 1 to {LAST_PUBLICATION}"
+EXPECTED = {
+    "reverse": "true (newest first) or false",
+    "limit": "a whole number of at least 1",
+    **{f"{bound}_time": _TIME for bound in BOUNDS},
+    "topic": "a channel without a wildcard",
+    **{f"{bound}_publication": _PUBLICATION for bound in BOUNDS},
+    "after_position": "a position, a whole number of at least 0",
+    "before_position": "a position, a whole number of at least 1",
+    "cursor": "a cursor from a next or previous link",
+}
+"""What each parameter expects: the second half of the response to a bad one."""
+
+UNKNOWN = f"unknown parameter; expected one of {', '.join(name for name in EXPECTED if name != 'cursor')}"
+NO_CHANNEL = "expected /history/CHANNEL, where the channel may end in /* or /**"
 
 
 class Links(NamedTuple):
@@ -43,55 +66,150 @@ class Links(NamedTuple):
     previous: str | None
 
 
-class HistoryApi:
-    """The ASGI application of `/history`; `archive` returns the log, or raises `Rejection` where the history is off."""
+class Cursor(NamedTuple):
+    """Where a page begins: after `position`, or before it."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        door: Door,
-        visitors: Visitors,
-        archive: Callable[[], Archive],
-        hooks: Hooks,
-    ) -> None:
-        self._door = door
-        self._visitors = visitors
-        self._archive = archive
+    is_before: bool
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One parsed request.
+
+    `after` and `before` bound the positions of all its pages together; `cursor` is where this page begins within them.
+    """
+
+    pattern: Pattern
+    topic: str | None
+    limit: int
+    is_reverse: bool
+    after: int
+    before: int | None
+    cursor: Cursor | None
+    filters: dict[str, Any]  # as fields of `Query`
+
+    @property
+    def wanted(self) -> Pattern | None:
+        """The pattern to look for in the log; None if nothing can match, as `topic` is outside `pattern`."""
+        return self.pattern if self.topic is None else narrowed(self.pattern, self.topic)
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether the log is read from its newest events back; the order in the response can differ."""
+        return self.is_reverse if self.cursor is None else self.cursor.is_before
+
+    def query(self, wanted: Pattern, start: int, head: int, caller: Identity, max_bytes: int) -> Query:
+        """The query for one page of a log that has the offsets from `start` to `head`, as `caller` may see it."""
+        first, last = self.bounds(start, head)
+        if self.cursor is not None:
+            if self.cursor.is_before:
+                last = min(last, self.cursor.position - 1)
+            else:
+                first = max(first, self.cursor.position + 1)
+        return Query(
+            ((wanted, 0),),
+            last,
+            first,
+            caller.authid,
+            caller.role,
+            limit=self.limit,
+            max_bytes=max_bytes,
+            is_reverse=self.is_backward,
+            **self.filters,
+        )
+
+    def bounds(self, start: int, head: int) -> tuple[int, int]:
+        """The first and the last offset of all pages together."""
+        return max(start, self.after + 1), head if self.before is None else min(head, self.before - 1)
+
+
+def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Reading:
+    """Parse a request for `/history` + `channel`; `most` is the largest number of events on a page.
+
+    Raises `Rejection`.
+    """
+    if len(channel) < 2:
+        raise Rejection(400, NO_CHANNEL)
+    try:
+        pattern = to_pattern(channel, bounds)
+    except InvalidName:
+        raise Rejection(400, "channel: expected a Bayeux channel, or one that ends in /* or /**") from None
+    given = parameters(query_string, EXPECTED, UNKNOWN)
+    span = Span()
+    filters: dict[str, Any] = {}
+    for bound in BOUNDS:
+        if (text := given.get(f"{bound}_time")) is not None:
+            span.narrow(bound, _as(f"{bound}_time", to_ns, text.replace(" ", "+")))  # a plus that was not escaped
+        name = f"{bound}_publication"
+        if name in given:
+            filters[name] = whole(given, name, EXPECTED[name], 1, LAST_PUBLICATION)
+    filters |= {"from_time_us": span.from_us, "until_time_us": span.until_us}
+    cursor = _CURSOR.fullmatch(given["cursor"]) if "cursor" in given else None
+    if "cursor" in given and cursor is None:
+        raise _bad("cursor")
+    return Reading(
+        pattern,
+        _as("topic", to_topic, given["topic"], bounds) if "topic" in given else None,
+        min(whole(given, "limit", EXPECTED["limit"], 1) if "limit" in given else USUAL_LIMIT, most),
+        _flag(given, "reverse"),
+        whole(given, "after_position", EXPECTED["after_position"], 0) if "after_position" in given else 0,
+        whole(given, "before_position", EXPECTED["before_position"], 1) if "before_position" in given else None,
+        None if cursor is None else Cursor(cursor[1] == "before", min(int(cursor[2]), LAST_OFFSET)),
+        filters,
+    )
+
+
+def link(base: str, channel: str, query_string: bytes, cursor: str) -> str:
+    """The URL of another page of the same request, which begins at `cursor`."""
+    pairs = parse_qsl(query_string.decode(), keep_blank_values=True)
+    pairs = [(name, value) for name, value in pairs if name != "cursor"]
+    return f"{base}/history{quote(channel, safe=_PLAIN_IN_PATHS)}?{urlencode([*pairs, ('cursor', cursor)])}"
+
+
+class HistoryApi:
+    """Responds to requests for `/history`."""
+
+    def __init__(self, settings: Settings, hooks: Hooks) -> None:
         self._hooks = hooks
         self._policy_s = settings.bayeux.policy_s
         self._options = settings.history
         self._bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        await self._door.let_in(("GET", "HEAD"), self._serve, scope, receive, send)
-
-    async def _serve(self, visit: Visit) -> None:
-        archive = self._archive()
-        visitor = self._visitors.identify(visit.head)
-        channel = route_path(visit.scope).removeprefix(PATH)
-        reading = read(channel, visit.head.query_string, self._bounds, self._options.page_events)
-        self._visitors.demand("subscribe", reading.pattern, visitor)
-        await may_read(self._hooks, reading.pattern, visit.head, self._policy_s)
-        page, links = await self._page(archive, reading, visitor, visit, channel)
-        if _wants_lines(visit.head.fields.get(b"accept", b"").decode("latin-1")):
-            await visit.answer(
-                _LINES, b"".join(b"%b\n" % render(event) for event in page.events), *_headers(page, links)
-            )
+    async def serve(self, request: ArchiveRequest) -> None:
+        """Respond with one page, as JSON or as JSON lines. Raises `Rejection`."""
+        context, head = request.context, request.head
+        channel = route_path(context.scope).removeprefix(PATH)
+        reading = read(channel, head.query_string, self._bounds, self._options.page_events)
+        request.require("subscribe", reading.pattern)
+        await self._check_policy(reading.pattern, request)
+        page, links = await self._page(reading, request, channel)
+        if _wants_lines(head.fields.get(b"accept", b"").decode("latin-1")):
+            body = b"".join(b"%b\n" % render(event) for event in page.events)
+            await context.answer(_LINES, body, *_headers(page, links))
         else:
-            await visit.answer(_JSON, _body(page, links), (b"vary", b"Accept"))
+            await context.answer(_JSON, _body(page, links), (b"vary", b"Accept"))
 
-    async def _page(
-        self, archive: Archive, reading: Reading, visitor: Identity, visit: Visit, channel: str
-    ) -> tuple[Page, Links]:
+    async def _check_policy(self, pattern: Pattern, request: ArchiveRequest) -> None:
+        """Check that the program's policy and authorizers allow reading `pattern`. Raises `Rejection` (403)."""
+        answer = self._hooks.permit("subscribe", pattern, request.head)
+        if not isinstance(answer, bool):
+            answer, error = await outcome_of(answer, self._policy_s)
+            if error is not None:
+                self._hooks.report("policy.can_subscribe", error)
+        if not answer:
+            raise Rejection(403, DENIED)
+
+    async def _page(self, reading: Reading, request: ArchiveRequest, channel: str) -> tuple[Page, Links]:
         """Read one page in the requested order, and make the links to its neighbours. Raises `Rejection`."""
+        archive = request.archive
         try:
             await archive.settle()
             start, head = archive.start, archive.head
             wanted = reading.wanted
             if wanted is None:
                 return Page([], head, is_end=True, gaps=[]), Links(None, None)
-            query = reading.query(wanted, start, head, visitor, self._options.page_bytes)
+            query = reading.query(wanted, start, head, request.caller, self._options.page_bytes)
             if query.first > query.last:
                 page = Page([], query.last, is_end=True, gaps=[])
             else:
@@ -111,8 +229,10 @@ class HistoryApi:
         if reading.is_backward is not reading.is_reverse:
             page.events.reverse()
         cursors = (older, newer) if reading.is_reverse else (newer, older)
-        query_string = visit.head.query_string
-        return page, Links(*(cursor and link(visit.base, channel, query_string, cursor) for cursor in cursors))
+        query_string = request.head.query_string
+        return page, Links(
+            *(cursor and link(request.context.base, channel, query_string, cursor) for cursor in cursors)
+        )
 
 
 def render(event: Event) -> bytes:
@@ -158,3 +278,21 @@ def _wants_lines(accept: str) -> bool:
             liked[name.strip()] = 0.0
     lines = liked.get(_LINES.decode(), 0.0)
     return lines > 0 and lines >= liked.get(_JSON.decode(), 0.0)
+
+
+def _flag(given: dict[str, str], name: str) -> bool:
+    text = given.get(name, "false")
+    if text not in ("true", "false"):
+        raise _bad(name)
+    return text == "true"
+
+
+def _as(name: str, make: Callable[..., Any], *arguments: object) -> Any:
+    try:
+        return make(*arguments)
+    except (ValueError, InvalidName):
+        raise _bad(name) from None
+
+
+def _bad(name: str) -> Rejection:
+    return bad_parameter(name, EXPECTED[name])

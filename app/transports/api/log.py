@@ -1,47 +1,44 @@
-"""`/log`: the whole log for programs that have the right to it, and `/log/purge`, which erases from it.
+"""`/log`: the whole log for programs that have the right to it, `/log/purge`, which erases from it, and its consumers.
 
 `GET /log` streams every stored row with all of its columns, batch by batch: at most one batch is in memory, and a peer
 that does not read is cut by the deadline for writing. A response that fails half-way ends without its last chunk, so
 that it is not taken for complete.
+
+With `/log/consumers/NAME` a consumer on another machine reports its position, so that retention waits for it. That is
+the only effect here: what a consumer does with the events is not known.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from app import telemetry
 from app.broker.erasure import Erasure
 from app.broker.errors import InvalidName
-from app.broker.topics import Match, Pattern
+from app.history.consumers import TooManyConsumers, is_name
 from app.history.history import PurgeUnderWay
 from app.history.segment import FORMAT
 from app.history.stored import COLUMNS, Stored
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.settings import Settings
-from app.transports.api.archive import Archive
-from app.transports.api.history_query import NONE_KNOWN, parameters, whole
-from app.transports.api.rights import Visitors
+from app.transports.api.requests import EVERYTHING, Archive, ArchiveRequest, parameters, whole
 from app.transports.bodies import read_body
-from app.transports.door import PRIVATE, Begun, Door, Visit
 from app.transports.exchange import socket_of
 from app.transports.guard import Rejection
-from app.transports.paths import route_path
+from app.transports.head import route_path
+from app.transports.middleware import RETRY_AFTER, Begun, RequestContext
 
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
-
-PATHS = ("/log", "/log/head", "/log/purge")
+PATH = "/log"
+CONSUMERS = "/log/consumers"
 MOST_ROWS = 100_000
 """The most rows in one response; its `Link` header says where to continue."""
 
-EVERYTHING = Pattern(Match.DESCENDANTS, "")
 _PROGRESS_S = 0.2
 _CUT_S = 1.0
 _OFFSET = "an offset, a whole number of at least 1"
@@ -50,6 +47,12 @@ UNKNOWN = "unknown parameter; expected from_offset or until_offset"
 BAD_ORDER = 'the body must be {"channel": CHANNEL} or {"publisher": AUTHID}'
 GONE = "from_offset is no longer in the log; see /log/head for the first offset"
 AHEAD = "from_offset: expected at most the next offset; see /log/head"
+BAD_NAME = "a consumer's name must have 1 to 64 letters, digits, _ and -, and must not begin with draft-"
+BAD_REPORT = 'the body must be {"offset": N}, where N is the next offset to read, at least 1'
+OUT_OF_RANGE = "offset: expected a number from first to next; see /log/head"
+TOO_MANY = "too many consumers; delete one that is unused"
+UNKNOWN_CONSUMER = "no such consumer"
+NO_DISK = "the server cannot write the consumer's position at the moment; try again later"
 _WHOLE_NUMBERS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc"})
 
 
@@ -104,30 +107,19 @@ Format = Arrow | JsonLines
 
 
 class LogApi:
-    """The ASGI application of `/log`; `archive` returns the log, or raises `Rejection` where the history is off."""
+    """Responds to requests for `/log` and for the paths below it."""
 
-    def __init__(self, settings: Settings, door: Door, visitors: Visitors, archive: Callable[[], Archive]) -> None:
-        self._door = door
-        self._visitors = visitors
-        self._archive = archive
+    def __init__(self, settings: Settings) -> None:
         self._limits = settings.limits
         self._bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        path = route_path(scope)
-        if path == "/log/purge":
-            await self._door.let_in(("POST",), self._purge, scope, receive, send)
-        else:
-            serve = self._head if path == "/log/head" else self._rows
-            await self._door.let_in(("GET", "HEAD"), serve, scope, receive, send)
-
     # GET /log/head
 
-    async def _head(self, visit: Visit) -> None:
-        archive = self._archive()
-        self._visitors.demand("export", EVERYTHING, self._visitors.identify(visit.head))
-        parameters(visit.head.query_string, {}, NONE_KNOWN)
+    async def head(self, request: ArchiveRequest) -> None:
+        """Respond with what the log has, for programs that are about to read it. Raises `Rejection`."""
+        archive = request.archive
+        request.require("export")
+        request.check_no_parameters()
         await archive.settle()
         told = {
             "log_id": archive.log_id,
@@ -138,16 +130,17 @@ class LogApi:
             "damage": archive.damage,
             "consumers": archive.consumers,
         }
-        await visit.answer(b"application/json", orjson.dumps(told))
+        await request.context.answer(b"application/json", orjson.dumps(told))
 
     # GET /log
 
-    async def _rows(self, visit: Visit) -> None:
-        archive = self._archive()
-        self._visitors.demand("export", EVERYTHING, self._visitors.identify(visit.head))
-        given = parameters(visit.head.query_string, _RANGE, UNKNOWN)
-        wanted = {name: whole(given, name, 1, expected=_OFFSET) for name in given}
-        form = _form(visit.head.fields.get(b"accept", b"").decode("latin-1"))
+    async def rows(self, request: ArchiveRequest) -> None:
+        """Respond with rows. Raises `Rejection`, or `Begun` if it fails half-way."""
+        archive, context = request.archive, request.context
+        request.require("export")
+        given = parameters(request.head.query_string, _RANGE, UNKNOWN)
+        wanted = {name: whole(given, name, _OFFSET, 1) for name in given}
+        form = _form(request.head.fields.get(b"accept", b"").decode("latin-1"))
         await archive.settle()
         first = wanted.get("from_offset", archive.start)
         if first < archive.start:
@@ -156,29 +149,28 @@ class LogApi:
             raise Rejection(400, AHEAD)
         asked = min(wanted.get("until_offset", archive.head), archive.head)
         last = min(asked, first + MOST_ROWS - 1)
-        headers = [(b"content-type", form.content_type), *PRIVATE, *visit.cors]
-        headers += [(b"vary", b"Accept"), (b"halley-log-id", archive.log_id.encode())]
+        headers = [(b"vary", b"Accept"), (b"halley-log-id", archive.log_id.encode())]
         if last < asked:
             until = f"&until_offset={asked}" if "until_offset" in wanted else ""
-            url = f"{visit.base}/log?from_offset={last + 1}{until}"
+            url = f"{context.base}/log?from_offset={last + 1}{until}"
             headers.append((b"link", f'<{url}>; rel="next"'.encode()))
-        await visit.send({"type": "http.response.start", "status": 200, "headers": headers})
-        if visit.head.method == "HEAD":
-            await visit.send({"type": "http.response.body", "body": b""})
+        await context.begin(form.content_type, *headers)
+        if request.head.method == "HEAD":
+            await context.send({"type": "http.response.body", "body": b""})
             return
-        gone = asyncio.ensure_future(_disconnect(visit))
+        gone = asyncio.ensure_future(_disconnect(context))
         try:
-            await self._stream(archive, form, first, last, visit, gone)
+            await self._stream(archive, form, first, last, context, gone)
         except Exception as error:
             if not isinstance(error, TimeoutError):
                 telemetry.fault("request", error)
-            await _cut(visit, gone)
+            await _cut(context, gone)
             raise Begun from error
         finally:
             gone.cancel()
 
     async def _stream(
-        self, archive: Archive, form: Format, first: int, last: int, visit: Visit, gone: asyncio.Future[None]
+        self, archive: Archive, form: Format, first: int, last: int, context: RequestContext, gone: asyncio.Future[None]
     ) -> None:
         def batch(first: int) -> tuple[bytes, int]:
             """Some rows as bytes, and the offset after them. Nothing of the log stays open for a slow reader."""
@@ -187,43 +179,41 @@ class LogApi:
 
         while first and not gone.done():
             data, first = await archive.aside(partial(batch, first))
-            async with asyncio.timeout(self._write_s(visit)):
-                await visit.send({"type": "http.response.body", "body": data, "more_body": True})
-        await visit.send({"type": "http.response.body", "body": b""})
+            async with asyncio.timeout(self._write_s(context)):
+                await context.send({"type": "http.response.body", "body": data, "more_body": True})
+        await context.send({"type": "http.response.body", "body": b""})
 
     # POST /log/purge
 
-    async def _purge(self, visit: Visit) -> None:
-        head = visit.head
-        archive = self._archive()
-        visitor = self._visitors.identify(head)
-        self._door.check_order(head)
-        parameters(head.query_string, {}, NONE_KNOWN)
-        erasure = self._order(await read_body(visit.receive, self._limits))
-        self._visitors.demand("erase", erasure.pattern or EVERYTHING, visitor)
+    async def purge(self, request: ArchiveRequest) -> None:
+        """Erase what the body names, and respond with the progress, line by line. Raises `Rejection`."""
+        archive, context = request.archive, request.context
+        context.check_order()
+        request.check_no_parameters()
+        erasure = self._order(await read_body(context.receive, self._limits))
+        request.require("erase", erasure.pattern or EVERYTHING)
         await archive.settle()
         steps = [(0, 0)]
         working = asyncio.ensure_future(archive.purge(erasure, lambda *step: steps.append(step)))
         await asyncio.wait({working}, timeout=_PROGRESS_S)
         if working.done() and isinstance(working.exception(), PurgeUnderWay):
             raise Rejection(409, "another purge is under way")
-        headers = [(b"content-type", b"application/x-ndjson"), *PRIVATE, *visit.cors]
-        await visit.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await context.begin(JsonLines.content_type)
         told = 1
         while not working.done():
             if len(steps) > told:
                 told = len(steps)
-                await self._tell(visit, {"done": steps[-1][0], "of": steps[-1][1]})
+                await self._tell(context, {"done": steps[-1][0], "of": steps[-1][1]})
             await asyncio.wait({working}, timeout=_PROGRESS_S)
         if len(steps) > told:
-            await self._tell(visit, {"done": steps[-1][0], "of": steps[-1][1]})
+            await self._tell(context, {"done": steps[-1][0], "of": steps[-1][1]})
         error = working.exception()
         if error is not None:
             telemetry.fault("purge", error)
         await self._tell(
-            visit, {"erased": working.result()} if error is None else {"error": "the log cannot be written"}
+            context, {"erased": working.result()} if error is None else {"error": "the log cannot be written"}
         )
-        await visit.send({"type": "http.response.body", "body": b""})
+        await context.send({"type": "http.response.body", "body": b""})
 
     def _order(self, body: bytes) -> Erasure:
         try:
@@ -240,23 +230,63 @@ class LogApi:
                 return Erasure(None, publisher)
         raise Rejection(400, BAD_ORDER)
 
-    def _write_s(self, visit: Visit) -> float | None:
+    # /log/consumers/NAME
+
+    async def consumer(self, request: ArchiveRequest) -> None:
+        """Note (POST) or delete (DELETE) a consumer of the log. Raises `Rejection`."""
+        context, is_report = request.context, request.head.method == "POST"
+        if is_report:
+            context.check_order()
+        else:
+            context.check_same_site()
+        request.require("export")
+        request.check_no_parameters()
+        name = route_path(context.scope).removeprefix(f"{CONSUMERS}/")
+        if not is_name(name):
+            raise Rejection(400, BAD_NAME)
+        try:
+            answer = await (self._report if is_report else self._forget)(request, name)
+        except OSError as error:  # TimeoutError is one too
+            if not isinstance(error, TimeoutError):
+                telemetry.fault("consumers", error)
+            raise Rejection(503, NO_DISK, headers=(RETRY_AFTER,)) from None
+        await context.answer(b"application/json", answer)
+
+    async def _report(self, request: ArchiveRequest, name: str) -> bytes:
+        """Note a consumer's offset. It may also go back: a consumer that has lost its results must read again."""
+        archive = request.archive
+        offset = _offset_of(await read_body(request.context.receive, self._limits))
+        await archive.settle()
+        if not archive.start <= offset <= archive.head + 1:
+            raise Rejection(400, OUT_OF_RANGE)
+        try:
+            await archive.report(name, offset)
+        except TooManyConsumers:
+            raise Rejection(409, TOO_MANY, limit="consumers") from None
+        return orjson.dumps({"offset": offset})
+
+    async def _forget(self, request: ArchiveRequest, name: str) -> bytes:
+        if not await request.archive.forget(name):
+            raise Rejection(404, UNKNOWN_CONSUMER)
+        return b'{"forgotten":true}'
+
+    def _write_s(self, context: RequestContext) -> float | None:
         """How long a peer may read nothing; None under Halley's own host, which cuts it. Others may wait forever."""
-        return None if socket_of(visit.scope) is not None else self._limits.write_s
+        return None if socket_of(context.scope) is not None else self._limits.write_s
 
-    async def _tell(self, visit: Visit, what: dict[str, Any]) -> None:
-        async with asyncio.timeout(self._write_s(visit)):
-            await visit.send({"type": "http.response.body", "body": orjson.dumps(what) + b"\n", "more_body": True})
+    async def _tell(self, context: RequestContext, what: dict[str, Any]) -> None:
+        async with asyncio.timeout(self._write_s(context)):
+            await context.send({"type": "http.response.body", "body": orjson.dumps(what) + b"\n", "more_body": True})
 
 
-async def _disconnect(visit: Visit) -> None:
-    while (await visit.receive())["type"] != "http.disconnect":
+async def _disconnect(context: RequestContext) -> None:
+    while (await context.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _cut(visit: Visit, gone: asyncio.Future[None]) -> None:
+async def _cut(context: RequestContext, gone: asyncio.Future[None]) -> None:
     """End the connection without the last chunk; a foreign server does that when no more events are sent."""
-    socket = socket_of(visit.scope)
+    socket = socket_of(context.scope)
     if socket is not None:
         socket.cut("log")
         await asyncio.wait({gone}, timeout=_CUT_S)
@@ -270,3 +300,16 @@ def _form(accept: str) -> Format:
         return Arrow()
     except ImportError:
         raise Rejection(406, "Arrow needs pyarrow, which is not installed on this server; use JSON lines") from None
+
+
+def _offset_of(body: bytes) -> int:
+    """The offset in the body of a report. Raises `Rejection`."""
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        told = None
+    if isinstance(told, dict) and told.keys() == {"offset"}:
+        offset = told["offset"]
+        if type(offset) is int and offset > 0:
+            return offset
+    raise Rejection(400, BAD_REPORT)

@@ -9,16 +9,14 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from app.transports.door import Header
+from starlette.types import Receive, Scope, Send
+
 from app.transports.exchange import respond
 from app.transports.guard import TEXT_HEADERS
-from app.transports.paths import route_path
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
+from app.transports.head import route_path
+from app.transports.middleware import Header
 
 _ROOM = Path(__file__).resolve().parents[2]
 FOLDERS = (_ROOM / "static", _ROOM.parent / "static")

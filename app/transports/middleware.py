@@ -1,18 +1,16 @@
-"""The way in for all HTTP requests that do not take the short way: guard, methods, and a response to each failure."""
+"""The middleware of HTTP requests that are not hot: guard, methods, and a response to each failure."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
 
 from app import telemetry
 from app.transports.bodies import Disconnected
 from app.transports.exchange import respond, socket_of
 from app.transports.guard import TEXT_HEADERS, Guard, Rejection
 from app.transports.head import Head
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
 
 Header = tuple[bytes, bytes]
 
@@ -30,15 +28,18 @@ class Begun(Exception):
     """A failure after the response had begun: the connection must end, so that it is not taken for complete."""
 
 
-class Visit:
+class RequestContext:
     """One request that has passed the guard: its `head`, its response's CORS headers, and ASGI's three arguments."""
 
-    def __init__(self, head: Head, cors: tuple[Header, ...], scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, head: Head, cors: tuple[Header, ...], guard: Guard, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self.head = head
         self.cors = cors
         self.scope = scope
         self.receive = receive
         self.send = send
+        self._guard = guard
 
     @property
     def base(self) -> str:
@@ -46,36 +47,41 @@ class Visit:
         root: str = self.scope.get("root_path", "").rstrip("/")
         return f"{self.head.scheme}://{self.head.fields[b'host'].decode('latin-1')}{root}"
 
-    async def answer(self, content_type: bytes, body: bytes, *more: Header) -> None:
-        """Send a complete 200 response that contains content of the log; `more` are further headers."""
-        await respond(self.send, 200, [(b"content-type", content_type), *PRIVATE, *more, *self.cors], body)
-
-
-class Door:
-    """Checks requests with a guard and responds to those that fail; `note` logs and counts a rejection."""
-
-    def __init__(self, guard: Guard, note: Callable[[Rejection, Head], None]) -> None:
-        self._guard = guard
-        self._note = note
-
-    def check_same_site(self, head: Head) -> None:
+    def check_same_site(self) -> None:
         """Check that no page of another site sends the request; see `Guard.check_same_site`. Raises `Rejection`."""
-        self._guard.check_same_site(head)
+        self._guard.check_same_site(self.head)
 
-    def check_order(self, head: Head) -> None:
+    def check_order(self) -> None:
         """Check that neither a form nor a page of another site sends a request that changes something.
 
         Raises `Rejection`: 415 where the body is not declared as JSON, 403 for another origin.
         """
-        content_type = head.fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        content_type = self.head.fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if content_type != b"application/json":  # a page of any site can post a form here, but not this type
             raise Rejection(415, "the body must be application/json")
-        self.check_same_site(head)
+        self.check_same_site()
 
-    async def let_in(
+    async def answer(self, content_type: bytes, body: bytes, *more: Header) -> None:
+        """Send a complete 200 response that contains content of the log; `more` are further headers."""
+        await respond(self.send, 200, [(b"content-type", content_type), *PRIVATE, *more, *self.cors], body)
+
+    async def begin(self, content_type: bytes, *more: Header) -> None:
+        """Begin such a response, whose body is sent in pieces."""
+        headers = [(b"content-type", content_type), *PRIVATE, *self.cors, *more]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+class GuardMiddleware:
+    """Checks requests with a guard and responds to those that fail; `note` logs and counts a rejection."""
+
+    def __init__(self, guard: Guard, note: Callable[[Rejection, Head], None]) -> None:
+        self._guard = guard
+        self.note = note
+
+    async def dispatch(
         self,
         methods: tuple[str, ...],
-        serve: Callable[[Visit], Awaitable[None]],
+        serve: Callable[[RequestContext], Awaitable[None]],
         scope: Scope,
         receive: Receive,
         send: Send,
@@ -91,11 +97,11 @@ class Door:
             if head.method == "OPTIONS":
                 await respond(send, 200, [*self._guard.preflight(cors, (*methods, "OPTIONS"))], b"")
             else:
-                await serve(Visit(head, cors, scope, receive, send))
+                await serve(RequestContext(head, cors, self._guard, scope, receive, send))
         except (Disconnected, Begun):
             pass
         except Rejection as rejection:
-            self._note(rejection, head)
+            self.note(rejection, head)
             rejection.headers += tuple(header for header in cors if header not in rejection.headers)
             await reject(scope, send, rejection)
         except Exception as error:  # noqa: BLE001 - a fault of ours: the peer learns nothing of it

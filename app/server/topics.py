@@ -1,6 +1,16 @@
-"""The ticks: figures that the server publishes about itself at intervals, on three topics that are never recorded.
+"""The topics on which the server itself publishes: events of sessions and subscriptions, and figures at intervals.
 
-Each is published only while it has subscribers.
+`SystemEvents` publishes what happens. These events are recorded like others, but nothing waits for their commit. When a
+session closes, the subscriptions that it still has are reported as unsubscribed first.
+
+    /halley/sessions        {"event": "opened", "session", "protocol", "authid", "role", "address"}
+                            {"event": "closed", "session", "protocol", "authid", "role", "reason"}
+    /halley/subscriptions   {"event": "subscribed" or "unsubscribed", "session", "protocol", "channels"}
+
+A session's name there is a keyed hash of its id, 16 hexadecimal digits that are valid for this run of the server: the
+id itself is a secret.
+
+`Ticker` publishes the ticks: figures on three topics that are never recorded, each only while it has subscribers.
 
     /halley/rates    throughput by protocol, and the numbers of queued events
         {"time", "every_s", "protocols": {NAME: {"sessions", "published", "delivered", "published_per_s",
@@ -16,48 +26,126 @@ Each is published only while it has subscribers.
 `consumers` are those of the log: `{NAME: {"offset", "behind"}}`.
 
 Ticks contain no event data: to see figures is one right, to read a channel another. Sessions have the names that
-`/halley/sessions` gives them (`system_events.py`). Times are RFC 3339, delays as `broker/flow.py` defines
-them.
+`/halley/sessions` gives them. Times are RFC 3339, delays as `broker/flow.py` defines them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from itertools import islice
 from operator import attrgetter
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from app.broker.activity import Trace
+from app.broker.broker import Broker
 from app.broker.events import Event
 from app.broker.flow import Delays
 from app.broker.names import SPACE
 from app.broker.policy import SERVER
 from app.broker.sessions import Session
 from app.broker.timestamps import to_text
-from app.broker.topics import RESERVED
-from app.protocols.bayeux.names import to_channel
-from app.server.system_events import SystemEvents
+from app.broker.topics import RESERVED, WIDE_IN_WAMP, Pattern
+from app.protocols.bayeux.names import to_channel, to_subscription
+from app.protocols.contract import WireProtocol
+from app.protocols.wamp.names import uri_of
+from app.server.history_service import HistoryService
 from app.settings import Ticks
 
-if TYPE_CHECKING:
-    from app.server.server import House
-
+SESSIONS = f"{RESERVED}/sessions"
+SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
 RATES = f"{RESERVED}/rates"
 TOPICS = f"{RESERVED}/topics"
 QUEUES = f"{RESERVED}/queues"
 _TICKING = (RATES, TOPICS, QUEUES)
 
+_NAME_BYTES = 8
 _SHOWN_SUBSCRIPTIONS = 10
 _SHOWN_CHARS = 400
 """Bounds on one session's listed subscriptions: clients choose the names, and a tick must fit into outboxes."""
 
 _RECENT = 3
 """Ticks after which an earlier count is too old to give a rate: the topic had no subscribers meanwhile."""
+
+
+class SystemEvents:
+    """Publishes the system events of the sessions of all protocols (`broker.sessions.SessionObserver`).
+
+    Subscriptions in a WAMP realm other than the shared one are not published: nobody outside that realm can name them.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._key = secrets.token_bytes(16)
+
+    def opened(self, session: Session) -> None:
+        """Publish that a session was admitted."""
+        self._publish(SESSIONS, {"event": "opened", **self.who(session), "address": session.address})
+
+    def closed(self, session: Session, reason: str) -> None:
+        """Publish that a session has ended, after its subscriptions."""
+        if session.protocol == "nt4":
+            for name in session.subscription_names():
+                self.unsubscribed(session, [name])
+        else:
+            self.unsubscribed(session, session.subscription_names())
+        self._publish(SESSIONS, {"event": "closed", **self.who(session), "reason": reason})
+
+    def subscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
+        """Publish that a session has subscribed."""
+        self._subscription("subscribed", session, names)
+
+    def unsubscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
+        """Publish that a session has unsubscribed."""
+        self._subscription("unsubscribed", session, names)
+
+    def who(self, session: Session) -> dict[str, Any]:
+        """The fields that identify a session in these events: its hash, protocol, authid and role."""
+        return {
+            "session": self._name(session),
+            "protocol": session.protocol,
+            "authid": session.lasting_authid,
+            "role": session.role,
+        }
+
+    @staticmethod
+    def subscriptions(session: Session, most: int) -> tuple[int, list[str]]:
+        """The number of a session's subscriptions, and the names of the first `most` of them.
+
+        Those in other WAMP realms than the shared one are neither counted nor named.
+        """
+        told = _shared(session.subscription_names())
+        return len(told), [shown(name) for name in told[:most]]
+
+    def _subscription(self, event: str, session: Session, names: Sequence[Pattern | str]) -> None:
+        channels = [shown(name) for name in _shared(names)]
+        if channels:
+            told = {"event": event, "session": self._name(session), "protocol": session.protocol, "channels": channels}
+            self._publish(SUBSCRIPTIONS, told)
+
+    def _name(self, session: Session) -> str:
+        return hashlib.blake2b(session.id.encode(), key=self._key, digest_size=_NAME_BYTES).hexdigest()
+
+    def _publish(self, topic: str, told: dict[str, Any]) -> None:
+        self._broker.announce(Event(topic, orjson.dumps(told), protocol="halley", role=SERVER), monotonic())
+
+
+def _shared(names: Sequence[Pattern | str]) -> list[Pattern | str]:
+    """Those of the names that are in the space that all protocols share."""
+    return [name for name in names if isinstance(name, str) or not name.topic.startswith(SPACE)]
+
+
+def shown(name: Pattern | str) -> str:
+    """A subscription as these events write it: in Bayeux's form, or in WAMP's where Bayeux has none."""
+    if isinstance(name, str):
+        return name
+    return uri_of(name) if name.match in WIDE_IN_WAMP else to_subscription(name)
 
 
 class _Count(NamedTuple):
@@ -71,9 +159,17 @@ class _Count(NamedTuple):
 class Ticker:
     """Publishes the ticks of one server; `system_events` gives the names of sessions."""
 
-    def __init__(self, house: House, options: Ticks, system_events: SystemEvents) -> None:
-        self._house = house
-        self._broker = house.broker
+    def __init__(
+        self,
+        broker: Broker,
+        protocols: Sequence[WireProtocol],
+        history: HistoryService,
+        system_events: SystemEvents,
+        options: Ticks,
+    ) -> None:
+        self._broker = broker
+        self._protocols = protocols
+        self._archive = history
         self._options = options
         self._system_events = system_events
         self._ticked_at = monotonic()
@@ -108,30 +204,26 @@ class Ticker:
 
     def _flow(self, elapsed_s: float) -> dict[str, Any]:
         """The throughput since the previous tick, by protocol, and that of the history."""
-        protocols = {name: self._rate(name, elapsed_s) for name in self._protocols()}
+        protocols = {name: self._rate(name, elapsed_s) for name in sorted(each.name for each in self._protocols)}
         return {"every_s": round(elapsed_s, 3), "protocols": protocols, "history": self._history(elapsed_s)}
 
     def _rates(self, flow: dict[str, Any]) -> dict[str, Any]:
-        house, broker = self._house, self._broker
+        broker = self._broker
         here = Counter(map(attrgetter("protocol"), self._clients()))  # fast even with very many sessions
         return {
             **flow,
             "protocols": {name: {"sessions": here[name], **rate} for name, rate in flow["protocols"].items()},
             "sessions": here.total(),
             "subscriptions": len(broker.index.subscriptions),
-            "holds": house.engine.holds,
-            "queued": house.queued_events(),
-            "put_back": house.engine.put_back,
-            "conflated": broker.conflated + sum(protocol.conflated for protocol in house.protocols),
+            "holds": sum(protocol.holds for protocol in self._protocols),
+            "queued": broker.queued,
+            "put_back": sum(protocol.put_back for protocol in self._protocols),
+            "conflated": broker.conflated + sum(protocol.conflated for protocol in self._protocols),
             "overflows": broker.overflows,
             "dropped": broker.dropped,
             "memory_bytes": int(broker.memory.value),
             "limits_hit": dict(broker.hits),
         }
-
-    def _protocols(self) -> Iterator[str]:
-        yield "bayeux"
-        yield from (protocol.name for protocol in self._house.protocols)
 
     def _rate(self, protocol: str, elapsed_s: float) -> dict[str, Any]:
         flow = self._broker.flows[protocol]
@@ -148,22 +240,12 @@ class Ticker:
         }
 
     def _history(self, elapsed_s: float) -> dict[str, Any] | None:
-        recorder, recording = self._house.recorder, self._broker.recording
-        if recorder is None:
+        figures, recording = self._archive.figures(), self._broker.recording
+        if figures is None:
             return None
         before, self._recorded = self._recorded, recording.recorded
-        head = recorder.head
-        return {
-            "first": recorder.start,
-            "head": head,
-            "bytes": recorder.history.bytes,
-            "recorded_per_s": round((recording.recorded - before) / elapsed_s, 1),
-            "lost": recording.lost,
-            "consumers": {
-                name: {"offset": offset, "behind": max(0, head + 1 - offset)}
-                for name, offset in recorder.consumers.items()
-            },
-        }
+        recorded_per_s = round((recording.recorded - before) / elapsed_s, 1)
+        return {**figures, "recorded_per_s": recorded_per_s, "lost": recording.lost}
 
     # Topics
 
@@ -188,7 +270,7 @@ class Ticker:
         return {"topics": topics, "others": max(0, len(latest) - len(topics))}
 
     def _subscribers(self, topic: str) -> int:
-        others = sum(protocol.count_subscribers(topic) for protocol in self._house.protocols)
+        others = sum(protocol.count_subscribers(topic) for protocol in self._protocols)
         return self._broker.index.count_subscribers(topic) + others
 
     # Queues

@@ -1,27 +1,21 @@
-"""`app/server/routing.py`: waiting for a program's policy."""
+"""Awaiting with a deadline: each callback is called once, with the value, the error or the timeout."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from app.server import routing
-from app.server.routing import Waits
-
-if TYPE_CHECKING:
-    pass
+from app.transports import waits
+from app.transports.waits import Waits
 
 DEADLINE_S = 5.0
 
 
-# Waiting
-
-
 async def test_waiting() -> None:
     """Each callback is called once: with the value, the error, or the timeout."""
-    waits, told = Waits(), []
+    waiting, told = Waits(), []
     done = asyncio.Event()
 
     async def value() -> int:
@@ -40,18 +34,18 @@ async def test_waiting() -> None:
             done.set()
 
     for awaitable, limit_s in ((value(), 5), (error(), 5), (never(), 0.01)):
-        waits.wait(awaitable, limit_s, resume)
+        waiting.wait(awaitable, limit_s, resume)
     await asyncio.wait_for(done.wait(), DEADLINE_S)
     assert told == [(7, type(None)), (None, ValueError), (None, TimeoutError)]
-    await waits.stop()
-    assert not waits._tasks
+    await waiting.stop()
+    assert not waiting._tasks
 
 
 async def test_a_fault_of_ours_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception of the callback is logged, since no caller could handle it."""
     faults: list[str] = []
-    monkeypatch.setattr(routing.telemetry, "fault", lambda where, _error: faults.append(where))
-    waits = Waits()
+    monkeypatch.setattr(waits.telemetry, "fault", lambda where, _error: faults.append(where))
+    waiting = Waits()
 
     async def value() -> int:
         return 7
@@ -59,21 +53,21 @@ async def test_a_fault_of_ours_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def resume(*_: Any) -> None:
         raise RuntimeError("ours")
 
-    waits.wait(value(), 1, resume)
+    waiting.wait(value(), 1, resume)
     for _ in range(5):
         await asyncio.sleep(0)
-    assert faults == ["wamp"]
+    assert faults == ["wait"]
 
 
 async def test_stopping() -> None:
     """After stopping no callback is called, and no task is left."""
-    waits, told = Waits(), []
+    waiting, told = Waits(), []
 
     async def never() -> None:
         await asyncio.Event().wait()
 
-    waits.wait(never(), 60, lambda *news: told.append(news))
+    waiting.wait(never(), 60, lambda *news: told.append(news))
     await asyncio.sleep(0)
-    await asyncio.wait_for(waits.stop(), DEADLINE_S)
+    await asyncio.wait_for(waiting.stop(), DEADLINE_S)
     assert not told
-    assert not waits._tasks
+    assert not waiting._tasks

@@ -5,30 +5,30 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from app.host.timeouts import Reaper
+from app.host.timeouts import TimeoutQueue
 
 NAMES = st.sampled_from("abcde")
 LIMIT_S = 10
 
 
 class Watching(RuleBasedStateMachine):
-    """A reaper, compared with a dictionary of the time at which each connection was first watched."""
+    """A queue of deadlines, compared with a dictionary of the time at which each connection was first watched."""
 
     @initialize()
     def start(self):
-        self.reaper = Reaper(LIMIT_S)
+        self.queue = TimeoutQueue(LIMIT_S)
         self.since = {}
         self.now = 0
 
     @rule(name=NAMES)
     def watch(self, name):
         """S3: a deadline that runs already is not extended; a byte a second gains no time."""
-        self.reaper.watch(name, self.now)
+        self.queue.add(name, self.now)
         self.since.setdefault(name, self.now)
 
     @rule(name=NAMES)
     def forget(self, name):
-        self.reaper.forget(name)
+        self.queue.forget(name)
         self.since.pop(name, None)
 
     @rule(passed=st.integers(0, 8))
@@ -36,19 +36,19 @@ class Watching(RuleBasedStateMachine):
         """Each overdue connection is yielded once, oldest first."""
         self.now += passed
         expected = [name for name, since in self.since.items() if since + LIMIT_S <= self.now]
-        assert list(self.reaper.overdue(self.now)) == expected
+        assert list(self.queue.overdue(self.now)) == expected
         for name in expected:
             del self.since[name]
 
     @rule(passed=st.integers(8, 12))
     def sweep_and_end(self, passed):
-        """Ending a connection can make the reaper forget it, or another one that is overdue as well."""
+        """Ending a connection can make the queue forget it, or another one that is overdue as well."""
         self.now += passed
         ended = []
-        for name in self.reaper.overdue(self.now):
+        for name in self.queue.overdue(self.now):
             ended.append(name)
             for other in "ab":
-                self.reaper.forget(other)
+                self.queue.forget(other)
                 self.since.pop(other, None)
             self.since.pop(name, None)
         assert len(ended) == len(set(ended))
@@ -56,7 +56,7 @@ class Watching(RuleBasedStateMachine):
 
     @invariant()
     def none_is_watched_that_is_done(self):
-        assert len(self.reaper) == len(self.since)
+        assert len(self.queue) == len(self.since)
 
 
 TestWatching = Watching.TestCase

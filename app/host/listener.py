@@ -1,0 +1,253 @@
+"""Listeners: the sockets that are bound before anything is served, and the HTTP servers that accept on them.
+
+A server begins to shut down on request, and ends when its last connection is closed; an idle one does nothing at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from app.host.connection import Connection
+from app.host.timeouts import ServerContext
+from app.host.websocket import Sockets
+from app.server.composition import Server
+from app.settings import Settings
+from app.transports.nt4 import nt4_route, own_page
+
+_log = logging.getLogger("uvicorn.error")
+
+_BACKLOG = 4_096
+_ACCEPTED_AT_ONCE = 1
+"""The backlog that asyncio's own loop is given. It tries to accept that often in a row, and when no files are left each
+try writes a log entry and starts a timer that tries again. The sockets' own backlog is set again afterwards.
+"""
+
+
+_PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
+
+
+class CannotListen(Exception):
+    """A listener cannot be bound: its port is taken or not allowed, or its address does not belong to this machine."""
+
+
+class Listeners(NamedTuple):
+    """The listening sockets: the public one, and those for operations and NetworkTables, None where turned off."""
+
+    public: socket.socket
+    operations: socket.socket | None
+    nt4: socket.socket | None
+
+
+def listen(settings: Settings) -> Listeners:
+    """Bind all listeners of the settings. Raises `CannotListen`; then none stays bound."""
+    operations, nt4 = settings.operations, settings.nt4
+    bound: list[socket.socket] = []
+    try:
+        for is_wanted, host, port, flag in (
+            (True, settings.host, settings.port, "--port"),
+            (operations.enabled, operations.host, operations.port, "--operations-port"),
+            (nt4.enabled, nt4.host, nt4.port, "--nt4-port"),
+        ):
+            if is_wanted:
+                bound.append(bind(host, port, flag))
+    except CannotListen:
+        close(bound)
+        raise
+    public, *others = bound
+    return Listeners(public, others.pop(0) if operations.enabled else None, others.pop(0) if nt4.enabled else None)
+
+
+def close(listeners: Iterable[socket.socket | None]) -> None:
+    """Close all listeners."""
+    for bound in listeners:
+        if bound is not None:
+            bound.close()
+
+
+def bind(host: str, port: int, flag: str) -> socket.socket:
+    """Return a listening socket. Raises `CannotListen`; where another port could help, its text names `flag`."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(_BACKLOG)  # from now on clients wait to be accepted instead of being refused
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        advice = f"; choose another with {flag}" if error.errno in _PORT_ERRORS else ""
+        raise CannotListen(f"cannot listen on {host}:{port} ({error.strerror}){advice}") from None
+    bound.setblocking(False)  # noqa: FBT003 - the standard library's form
+    return bound
+
+
+def url_of(bound: socket.socket, scheme: str = "http") -> str:
+    """Return the URL of a bound socket."""
+    host, port = bound.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class _Members(set[Any]):
+    """A set that calls `emptied` when its last member is removed with `discard`."""
+
+    def __init__(self, emptied: Callable[[], None]) -> None:
+        super().__init__()
+        self._emptied = emptied
+
+    def discard(self, member: Any) -> None:
+        super().discard(member)
+        if not self:
+            self._emptied()
+
+
+class HttpServer:
+    """Serves an ASGI application on some sockets; `serve` runs it and `leave` ends it.
+
+    Its connections are objects of uvicorn's protocol class, or of one derived from it, which enter themselves and the
+    tasks of running requests into the sets of `server_state`.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        self.config = config
+        self.started = False
+        self.is_leaving = False
+        self.is_forced = False
+        self._news = asyncio.Event()
+        self._listeners: list[asyncio.Server] = []
+        self.server_state = ServerState()
+        self.server_state.connections = _Members(self._news.set)
+        self.server_state.tasks = _Members(self._news.set)
+
+    async def serve(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve until `leave` is called, and then until all connections are closed or the grace period has ended."""
+        await self.startup(sockets)
+        await self._until(lambda: self.is_leaving)
+        await self.shutdown(sockets)
+
+    def leave(self, *, is_forced: bool = False) -> None:
+        """Begin to shut down; if `is_forced`, stop waiting for requests. Call it from the event loop."""
+        self.is_leaving = True
+        self.is_forced = self.is_forced or is_forced
+        self._news.set()
+
+    async def startup(self, sockets: Sequence[socket.socket]) -> None:
+        """Begin to accept connections."""
+        self.config.load()
+        self.server_state.default_headers = self.config.encoded_headers
+        loop = asyncio.get_running_loop()
+        for bound in sockets:
+            listener = await loop.create_server(self._connection, sock=bound, backlog=_ACCEPTED_AT_ONCE)
+            bound.listen(_BACKLOG)
+            self._listeners.append(listener)
+        self.started = True
+
+    def _connection(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        connection: asyncio.Protocol = make(config=self.config, server_state=self.server_state, app_state={})
+        return connection
+
+    async def shutdown(self, sockets: Sequence[socket.socket]) -> None:
+        """Stop accepting, and wait for running requests until the grace period ends; then cancel them."""
+        await self._stop_accepting()
+        for bound in sockets:
+            bound.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                await self._until(lambda: self.is_forced or self._is_empty())
+        except TimeoutError:
+            _log.error("%d running requests are cancelled: the grace period has ended", len(self.server_state.tasks))
+            for task in list(self.server_state.tasks):
+                task.cancel()
+
+    async def _stop_accepting(self) -> None:
+        """Close the listeners. A connection that was just accepted is in `connections` when this returns.
+
+        asyncio needs two turns to make one: the first makes the transport, which fails if the listener is closed by
+        then, the second the connection. A connection made later would not be closed when the server shuts down.
+        """
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            for bound in listener.sockets:
+                with suppress(NotImplementedError):  # Windows' loop has no readers
+                    loop.remove_reader(bound.fileno())
+        await asyncio.sleep(0)
+        for listener in self._listeners:
+            listener.close()
+        await asyncio.sleep(0)
+
+    def _is_empty(self) -> bool:
+        return not (self.server_state.connections or self.server_state.tasks)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._news.clear()
+            await self._news.wait()
+
+
+def config_of(
+    app: ASGIApp, settings: Settings, protocol: Callable[..., asyncio.Protocol], grace_s: float
+) -> uvicorn.Config:
+    """Return uvicorn's configuration for an application, without the features that Halley replaces.
+
+    Running requests have `grace_s` seconds when the server shuts down.
+    """
+    return uvicorn.Config(
+        app,
+        http=cast("type[asyncio.Protocol]", protocol),
+        ws="none",
+        lifespan="off",  # the host starts and stops its application itself
+        log_config=None,
+        access_log=False,  # it would write query strings, and with JSONP these carry session ids
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=int(settings.limits.keep_alive_s),
+        timeout_graceful_shutdown=int(grace_s),
+    )
+
+
+class SideServer(HttpServer):
+    """The server of a listener other than the public one; its connections have `shared` in common."""
+
+    def __init__(self, app: ASGIApp, server: Server, bound: socket.socket, *, scheme: str, grace_s: float) -> None:
+        self.shared = ServerContext(server.settings.limits, server.broker.hits)
+        super().__init__(config_of(app, server.settings, partial(Connection, shared=self.shared), grace_s))
+        server.on_sweep.append(self.shared.sweep)
+        self.url = url_of(bound, scheme)
+        self._bound = bound
+        self._running: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Start to serve, in a task."""
+        self._running = asyncio.create_task(self.serve([self._bound]))
+
+    async def end(self) -> None:
+        """Shut down; return when all connections are closed or the grace period has ended."""
+        if self._running is not None:
+            self.leave()
+            await self._running
+
+
+def nt4_server(server: Server, bound: socket.socket) -> SideServer:
+    """Return the server of NetworkTables' own port, without TLS; the public one serves the same paths with `wss`."""
+    side = SideServer(own_page(), server, bound, scheme="ws", grace_s=server.settings.drain.grace_s)
+    route = nt4_route(server.protocol("nt4"), server.settings, server.settings.nt4.host)
+    sockets = Sockets(route, server.proxies, side.shared)
+    sockets.connections = side.server_state.connections
+    side.shared.sockets.append(sockets)
+    return side

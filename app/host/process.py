@@ -1,0 +1,398 @@
+"""Halley's own server process: one event loop, its listeners, its signals and resources, and the supervisor.
+
+SIGTERM (or Ctrl-C) drains: holds are answered, running requests are finished, then the process exits with 0 (130). A
+second signal ends it immediately; requests may have been cut, so the exit code is then 128 plus the signal's number.
+SIGHUP reloads access rules, tokens, users and the certificate, and everything else that is registered with
+`Reloading.parts`.
+
+The supervisor is systemd with `Type=notify`, see sd_notify(3); without `NOTIFY_SOCKET` in the environment it is not
+notified.
+
+While more than `limits.memory_share` of the memory is used, the broker refuses requests that would make it grow. This
+is the last limit behind all others; it frees nothing and ends no session. It is off where the system does not report
+how much memory there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import platform
+import shlex
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from app import __version__, telemetry
+from app.access.keys import BadKeys
+from app.broker.broker import Broker
+from app.broker.watermark import Watermark
+from app.configuration import Configuration
+from app.configuration.protection import NotProtected
+from app.embed import Halley, load
+from app.history.folder import FolderLocked, FolderUnusable
+from app.host.connection import Connection
+from app.host.listener import (
+    CannotListen,
+    HttpServer,
+    Listeners,
+    SideServer,
+    close,
+    config_of,
+    listen,
+    nt4_server,
+    url_of,
+)
+from app.host.short_way import BayeuxConnection, ShortWay
+from app.host.timeouts import ServerContext
+from app.host.tls import BadCertificate, Certificate, Tls
+from app.host.websocket import Sockets
+from app.server import metrics
+from app.server.composition import Server
+from app.server.history import BadRecord
+from app.server.reloading import SettingsFiles
+from app.transports.api.application import operations_app
+
+READY = b"READY=1"
+STOPPING = b"STOPPING=1"
+
+_RESOURCES_S = 1.0
+"""How often memory and open files are checked."""
+
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
+
+_SCRAPE_S = 1
+"""Grace period of the operations listener: for requests for metrics or health that run at the very end."""
+_COLLECT_AFTER = (50_000, 20, 100)
+_OK, _WRONG_USE, _SIGNALLED, _INTERRUPTED = 0, 2, 128, 130
+
+
+_WRONG = (BadCertificate, BadKeys, BadRecord, NotProtected, CannotListen, FolderLocked, FolderUnusable, ImportError)
+"""Errors that keep the server from starting and that the operator can correct."""
+
+
+def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
+    """Serve until a signal ends the server; return the process' exit code.
+
+    `read` reads the settings again, and raises `BadSettings`.
+    """
+    settings = configuration.settings
+    telemetry.configure(settings.log)
+    open_files = raise_file_limit()
+    listeners: Listeners | None = None
+    try:
+        certificate = Certificate(settings.tls) if settings.tls.cert else None
+        halley = Halley(settings)
+        reloading = halley.house.reloading
+        reloading.parts.append(SettingsFiles(reloading, configuration, read))
+        for name in settings.load:
+            load(name, halley)
+        listeners = listen(settings)
+        halley.house.lifecycle.open()
+    except _WRONG as error:
+        close(listeners or ())
+        print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - for the terminal that the server was started in
+        return _WRONG_USE
+    telemetry.log.info(
+        "started",
+        version=__version__,
+        python=platform.python_version(),
+        tls=settings.tls.min_version if certificate else "",
+        open_files=open_files,
+        settings=configuration.changes,
+    )
+    # Objects that live as long as the process need not be collected. Nor should each burst of a few hundred messages
+    # cause a collection: a pass over all sessions costs more than all deliveries of a burst.
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_serve(halley, listeners, certificate))
+    except KeyboardInterrupt:  # another Ctrl-C, after serving has ended
+        return _INTERRUPTED
+
+
+async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate | None) -> int:
+    asyncio.get_running_loop().set_exception_handler(_report)
+    server = halley.house
+    shared = ServerContext(server.settings.limits, server.broker.hits)
+    public = HalleyServer(server, shared, certificate)
+    contexts = [shared]
+    if listeners.nt4 is not None:
+        public.beside = nt4_server(server, listeners.nt4)
+        contexts.append(public.beside.shared)
+    operations: SideServer | None = None
+    if listeners.operations is not None:
+        app = operations_app(
+            is_live=lambda: server.sweeper.is_live,
+            is_ready=lambda: server.lifecycle.is_ready,
+            metrics=lambda: metrics.exposition(server, *contexts),
+        )
+        operations = SideServer(app, server, listeners.operations, scheme="http", grace_s=_SCRAPE_S)
+        operations.begin()
+    public.on_startup = partial(announce, server, listeners)
+    await public.serve([listeners.public])
+    if operations is not None:
+        await operations.end()
+    return exit_code(public.signals)
+
+
+def exit_code(signals: Sequence[int]) -> int:
+    """Return the process' exit code for the received signals: 0, or 130 if the first one was Ctrl-C (SIGINT).
+
+    If a second signal cut the shutdown short: 128 plus its number, as shells report a process that a signal ended.
+    """
+    if len(signals) > 1:
+        return _SIGNALLED + signals[1]
+    return _INTERRUPTED if signals and signals[0] == signal.SIGINT else _OK
+
+
+def _protocol(
+    server: Server, shared: ServerContext, certificate: Certificate | None
+) -> Callable[..., asyncio.Protocol]:
+    """Return the factory of the protocols for new public connections."""
+    plain: Callable[..., Connection] = partial(Connection, shared=shared)
+    if server.settings.short_way:
+        plain = partial(BayeuxConnection, shared=shared, short_way=ShortWay(server))
+    if certificate is None:
+        return plain
+
+    def make(**named: Any) -> Tls:
+        connection = plain(**named)
+        return Tls(connection, certificate.context, shared.turns, connection.has_no_tls)
+
+    return make
+
+
+class HalleyServer(HttpServer):
+    """The public server, which drains before it closes. `signals` are the received ones, in order."""
+
+    def __init__(self, server: Server, shared: ServerContext, certificate: Certificate | None = None) -> None:
+        settings = server.settings
+        protocol = _protocol(server, shared, certificate)
+        super().__init__(config_of(server.application, settings, protocol, settings.drain.grace_s))
+        for route in (spoken.face.route for spoken in server.spoken):
+            if route is not None:
+                sockets = Sockets(route, server.proxies, shared)
+                sockets.connections = self.server_state.connections
+                shared.sockets.append(sockets)
+        server.on_sweep += [shared.sweep, Resources(server.broker).sweep]
+        self._scheme = "https" if certificate else "http"
+        if certificate is not None:
+            server.reloading.parts.append(certificate.reload)
+        self._loop: asyncio.AbstractEventLoop
+        self.signals: list[int] = []
+        self.on_startup: Callable[[], None] = lambda: None
+        self.beside: SideServer | None = None  # NetworkTables' own server, which starts and shuts down with this one
+        self._server = server
+
+    async def serve(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve until a signal or `leave` ends the server."""
+        with self._handling_signals():
+            await super().serve(sockets)
+
+    @contextmanager
+    def _handling_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._loop = asyncio.get_running_loop()
+        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit}
+        if hasattr(signal, "SIGHUP"):  # not on Windows
+            handlers[signal.SIGHUP] = self.handle_reload
+        before = {wanted: signal.signal(wanted, handler) for wanted, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for wanted, handler in before.items():
+                signal.signal(wanted, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
+        """Begin to shut down on the first signal; exit immediately on any further one."""
+        is_forced = self.is_leaving
+        self.is_leaving, self.is_forced = True, is_forced
+        self.signals.append(sig)
+        self._loop.call_soon_threadsafe(partial(self.leave, is_forced=is_forced))
+        self._log_soon(sig, "exits immediately" if is_forced else "shuts down")
+
+    def handle_reload(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
+        """Reload the settings, the certificate and everything else that is registered with `Reloading.parts`."""
+        self._log_soon(sig, "reloads")
+        self._loop.call_soon_threadsafe(self._server.reloading.reload)
+
+    def _log_soon(self, sig: int, then: str) -> None:
+        """Log a signal on the event loop: it may have interrupted the writing of another line."""
+        name = signal.Signals(sig).name
+        self._loop.call_soon_threadsafe(partial(telemetry.log.info, "signal", name=name, then=then))
+
+    def leave(self, *, is_forced: bool = False) -> None:
+        """See `HttpServer`."""
+        super().leave(is_forced=is_forced)
+        if is_forced and self.beside is not None:
+            self.beside.leave(is_forced=True)
+
+    async def startup(self, sockets: Sequence[socket.socket]) -> None:
+        """Begin to serve, and announce it."""
+        self._server.lifecycle.start()
+        await super().startup(sockets)
+        if self.beside is not None:
+            self.beside.begin()
+        self.on_startup()
+
+    async def shutdown(self, sockets: Sequence[socket.socket]) -> None:
+        """Drain while still listening, then close everything."""
+        tell(STOPPING)
+        await self._server.lifecycle.drain(is_forced=lambda: self.is_forced)
+        for bound in sockets:
+            telemetry.log.info("not_listening", url=url_of(bound, self._scheme))
+        if self.beside is not None:
+            telemetry.log.info("not_listening", url=self.beside.url)
+            await self.beside.end()  # before the sweeper ends: it cuts peers that do not close
+        await super().shutdown(sockets)
+        await self._server.lifecycle.stop(is_cut_short=self.is_forced)
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an exception that nothing handles; `Resources` logs that the process can open no more files."""
+    if getattr(context.get("exception"), "errno", None) not in OUT_OF_FILES:
+        loop.default_exception_handler(context)
+
+
+def tell(state: bytes) -> None:
+    """Send a state to the socket that the environment names; a supervisor that does not read it is not waited for."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.settimeout(0)
+        told.sendto(state, "\0" + address[1:] if address.startswith("@") else address)
+
+
+def announce(server: Server, listeners: Listeners) -> None:
+    """Print the addresses and commands to try, log the listeners, and notify the supervisor."""
+    settings, tls = server.settings, server.settings.tls
+    url = url_of(listeners.public, "https" if tls.cert else "http")
+    urls = [url]
+    path = settings.bayeux.paths[0]
+    console = f"{url}/" if "/bayeux" in settings.bayeux.paths else f"{url}/?server={path}"
+    lines = [f"history: {server.history}"]
+    if listeners.operations is not None:
+        urls.append(url_of(listeners.operations))
+        lines.append(f"health and metrics: {urls[-1]}/health/ready, /metrics")
+    if listeners.nt4 is not None:
+        urls.append(url_of(listeners.nt4, "ws"))
+        lines.append(f"networktables: {urls[-1]}/nt/NAME")
+    for listens in urls:
+        telemetry.log.info("listening", url=listens)
+    trust = f"--cacert {shlex.quote(tls.cert)} " if tls.cert else ""
+    tries = [] if settings.access else try_next(trust + url + path)  # access rules could refuse them
+    lines += [f"console: {console}", *tries, f"halley is listening on {url}"]
+    print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - for the terminal that the server was started in
+    tell(READY)
+
+
+def try_next(bayeux: str) -> list[str]:
+    """Return lines with three curl commands; `bayeux` is the address, after any options that it needs."""
+    handshake = '{"channel":"/meta/handshake","version":"1.0","supportedConnectionTypes":["long-polling"]}'
+    batch = """[{\\"channel\\":\\"/meta/subscribe\\",\\"subscription\\":\\"/hello\\",\\"clientId\\":\\"$id\\"},"""
+    batch += """{\\"channel\\":\\"/hello\\",\\"data\\":\\"world\\"}]"""
+    return [
+        "try (and watch with: halley subscribe /hello)",
+        f"""  curl {bayeux} -d '{{"channel":"/hello","data":"world"}}'""",
+        f"""  id=$(curl -s {bayeux} -d '{handshake}' | grep -o '[0-9a-f]\\{{40\\}}'); curl {bayeux} -d "{batch}\"""",
+        f"""  curl -G {bayeux} --data-urlencode jsonp=show --data-urlencode 'message={handshake}'""",
+    ]
+
+
+class Resources:
+    """Reports the memory in use to the broker, and logs when the process can open no more files."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        resident_bytes: Callable[[], int] | None = None,
+        available_bytes: Callable[[], int | None] | None = None,
+    ) -> None:
+        self._broker = broker
+        self._resident_bytes = resident_bytes or own_resident_bytes
+        self._looked_at = float("-inf")
+        available = (available_bytes or memory_bytes)()
+        share = broker.limits.memory_share
+        if available is not None and share:
+            broker.memory = Watermark(share * available)
+
+    def sweep(self, now: float) -> None:
+        """Check the memory and the files, at most once a second; `now` is monotonic, in seconds."""
+        if now - self._looked_at < _RESOURCES_S:
+            return
+        self._looked_at = now
+        try:
+            self._broker.memory.move_to(self._resident_bytes())
+        except OSError as error:
+            # New connections are closed or wait, existing ones are served; nothing else would log why.
+            if error.errno in OUT_OF_FILES:
+                telemetry.log.warning("out_of_files", reason=error.strerror)
+
+
+def own_resident_bytes() -> int:
+    """Return the bytes of memory that this process uses. Raises `OSError` where that cannot be read."""
+    pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_bytes(root: Path = Path("/")) -> int | None:
+    """Return the bytes of memory that this process can use: the least limit of cgroup and machine; None if unknown."""
+    return min(_limits(root), default=None)
+
+
+def _limits(root: Path) -> Iterator[int]:
+    with suppress(OSError, ValueError, IndexError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                yield from _cgroup_limits(root / "sys/fs/cgroup", group, "memory.max")
+            elif "memory" in controllers.split(","):
+                yield from _cgroup_limits(root / "sys/fs/cgroup/memory", group, "memory.limit_in_bytes")
+    with suppress(OSError, ValueError, IndexError):
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemTotal:"):
+                yield int(line.split()[1]) * 1024
+
+
+def _cgroup_limits(hierarchy: Path, group: str, name: str) -> Iterator[int]:
+    """Yield the limits of a cgroup and of its parents; in a container its own is often shown as the root."""
+    folder = hierarchy / group.lstrip("/")
+    for place in (folder, *folder.parents):
+        with suppress(OSError, ValueError):  # ValueError: "max"
+            yield int((place / name).read_text())
+        if place == hierarchy:
+            return
+
+
+def raise_file_limit() -> int | None:
+    """Raise the limit of open files, of which each connection is one, to its maximum; return it, None if unlimited."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return None if hard == resource.RLIM_INFINITY else hard
+    return None
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

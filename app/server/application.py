@@ -1,0 +1,85 @@
+"""The ASGI application: each request is checked by a guard and led to what serves its path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app import telemetry
+from app.server.lifecycle import Lifecycle
+from app.server.protocols import Spoken
+from app.transports.addresses import Proxies
+from app.transports.endpoint import leaving
+from app.transports.exchange import target_of
+from app.transports.guard import Guard, Rejection, check_framing
+from app.transports.head import Head, route_path
+from app.transports.middleware import reject
+
+
+class Application:
+    """Serves the protocols of `spoken`, and by `apis` all other paths.
+
+    `guard` checks all requests but those to a protocol, whose guard can be another.
+
+    The life of the server is tied to ASGI's lifespan, or begins with the first request where a server has none.
+    """
+
+    def __init__(
+        self, spoken: Sequence[Spoken], apis: ASGIApp, guard: Guard, proxies: Proxies, lifecycle: Lifecycle
+    ) -> None:
+        self._spoken = spoken
+        self._apis = apis
+        self._guard = guard
+        self._proxies = proxies
+        self._lifecycle = lifecycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the lifespan."""
+        if scope["type"] == "lifespan":
+            await self._serve_lifespan(receive, send)
+            return
+        path = route_path(scope)
+        face = next((each.face for each in self._spoken if each.face.matches(path)), None)
+        if face is None and scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        self._lifecycle.start()
+        self._proxies.reveal(scope)
+        try:
+            guard = self._guard if face is None else face.guard
+            guard.check_names(scope["headers"], target_of(scope))
+            check_framing(scope.get("http_version", ""), scope["headers"])
+        except Rejection as rejection:
+            telemetry.request_refused(rejection.status, rejection.text, head=Head.of(scope))
+            await reject(scope, send, rejection)
+            return
+        try:
+            await (face or self._apis)(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._lifecycle.is_leaving:
+                raise
+            await reject(scope, send, leaving())
+
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            event = await receive()
+            if event["type"] == "lifespan.startup":
+                self._lifecycle.start()
+                await send({"type": "lifespan.startup.complete"})
+            elif event["type"] == "lifespan.shutdown":
+                await self._lifecycle.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    @asynccontextmanager
+    async def lifespan(self, _app: ASGIApp | None = None) -> AsyncIterator[None]:
+        """A lifespan for programs that mount this application: start it, and drain and stop it at the end."""
+        self._lifecycle.start()
+        try:
+            yield
+        finally:
+            await self._lifecycle.drain()
+            await self._lifecycle.stop()

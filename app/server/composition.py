@@ -1,0 +1,197 @@
+"""The composition root: builds the parts of a server, and joins them by the arguments of their constructors.
+
+`create_app` makes an ASGI application for any server; `app/host` runs it under Halley's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app import telemetry
+from app.access.control import AccessControl, Authenticator
+from app.broker.broker import Broker
+from app.broker.errors import TokenRefused
+from app.broker.policy import SERVER
+from app.configuration.protection import check_protected, grants_of
+from app.protocols.bayeux.engine import Engine
+from app.protocols.bayeux.hooks import Hooks
+from app.protocols.contract import Count, WireProtocol
+from app.server.application import Application
+from app.server.history_service import HistoryService
+from app.server.lifecycle import Lifecycle
+from app.server.protocols import PROTOCOLS, Compose, Parts, Service, Spoken
+from app.server.pump import Pump
+from app.server.reloading import Reloading
+from app.server.session_log import SessionLog
+from app.server.sweeper import Sweep, Sweeper
+from app.server.topics import SystemEvents, Ticker
+from app.settings import Settings
+from app.transports.addresses import Proxies, accounts
+from app.transports.api.application import Apis
+from app.transports.api.pages import Pages
+from app.transports.endpoint import Endpoint
+from app.transports.guard import Guard
+from app.transports.middleware import GuardMiddleware
+from app.transports.waits import Waits
+
+
+class Server:
+    """One server: its parts, and the ASGI application that they make.
+
+    Raises `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` and `hooks` are the defaults where None.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        hooks: Hooks | None = None,
+        protocols: Sequence[Compose] = PROTOCOLS,
+    ) -> None:
+        settings = settings or Settings()
+        check_protected(settings)
+        self.hooks = hooks or Hooks(telemetry.fault)
+        self.guard = Guard(settings)
+        self.proxies = Proxies(settings.proxies)
+        self.access = AccessControl(grants_of(settings, Authenticator.of(settings, _report_keys)), self._token_refused)
+        self.broker = Broker(
+            settings.limits,
+            settings.history,
+            settings.ticks,
+            wake=self._wake,
+            account_of=accounts((*settings.limits.exempt, *settings.proxies)),
+        )
+        self.history = HistoryService(settings, self.broker, self._wake)
+        session_log = SessionLog(self.broker)
+        system_events = SystemEvents(self.broker)
+        self.broker.observers += [session_log, system_events]
+        self.middleware = GuardMiddleware(self.guard, session_log.request_refused)
+        waits = Waits()
+        parts = Parts(
+            settings,
+            self.broker,
+            self.access,
+            self.hooks,
+            self.guard,
+            self.middleware,
+            self.history,
+            waits,
+            session_log,
+            self._wake,
+            self._drain_s,
+        )
+        self.spoken = [spoken for compose in protocols if (spoken := compose(parts)) is not None]
+        self.protocols: list[WireProtocol] = [spoken.protocol for spoken in self.spoken]
+        self.services: list[Service] = [self.history, *(each for spoken in self.spoken for each in spoken.services)]
+        self.planning = self._planning()
+        self.pump = Pump(self.broker, self.planning)
+        self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks)
+        self.on_sweep: list[Sweep] = []  # the host's
+        slow = [self.broker.meters.sweep, self.access.look, session_log.report_limits, _report_suppressed]
+        routes = [spoken.face.route for spoken in self.spoken]
+        every_s = min(settings.sweep_s, *(route.service.look_s for route in routes if route is not None))
+        self.sweeper = Sweeper(every_s, self.broker, self._sweeps, slow)
+        self.reloading = Reloading(settings, self.access, self.broker)
+        self.lifecycle = Lifecycle(
+            self.broker, self.spoken, self.services, self.pump, self.sweeper, waits, settings.drain, self._drain_s
+        )
+        self.pages = Pages()
+        self.apis = Apis(
+            settings,
+            self.middleware,
+            self.access,
+            self.access,
+            self.hooks,
+            archive=lambda: self.history.archive,
+            pages=self.pages,
+        )
+        self.application = Application(self.spoken, self.apis, self.guard, self.proxies, self.lifecycle)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the lifespan (ASGI)."""
+        await self.application(scope, receive, send)
+
+    def lifespan(self, app: ASGIApp | None = None) -> AbstractAsyncContextManager[None]:
+        """A lifespan for programs that mount this application; see `Application.lifespan`."""
+        return self.application.lifespan(app)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that count now."""
+        return self.reloading.settings
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of Bayeux."""
+        engine: Engine = self.protocol("bayeux").engine
+        return engine
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint of Bayeux."""
+        face: Any = next(each.face for each in self.spoken if each.protocol.name == "bayeux")
+        endpoint: Endpoint = face.endpoint
+        return endpoint
+
+    def protocol(self, name: str) -> Any:
+        """The protocol of that name. Raises `StopIteration` if the server does not speak it."""
+        return next(each for each in self.protocols if each.name == name)
+
+    def speak(self, spoken: Spoken) -> None:
+        """Speak another protocol, in place of the one with the same name if there is one; before the server starts."""
+        by_name = {each.protocol.name: each for each in self.spoken} | {spoken.protocol.name: spoken}
+        self.spoken[:] = by_name.values()
+        self.protocols[:] = [each.protocol for each in self.spoken]
+        self.planning[:] = self._planning()
+        self.services[1:] = [service for each in self.spoken for service in each.services]
+
+    def counts(self) -> Iterator[Count]:
+        """Yield the metrics that single protocols and services have; what is both is asked once."""
+        every = [*(each.counts for each in self.protocols), *(each.counts for each in self.services)]
+        for counts in dict.fromkeys(every):
+            yield from counts()
+
+    def _planning(self) -> list[WireProtocol]:
+        """The protocols that plan turns of their own: the pump need not ask the others in each turn of the loop."""
+        return [each for each in self.protocols if type(each).turn is not WireProtocol.turn]
+
+    def _wake(self) -> None:
+        self.pump.wake()
+
+    def _drain_s(self) -> float:
+        """Over how many seconds a drain is spread: many clients that come back at once would stop another server."""
+        options = self.settings.drain
+        clients = sum(session.role != SERVER for session in self.broker.sessions.values())
+        return min(options.spread_s, clients / options.clients_per_s)
+
+    def _sweeps(self) -> Sequence[Sweep]:
+        sweeps: list[Sweep] = [self.broker.due, self.ticker.sweep, *self.on_sweep]
+        for spoken in self.spoken:
+            sweeps += [spoken.protocol.sweep, spoken.face.sweep]
+        return [*dict.fromkeys([*sweeps, *(service.sweep for service in self.services)])]
+
+    def _token_refused(self, refused: TokenRefused) -> None:
+        self.broker.counted(refused)
+        telemetry.log.info("token_refused", reason=refused.reason, detail=refused.detail)
+
+
+def _report_suppressed(_now: float) -> None:
+    telemetry.report_suppressed()
+
+
+def _report_keys(line: str, *, is_error: bool = False) -> None:
+    if is_error:
+        telemetry.log.error("keys", what=line)
+    else:
+        telemetry.log.warning("keys", what=line)
+
+
+def create_app(settings: Settings | None = None) -> Server:
+    """Make an ASGI application for any server: `uvicorn app.server:create_app --factory`.
+
+    Raises `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` are the defaults where None.
+    """
+    return Server(settings)

@@ -1,0 +1,49 @@
+"""Awaiting with a deadline: what a program, the disk or the history must answer before a request can go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from time import monotonic
+from typing import Any
+
+from app import telemetry
+from app.protocols.contract import Resume
+
+
+async def outcome_of(awaitable: Awaitable[Any], limit_s: float) -> tuple[Any, Exception | None]:
+    """Await something for `limit_s` seconds at most; return its value or None, and its error or None.
+
+    The error is `TimeoutError` at the deadline. Only being cancelled is raised.
+    """
+    try:
+        async with asyncio.timeout(limit_s):
+            return await awaitable, None
+    except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+        return None, error
+
+
+class Waits:
+    """The awaitables that engines wait for, each awaited by a task with a deadline; `stop` cancels them all."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references to tasks
+
+    def wait(self, awaitable: Awaitable[Any], limit_s: float, resume: Resume) -> None:
+        """Await something for `limit_s` seconds at most, then call `resume`; returns immediately."""
+        task = asyncio.get_running_loop().create_task(self._wait(awaitable, limit_s, resume))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _wait(self, awaitable: Awaitable[Any], limit_s: float, resume: Resume) -> None:
+        value, error = await outcome_of(awaitable, limit_s)
+        try:
+            resume(value, error, monotonic())
+        except Exception as fault:  # noqa: BLE001 - a fault of ours, and no caller could handle it
+            telemetry.fault("wait", fault)
+
+    async def stop(self) -> None:
+        """Cancel all that is awaited, and wait until that is done."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
