@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from app.broker.erasure import Erasure, Work
-from app.history.documents import sync_folder
+from app.history.checksummed_json import sync_folder
 from app.protocols.json_text import NotJson, loads
 from app.protocols.nt4.names import is_reserved, ruled
 from app.protocols.nt4.types import ARRAY, RAW, BadValue, accept, number_of

@@ -13,9 +13,9 @@ from typing import Any
 from app import telemetry
 from app.broker.log import Page, Query
 from app.broker.timestamps import SECONDS_TO_2026
-from app.history.documents import sync_folder
+from app.history.checksummed_json import sync_folder
 from app.protocols.wamp.subscription_ids import RESERVED_AT_ONCE
-from app.server.history import Recorder
+from app.server.history import HistoryService
 
 _IDS_FILE = "wamp-subscription-ids"
 
@@ -61,7 +61,7 @@ class Waits:
 class SettledArchive:
     """The history, as WAMP reads it (`router.Archive`)."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: HistoryService) -> None:
         self._recorder = recorder
 
     async def page(self, query_of: Callable[[int], Query | None]) -> Page | None:

@@ -24,7 +24,7 @@ from app.configuration.protection import check_protected, grants_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import WireProtocol
-from app.server.history import Recorder
+from app.server.history import HistoryService
 from app.server.persistent_topics import PersistentTopics
 from app.server.protocols import PROTOCOLS, Compose, Parts, Spoken
 from app.server.pump import Pump
@@ -101,7 +101,7 @@ class House:
             archive=lambda: self.recorder,
         )
         self.pages = Pages()
-        self.recorder: Recorder | None = None  # once `open` has been called, if the history is on
+        self.recorder: HistoryService | None = None  # once `open` has been called, if the history is on
         self.proxies = Proxies(settings.proxies)
         self.on_reload: list[Callable[[], None]] = []  # on SIGHUP: each reads its files again, and logs that
         self.on_sweep: list[Callable[[float], None]] = []
@@ -216,7 +216,7 @@ class House:
     def open(self) -> None:
         """Open the history, if it is on and not open yet. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
         if self.recorder is None and self.settings.history.enabled:
-            self.recorder = Recorder(self.settings, self.broker, self.pump.wake)
+            self.recorder = HistoryService(self.settings, self.broker, self.pump.wake)
             self.engine.read = self.recorder.read
             self.protocol("wamp").archive = SettledArchive(self.recorder)
         for service in self.services:
