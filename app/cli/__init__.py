@@ -22,7 +22,7 @@ COMMANDS = {
     "bench": "app.cli.bench:bench_group",
     "check-config": "app.cli.check_config:check_config",
     "demo": "app.cli.demo:demo",
-    "history": "app.cli.history_verbs:history_group",
+    "history": "app.cli.history:history_group",
     "lake": "app.cli.lake:lake_group",
     "pipeline": "app.cli.pipeline:pipeline_group",
     "publish": "app.cli.publish:publish",

@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import click
 
 from app.broker.erasure import Erasure
-from app.cli.console import WRONG_USE, say
 from app.cli.options import pattern_of
-from app.cli.pipes import STDERR, STDIN
+from app.cli.terminal import STDERR, STDIN, WRONG_USE, say
 from app.protocols.bayeux.names import Bounds
-
-if TYPE_CHECKING:
-    from app.settings import Settings
+from app.settings import Settings
 
 
 def named(channel: str | None, publisher: str | None, *, is_sure: bool) -> dict[str, str]:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.history import consumers, segment
-from app.history.documents import DocumentDamaged, sync_folder
+from app.history.checksummed_json import DocumentDamaged, sync_folder
 from app.history.folder import Folder, FolderUnusable, Identity, segment_files
 from app.history.seals import Seal, digests_of
 
-MARK = "backup"
+BACKUP_MARKER = "backup"
 """The name of the empty file that marks a folder as a backup."""
 
 _TRIES = 3
@@ -42,10 +42,10 @@ class Copied(NamedTuple):
     damaged: list[str]
 
 
-def backup(source: Path, target: Path, tell: Callable[[int, int], None] = lambda _done, _of: None) -> Copied:
+def backup(source: Path, target: Path, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Copied:
     """Copy the log in the folder `source` to `target`, which must be empty or not exist. Blocks.
 
-    `tell(done, total)` is called with bytes after each segment, as progress.
+    `on_progress(done, total)` is called with bytes after each segment, as progress.
 
     Raises `FolderUnusable`, `OSError`, `sqlite3.Error`. After an error `target` has no `log.json`, so no server takes
     the incomplete copy for a log.
@@ -69,30 +69,30 @@ def backup(source: Path, target: Path, tell: Callable[[int, int], None] = lambda
         done += _size(target / file.name)
         if not is_as_sealed:
             damaged.append(file.name)
-        tell(min(done, total), total)
-    (target / MARK).touch(mode=0o600)
+        on_progress(min(done, total), total)
+    (target / BACKUP_MARKER).touch(mode=0o600)
     sync_folder(target)
     firsts = [first for first, _ in segment_files(target)]
     if firsts:  # retention may have deleted others meanwhile
         identity = replace(identity, first=max(identity.first, min(firsts)))
     identity.save(target / "log.json")  # last: only now the folder is a log
     sync_folder(target.parent)
-    tell(total, total)
+    on_progress(total, total)
     return Copied(copied, done, damaged)
 
 
 def begin_anew(folder: Folder) -> None:
     """Give the log in a folder that is marked as a backup a new `log_id`; do nothing elsewhere. Raises `OSError`.
 
-    After a crash before the mark is deleted, the next start makes another new `log_id`; the first was not used.
+    After a crash before the marker is deleted, the next start makes another new `log_id`; the first was not used.
     """
-    mark = folder.path / MARK
-    if mark.exists():
+    marker = folder.path / BACKUP_MARKER
+    if marker.exists():
         old = folder.identity
         folder.identity = replace(old, log_id=secrets.token_hex(16), ancestors=(*old.ancestors, old.log_id))
         folder.identity.save(folder.path / "log.json")
         consumers.forget_all(folder.path)  # of an earlier log in this folder, or copied by hand
-        mark.unlink()
+        marker.unlink()
         sync_folder(folder.path)
 
 

@@ -1,9 +1,9 @@
 """Consumers: programs outside of the server that read the log, such as the pipeline's jobs; retention waits for them.
 
 A consumer is a file `consumers/NAME.json` in the data folder with {"offset": next}, the offset that it reads next
-(`documents.py`). Jobs on this host write their files themselves, the server writes those of jobs that report over HTTP;
-so the folder is read periodically. A damaged file is ignored and reported. The offsets delay `retention.py`, within
-bounds, and do nothing else: readers and the writer do not use them.
+(`checksummed_json.py`). Jobs on this host write their files themselves, the server writes those of jobs that report
+over HTTP; so the folder is read periodically. A damaged file is ignored and reported. The offsets delay `retention.py`,
+within bounds, and do nothing else: readers and the writer do not use them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
-from app.history import documents
-from app.history.retention import GRACE_S
-from app.history.rules import NEVER
+from app.history import checksummed_json
+from app.history.rules import GRACE_S, NEVER
 
 FOLDER = "consumers"
 
@@ -55,7 +54,7 @@ class Ignored(NamedTuple):
 
 def is_name(name: str) -> bool:
     """Whether `name` is valid for a consumer: 1 to 64 of A-Z, a-z, 0-9, _ and -, and not the prefix of a draft file."""
-    return _NAME.fullmatch(name) is not None and not name.startswith(documents.DRAFT)
+    return _NAME.fullmatch(name) is not None and not name.startswith(checksummed_json.DRAFT)
 
 
 def forget_all(data_folder: Path) -> None:
@@ -137,7 +136,7 @@ class Consumers:
             if name not in names and len(names) >= self._most:
                 raise TooManyConsumers
             self._path.mkdir(mode=0o700, exist_ok=True)
-            documents.save(self._file(name), {"offset": offset})
+            checksummed_json.save(self._file(name), {"offset": offset})
             self.positions = dict(sorted({**self.positions, name: offset}.items()))
 
     def forget(self, name: str) -> bool:
@@ -147,7 +146,7 @@ class Consumers:
                 self._file(name).unlink()
             except (FileNotFoundError, NotADirectoryError):
                 return False
-            documents.sync_folder(self._path)
+            checksummed_json.sync_folder(self._path)
             self._known.pop(name, None)
             self.positions = {other: offset for other, offset in self.positions.items() if other != name}
             return True
@@ -201,7 +200,7 @@ class Consumers:
         names.update(f"{name}{_ENDING}" for name in self._known)  # scandir may omit a file that is replaced meanwhile
         files: dict[str, os.stat_result | None] = {}
         for name in names:
-            if name.startswith(documents.DRAFT):
+            if name.startswith(checksummed_json.DRAFT):
                 continue
             with suppress(FileNotFoundError):
                 found = (self._path / name).lstat()
@@ -219,14 +218,14 @@ class Consumers:
         offset = 0
         try:
             if found.st_size > _MOST_BYTES:
-                raise documents.DocumentDamaged(f"{file} is too large")
-            told = documents.load(self._path / file).get("offset")
+                raise checksummed_json.DocumentDamaged(f"{file} is too large")
+            told = checksummed_json.load(self._path / file).get("offset")
             if type(told) is int and 1 <= told <= _LAST_OFFSET:
                 offset = told
                 self._told.pop(file, None)
             else:
                 self._ignore(file, "has no valid offset")
-        except documents.DocumentDamaged:
+        except checksummed_json.DocumentDamaged:
             self._ignore(file, "is damaged")
         except FileNotFoundError:
             return None

@@ -1,4 +1,4 @@
-"""The data folder: its lock, the identity of its log, and the list of its segments.
+"""The data folder: its lock, the identity of its log, its high-water mark, and the list of its segments.
 
 It uses file names only and never reads a segment that is being written: `recovery.py` examines what is in the segments,
 and whether they are intact.
@@ -11,24 +11,27 @@ import fcntl
 import os
 import secrets
 import sqlite3
+import struct
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Lock
+from typing import Any
+from zlib import crc32
 
 import orjson
 
 from app.broker.publications import new_key
-from app.history import documents, segment
-from app.history.mark import Mark
-from app.history.places import place_of
-from app.history.ranges import joined
+from app.history import checksummed_json, segment
+from app.history.checksummed_json import place_of
+from app.history.damage import Damage, joined
 from app.history.rules import NEVER
 
 HOLES = "holes"
 """The name in a rewritten segment's table `meta` for the holes in the segment and behind it, as JSON."""
 
+_MARK, _MARK_CRC = struct.Struct("<QQ"), struct.Struct("<I")
 _MOST_DAMAGE = 1_000
 _PREFIX, _SUFFIX = "seg-", ".db"
 
@@ -45,26 +48,13 @@ class FolderUnusable(Exception):
     """The folder cannot be opened; the text is a sentence for the operator who starts the server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A range of offsets that is lost or damaged, both ends included; `what` says how.
-
-    `first` and `last` are 0 where no offset is concerned; `file` is the name of the file in the data folder.
-    """
-
-    first: int
-    last: int
-    file: str
-    what: str
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
     """A segment as the folder lists it. Compared by identity: a changed segment is a new object.
 
     last       the last offset that counts (rows above it were refused); None: it is being written, up to the head
     is_sealed  it will not change any more, and may be read without locks
-    is_sound   False: it is damaged; its indexes must not be used, and each row only if its checksum matches
+    is_intact  False: it is damaged, and so is not read (`damage.py`)
     nbytes     the size of the file in bytes, once the segment is full
     """
 
@@ -72,7 +62,7 @@ class Segment:
     first: int
     last: int | None
     is_sealed: bool = False
-    is_sound: bool = True
+    is_intact: bool = True
     nbytes: int = 0
 
     @property
@@ -111,7 +101,7 @@ class Identity:
 
         Raises `DocumentDamaged`, `OSError`, and `FolderUnusable` where a later version of Halley has written it.
         """
-        content = documents.load(path)
+        content = checksummed_json.load(path)
         if content.get("format", 0) > segment.FORMAT:
             raise FolderUnusable(f"{path} was written by a later version of Halley")
         try:
@@ -120,11 +110,11 @@ class Identity:
             first = int(content.get("first", 0))  # earlier versions did not write it
             return cls(content["log_id"], key, content["format"], tuple(content["ancestors"]), holes, first)
         except (KeyError, TypeError, ValueError):
-            raise documents.DocumentDamaged(f"{path.name} is damaged") from None
+            raise checksummed_json.DocumentDamaged(f"{path.name} is damaged") from None
 
     def save(self, path: Path) -> None:
         """Write the identity to `path`. Raises `OSError`."""
-        documents.save(path, asdict(self) | {"publication_key": str(self.publication_key)})
+        checksummed_json.save(path, asdict(self) | {"publication_key": str(self.publication_key)})
 
     def meta(self, first: int) -> dict[str, str | int]:
         """What a segment from offset `first` on repeats of the identity, in case `log.json` is lost.
@@ -139,6 +129,48 @@ class Identity:
     def owns(self, log_id: object) -> bool:
         """Whether a segment with that id belongs to this log."""
         return log_id == self.log_id or log_id in self.ancestors
+
+
+class HighWaterMark:
+    """The open mark: a small file with the last committed offset, outside of the segments.
+
+    `offset` is that offset and `number` the one of its publication (`broker/publications.py`); both are 0 if unknown. A
+    WAL whose end is torn off looks like one that ended there; by the mark recovery sees after a crash that rows are
+    missing. It is written for each group but not synced: after a power loss it may be too low, never too high.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the mark at `path`, or create it. Raises `OSError`."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self.offset = self.number = 0
+        found = os.pread(self._file, _MARK.size + _MARK_CRC.size, 0)
+        if found[_MARK.size :] == _MARK_CRC.pack(crc32(found[: _MARK.size])):
+            self.offset, self.number = _MARK.unpack_from(found)
+
+    def write(self, offset: int, number: int) -> None:
+        """Set the mark, without fsync. Raises `OSError`."""
+        self.offset, self.number = offset, number
+        numbers = _MARK.pack(offset, number)
+        os.pwrite(self._file, numbers + _MARK_CRC.pack(crc32(numbers)), 0)
+
+    def move_to(self, path: Path) -> None:
+        """Go on in another file, and write the numbers to it. Raises `OSError`."""
+        before, self._file = self._file, os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.close(before)
+        self.write(self.offset, self.number)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def read_mark(path: Path) -> int | None:
+    """The last committed offset, for a reader that does not open the log; None if damaged. Raises `OSError`."""
+    found = path.read_bytes()
+    if found[_MARK.size :] != _MARK_CRC.pack(crc32(found[: _MARK.size])):
+        return None
+    offset: int = _MARK.unpack_from(found)[0]
+    return offset
 
 
 def first_of(path: Path) -> int | None:
@@ -183,7 +215,7 @@ class Folder:
         self._is_deleted = False
         try:
             self.identity = self._identify()
-            self.mark = Mark(path / "mark")
+            self.mark = HighWaterMark(path / "mark")
         except OSError as error:
             os.close(self._lock_file)
             raise FolderUnusable(f"{path} cannot be used as data folder: {error.strerror}") from error
@@ -218,6 +250,27 @@ class Folder:
             self.segments = tuple(new if each is old else each for each in self.segments)
             return True
 
+    def change(self, first: int, **fields: Any) -> Segment:
+        """Change fields of the listed segment that begins with the offset `first`; returns it as it is then.
+
+        The caller alone may remove segments meanwhile. Damage is forgotten where the segment is intact again.
+        """
+        with self._changing:
+            old = next(each for each in self.segments if each.first == first)
+            new = replace(old, **fields)
+            self.segments = tuple(new if each is old else each for each in self.segments)
+            if new.is_intact and not old.is_intact:  # it was rewritten
+                self.damage = tuple(
+                    each for each in self.damage if each.file != new.path.name or each.first < new.first
+                )
+            return new
+
+    def mark_corrupt(self, segment: Segment, what: str) -> None:
+        """List a segment as damaged, and note why; nothing is done where it is not listed any more."""
+        if self.replace(segment, replace(segment, is_intact=False)):
+            last = segment.first if segment.last is None else segment.last
+            self.note(Damage(segment.first, last, segment.path.name, f"{what}; see halley history salvage"))
+
     def remove(self, old: Iterable[Segment]) -> None:
         """Delete the oldest segments; a reader that has one open can read it to its end. Raises `OSError`."""
         if not self.is_in_place:
@@ -234,9 +287,17 @@ class Folder:
             is_noted = True
         for each in sorted(gone, key=lambda each: each.first):  # the oldest first: no hole after a crash
             delete(each.path)
-        documents.sync_folder(self.path)
+        checksummed_json.sync_folder(self.path)
         if not is_noted:
             self._begin_with(following)
+
+    def drop(self, lost: Segment) -> None:
+        """Delete a segment in which nothing is intact; its offsets are in a hole already. Raises `OSError`."""
+        with self._changing:
+            self.segments = tuple(each for each in self.segments if each is not lost)
+            self.damage = tuple(each for each in self.damage if each.file != lost.path.name)
+        delete(lost.path)
+        checksummed_json.sync_folder(self.path)
 
     def note(self, damage: Damage) -> None:
         """Add damage to the list unless it is there already; for any thread."""
@@ -260,7 +321,7 @@ class Folder:
         if not self._is_deleted:
             return
         document, mark = self.path / "log.json", self.path / "mark"
-        with suppress(OSError, FolderLocked, FolderUnusable, documents.DocumentDamaged):
+        with suppress(OSError, FolderLocked, FolderUnusable, checksummed_json.DocumentDamaged):
             if document.exists() and Identity.load(document).log_id != self.log_id:
                 return
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -292,7 +353,7 @@ class Folder:
             return Identity.load(document)
         except FileNotFoundError:
             identity = _from_segments(files) if files else Identity.new()
-        except documents.DocumentDamaged:
+        except checksummed_json.DocumentDamaged:
             identity = _from_segments(files)
         if identity is None:
             raise FolderUnusable(f"{document} is missing or damaged, and no segment next to it has the log's identity")

@@ -8,73 +8,44 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 from app.broker.erasure import Erasure
 from app.broker.errors import HistoryUnavailable
 from app.broker.events import Event
 from app.broker.log import Keeping, Page, Query
 from app.broker.topics import Pattern
-from app.history import purge, segment
+from app.history import rewriting
 from app.history.backup import begin_anew
-from app.history.connections import Connections
 from app.history.consumers import Consumers
-from app.history.folder import Damage, Folder, FolderUnusable, Segment, begin_of
-from app.history.opened import is_passing
-from app.history.ranges import joined, outside
+from app.history.damage import Damage, joined, outside
+from app.history.folder import Folder, FolderUnusable, begin_of
 from app.history.reader import Reader
-from app.history.recent import RecentKey, recent_keys
+from app.history.recent_keys import RecentKey, recent_keys
 from app.history.recovery import recover
 from app.history.retention import Retention
-from app.history.rows import walk
+from app.history.rewriting import Salvaged
 from app.history.rules import Rules
-from app.history.sealer import Sealer
+from app.history.seals import Sealer
+from app.history.segment_reader import SegmentPool
 from app.history.stored import Stored
 from app.history.writer import Report, Writer
 from app.settings import History as Options
 
-_SWITCH_S = 0.0005
 _CLOSE_S = 30.0
 _SEAL_S = 30.0
 _SEAL_STEP_S = 0.02
 
+_Result = TypeVar("_Result")
+
 
 class PurgeUnderWay(Exception):
     """Another purge of the same log is running."""
-
-
-class _Haste:
-    """Makes threads switch the interpreter ten times as often as Python's default while a log is open.
-
-    The writer needs the interpreter again after every call into SQLite, and next to a busy event loop it waits a whole
-    switch interval for it each time: at Python's 5 ms only a third of the groups would get through.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._logs = 0
-        self._usual_s = 0.0
-
-    def begin(self) -> None:
-        with self._lock:
-            if self._logs == 0:
-                self._usual_s = sys.getswitchinterval()
-                sys.setswitchinterval(min(_SWITCH_S, self._usual_s))
-            self._logs += 1
-
-    def end(self) -> None:
-        with self._lock:
-            self._logs -= 1
-            if self._logs == 0:
-                sys.setswitchinterval(self._usual_s)
-
-
-_haste = _Haste()
 
 
 class History:
@@ -94,10 +65,10 @@ class History:
         self._rules = rules
         self._writer = writer
         self._sealer = sealer
-        self._connections = Connections(folder)
-        self._reader = Reader(folder, rules, self._connections)
+        self._pool = SegmentPool(folder)
+        self._reader = Reader(folder, rules, self._pool)
         self.consumers = Consumers(folder.path, options.consumers, options.consumer_grace_s)
-        self._retention = Retention(folder, rules, self._connections, self.consumers, options, clock)
+        self._retention = Retention(folder, rules, self._pool, self.consumers, options, clock)
         self._is_closed = False
         with suppress(sqlite3.Error):  # events that are too old are hidden even before the first step of retention
             self._retention.hide(clock(), writer.head)
@@ -131,7 +102,6 @@ class History:
             raise
         with suppress(OSError):  # on an error the first group writes it
             opened.mark.write(log.head, log.last_number)  # it was lost, or is behind after a power loss
-        _haste.begin()
         sealer = Sealer(opened)
         for each in log.unsealed:
             sealer.put(each)
@@ -177,12 +147,14 @@ class History:
         return joined(self.folder.identity.holes, self.start, self.head)
 
     @property
-    def unsound(self) -> list[tuple[int, int]]:
+    def damaged(self) -> list[tuple[int, int]]:
         """Ranges of offsets at which events are, or may be, damaged or missing; without the holes, ends included."""
+        ranges = [(each.first, each.last) for each in self.folder.damage if each.first]
+        segments = (each for each in self.folder.segments if not each.is_intact)
+        ranges += [(each.first, self.head if each.last is None else each.last) for each in segments]
         holes = self.folder.identity.holes
-        damage = (each for each in self.folder.damage if each.first)
-        beside = (part for each in damage for part in outside(each.first, each.last, holes))
-        return joined(beside, self.start, self.head)
+        parts = (part for first, last in ranges for part in outside(first, last, holes))
+        return joined(parts, self.start, self.head)
 
     @property
     def refusal(self) -> HistoryUnavailable | None:
@@ -262,15 +234,15 @@ class History:
         finally:
             self._upkeep.release()
 
-    def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+    def purge(self, erasure: Erasure, on_progress: rewriting.Tell) -> int:
         """Erase the events that are committed by now and that `erasure` concerns; returns how many. Blocks.
 
-        `tell(done, total)` is called with offsets, as progress. Raises `PurgeUnderWay`, and `OSError` or
+        Raises `PurgeUnderWay`, and `OSError` or
         `sqlite3.Error`; then some events are erased, and the call may be repeated.
         """
         with self.purging():
             self.roll()
-            return self.rewrite(erasure, tell)
+            return self.rewrite(erasure, on_progress)
 
     @contextmanager
     def purging(self) -> Iterator[None]:
@@ -292,19 +264,31 @@ class History:
         if not self._writer.roll(_SEAL_S):
             raise OSError(errno.EBUSY, "the current segment cannot be ended")
 
-    def rewrite(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+    def rewrite(self, erasure: Erasure, on_progress: rewriting.Tell) -> int:
         """Erase as `purge` does, from the segments that are ended; only within `purging`. Blocks."""
+        return self._rewriting(lambda tell: rewriting.purge(self.folder, erasure, tell), on_progress)
 
-        def tell_on(done: int, of: int) -> None:
+    def salvage(self, on_progress: rewriting.Tell) -> Salvaged:
+        """Rewrite each damaged segment with the rows that are intact, and record the others as holes. Blocks.
+
+        Raises `PurgeUnderWay`, `OSError`, `sqlite3.Error`; it may be repeated.
+        """
+        with self.purging():
+            return self._rewriting(lambda tell: rewriting.salvage(self.folder, tell), on_progress)
+
+    def _rewriting(self, work: Callable[[rewriting.Tell], _Result], on_progress: rewriting.Tell) -> _Result:
+        """Do `work` on ended segments, which alone may remove or replace segments meanwhile."""
+
+        def on_step(done: int, of: int) -> None:
             self._check_open()
-            tell(done, of)
+            on_progress(done, of)
 
         with self._upkeep:
             self._check_open()
             self._all_sealed()
-            erased = purge.purge(self.folder, erasure, tell_on)
-            self._connections.prune()
-            return erased
+            result = work(on_step)
+            self._pool.prune()
+            return result
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -313,51 +297,22 @@ class History:
     def _all_sealed(self) -> None:
         """Wait until all ended segments are sealed. Raises `OSError`."""
         until = time.monotonic() + _SEAL_S
-        while any(each.last is not None and each.is_sound and not each.is_sealed for each in self.folder.segments):
+        while any(each.last is not None and each.is_intact and not each.is_sealed for each in self.folder.segments):
             if time.monotonic() > until:
                 raise OSError(errno.EBUSY, "a segment cannot be sealed; it may be open elsewhere")
             time.sleep(_SEAL_STEP_S)
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
-        """The intact rows between two offsets, both included, in order and in batches. Blocks. Raises `OSError`.
+        """The rows between two offsets, both included, in order and in batches. Blocks. Raises `OSError`.
 
-        A purged event is a tombstone. A missing row is damaged, which is noted in `damage`, or was deleted by
-        retention, possibly while this runs.
+        A purged event is a tombstone. A missing row is in `holes` or `damaged` afterwards, or was deleted by retention,
+        possibly while this runs.
         """
-        at, last = first, min(last, self.head)
-        while at <= last and (found := self._segment_from(at)) is not None:
-            at, until = max(at, found.first), last if found.last is None else min(last, found.last)
-            try:
-                with closing(segment.read(found.path, is_sealed=found.is_sealed)) as connection:
-                    for rows, reached in walk(connection, at, until):
-                        for row in rows:
-                            if row.offset != at:
-                                self._miss(found, at, row.offset - 1)
-                            at = row.offset + 1
-                        self._miss(found, at, reached)
-                        at = reached + 1
-                        if rows:
-                            yield rows
-            except sqlite3.Error as error:
-                if is_passing(error) and found in self.folder.segments and found.path.exists():
-                    raise OSError(errno.EIO, str(error), str(found.path)) from error
-                self._miss(found, at, until)
-            at = until + 1
-
-    def _miss(self, found: Segment, first: int, last: int) -> None:
-        """Note that offsets have no intact row, unless that is known or the segment was removed meanwhile."""
-        if first > last or found not in self.folder.segments:
-            return
-        if not any(each.first <= first and last <= each.last for each in self.folder.damage):
-            self.folder.note(Damage(first, last, found.path.name, "cannot be read"))
+        return self._reader.rows(first, min(last, self.head))
 
     def recent_keys(self) -> list[RecentKey]:
-        """The idempotency keys to remember from an earlier run (`recent.py`), oldest first. Blocks."""
+        """The idempotency keys to remember from an earlier run (`recent_keys.py`), oldest first. Blocks."""
         return recent_keys(self.folder.segments, self.head, self.options.keys, self.options.key_age_s)
-
-    def _segment_from(self, offset: int) -> Segment | None:
-        """The segment that has an offset, or the next one behind it."""
-        return next((each for each in self.folder.segments if each.last is None or each.last >= offset), None)
 
     def written(self, timeout_s: float | None = None) -> bool:
         """Wait until everything appended before is committed or refused; False on a timeout. Blocks.
@@ -375,6 +330,5 @@ class History:
             pass
         self._writer.close(_CLOSE_S)
         self._sealer.close(_CLOSE_S)
-        self._connections.close()
+        self._pool.close()
         self.folder.close()
-        _haste.end()

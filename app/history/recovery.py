@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.broker.publications import Publications
-from app.history import documents, seals, segment
-from app.history.folder import Damage, Folder, Segment, first_of, segment_files
-from app.history.ranges import outside
-from app.history.rows import walk
+from app.history import checksummed_json, seals, segment
+from app.history.damage import Damage, outside
+from app.history.examination import examine, intact_rows
+from app.history.folder import Folder, Segment, first_of, segment_files
 
-_LEAST_ROW_BYTES = 32  # on disk; bounds the search for rows in a file whose number of rows is unreadable
 _UNSEEN_PUBLICATIONS = 1 << 20  # the number of publications that may have been lost without a trace
 
 
@@ -37,16 +36,6 @@ class Recovered:
     unsealed: list[Segment] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Found:
-    """The result of examining every row of a segment; `last` is `first - 1` where no row is intact."""
-
-    last: int
-    publication: int = 0  # of the last intact row
-    is_ours: bool = True
-    is_sound: bool = True
-
-
 def recover(folder: Folder) -> Recovered:
     """List the segments of a locked folder, and note their damage in it. Blocks. Raises `OSError`."""
     return _Recovery(folder).run()
@@ -62,7 +51,7 @@ class _Recovery:
         self.publication = (0, 0)  # offset and publication of the last intact row
         self.newest: Segment | None = None  # if it can be continued
         self.unsealed: list[Segment] = []
-        self.is_doubtful = False  # behind the last listed segment is a file that may have rows but cannot be read
+        self.is_doubtful = False  # behind the last listed segment is a file of another log
 
     def run(self) -> Recovered:
         _tidy(self.folder.path)
@@ -89,7 +78,7 @@ class _Recovery:
         try:
             seal = seals.Seal.load(path)
             nbytes = path.stat().st_size
-        except (documents.DocumentDamaged, OSError):
+        except (checksummed_json.DocumentDamaged, OSError):
             return False
         if seal.first != first or seal.nbytes != nbytes or not self.folder.identity.owns(seal.log_id):
             return False
@@ -98,14 +87,14 @@ class _Recovery:
         last = seal.last if following is None else min(seal.last, following - 1)
         if following is None:
             with suppress(sqlite3.Error), closing(segment.read(path, is_sealed=True)) as connection:
-                for rows, _ in walk(connection, last, last):
+                for rows, _ in intact_rows(connection, last, last):
                     self.publication = max(self.publication, *((row.offset, row.publication) for row in rows))
         self._list(Segment(path, first, last, is_sealed=True, nbytes=nbytes))
         return True
 
     def _unsealed(self, path: Path, first: int, following: int | None) -> None:
         """List a segment by its rows."""
-        found = self._examine(path, first, following)
+        found = examine(path, first, following, self.folder.identity)
         nbytes = segment.nbytes_with_wal(path)
         if not found.is_ours:
             self.folder.note(Damage(first, first, path.name, "belongs to another log and is ignored"))
@@ -113,70 +102,17 @@ class _Recovery:
             self.is_doubtful = True
             return
         self.publication = max(self.publication, (found.last, found.publication))
-        if not found.is_sound:
-            self.head = max(self.head, first)
-            if found.last >= first:
-                self._list(Segment(path, first, found.last, is_sound=False, nbytes=nbytes))
-            self.is_doubtful = True
+        if not found.is_intact:
+            last = max(first, found.last, self.folder.mark.offset) if following is None else following - 1
+            damaged = self._list(Segment(path, first, last, nbytes=nbytes))
+            what = found.problems[0] if found.problems else f"{len(found.bad)} ranges of rows are missing or damaged"
+            self.folder.mark_corrupt(damaged, what)
         elif following is None:
             self._missing_before(first)
             self.expected = found.last + 1
             self.newest = Segment(path, first, found.last, nbytes=nbytes)
         elif found.last >= first:
             self.unsealed.append(self._list(Segment(path, first, found.last, nbytes=nbytes)))
-
-    def _examine(self, path: Path, first: int, following: int | None) -> _Found:
-        """Check every row, and that the indexes match the rows; note the damage."""
-        found = _Found(first - 1)
-        if following is None:
-            limit, lost = first - 1 + _most_rows(path), max(first, self.folder.mark.offset)
-        else:
-            limit = lost = following - 1
-
-        def note(from_: int, until: int, what: str) -> None:
-            found.is_sound = False
-            self.folder.note(Damage(from_, until, path.name, what))
-
-        try:
-            with closing(segment.read(path, is_sealed=False)) as connection:
-                problem = self._problem(connection, first, found)
-                if not found.is_ours:
-                    return found
-                steps, latest_us = [], 0
-                for rows, _ in walk(connection, first, limit):
-                    for row in rows:
-                        for gap in outside(found.last + 1, row.offset - 1, self.folder.identity.holes):
-                            note(*gap, "damaged rows")
-                        found.last, found.publication = row.offset, row.publication
-                        if row.time_us < latest_us:
-                            steps.append(row.offset)
-                        latest_us = row.time_us
-                listed = connection.execute("select offset from steps where offset <= ? order by offset", (found.last,))
-                if not problem and [offset for (offset,) in listed] != steps:
-                    problem = "its table steps does not match its times"  # this table has no checksum
-        except sqlite3.Error as error:
-            problem = str(error)
-        if problem and found.last < first:
-            note(first, lost, f"cannot be read: {problem}")
-        elif problem:
-            note(first, found.last, f"read row by row: {problem}")
-        return found
-
-    def _problem(self, connection: sqlite3.Connection, first: int, found: _Found) -> str:
-        """What is wrong with a database as a whole; "" if nothing."""
-        try:
-            meta = dict(connection.execute("select name, value from meta"))
-            identity = self.folder.identity
-            # Either the id or the key is enough, in case of a flipped bit: two logs have neither in common.
-            is_same_key = meta.get("publication_key") == str(identity.publication_key)
-            found.is_ours = identity.owns(meta.get("log_id")) or is_same_key
-            # This is not a later version's log: `log.json` was read before, and would have said so.
-            if (meta.get("format"), meta.get("first")) != (segment.FORMAT, first) or not identity.owns(meta["log_id"]):
-                return f"its table meta has unexpected values: {meta}"
-            check = str(connection.execute("pragma integrity_check(1)").fetchone()[0])
-        except (sqlite3.Error, KeyError, ValueError) as error:
-            return str(error)
-        return "" if check == "ok" else check
 
     def _list(self, segment: Segment) -> Segment:
         self._missing_before(segment.first)
@@ -212,7 +148,7 @@ class _Recovery:
     def _lose(self, last: int, file: str, what: str) -> None:
         """Note that the offsets from `expected` to `last` are missing, except those already known to be.
 
-        They are recorded as lost permanently, unless they may be in a file that cannot be read.
+        They are recorded as lost permanently, unless they may be in a file that was taken for another log's.
         """
         damage = ((each.first, each.last) for each in self.folder.damage)
         lost = [*outside(self.expected, last, (*self.folder.identity.holes, *damage))]
@@ -247,14 +183,10 @@ def _go_on(newest: Segment) -> segment.SegmentWriter | None:
     return writer
 
 
-def _most_rows(path: Path) -> int:
-    return segment.nbytes_with_wal(path) // _LEAST_ROW_BYTES + 1
-
-
 def _tidy(path: Path) -> None:
     """Delete what a crash has left: unfinished files, and files of a segment that was deleted."""
     for file in list(path.iterdir()):
-        is_draft = file.name.startswith(documents.DRAFT)
+        is_draft = file.name.startswith(checksummed_json.DRAFT)
         owner = file.with_suffix(".db")
         is_orphan = file != owner and first_of(owner) is not None and not owner.exists()
         if is_draft or is_orphan:

@@ -13,23 +13,16 @@ from bisect import bisect_right
 from collections.abc import Callable
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from app.history.connections import Connections, Gone
+from app.history.consumers import Consumers
+from app.history.damage import Corrupt
 from app.history.folder import Folder, Segment, begin_of
-from app.history.opened import Opened, Unsound
-from app.history.ranges import MOST_STEPS
-from app.history.rules import NEVER, Rules
+from app.history.rules import GRACE_S, NEVER, Rules
+from app.history.segment_reader import Gone, SegmentPool
 from app.settings import History as Options
 
-if TYPE_CHECKING:
-    from app.history.consumers import Consumers
-
-GRACE_S = 600.0
-"""Seconds that hidden segments stay on disk: time to correct a clock that was wrong when the server started."""
-
 _MOST_S = 1.0
-_SALVAGED = 1_000
 
 
 class _Reach(NamedTuple):
@@ -54,7 +47,7 @@ class Retention:
         self,
         folder: Folder,
         rules: Rules,
-        connections: Connections,
+        pool: SegmentPool,
         consumers: Consumers,
         options: Options,
         wall: Callable[[], float],
@@ -62,7 +55,7 @@ class Retention:
         self.held_bytes = 0
         self._folder = folder
         self._rules = rules
-        self._connections = connections
+        self._pool = pool
         self._consumers = consumers
         self._options = options
         self._wall = wall
@@ -83,7 +76,7 @@ class Retention:
         is_done = self.hide(time_s, head)
         self._consumers.look(now)
         self._delete(self._over(now, self._consumers.unread_from(now, time_s)))
-        self._connections.prune()
+        self._pool.prune()
         return not is_done
 
     def hide(self, time_s: float, head: int) -> bool:
@@ -101,7 +94,7 @@ class Retention:
                 while (further := self._advance(reach, cutoff_us, head)) != reach and monotonic() < until:
                     reach = further
                 is_done = is_done and further == reach
-            except (Gone, Unsound):
+            except (Gone, Corrupt):
                 is_done = False  # the next step looks at the segments of then
             self._reaches[age_s] = reach
         for rule in self._rules.kept:
@@ -123,13 +116,10 @@ class Retention:
         last_row = last if segment.last is None else min(last, segment.last)
         if at > last_row:
             return reach._replace(at=last + 1)
-        is_trusted = self._connections.trusts(segment)
-        with self._connections.open(segment) as opened:
-            steps = opened.steps(MOST_STEPS + 1) if is_trusted else []
-            if not is_trusted or len(steps) > MOST_STEPS:
-                return _salvage(opened, reach, min(last_row, at + _SALVAGED - 1), cutoff_us)
-            run_last = min([step - 1 for step in steps if step > at], default=last_row)
-            further = opened.first_since(at, min(run_last, last_row), cutoff_us)
+        if not self._pool.is_intact(segment):
+            return reach._replace(at=last + 1)  # it is as old as what follows it
+        with self._pool.open(segment) as reader:
+            further, _ = reader.within_time(at, last_row, cutoff_us, None)
             return _Reach(further, further) if further > at else reach
 
     def _time_of_day(self, now: float) -> float:
@@ -209,13 +199,3 @@ def _superfluous(segments: tuple[Segment, ...], max_bytes: int) -> list[Segment]
 def _since(before: dict[int, float], segments: list[Segment], now: float) -> dict[int, float]:
     """Since when each of `segments` is in such a list, by its first offset."""
     return {each.first: before.get(each.first, now) for each in segments}
-
-
-def _salvage(opened: Opened, reach: _Reach, last: int, cutoff_us: int) -> _Reach:
-    """A reach further along a segment that is read row by row; an unreadable row counts as older."""
-    start = reach.start
-    for row in opened.sound_rows(reach.at, last):
-        if row.time_us >= cutoff_us:
-            return _Reach(start, row.offset)
-        start = row.offset + 1
-    return _Reach(start, last + 1)

@@ -17,6 +17,9 @@ DEFAULT_AGE_S = 72 * 3600.0
 NEVER = (1 << 63) - 1
 """A first visible offset that no event reaches: nothing is visible."""
 
+GRACE_S = 600.0
+"""Seconds that hidden segments stay on disk: time to correct a clock that was wrong when the server started."""
+
 _REMEMBERED_TOPICS = 100_000
 _AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

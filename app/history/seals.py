@@ -1,24 +1,32 @@
 """Seals: a sealed segment is not written any more, and a file next to it has the digests of its bytes.
 
-A seal is a document (`documents.py`) named like its segment, with the offsets and times in the segment and a digest of
-each block. At start only the size is compared; the digests are compared before the segment's index is used
-(`connections.py`), and when an operator verifies the log.
+A seal is a file (`checksummed_json.py`) named like its segment, with the offsets and times in the segment and a digest
+of each block. At start only the size is compared; the digests are compared before the segment is read for the first
+time (`segment_reader.py`), and when an operator verifies the log. A thread seals segments, so that the writer does not
+wait.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Self
 
-from app.history import documents, segment
+from app.history import checksummed_json, segment
+from app.history.folder import Folder, Segment
+from app.history.segment import SegmentBusy, SegmentWriter
 
 BLOCK_BYTES = 65_536
 _DIGEST_BYTES = 16
 _READ_ONLY = 0o444
+_RETRY_S = 1.0
+_MOST_ABANDONED = 64
 _COUNTED = """with counted as (select count(*) as rows, min(offset) as low, max(offset) as high
                                 from stored where offset between ? and ?)
               select rows, ifnull((select time_us from stored where offset = low), 0),
@@ -60,15 +68,19 @@ class Seal:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read the seal of the segment at `path`. Raises `DocumentDamaged`, `OSError`."""
-        content = documents.load(seal_path(path))
+        content = checksummed_json.load(seal_path(path))
         try:
             return cls(**content | {"digests": tuple(content["digests"])})
         except (KeyError, TypeError):
-            raise documents.DocumentDamaged(f"{seal_path(path).name} is damaged") from None
+            raise checksummed_json.DocumentDamaged(f"{seal_path(path).name} is damaged") from None
 
     def save(self, path: Path) -> None:
         """Write the seal next to the segment at `path`. Raises `OSError`."""
-        documents.save(seal_path(path), asdict(self))
+        checksummed_json.save(seal_path(path), asdict(self))
+
+    def matches(self, path: Path) -> bool:
+        """Whether every byte of a segment is as it was sealed (0.1 s for 64 MiB). Raises `OSError`."""
+        return all(block is None for block in self.damaged_blocks(path))
 
     def damaged_blocks(self, path: Path) -> Iterator[int | None]:
         """Compare a segment with the seal: for each block None, or its index if it differs. Raises `OSError`."""
@@ -114,3 +126,71 @@ def clear(path: Path) -> None:
     for companion in segment.companions(path):
         companion.unlink(missing_ok=True)  # a process that has it open keeps it
     path.chmod(_READ_ONLY)
+
+
+class Sealer:
+    """Seals segments on a separate thread; one that is being read is tried again every second."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._inbox: SimpleQueue[tuple[Segment, SegmentWriter | None] | None] = SimpleQueue()
+        self._waiting: list[tuple[Segment, SegmentWriter | None]] = []
+        self._abandoned: list[sqlite3.Connection] = []
+        self.failures = 0
+        self._thread = Thread(target=self._run, name="history-sealer", daemon=True)
+        self._thread.start()
+
+    def put(self, segment: Segment, writer: SegmentWriter | None = None) -> None:
+        """Queue a listed segment to be sealed; `writer`, if given, has it open and is closed then. Does not wait."""
+        self._inbox.put((segment, writer))
+
+    def close(self, timeout_s: float) -> None:
+        """Seal what can be sealed now, and wait for that at most `timeout_s` seconds.
+
+        The rest is sealed when the folder is opened again.
+        """
+        self._inbox.put(None)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            try:
+                item = self._inbox.get(timeout=_RETRY_S if self._waiting else None)
+            except Empty:
+                pass
+            else:
+                is_open = item is not None
+                if item is not None:
+                    self._waiting.append(item)
+            self._waiting = [each for each in self._waiting if not self._seal(*each)]
+        for _, writer in self._waiting:
+            if writer is not None:
+                self._abandon(writer)
+        for connection in self._abandoned:
+            connection.close()
+
+    def _seal(self, segment: Segment, writer: SegmentWriter | None) -> bool:
+        """Seal a segment; False if it is busy and must be tried again."""
+        assert segment.last is not None
+        try:
+            is_listed = segment in self._folder.segments  # otherwise it was removed, or found damaged
+            if is_listed:
+                made = seal(segment.path, self._folder.log_id, segment.first, segment.last, writer)
+                self._folder.replace(segment, replace(segment, is_sealed=True, nbytes=made.nbytes))
+            if writer is not None:
+                writer.close()
+            if is_listed:
+                clear(segment.path)
+        except SegmentBusy:
+            return False
+        except (sqlite3.Error, OSError):
+            self.failures += 1  # the file is still good; it is sealed when the folder is opened again
+            if writer is not None:
+                self._abandon(writer)
+        return True
+
+    def _abandon(self, writer: SegmentWriter) -> None:
+        self._abandoned.append(writer.abandon())
+        if len(self._abandoned) > _MOST_ABANDONED:
+            self._abandoned.pop(0).close()

@@ -4,8 +4,10 @@ While it is written it is in WAL mode, and a commit is on disk when it returns (
 read it meanwhile. Its table `stored` has numbers for topics and audiences; the view `events` has the columns of
 `Stored`, for `sqlite3`, Spark and other readers.
 
-The only index over events is (topic, audience, offset). Bounds in time and by publication need none: both grow with the
-offset, except at the offsets in `steps`, where the clock was set back (`ranges.py`).
+There are two indexes over events: (topic, audience, offset), and the time. Times grow with the offset, except where the
+clock was set back, so an entry of the index on time is nearly always put at its end, which costs next to nothing. There
+is none on publications; `reader.py` says why. Segments of earlier versions have no index on time (and a table `steps`
+that is not used any more): they are searched row by row, with the same results.
 """
 
 from __future__ import annotations
@@ -21,15 +23,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app.history.documents import DRAFT, sync_folder
-from app.history.places import place_of
+from app.history.checksummed_json import DRAFT, place_of, sync_folder
 from app.history.stored import COLUMNS, Stored
 
 COMPANIONS = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite keeps next to a database that is open, or was when its process died."""
 
 FORMAT = 1
-"""The version of the tables below; a log of another format is refused."""
+"""The version of the tables and their columns; a log of a later one is refused. Indexes do not count."""
 
 PAGE_BYTES = 8192
 _EMPTY_BYTES = 10 * PAGE_BYTES
@@ -51,7 +52,7 @@ _SCHEMA = """
         authid text, role text, nt4_type text, nt4_time_us integer, idempotency_key text, crc integer not null
     );
     create index by_topic on stored (topic_id, audience_id, offset);
-    create table steps (offset integer primary key);
+    create index by_time on stored (time_us);
     create view events as
         select COLUMNS from stored
         left join topics on topics.id = topic_id left join audiences on audiences.id = audience_id;
@@ -201,8 +202,6 @@ class SegmentWriter:
         self._topics: dict[str, int] = dict(connection.execute("select topic, id from topics"))
         self._audiences: dict[str | None, int] = dict(connection.execute("select audience, id from audiences"))
         self._places = {file: place_of(file) for file in (path, path.with_name(path.name + "-wal"))}
-        latest = connection.execute("select time_us from stored where offset = ?", (last,)).fetchone()
-        self._latest_us: int = latest[0] if latest else 0
 
     def write(self, rows: Sequence[Stored]) -> None:
         """Commit a group of consecutive rows, and wait until it is on disk.
@@ -215,9 +214,6 @@ class SegmentWriter:
         topics = set()
         nbytes = 0
         for row in rows:
-            if row.time_us < self._latest_us:
-                connection.execute("insert into steps values (?)", (row.offset,))
-            self._latest_us = row.time_us
             values = list(row)
             values[_TOPIC] = self._topic_id(row.topic)
             values[_AUDIENCE] = self._audience_id(row.audience)
@@ -229,8 +225,8 @@ class SegmentWriter:
             self._insert_rows(given, values)
         connection.execute("commit")
         self.last = rows[-1].offset
-        # The rows' own pages, and one index page for each topic.
-        self.wal_bytes += nbytes + PAGE_BYTES * (2 + len(topics))
+        # The rows' own pages, one index page for each topic, and one for the times.
+        self.wal_bytes += nbytes + PAGE_BYTES * (3 + len(topics))
 
     def _insert_rows(self, given: tuple[bool, ...], values: list[Any]) -> None:
         """Insert rows that have values in the same columns; `values` has the values, row after row.

@@ -52,7 +52,7 @@ class Stored(NamedTuple):
     crc: int
 
     @property
-    def is_sound(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether the checksum matches the other columns."""
         try:
             return self.crc == checksum(self[:-1])

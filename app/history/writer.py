@@ -15,7 +15,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
 from threading import Lock, Thread, get_native_id
@@ -27,7 +27,7 @@ from app.broker.events import Event
 from app.broker.publications import Publications
 from app.history import segment
 from app.history.folder import Folder, Segment, delete
-from app.history.sealer import Sealer
+from app.history.seals import Sealer
 from app.history.segment import SegmentWriter
 from app.history.stored import Stored, row_of
 from app.settings import History as Options
@@ -106,13 +106,19 @@ class Writer:
         self._done_bytes = 0  # by the writer alone
         self._is_full = self._is_broken = self._is_moved = self._is_closed = False
         self._current = current
-        self._listed = next((each for each in folder.segments if current and each.path == current.path), None)
         self._abandoned: list[sqlite3.Connection] = []
         self._looked_at = self._tried_at = -_LOOK_S
         self._look()
         self._is_ready()
         self._thread = Thread(target=self._run, name="history-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def _listed(self) -> Segment | None:
+        """The current segment as the folder lists it; None until it has a row."""
+        newest = self._folder.segments[-1] if self._folder.segments else None
+        is_current = newest is not None and self._current is not None and newest.path == self._current.path
+        return newest if is_current else None
 
     @property
     def waiting_bytes(self) -> int:
@@ -261,8 +267,7 @@ class Writer:
     def _committed(self, rows: list[Stored]) -> None:
         assert self._current is not None
         if self._listed is None:
-            self._listed = Segment(self._current.path, self._current.first, None)
-            self._folder.add(self._listed)
+            self._folder.add(Segment(self._current.path, self._current.first, None))
         self.head = rows[-1].offset
         self.last_number = self._publications.number_of(rows[-1].publication)
         self.groups += 1
@@ -288,7 +293,12 @@ class Writer:
         except (sqlite3.Error, OSError):
             self._abandon()
             return
-        self._sealer.put(self._end_segment(current.nbytes), current)
+        ended = self._end_segment(current.nbytes)
+        if ended.is_intact:
+            self._sealer.put(ended, current)
+        else:
+            with suppress(sqlite3.Error):
+                current.close()
         self._is_ready()
 
     def _is_ready(self) -> bool:
@@ -307,10 +317,9 @@ class Writer:
 
     def _end_segment(self, nbytes: int) -> Segment:
         """List the current segment as full; afterwards there is no current one."""
-        listed, self._listed, self._current = self._listed, None, None
-        assert listed is not None
-        ended = replace(listed, last=self.head, nbytes=nbytes)
-        self._folder.replace(listed, ended)
+        assert self._current is not None
+        ended = self._folder.change(self._current.first, last=self.head, nbytes=nbytes)
+        self._current = None
         return ended
 
     def _abandon(self) -> None:
@@ -328,13 +337,16 @@ class Writer:
         self._is_ready()
 
     def _look(self) -> None:
-        """Look once a second at most whether the files are in their places, and how much of the disk is free."""
+        """Look once a second at most whether the files are good and in place, and how much of the disk is free."""
         now = monotonic()
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
             with suppress(OSError):
                 is_current = self._current is None or self._current.is_in_place
                 self._note_moved(not (is_current and self._folder.is_in_place))
+            listed = self._listed
+            if listed is not None and not listed.is_intact and not self._is_moved:
+                self._tend(is_over=True)  # a reader has found damage: what is written to it would not be read
             with suppress(OSError):
                 disk = os.statvfs(self._folder.path)
                 self._is_full = disk.f_bavail * disk.f_frsize < self._options.free_bytes

@@ -114,6 +114,8 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
     # cause a collection: a pass over all sessions costs more than all deliveries of a burst.
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
+    if settings.history.enabled:  # the writer's thread needs the interpreter again after every call into SQLite
+        sys.setswitchinterval(settings.history.switch_s)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(halley, listeners, certificate))

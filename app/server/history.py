@@ -27,6 +27,7 @@ from app.broker.log import Page, Query
 from app.broker.publications import Publications
 from app.broker.timestamps import SECONDS_TO_2026
 from app.history.consumers import Overtaken
+from app.history.damage import Damage
 from app.history.history import History
 from app.history.rules import Rules, parse_age
 from app.history.stored import Stored
@@ -66,7 +67,7 @@ def rules_of(settings: Settings) -> Rules:
     return Rules(records, sorted({*spaces.values()} - {""}))
 
 
-class Recorder:
+class OpenHistory:
     """One server's history while it is open. `flush` is called in each turn that has reported commits to the broker."""
 
     def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None]) -> None:
@@ -82,7 +83,7 @@ class Recorder:
         self._step: asyncio.Future[None] | None = None
         self._purges: set[asyncio.Task[int]] = set()  # the event loop itself does not keep its tasks alive
         self._stepped_at = 0.0
-        self._damage_told = 0
+        self._damage_told: frozenset[Damage] = frozenset()
         self._reason_told = ""
         self._retention_fault = ""
         self.history = history = History.open(
@@ -149,7 +150,7 @@ class Recorder:
     @property
     def damage(self) -> list[tuple[int, int]]:
         """Ranges of offsets, first and last, in which rows are missing, or may be, for another reason than `holes`."""
-        return self.history.unsound
+        return self.history.damaged
 
     @property
     def consumers(self) -> Mapping[str, int]:
@@ -235,11 +236,11 @@ class Recorder:
     def _tell(self) -> None:
         """Log what has changed: new damage, news of consumers, and whether the log is available."""
         history = self.history
-        for damage in history.damage[self._damage_told :]:
-            telemetry.log.error(
-                "history_damaged", first=damage.first, last=damage.last, file=damage.file, what=damage.what
-            )
-        self._damage_told = len(history.damage)
+        damage = history.damage
+        for each in damage:
+            if each not in self._damage_told:
+                telemetry.log.error("history_damaged", first=each.first, last=each.last, file=each.file, what=each.what)
+        self._damage_told = frozenset(damage)
         while history.consumers.news:
             news = history.consumers.news.popleft()
             if isinstance(news, Overtaken):

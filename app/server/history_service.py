@@ -9,7 +9,7 @@ from typing import Any
 from app.broker.broker import Broker
 from app.broker.log import Page, Query
 from app.protocols.contract import Count
-from app.server.history import Recorder
+from app.server.history import OpenHistory
 from app.settings import Settings
 from app.transports.api.requests import NoHistory
 
@@ -24,11 +24,11 @@ class HistoryService:
         self._settings = settings
         self._broker = broker
         self._flush = flush
-        self._recorder: Recorder | None = None
+        self._recorder: OpenHistory | None = None
         self._is_heard = False  # the writer's reports are carried to the event loop
 
     @property
-    def archive(self) -> Recorder:
+    def archive(self) -> OpenHistory:
         """The log. Raises `NoHistory` while it is not open."""
         if self._recorder is None:
             raise NoHistory
@@ -76,7 +76,7 @@ class HistoryService:
         Raises `BadRecord`, `FolderLocked`, `FolderUnusable`.
         """
         if self._recorder is None and self._settings.history.enabled:
-            self._recorder = Recorder(self._settings, self._broker, self._flush)
+            self._recorder = OpenHistory(self._settings, self._broker, self._flush)
         if self._recorder is not None and not self._is_heard:
             try:
                 asyncio.get_running_loop()

@@ -29,7 +29,7 @@ import orjson
 
 from app import telemetry
 from app.broker.erasure import Erasure, Work
-from app.history.documents import sync_folder
+from app.history.checksummed_json import sync_folder
 from app.protocols.contract import Count
 from app.protocols.json_text import NotJson, loads
 from app.protocols.nt4.errors import BadValue

@@ -22,7 +22,7 @@ from app.access.control import AccessControl
 from app.broker.broker import Broker
 from app.broker.timestamps import SECONDS_TO_2026
 from app.broker.topics import Pattern
-from app.history.documents import sync_folder
+from app.history.checksummed_json import sync_folder
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import Context, Count, WireProtocol

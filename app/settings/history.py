@@ -75,6 +75,13 @@ class History:
     readers: int = knob(
         2, unit="threads", low=1, high=64, why="that read from disk at the same time; further reads wait"
     )
+    switch_s: float = knob(
+        0.0005,
+        unit="s",
+        low=0.00005,
+        high=0.005,
+        why="Python's switch interval in a server; with Python's default, 5 ms, the writer gets a third done",
+    )
     page_events: int = knob(300, unit="events", low=1, high=1_000, why="in one page of a replay or a query")
     page_bytes: int = knob(
         524_288, unit="bytes", low=65_536, why="in one page of a replay or a query; one event always fits"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 import pytest_asyncio
@@ -148,6 +150,27 @@ async def test_verify_says_what_is_wrong_and_where(served, tmp_path):
     assert code == FAILED
     assert output[0].startswith(f"{file.name}: bytes ")
     assert lines[-1].endswith(": something is wrong")
+
+
+async def test_salvage_gives_back_what_is_intact(served, tmp_path):
+    """What cannot be saved is printed; a server has to be stopped first; a repeat finds nothing to do."""
+    code, _, (line,) = await ended("history", "salvage", "--data-dir", "data", cwd=tmp_path)
+    assert code == FAILED
+    assert "is in use by another server" in line
+    await ended("history", "backup", "copy", "--data-dir", "data", cwd=tmp_path)
+    segment = min((tmp_path / "copy").glob("seg-*.db"))
+    with closing(sqlite3.connect(segment)) as connection, connection:
+        connection.execute("update stored set payload = '\"other\"' where offset = 3")
+    salvage = ("history", "salvage", "--data-dir", "copy")
+    code, output, lines = await ended(*salvage, cwd=tmp_path)
+    assert (code, output) == (DONE, ["offset 3: lost"])
+    assert lines[-1] == "halley: 1 damaged segment rewritten, 1 event lost"
+    code, output, lines = await ended(*salvage, cwd=tmp_path)
+    assert (code, output, lines[-1]) == (DONE, [], "halley: no segment is damaged")
+    verified = await ended("history", "verify", "--data-dir", "copy", cwd=tmp_path)
+    assert verified.code == DONE
+    code, _, (line,) = await ended("history", "salvage", "--data-dir", "nowhere", cwd=tmp_path)
+    assert (code, line) == (FAILED, "halley: there is no log in nowhere")
 
 
 async def test_verify_where_there_is_no_log(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 from support.log import SMALL, OpenLog
 
 from app.history.backup import backup
+from app.history.examination import verify
 from app.history.folder import FolderUnusable
-from app.history.verify import verify
 
 
 def test_a_backup_is_the_log_up_to_its_beginning(tmp_path):

@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from app.history import documents
+from app.history import checksummed_json
 from app.history.consumers import Ignored, TooManyConsumers, is_name
 
 BAD = {
@@ -137,7 +137,7 @@ def test_a_file_that_is_replaced_all_the_time_is_always_heard(clocked_log):
         offset = 1
         while not is_over.is_set():
             offset += 1
-            documents.save(log.consumer("ingest"), {"offset": offset})
+            checksummed_json.save(log.consumer("ingest"), {"offset": offset})
 
     job = threading.Thread(target=commit)
     job.start()

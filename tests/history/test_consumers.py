@@ -11,9 +11,9 @@ from support.log import ALL, SEGMENT_BYTES
 from app.broker.erasure import Erasure
 from app.broker.topics import Match, Pattern
 from app.history import writer
-from app.history.backup import MARK, backup
+from app.history.backup import BACKUP_MARKER, backup
 from app.history.consumers import Ignored, Overtaken
-from app.history.retention import GRACE_S
+from app.history.rules import GRACE_S
 
 HOUR = 3_600.0
 DAY = 24 * HOUR
@@ -385,7 +385,7 @@ def test_a_backup_waits_for_nobody(full, clocked_log, tmp_path):
     assert not (tmp_path / "copy" / "consumers").exists()
     shutil.copytree(tmp_path / "log" / "consumers", tmp_path / "copy" / "consumers")
     (tmp_path / "copy" / "consumers" / "notes.txt").touch()
-    (tmp_path / "copy" / MARK).touch()
+    (tmp_path / "copy" / BACKUP_MARKER).touch()
     copy = clocked_log(name="copy", max_bytes=MAX_BYTES, wall=log.clock.wall)
     assert copy.history.log_id != log.history.log_id
     assert copy.history.consumers.positions == {}

@@ -13,10 +13,10 @@ from app.broker.errors import LogMoved
 from app.broker.log import Query
 from app.broker.topics import Match, Pattern
 from app.history import writer
+from app.history.examination import verify
 from app.history.folder import FolderLocked
 from app.history.history import History
 from app.history.rules import Rules
-from app.history.verify import verify
 from app.pipeline.source.folder_log import FolderLog
 from app.settings import History as Options
 
@@ -125,7 +125,7 @@ def test_a_restart_reports_what_was_lost_and_uses_no_position_again(tmp_path, lo
             assert log.history.log_id == log_id
             assert [(each.first, each.last) for each in log.history.damage] == [(1, 5)]
             assert log.history.holes == [(1, 5)]
-            assert log.history.unsound == []
+            assert log.history.damaged == []
             assert (log.history.start, log.history.head) == (1, 5 + further)
             page = log.history.read(Query(((ALL, 0),), log.history.head))
             assert page.gaps == [(1, 5)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.log import SMALL, OpenLog
 
-from app.history import documents
+from app.history import checksummed_json
 from app.history.folder import FolderLocked, FolderUnusable, Identity
 from app.pipeline.source.folder_log import FolderLog
 from app.pipeline.source.log import Fault
@@ -107,8 +107,8 @@ def test_a_folder_without_permission_is_refused_with_a_sentence(environment):
 def test_a_log_of_a_later_version_is_refused(tmp_path):
     """F7: an older Halley does not touch a log whose format it does not know."""
     opened(tmp_path)
-    content = documents.load(tmp_path / "log.json")
-    documents.save(tmp_path / "log.json", content | {"format": 2})
+    content = checksummed_json.load(tmp_path / "log.json")
+    checksummed_json.save(tmp_path / "log.json", content | {"format": 2})
     with pytest.raises(FolderUnusable, match="was written by a later version of Halley"):
         OpenLog(tmp_path)
 
@@ -221,7 +221,7 @@ def test_what_is_lost_for_good_is_a_hole_for_everyone(tmp_path):
     assert reasons(tmp_path) == dict.fromkeys(lost, "missing")
     for _ in range(2):
         with OpenLog(tmp_path, **SMALL) as log:
-            assert (log.history.holes, log.history.unsound) == ([(lost[0], lost[-1])], [])
+            assert (log.history.holes, log.history.damaged) == ([(lost[0], lost[-1])], [])
         assert reasons(tmp_path) == dict.fromkeys(lost, "hole")
 
 
@@ -235,7 +235,7 @@ def test_the_lost_end_of_a_sealed_log_is_a_hole_for_everyone(tmp_path):
     lost = range(int(newest.name[4:24]), max(stored) + 1)
     with OpenLog(tmp_path, **SMALL) as log:
         log.write("next")
-        assert (log.history.holes, log.history.unsound) == ([(lost[0], lost[-1])], [])
+        assert (log.history.holes, log.history.damaged) == ([(lost[0], lost[-1])], [])
         assert log.reports.committed == {lost[-1] + 1: "next"}
     assert reasons(tmp_path) == dict.fromkeys(lost, "hole")
 
@@ -249,7 +249,7 @@ def test_what_may_be_in_a_damaged_file_is_no_hole(tmp_path):
     broken.chmod(0o600)
     broken.write_bytes(b"no database" * 1_000)
     with OpenLog(tmp_path, **SMALL) as log:
-        found, unsound = log.stored(), log.history.unsound
+        found, unsound = log.stored(), log.history.damaged
         assert log.history.holes == []
     assert set(reasons(tmp_path).values()) == {"damaged"}
     told = {offset for first, last in unsound for offset in range(first, last + 1)}

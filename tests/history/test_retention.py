@@ -7,7 +7,7 @@ from support.log import ALL
 
 from app.broker.log import Query, UnknownPublication
 from app.broker.topics import Match, Pattern
-from app.history.retention import GRACE_S
+from app.history.rules import GRACE_S
 
 HOUR = 3_600.0
 DAY = 24 * HOUR

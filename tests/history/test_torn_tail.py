@@ -72,7 +72,7 @@ def test_h2_a_wal_cut_anywhere_loses_what_is_cut_off_and_says_so(tmp_path, kille
         with OpenLog(folder) as log:
             assert log.stored() == kept | {len(TRUTH) + 1: "next"}
             assert [(damage.first, damage.last) for damage in log.history.damage] == missing
-            assert (log.history.holes, log.history.unsound) == (missing, [])
+            assert (log.history.holes, log.history.damaged) == (missing, [])
             assert log.history.head == len(TRUTH) + 1
         shutil.rmtree(folder)
 

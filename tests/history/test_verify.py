@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from support.log import SMALL, OpenLog
 
+from app.history.examination import verify
 from app.history.folder import FolderUnusable
 from app.history.seals import BLOCK_BYTES, Seal, seal_path
-from app.history.verify import verify
 
 
 @pytest.fixture

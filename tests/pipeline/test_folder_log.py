@@ -12,12 +12,12 @@ from pathlib import Path
 
 import orjson
 import pytest
-from support.damage import append_rows, files, flip, move_mark, remove_rows
+from support.damage import append_rows, files, flip, move_mark, remove_rows, seal_again
 from support.log import SMALL, OpenLog
 
 from app.broker.erasure import Erasure
 from app.broker.topics import Match, Pattern
-from app.history import documents, segment
+from app.history import checksummed_json, segment
 from app.history.folder import Identity
 from app.history.stored import Stored, checksum
 from app.pipeline.errors import JobFailed, Refused
@@ -185,32 +185,30 @@ def test_no_more_than_a_batch_is_held(tmp_path, monkeypatch):
 # Faults
 
 
-def test_a_damaged_row_is_told_and_costs_no_other(tmp_path):
-    """A row with a wrong checksum is a fault of one offset, and all other rows are read."""
+def test_a_damaged_row_makes_its_segment_damage_and_no_other(tmp_path):
+    """A segment that does not match its digests is one range of damage, and all other rows are read."""
     log = filled(tmp_path, 400)
     flip(files(tmp_path)[1], b'"number":7,')
-    sound, faults = told(log, 1, 401)
-    assert faults == [Fault(7, 7, "damaged")]
-    assert len(sound) == 399
+    _, following, *_ = sorted(files(tmp_path))
+    assert told(log, 1, 401) == (list(range(following, 401)), [Fault(1, following - 1, "damaged")])
+    assert told(log, 8, 10) == ([], [Fault(8, 9, "damaged")])
 
 
-def test_rows_that_vanished_from_a_segment_are_missing(tmp_path):
-    """L9: in an undamaged segment a row that does not exist is a gap without a known reason."""
+def test_rows_that_vanished_from_the_newest_segment_are_damage(tmp_path):
+    """L9: rows that do not exist, for no reason that the log has recorded, make a segment a range of damage."""
     log = filled(tmp_path, 50, segment_bytes=10_000_000)
     remove_rows(files(tmp_path)[1], 10, 19)
-    sound, faults = told(log, 1, 51)
-    assert faults == [Fault(10, 19, "missing")]
-    assert len(sound) == 40
-    assert told(log, 12, 15) == ([], [Fault(12, 14, "missing")])
+    assert told(log, 1, 51) == ([], [Fault(1, 50, "damaged")])
+    assert told(log, 12, 15) == ([], [Fault(12, 14, "damaged")])
 
 
-def test_rows_that_vanished_from_a_damaged_segment_are_damage(tmp_path):
-    """If a sealed segment does not match its digests, its missing rows are damage."""
+def test_a_salvaged_segment_is_read_again(tmp_path):
+    """What a salvage has lost is a hole, and everything else is read."""
     log = filled(tmp_path, 400)
-    remove_rows(files(tmp_path)[1], 10, 19)
-    sound, faults = told(log, 1, 401)
-    assert faults == [Fault(10, 19, "damaged")]
-    assert len(sound) == 390
+    flip(files(tmp_path)[1], b'"number":7,')
+    with OpenLog(tmp_path, **SMALL) as opened:
+        opened.history.salvage(lambda _done, _of: None)
+    assert told(log, 1, 401) == ([*range(1, 7), *range(8, 401)], [Fault(7, 7, "hole")])
 
 
 def test_a_segment_that_is_gone_from_the_middle_is_missing(tmp_path):
@@ -229,9 +227,10 @@ def test_a_recorded_hole_is_a_hole(tmp_path):
     files(tmp_path)[firsts[1]].unlink()
     inside = firsts[2] + 5
     remove_rows(files(tmp_path)[firsts[2]], inside, inside)
+    seal_again(files(tmp_path)[firsts[2]])
     holes = ((firsts[1], firsts[2] - 3), (inside, inside))
-    document = documents.load(tmp_path / "log.json")
-    documents.save(tmp_path / "log.json", document | {"holes": holes})
+    document = checksummed_json.load(tmp_path / "log.json")
+    checksummed_json.save(tmp_path / "log.json", document | {"holes": holes})
     assert log.head().holes == holes
     _, faults = told(log, 1, 701)
     assert faults == [
@@ -250,10 +249,11 @@ def test_a_hole_that_is_recorded_while_the_log_is_read_is_a_hole(tmp_path, monke
     firsts = sorted(files(tmp_path))
     inside = firsts[2] + 5
     holes = ((firsts[1], firsts[2] - 1), (inside, inside))
-    document = documents.load(tmp_path / "log.json")
-    documents.save(tmp_path / "log.json", document | {"holes": holes})
+    document = checksummed_json.load(tmp_path / "log.json")
+    checksummed_json.save(tmp_path / "log.json", document | {"holes": holes})
     files(tmp_path)[firsts[1]].unlink()
     remove_rows(files(tmp_path)[firsts[2]], inside, inside)
+    seal_again(files(tmp_path)[firsts[2]])
     faults = [each for each in reading if isinstance(each, Fault)]
     assert {each.why for each in faults} == {"hole"}
     assert sum(each.last - each.first + 1 for each in faults) == firsts[2] - firsts[1] + 1
@@ -273,8 +273,8 @@ def test_a_hole_that_is_recorded_before_the_first_segment_is_reached_is_a_hole(t
 def _record(log, identity, first, last):
     """Return the log's identity, and then record a loss, as a server could at that time."""
     found = identity()
-    document = documents.load(log.path / "log.json")
-    documents.save(log.path / "log.json", document | {"holes": [(first, last)]})
+    document = checksummed_json.load(log.path / "log.json")
+    checksummed_json.save(log.path / "log.json", document | {"holes": [(first, last)]})
     return found
 
 
@@ -351,11 +351,11 @@ def test_a_file(tmp_path):
 def test_a_log_of_a_later_version(tmp_path):
     """A later version is refused, whether the log has it or one of its segments."""
     log = filled(tmp_path, 10)
-    content = documents.load(tmp_path / "log.json")
-    documents.save(tmp_path / "log.json", content | {"format": 99})
+    content = checksummed_json.load(tmp_path / "log.json")
+    checksummed_json.save(tmp_path / "log.json", content | {"format": 99})
     with pytest.raises(Refused, match="was written by a later version of Halley"):
         log.head()
-    documents.save(tmp_path / "log.json", content)
+    checksummed_json.save(tmp_path / "log.json", content)
     connection = sqlite3.connect(files(tmp_path)[1], isolation_level=None)
     connection.execute("update meta set value = 99 where name = 'format'")
     connection.close()
@@ -446,4 +446,4 @@ def test_two_queries_of_one_name_tell_their_position(tmp_path):
     for thread in threads:
         thread.join()
     assert not problems
-    assert documents.load(tmp_path / "consumers" / "ingest.json")["offset"] in (98, 99)
+    assert checksummed_json.load(tmp_path / "consumers" / "ingest.json")["offset"] in (98, 99)

@@ -16,7 +16,7 @@ from support.log import OpenLog
 
 from app.broker.erasure import Erasure
 from app.broker.topics import Match, Pattern
-from app.history import documents
+from app.history import checksummed_json
 from app.history.folder import delete
 from app.history.stored import COLUMNS, Stored, checksum
 from app.pipeline.errors import JobFailed, Refused
@@ -105,7 +105,7 @@ def test_every_event_comes_as_it_was_stored(data, lake, ingest):
     found = tables.dataset(table(lake)).to_table(columns=[*COLUMNS]).sort_by("offset").to_pylist()
     assert [Stored(**row) for row in found] == expected
     assert committed(table(lake), INGEST) == 201
-    assert documents.load(data / "consumers" / f"{consumer('lake', lake)}.json")["offset"] == 201
+    assert checksummed_json.load(data / "consumers" / f"{consumer('lake', lake)}.json")["offset"] == 201
     assert is_sound(lake)
 
 
@@ -402,7 +402,7 @@ def test_two_lakes_of_one_log_are_two_consumers(tmp_path, spark, data):
     list(one.once())
     two.step()
     files = [data / "consumers" / f"{consumer('lake', lake)}.json" for lake in lakes]
-    assert [documents.load(file)["offset"] for file in files] == [201, 121]
+    assert [checksummed_json.load(file)["offset"] for file in files] == [201, 121]
     assert len(list((data / "consumers").iterdir())) == 2
     before = files[0].stat()
     one.step()

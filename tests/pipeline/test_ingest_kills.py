@@ -12,7 +12,7 @@ from support.damage import files, flip
 from support.lake import INGEST, offsets
 from support.log import OpenLog
 
-from app.history import documents
+from app.history import checksummed_json
 from app.pipeline.jobs.ingest import Ingest
 from app.pipeline.jobs.progress import consumer
 from app.pipeline.lake import tables, upkeep
@@ -74,7 +74,7 @@ def test_l1_l2_killed_at_an_edge_every_event_is_there_once(spark, beside, place,
     assert bool(on_disk - named) == (left == "orphans")
     assert bool(list((lake / ".staging").glob("*/kind=event/*/*/*.parquet"))) == (left == "staging")
     if place == "committed":
-        assert documents.load(data / "consumers" / f"{consumer('lake', lake)}.json")["offset"] <= 2_001
+        assert checksummed_json.load(data / "consumers" / f"{consumer('lake', lake)}.json")["offset"] <= 2_001
 
     options = Pipeline(batch_rows=2_500, partition_rows=1_000)
     list(Ingest(spark, {"path": str(data)}, lake, options, accept_gap=True).once())

@@ -13,7 +13,7 @@ from support.lake import ingested, stored
 from support.log import OpenLog
 
 from app.cli import main
-from app.history import documents
+from app.history import checksummed_json
 from app.pipeline import session
 from app.pipeline.lake import lock, staging, tables
 from app.pipeline.source import http_log
@@ -77,7 +77,7 @@ def listing(folder):
 def a_log(place):
     with OpenLog(place / "halley-data") as opened:
         opened.write(*range(5))
-    return documents.load(place / "halley-data" / "log.json")["log_id"]
+    return checksummed_json.load(place / "halley-data" / "log.json")["log_id"]
 
 
 def a_file(lake):

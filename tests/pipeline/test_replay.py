@@ -23,7 +23,7 @@ from app.access.tokens import hash_of
 from app.broker.topics import Match, Pattern
 from app.cli import main
 from app.client import Client
-from app.history import documents
+from app.history import checksummed_json
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.questions import replay as room
 from app.pipeline.questions.replay import Plan, Replay
@@ -297,7 +297,7 @@ def test_long_after_a_kill_the_doubt_is_told(tmp_path):
     work._note(sending=7)
     assert Replay(tmp_path / "lake", plan).doubt is None
     (file,) = (tmp_path / "lake/replays").iterdir()
-    documents.save(file, documents.load(file) | {"at_s": time.time() - 601})
+    checksummed_json.save(file, checksummed_json.load(file) | {"at_s": time.time() - 601})
     again = Replay(tmp_path / "lake", plan)
     assert (again.is_resumed, again.doubt) == (True, (1, 7))
     assert Replay(tmp_path / "lake", plan, is_new=True).doubt is None

@@ -14,7 +14,7 @@ from support.server import brisk, serving
 from app.access.tokens import hash_of
 from app.broker.erasure import Erasure
 from app.broker.topics import Match, Pattern
-from app.history import documents
+from app.history import checksummed_json
 from app.history.stored import COLUMNS, Stored, checksum
 from app.pipeline.errors import JobFailed, Refused, cause_of
 from app.pipeline.source.columns import lifts_of
@@ -47,7 +47,7 @@ def folder(tmp_path):
     assert first[-1] <= 620
     remove_rows(newest, 621, 630)
     remove_rows(newest, 631, 640)
-    documents.save(tmp_path / "log.json", documents.load(tmp_path / "log.json") | {"holes": [(621, 630)]})
+    checksummed_json.save(tmp_path / "log.json", checksummed_json.load(tmp_path / "log.json") | {"holes": [(621, 630)]})
     return tmp_path
 
 
@@ -238,7 +238,7 @@ def test_a_stream_reads_every_row_once(spark, tmp_path):
         stream(spark, tmp_path / "log", tmp_path, seen, max_rows="150", consumer="test")
     assert max(map(len, seen)) <= 150
     assert [offset for batch in seen for offset in batch] == list(range(1, 501))
-    position = documents.load(tmp_path / "log" / "consumers" / "test.json")["offset"]
+    position = checksummed_json.load(tmp_path / "log" / "consumers" / "test.json")["offset"]
     assert position in {1 + sum(map(len, seen[:count])) for count in range(1, len(seen) + 1)}
 
 

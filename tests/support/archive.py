@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from app.broker.events import Audience, Event
 from app.broker.log import Page, UnknownPublication
 from app.broker.topics import matches
-from app.history.purge import is_concerned
+from app.history.rewriting import is_concerned
 from app.history.stored import event_of, row_of, tombstone
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class DiskArchive:
     @property
     def damage(self) -> list[tuple[int, int]]:
         """The ranges of offsets that are damaged, besides `holes`."""
-        return self.history.unsound
+        return self.history.damaged
 
     @property
     def consumers(self) -> Mapping[str, int]:

@@ -6,9 +6,8 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from app.history import segment
-from app.history.folder import segment_files
-from app.history.mark import Mark
+from app.history import seals, segment
+from app.history.folder import HighWaterMark, segment_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +22,7 @@ def files(folder: Path) -> dict[int, Path]:
 
 def move_mark(folder: Path, offset: int) -> None:
     """Make the mark state that this was the last committed offset."""
-    mark = Mark(folder / "mark")
+    mark = HighWaterMark(folder / "mark")
     mark.write(offset, mark.number)
     mark.close()
 
@@ -33,6 +32,12 @@ def remove_rows(path: Path, first: int, last: int) -> None:
     path.chmod(0o644)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("delete from stored where offset between ? and ?", (first, last))
+
+
+def seal_again(path: Path) -> None:
+    """Seal a segment that was changed, so that its digests match."""
+    seal = seals.Seal.load(path)
+    seals.seal(path, seal.log_id, seal.first, seal.last)
 
 
 def flip(path: Path, text: bytes) -> None:

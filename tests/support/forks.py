@@ -36,7 +36,7 @@ _IMPORTED = (
     "app.cli.publish",
     "app.cli.serve",
     "app.cli.subscribe",
-    "app.cli.history_verbs",
+    "app.cli.history",
     "app.host.process",
     "app.host.tls",
     "uvloop",

@@ -13,7 +13,7 @@ from app.broker.events import BARE, Event
 from app.broker.log import Query
 from app.broker.publications import Publications
 from app.broker.topics import Match, Pattern
-from app.history import documents
+from app.history import checksummed_json
 from app.history.history import History
 from app.history.rules import Rules
 from app.history.writer import Committed, Refused
@@ -210,7 +210,7 @@ class ClockedLog(OpenLog):
         """Write a consumer's file, by which it reports that it reads `offset` next, at the time of the test's clock."""
         file = self.consumer(name)
         file.parent.mkdir(exist_ok=True)
-        documents.save(file, {"offset": offset})
+        checksummed_json.save(file, {"offset": offset})
         os.utime(file, (self.clock.wall, self.clock.wall))
 
     def news(self) -> list[Overtaken | Ignored]:

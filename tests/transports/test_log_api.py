@@ -76,7 +76,7 @@ async def test_every_row_comes_with_all_its_columns(served, http):
     found = rows_of(response)
     assert [tuple(row) for row in found] == [COLUMNS] * 3
     assert [Stored(**row) for row in found] == served.house.apis.archive().rows_of
-    assert all(Stored(**row).is_sound for row in found)
+    assert all(Stored(**row).is_intact for row in found)
     assert response.headers["content-type"] == "application/x-ndjson"
     assert response.headers["halley-log-id"] == "log-of-a-test"
     assert "link" not in response.headers

@@ -27,7 +27,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from app.history.documents import sync_folder
+from app.history.checksummed_json import sync_folder
 from app.pipeline.errors import Refused
 from app.pipeline.lake import lock, staging
 from app.pipeline.lake.statistics import statistics

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from app.broker.erasure import Erasure
 from app.broker.topics import RESERVED, matches, span
-from app.history.purge import is_concerned
-from app.history.ranges import joined
+from app.history.damage import joined
+from app.history.rewriting import is_concerned
 from app.history.stored import COLUMNS, Stored
 from app.pipeline.errors import Refused
 from app.pipeline.lake import lock, staging

@@ -24,7 +24,7 @@ import orjson
 from app.broker.policy import SERVERS_OWN
 from app.client import Client, Keyed
 from app.client import Refused as RefusedByServer
-from app.history import documents
+from app.history import checksummed_json
 from app.history.stored import audience_of
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.questions.walk import Selection, Walk
@@ -183,7 +183,7 @@ class Replay:
         self._is_sending = sending is not None
         state = {"run": self._run, "after": self._after, "sending": sending, "at_s": time.time()}
         self._file.parent.mkdir(exist_ok=True)
-        documents.save(self._file, state)
+        checksummed_json.save(self._file, state)
 
 
 class _Pace:
@@ -216,10 +216,10 @@ def _is_passing(verdict: RefusedByServer) -> bool:
 
 def _load(file: Path) -> dict[str, Any] | None:
     try:
-        return documents.load(file)
+        return checksummed_json.load(file)
     except FileNotFoundError:
         return None
-    except documents.DocumentDamaged:
+    except checksummed_json.DocumentDamaged:
         raise Refused(
             f"{file} is damaged, so the position of this replay is lost; --restart begins from the start"
         ) from None

@@ -6,36 +6,36 @@ Only the mark defines how far the log reaches: above it there may be rows that a
 segment ends where the next one begins. Every row's checksum is checked. A segment that is being written is opened for
 one batch at a time, since it can be sealed only while no process reads it.
 
-Rows are first read in bulk. If not all of a batch are present and undamaged, they are read again, one by one and with a
-new connection: what a server does to a segment meanwhile (sealing, purging) must not be taken for damage.
+A damaged segment is one range of damage, as it is for the server (`app/history/damage.py`). Before that is reported the
+segment is looked at twice, the second time with a new connection: what a server does to it meanwhile (sealing, purging)
+must not be taken for damage.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
-from functools import cached_property
-from itertools import groupby, pairwise
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.history import consumers, documents, mark, segment
-from app.history.documents import DocumentDamaged
-from app.history.folder import FolderUnusable, Identity, begin_of, segment_files
-from app.history.opened import is_passing
-from app.history.rows import walk
+from app.history import checksummed_json, consumers, segment
+from app.history.checksummed_json import DocumentDamaged
+from app.history.damage import is_passing
+from app.history.folder import FolderUnusable, Identity, begin_of, read_mark, segment_files
+from app.history.rules import NEVER
 from app.history.seals import Seal
 from app.history.stored import COLUMNS
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, are_sound, explained
 
 if TYPE_CHECKING:
-    from app.pipeline.source.log import Row, Why
+    from app.pipeline.source.log import Row
 
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset >= ? and offset < ? order by offset"  # noqa: S608
-_OFFSETS = "select offset from stored where offset >= ? and offset < ? order by offset"
 _PAYLOAD = COLUMNS.index("payload")
 _FETCH_ROWS = 64
 _MARK_TRIES, _MARK_WAIT_S = 50, 0.01
@@ -67,14 +67,31 @@ class FolderLog:
         """Yield every offset of a range below `head().next`, in rows or faults. Raises `Refused`, `JobFailed`."""
         identity = self.identity()
         at = first
+        is_second_look = False
         while at < until:
             piece = self._piece(at, until)  # looked up each time: segments are added and deleted meanwhile
-            if piece.path is None:
-                holes = self.identity().holes  # the server may have recorded one meanwhile
-                yield from explained(piece.first, piece.until - 1, holes, "hole", "missing")
-            else:
-                yield from self._read(piece.path, piece.first, piece.until, identity)
-            at = piece.until
+            # Looked up after the files: the server records a hole before it removes the rows that are left.
+            holes = self.identity().holes
+            hole_last = next((high for low, high in holes if low <= at <= high), 0)
+            end = min([piece.until, *(low for low, _ in holes if low > at)])
+            ends = at if piece.path is None else _end_of(piece.path)
+            if hole_last or at >= ends:
+                fault = Fault(at, min(hole_last, until - 1), "hole") if hole_last else Fault(at, end - 1, "missing")
+                yield fault
+                at = fault.last + 1
+                continue
+            assert piece.path is not None
+            end = min(end, ends)
+            before = at
+            for rows in self._rows(piece.path, at, end, identity, is_second_look=is_second_look):
+                yield rows
+                at = rows[-1][0] + 1
+            if at == before and is_second_look:
+                is_there = piece.path.exists()  # else retention has just deleted the segment
+                end = min(piece.until, ends)
+                yield from explained(at, end - 1, holes, "hole", "damaged" if is_there else "missing")
+                at = end
+            is_second_look = at == before
 
     def commit(self, consumer: str, offset: int) -> None:
         """Record that a consumer needs nothing below an offset any more. Raises `JobFailed`."""
@@ -82,7 +99,7 @@ class FolderLog:
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             with suppress(FileNotFoundError):  # another process of that name has just done the same
-                documents.save(folder / f"{consumer}.json", {"offset": offset})
+                checksummed_json.save(folder / f"{consumer}.json", {"offset": offset})
         except OSError as error:
             raise JobFailed(f"the position cannot be written in {folder}: {error.strerror}") from None
 
@@ -116,7 +133,7 @@ class FolderLog:
         file = self.path / "mark"
         for _ in range(_MARK_TRIES):
             try:
-                found = mark.read(file)
+                found = read_mark(file)
             except FileNotFoundError:
                 break
             except OSError as error:
@@ -151,30 +168,31 @@ class FolderLog:
 
     # Rows
 
-    def _read(self, path: Path, first: int, until: int, identity: Identity) -> Iterator[list[Row] | Fault]:
-        """Yield a range of one segment."""
-        look = _SecondLook(self, path)
-        connection, is_sealed = None, False
+    def _rows(
+        self, path: Path, first: int, until: int, identity: Identity, *, is_second_look: bool
+    ) -> Iterator[list[Row]]:
+        """Yield the rows of a range of one segment, up to the first batch in which one is missing or damaged."""
+        connection = None
         at = first
         try:
             while at < until:
-                rows: list[Row] = []
-                reached = min(until, at + BATCH_ROWS)
-                with suppress(sqlite3.Error):
-                    if connection is None:
-                        is_sealed = _is_sealed(path)
-                        connection = segment.read(path, is_sealed=is_sealed)
-                        self._check(path, connection, identity)
-                    rows, reached = _fetch(connection, at, reached)
-                is_whole = are_sound(rows, at, reached)
-                if connection is not None and not (is_sealed and is_whole):
+                if connection is None:
+                    is_sealed = _is_sealed(path)
+                    connection = segment.read(path, is_sealed=is_sealed)
+                    self._check(path, connection, identity)
+                rows, reached = _fetch(connection, at, min(until, at + BATCH_ROWS))
+                if not are_sound(rows, at, reached):
+                    return
+                if not is_sealed:
                     connection.close()
                     connection = None
-                if is_whole:
-                    yield rows
-                else:
-                    yield from look.at(at, reached)
+                yield rows
                 at = reached
+        except _Damaged:
+            return
+        except sqlite3.Error as error:
+            if is_second_look and path.exists():
+                self.may_be_read(path, error)
         finally:
             if connection is not None:
                 connection.close()
@@ -200,60 +218,6 @@ class FolderLog:
             raise JobFailed(f"{path} cannot be read at the moment: {error}") from None
 
 
-class _SecondLook:
-    """A second reading of a segment in which rows were missing or damaged at the first."""
-
-    def __init__(self, log: FolderLog, path: Path) -> None:
-        self._log = log
-        self._path = path
-
-    def at(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
-        """Yield the undamaged rows of a small range, and faults for the rest."""
-        try:
-            sound, present = self._rows(first, until)
-        except sqlite3.Error as error:
-            sound, present = {}, range(0)
-            if self._path.exists():  # else retention has just deleted the segment
-                self._log.may_be_read(self._path, error)
-                present = range(first, until)
-        # Looked up after the rows: the server records a hole before it removes the remaining rows.
-        holes = self._log.identity().holes if len(sound) < until - first else ()
-
-        def why(offset: int) -> Why | None:
-            if offset in sound:
-                return None
-            if any(low <= offset <= high for low, high in holes):
-                return "hole"
-            return "damaged" if offset in present or self._is_damaged else "missing"
-
-        for reason, found in groupby(range(first, until), why):
-            group = list(found)
-            yield [sound[offset] for offset in group] if reason is None else Fault(group[0], group[-1], reason)
-
-    def _rows(self, first: int, until: int) -> tuple[dict[int, Row], Collection[int]]:
-        """Return the undamaged rows of a range by offset, and the offsets that have a row at all."""
-        with closing(segment.read(self._path, is_sealed=_is_sealed(self._path))) as connection:
-            sound: dict[int, Row] = {row.offset: row for rows, _ in walk(connection, first, until - 1) for row in rows}
-            try:
-                return sound, {offset for (offset,) in connection.execute(_OFFSETS, (first, until))}
-            except sqlite3.Error:
-                return sound, range(first, until)
-
-    @cached_property
-    def _is_damaged(self) -> bool:
-        """Whether the segment is damaged, so that its missing rows are counted as damaged."""
-        try:
-            if _is_sealed(self._path):
-                blocks = Seal.load(self._path).damaged_blocks(self._path)
-                return any(block is not None for block in blocks)
-            with closing(segment.read(self._path, is_sealed=False)) as connection:
-                return bool(connection.execute("pragma integrity_check(1)").fetchone() != ("ok",))
-        except FileNotFoundError:
-            return False
-        except (sqlite3.Error, OSError, DocumentDamaged):
-            return self._path.exists()
-
-
 def _fetch(connection: sqlite3.Connection, at: int, until: int) -> tuple[list[Row], int]:
     """Return the rows from `at` on that make up a batch, and the offset after them. Raises `sqlite3.Error`."""
     rows: list[Row] = []
@@ -273,9 +237,38 @@ def _fetch(connection: sqlite3.Connection, at: int, until: int) -> tuple[list[Ro
     return rows, until
 
 
+class _Damaged(Exception):
+    """A sealed segment does not match its digests."""
+
+
 def _is_sealed(path: Path) -> bool:
-    """Whether a segment is sealed, so that it is not changed any more."""
+    """Whether a segment is sealed, so that it is not changed any more. Raises `_Damaged`."""
     try:
-        return Seal.load(path).nbytes == path.stat().st_size
+        seal, found = Seal.load(path), path.stat()
+        if seal.nbytes != found.st_size:
+            return False
+        _compare(path, found.st_ino, found.st_mtime_ns)
     except (OSError, DocumentDamaged):
         return False
+    return True
+
+
+def _end_of(path: Path) -> int:
+    """The offset after the last one of a segment; a very high one where it cannot be read."""
+    try:
+        return Seal.load(path).last + 1
+    except (OSError, DocumentDamaged):
+        pass
+    try:
+        with closing(segment.read(path, is_sealed=False)) as connection:
+            found = connection.execute("select max(offset) from stored").fetchone()[0]
+    except sqlite3.Error:
+        return NEVER
+    return found + 1 if isinstance(found, int) else NEVER
+
+
+@lru_cache(1_000)
+def _compare(path: Path, _inode: int, _mtime_ns: int) -> None:
+    """Compare a segment with its digests, once in this process. Raises `_Damaged`, `OSError`, `DocumentDamaged`."""
+    if not Seal.load(path).matches(path):
+        raise _Damaged

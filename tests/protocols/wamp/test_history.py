@@ -267,7 +267,7 @@ def test_a_returned_timestamp_is_a_bound_that_drops_no_neighbour(router):
 @pytest.mark.parametrize("most_rows", [20_000, 1])
 def test_paging_visits_every_event_once(router, monkeypatch, is_reverse, most_rows):
     """W38, W40: each event is returned once, even if pages are cut short by the limit of rows to read."""
-    monkeypatch.setattr("app.history.walks.MOST_ROWS", most_rows)
+    monkeypatch.setattr("app.history.query.MOST_ROWS", most_rows)
     mine = Audience(eligible_authids=("ann",))
     ids = [router.publish(f"t.{n % 90}", [n], audience=mine if n % 7 else None) for n in range(300)]
     ann = Identity("ann", "user")
@@ -314,7 +314,7 @@ def test_a_page_cut_short_by_its_bytes_says_so(router):
 
 def test_a_page_without_an_event_says_where_to_go_on(router, monkeypatch):
     """W40: `next` can be a publication that is hidden from the caller; it reveals only a number."""
-    monkeypatch.setattr("app.history.walks.MOST_ROWS", 50)
+    monkeypatch.setattr("app.history.query.MOST_ROWS", 50)
     staff = Audience(eligible_roles=("staff",))
     ids = [router.publish(f"t.{n % 90}", [n], audience=staff) for n in range(600)]
     ids.append(router.publish("t.1", ["all"]))

@@ -16,11 +16,15 @@ from typing import NamedTuple
 from app.broker.keys import Published
 from app.history import segment
 from app.history.folder import Segment
-from app.history.rows import keyed
+from app.history.stored import COLUMNS, Stored
 
 _PAUSE_US = 1_000_000
 """What a longer pause between two events counts as: it may be a clock that was set forward."""
 
+_KEYED = (
+    f"select {', '.join(COLUMNS)} from events where offset between ? and ? and idempotency_key is not null "  # noqa: S608
+    "order by offset desc"
+)
 _TIMES = "select offset, time_us, idempotency_key is not null from stored where offset <= ? order by offset desc"
 
 
@@ -36,7 +40,8 @@ class RecentKey(NamedTuple):
 def recent_keys(segments: Sequence[Segment], head: int, most: int, age_s: float) -> list[RecentKey]:
     """The newest `most` keys in a log that ends at the offset `head`, oldest first; none is older than `age_s` seconds.
 
-    Blocks. Keys in damaged parts of the log are left out.
+    Blocks. Of a damaged segment only the keys of damaged rows are left out: a repeat must be recognized although the
+    first event is not served.
     """
     found: list[RecentKey] = []
     age = _Age(int(age_s * 1_000_000))
@@ -46,12 +51,21 @@ def recent_keys(segments: Sequence[Segment], head: int, most: int, age_s: float)
         last = head if each.last is None else each.last
         with suppress(sqlite3.Error), closing(segment.read(each.path, is_sealed=each.is_sealed)) as connection:
             ages = age.along(connection, last, most - len(found))
-            rows = keyed(connection, min(ages), last) if ages else []
+            rows = _keyed(connection, min(ages), last) if ages else []
             for row in rows:
                 if row.offset in ages:
                     published = Published(row.topic, row.offset, row.publication)
                     found.append(RecentKey(row.authid, row.idempotency_key or "", published, ages[row.offset] / 1e6))
     return found[::-1]
+
+
+def _keyed(connection: sqlite3.Connection, first: int, last: int) -> list[Stored]:
+    """The intact rows with an idempotency key from `first` to `last`, newest first. Raises `sqlite3.Error`."""
+    try:
+        rows = [Stored._make(row) for row in connection.execute(_KEYED, (first, last))]
+    except UnicodeDecodeError as error:  # SQLite's error text quotes the damaged bytes
+        raise sqlite3.DatabaseError("malformed") from error
+    return [row for row in rows if row.is_intact]
 
 
 class _Age:

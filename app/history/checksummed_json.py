@@ -1,6 +1,7 @@
-"""A small JSON file with a checksum, replaced as a whole: after a crash either the old or the new one is there.
+"""Small JSON files with a checksum, replaced as a whole: after a crash either the old or the new one is there.
 
-Used for a log's identity, its seals and its consumers; events are stored in segments.
+Used for a log's identity, its seals and its consumers; events are stored in segments. Here is also what all files of a
+log have in common: drafts, the sync of a folder, and the place that a path leads to.
 """
 
 from __future__ import annotations
@@ -52,3 +53,19 @@ def sync_folder(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+Place = tuple[int, int]
+"""A file's device and inode; no other file has the same as long as it is open."""
+
+
+def place_of(file: Path | int) -> Place | None:
+    """The place of the file at a path, or of an open one; None where there is no such path. Raises `OSError`.
+
+    An open file can be deleted or moved, and what is written to it then is soon lost.
+    """
+    try:
+        found = file.stat() if isinstance(file, Path) else os.fstat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino

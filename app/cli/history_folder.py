@@ -1,0 +1,123 @@
+"""`halley history verify | salvage | backup | purge` for a data folder on this machine."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from app.broker.erasure import Erasure
+from app.cli.history import erased
+from app.cli.terminal import DONE, FAILED, ShareBar, say
+from app.history.backup import backup as copy
+from app.history.damage import Damage
+from app.history.examination import verify as look
+from app.history.folder import FolderLocked, FolderUnusable
+from app.history.history import History
+from app.history.rules import Rules
+from app.server.persistent_topics import PersistentTopics
+from app.settings import Settings
+
+_Result = TypeVar("_Result")
+
+
+def _shown_by(bar: ShareBar) -> Callable[[int, int], None]:
+    return lambda done, of: bar.show(done, of, "")
+
+
+def verify(folder: Path, bar: ShareBar) -> int:
+    """Check every byte of a log, and print all damage with its place; returns the exit code."""
+    try:
+        verdict = look(folder, _shown_by(bar))
+    except (FolderUnusable, OSError) as error:
+        bar.finish()
+        say(str(error))
+        return FAILED
+    bar.finish()
+    for first, last in verdict.holes:
+        say(f"{_offsets(first, last)}: lost in an earlier accident")
+    for damage in verdict.damage:
+        print(_line(damage))  # noqa: T201 - a result
+    segments = "1 segment" if verdict.segments == 1 else f"{verdict.segments} segments"
+    say(f"{verdict.rows:,} events in {segments}: {'something is wrong' if verdict.damage else 'sound'}")
+    return FAILED if verdict.damage else DONE
+
+
+def _line(damage: Damage) -> str:
+    where = f"{damage.file}: {_offsets(damage.first, damage.last)}" if damage.first else damage.file
+    return f"{where}: {damage.what}"
+
+
+def _offsets(first: int, last: int) -> str:
+    return f"offset {first}" if first == last else f"offsets {first} to {last}"
+
+
+def backup(folder: Path, target: Path, bar: ShareBar) -> int:
+    """Copy a log, even while a server writes it; returns the exit code."""
+    try:
+        copied = copy(folder, target, _shown_by(bar))
+    except (FolderUnusable, OSError, sqlite3.Error) as error:
+        bar.finish()
+        say(str(error))
+        return FAILED
+    bar.finish()
+    for name in copied.damaged:
+        say(f"{name} is damaged and was copied unchanged; see halley history verify")
+    say(f"copied {copied.nbytes:,} bytes to {target}")
+    return FAILED if copied.damaged else DONE
+
+
+def salvage(folder: Path, settings: Settings, bar: ShareBar) -> int:
+    """Rewrite the damaged segments of a log, and print what is lost; returns the exit code."""
+    salvaged = _work(folder, settings, bar, "salvaged", lambda log: log.salvage(_shown_by(bar)))
+    if salvaged is None:
+        return FAILED
+    for first, last in salvaged.lost:
+        print(f"{_offsets(first, last)}: lost")  # noqa: T201 - a result
+    count = sum(last - first + 1 for first, last in salvaged.lost)
+    events = "1 event" if count == 1 else f"{count:,} events"
+    segments = "1 damaged segment" if salvaged.segments == 1 else f"{salvaged.segments} damaged segments"
+    say(f"{segments} rewritten, {events} lost" if salvaged.segments else "no segment is damaged")
+    return DONE
+
+
+def purge(folder: Path, settings: Settings, erasure: Erasure, bar: ShareBar) -> int:
+    """Erase events from a log that no server has open; returns the exit code."""
+
+    def erase(log: History) -> int:
+        count = log.purge(erasure, _shown_by(bar))
+        PersistentTopics.of(replace(settings, data_dir=str(folder))).clean(erasure)
+        return count
+
+    count = _work(folder, settings, bar, "erased", erase)
+    if count is None:
+        return FAILED
+    say(erased(count))
+    return DONE
+
+
+def _work(
+    folder: Path, settings: Settings, bar: ShareBar, done: str, work: Callable[[History], _Result]
+) -> _Result | None:
+    """Open a log and do `work` on it; returns the result, or None after an error, which is printed."""
+    if not (folder / "log.json").exists():
+        say(f"there is no log in {folder}")
+        return None
+    log = None
+    try:
+        options = replace(settings.history, free_bytes=0)  # nothing is published, and rewriting makes room
+        log = History.open(folder, options, Rules(), lambda _: None)
+        return work(log)
+    except FolderLocked as locked:
+        hint = "; purge without --data-dir uses that server" if done == "erased" else "; stop it first"
+        say(f"{locked}{hint}")
+    except (FolderUnusable, OSError, sqlite3.Error) as error:
+        bar.finish()
+        say(f"not everything was {done}: {error}")
+    finally:
+        if log is not None:
+            log.close()
+        bar.finish()
+    return None

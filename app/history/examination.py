@@ -1,0 +1,322 @@
+"""Looks at every row of a segment, and at the database as a whole: at start, to verify a log, and to salvage it.
+
+`examine` is the only place that decides whether a segment without a valid seal is intact, and `verify` does the same
+for all segments of a log. It only reads and takes no lock, so a server may have the log open; segments that the server
+deletes or replaces meanwhile are not reported as damage.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.history import segment
+from app.history.checksummed_json import DocumentDamaged
+from app.history.damage import Damage, is_passing, outside
+from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
+from app.history.seals import BLOCK_BYTES, Seal, seal_path
+from app.history.stored import COLUMNS, Stored
+
+_BATCH_ROWS = 256
+_LEAST_ROW_BYTES = 32  # on disk; bounds the search for rows in a file whose number of rows is unreadable
+_MOST_DAMAGE = 1_000
+_SELECT = f"select {', '.join(COLUMNS)} from events where offset between ? and ? order by offset limit ?"  # noqa: S608
+
+
+def intact_rows(connection: sqlite3.Connection, first: int, last: int) -> Iterator[tuple[list[Stored], int]]:
+    """The intact rows from `first` to `last`, in batches, each with the offset up to which all rows were read.
+
+    An unreadable page, an undecodable text or a wrong checksum costs only the rows concerned. So an offset up to there
+    without a row is missing or damaged. Raises `sqlite3.Error` where the system is short of a resource.
+    """
+    at = first
+    while at <= last:
+        try:
+            found = _select(connection, at, last)
+            reached = found[-1].offset if len(found) == _BATCH_ROWS else last
+        except sqlite3.Error as error:
+            if is_passing(error):
+                raise
+            reached = min(at + _BATCH_ROWS - 1, last)
+            found = list(_rescue(connection, at, reached))
+        intact = []
+        previous = at - 1
+        for row in found:
+            if row.is_intact and previous < row.offset <= last:
+                intact.append(row)
+                previous = row.offset
+        if intact and reached != last:
+            reached = previous  # the offset of a damaged row does not show how far the batch reaches
+        yield intact, max(reached, at)
+        at = max(reached, at) + 1
+
+
+def _rescue(connection: sqlite3.Connection, first: int, last: int) -> Iterator[Stored]:
+    """The readable rows of a range that cannot be read as a whole: reads its halves, their halves, and so on."""
+    try:
+        yield from _select(connection, first, last)
+    except sqlite3.Error as error:
+        if is_passing(error):
+            raise
+        if first < last:
+            middle = (first + last) // 2
+            yield from _rescue(connection, first, middle)
+            yield from _rescue(connection, middle + 1, last)
+
+
+def _select(connection: sqlite3.Connection, first: int, last: int) -> list[Stored]:
+    try:
+        return [Stored._make(row) for row in connection.execute(_SELECT, (first, last, _BATCH_ROWS))]
+    except UnicodeDecodeError as error:  # SQLite's error text quotes the damaged bytes
+        raise sqlite3.DatabaseError("malformed") from error
+
+
+@dataclass(slots=True)
+class Examination:
+    """What was found in a segment.
+
+    rows         the number of intact rows
+    last         the offset of the last one; `first - 1` where there is none
+    publication  its publication; 0 where there is none
+    is_ours      False: the segment belongs to another log, and nothing else was looked at
+    is_later     it was written by a later version of Halley
+    problems     what is wrong with the database as a whole
+    bad          ranges of offsets in which rows are missing or damaged, except missing ones in a known hole
+    """
+
+    last: int
+    rows: int = 0
+    publication: int = 0
+    is_ours: bool = True
+    is_later: bool = False
+    problems: list[str] = field(default_factory=list)
+    bad: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.is_ours and not self.is_later and not self.problems and not self.bad
+
+
+def examine(
+    path: Path,
+    first: int,
+    following: int | None,
+    identity: Identity | None,
+    *,
+    is_sealed: bool = False,
+    on_progress: Callable[[float], None] = lambda _share: None,
+) -> Examination:
+    """Examine the segment at `path`, which begins with the offset `first`. Blocks.
+
+    `following` is the first offset of the next segment; rows from there on do not count. Without an `identity` it is
+    not known which log the segment belongs to, nor which holes the log has. `on_progress` is called with the share of
+    the rows that was looked at, from 0 to 1.
+    """
+    found = Examination(first - 1)
+    holes = () if identity is None else identity.holes
+    limit = first + segment.nbytes_with_wal(path) // _LEAST_ROW_BYTES
+    if following is not None:
+        limit = min(limit, following - 1)
+    with _noting_errors(found), closing(segment.read(path, is_sealed=is_sealed)) as connection:
+        connection.execute("begin")  # a snapshot, since a server may go on writing
+        with _noting_errors(found):
+            _check_database(connection, first, identity, found)
+        if not found.is_ours:
+            return found
+        with _noting_errors(found):
+            limit = min(limit, connection.execute("select max(offset) from stored").fetchone()[0] or first - 1)
+        for rows, reached in intact_rows(connection, first, limit):
+            for row in rows:
+                found.bad += outside(found.last + 1, row.offset - 1, holes)
+                found.last, found.publication = row.offset, row.publication
+            found.rows += len(rows)
+            on_progress((reached - first + 1) / max(1, limit - first + 1))
+        found.bad += outside(found.last + 1, limit, holes)
+        (count,) = connection.execute("select count(*) from stored where offset <= ?", (limit,)).fetchone()
+        if count != found.rows and not found.bad:
+            found.problems.append("rows that were given up as lost are still there, and damaged")
+    return found
+
+
+@contextmanager
+def _noting_errors(found: Examination) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        found.problems.append(f"cannot be read: {error}")
+
+
+def _check_database(connection: sqlite3.Connection, first: int, identity: Identity | None, found: Examination) -> None:
+    """Check which log the segment belongs to, and whether its indexes match its rows. Raises `sqlite3.Error`."""
+    meta = dict(connection.execute("select name, value from meta"))
+    if identity is not None:
+        # Either the id or the key is enough, in case of a flipped bit: two logs have neither in common.
+        is_same_key = meta.get("publication_key") == str(identity.publication_key)
+        found.is_ours = identity.owns(meta.get("log_id")) or is_same_key
+        if found.is_ours and not identity.owns(meta.get("log_id")):
+            found.problems.append(f"its log_id is {meta.get('log_id')}")
+    version = meta.get("format")
+    found.is_later = isinstance(version, int) and version > segment.FORMAT
+    if version != segment.FORMAT:
+        found.problems.append(f"its format is {version}")
+    if meta.get("first") != first:
+        found.problems.append(f"its first offset is {meta.get('first')}")
+    for (problem,) in connection.execute("pragma integrity_check(10)"):
+        if problem != "ok":
+            found.problems.append(f"the database is damaged: {problem}")
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The result of `verify`.
+
+    segments, rows  how many were checked
+    last            the last offset found
+    damage          what is damaged or missing, the first 1,000 faults
+    holes           ranges of offsets known to be lost permanently, both ends included; every reader gets them as gaps
+    """
+
+    segments: int = 0
+    rows: int = 0
+    last: int = 0
+    damage: list[Damage] = field(default_factory=list)
+    holes: tuple[tuple[int, int], ...] = ()
+
+    def add(self, first: int, last: int, file: str, what: str) -> None:
+        """Add a fault to `damage`, unless it has very many already."""
+        if len(self.damage) < _MOST_DAMAGE:
+            self.damage.append(Damage(first, last, file, what))
+
+    def add_missing(self, last: int, file: str, what: str) -> None:
+        """Add that what follows the last offset is missing up to `last`, except for holes."""
+        for missing in outside(self.last + 1, last, self.holes):
+            self.add(*missing, file, what)
+
+
+def verify(path: Path, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Verdict:
+    """Check all of the log in the folder `path`: rows, offsets, seals, indexes and the mark. Blocks.
+
+    `on_progress(done, total)` is called with bytes.
+
+    Raises `FolderUnusable` where the folder has no log, or one of a later version of Halley, and `OSError`.
+    """
+    verdict = Verdict()
+    marked = _marked(path / "mark")  # before the rows: later commits are above the mark
+    files = segment_files(path) if path.is_dir() else []
+    identity = _identity(path, verdict)  # after the files: what retention deletes meanwhile is not missing
+    sizes = [_size(file) for _, file in files]
+    firsts = [first for first, _ in files]
+    done, total = 0, sum(sizes)
+    is_begin_known = identity is not None and identity.first > 0
+    if identity is not None and is_begin_known:
+        verdict.last = identity.first - 1
+    for (first, file), following, size in zip(files, [*firsts[1:], None], sizes, strict=True):
+        if verdict.segments or is_begin_known:
+            verdict.add_missing(first - 1, file.name, "missing before this segment")
+        before = done
+        _verify_segment(
+            verdict,
+            file,
+            first,
+            following,
+            identity,
+            lambda share: on_progress(int(before + share * size), total),  # noqa: B023 - called in this turn
+        )
+        done += size
+        on_progress(done, total)
+    verdict.add_missing(marked, "mark", "was committed but is missing")
+    return verdict
+
+
+def _identity(path: Path, verdict: Verdict) -> Identity | None:
+    try:
+        identity = Identity.load(path / "log.json")
+    except FileNotFoundError:
+        raise FolderUnusable(f"there is no log in {path}") from None
+    except NotADirectoryError:
+        raise FolderUnusable(f"{path} is not a folder") from None
+    except DocumentDamaged as damaged:
+        verdict.add(0, 0, "log.json", str(damaged))
+        return None
+    verdict.holes = identity.holes
+    return identity
+
+
+def _verify_segment(
+    verdict: Verdict,
+    file: Path,
+    first: int,
+    following: int | None,
+    identity: Identity | None,
+    on_progress: Callable[[float], None],
+) -> None:
+    """Check one segment, and add its faults to the verdict. `on_progress` is called with the share that is done."""
+    try:
+        seal = _checked_seal(verdict, file, lambda share: on_progress(share / 2))
+    except FileNotFoundError:
+        seal = None
+    found = examine(
+        file,
+        first,
+        following,
+        identity,
+        is_sealed=seal is not None,
+        on_progress=lambda share: on_progress(0.5 + share / 2),
+    )
+    if not file.exists():  # retention has deleted it meanwhile: the log begins behind it
+        verdict.last = verdict.last if following is None else following - 1
+        return
+    if found.is_later:
+        raise FolderUnusable(f"{file} was written by a later version of Halley")
+    if not found.is_ours:
+        verdict.add(0, 0, file.name, "belongs to another log")
+    for problem in found.problems:
+        verdict.add(0, 0, file.name, problem)
+    for bad in found.bad:
+        verdict.add(*bad, file.name, "rows are missing or damaged")
+    last = max([found.last, *(high for _, high in found.bad)])
+    if last < first and not found.is_intact:  # nothing in it can be read
+        last = first if following is None else following - 1
+    elif seal is not None:
+        ends = seal.last if following is None else min(seal.last, following - 1)
+        if seal.first != first or ends < last or any(outside(last + 1, ends, verdict.holes)):
+            verdict.add(first, last, file.name, f"its seal is for offsets {seal.first} to {seal.last}")
+    verdict.segments += 1
+    verdict.rows += found.rows
+    verdict.last = max(verdict.last, last)
+
+
+def _checked_seal(verdict: Verdict, file: Path, on_progress: Callable[[float], None]) -> Seal | None:
+    """The segment's seal, after comparing its bytes; None if it has no readable seal. Raises `FileNotFoundError`."""
+    try:
+        seal = Seal.load(file)
+    except FileNotFoundError:
+        return None  # not sealed yet
+    except DocumentDamaged as damaged:
+        verdict.add(0, 0, seal_path(file).name, str(damaged))
+        return None
+    for number, damaged_block in enumerate(seal.damaged_blocks(file), 1):
+        if damaged_block is not None:
+            begin = damaged_block * BLOCK_BYTES
+            verdict.add(0, 0, file.name, f"bytes {begin} to {begin + BLOCK_BYTES - 1} are not what was sealed")
+        on_progress(min(1.0, number / max(1, len(seal.digests))))
+    return seal
+
+
+def _marked(file: Path) -> int:
+    """The offset in the mark (`folder.py`); 0 if the log has no readable mark. Does not create one."""
+    try:
+        return read_mark(file) or 0
+    except FileNotFoundError:
+        return 0
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,181 @@
+"""Rewrites segments: to erase events (`purge`), and to keep what is intact of damaged ones (`salvage`).
+
+An erased event is replaced by a tombstone with its offset, time and publication (`stored.tombstone`). The new file has
+nothing else of the event, neither in free pages nor in a WAL. It replaces the old file in three steps, each on disk
+before the next: the old seal is deleted, the new file is renamed over the old one, the new seal is put in place. After
+a crash the old or the new segment is there; without a seal it is examined and sealed at the next start (`recovery.py`).
+No offset changes.
+
+Damaged rows cannot be copied. The log records them as holes, on disk before the first of the three steps: a crash after
+it leaves holes at which damaged rows still exist, but never missing rows that are not recorded. Where no row is intact,
+the file is deleted once the hole is recorded. So either work may be interrupted at any point, and repeated.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from app.broker.erasure import Erasure
+from app.history import seals, segment
+from app.history.checksummed_json import DRAFT, DocumentDamaged, sync_folder
+from app.history.damage import is_passing
+from app.history.examination import examine, intact_rows
+from app.history.folder import HOLES, Folder, Segment, delete
+from app.history.stored import Stored, tombstone
+
+Tell = Callable[[int, int], None]
+"""Called with how many offsets are done, and of how many."""
+
+_WAL_BYTES = 8_388_608
+
+
+def purge(folder: Folder, erasure: Erasure, on_progress: Tell) -> int:
+    """Erase from all segments that are not being written; returns the number of erased events.
+
+    This process must have locked the folder, and no other thread may remove segments meanwhile. The caller ends the
+    current segment before, so that it is included (`History.purge`). Raises `sqlite3.Error`, `OSError`; what was done
+    until then stays done, and the call may be repeated.
+    """
+    chosen = [each for each in folder.segments if each.last is not None]
+    total = sum(_rows_of(each) for each in chosen)
+    done = erased = 0
+    for each in chosen:
+        count = _count(each, erasure)
+        if count:
+            _rewrite(folder, each, erasure)
+            erased += count
+        done += _rows_of(each)
+        on_progress(done, total)
+    return erased
+
+
+class Salvaged(NamedTuple):
+    """What `salvage` has done: how many segments were damaged, and the lost ranges of offsets, both ends included."""
+
+    segments: int
+    lost: list[tuple[int, int]]
+
+
+def salvage(folder: Folder, on_progress: Tell) -> Salvaged:
+    """Rewrite each damaged segment with the rows that are intact, and record the others as holes.
+
+    The conditions and errors are those of `purge`.
+    """
+    chosen = [each for each in folder.segments if each.last is not None]
+    total = sum(_rows_of(each) for each in chosen)
+    done = segments = 0
+    lost: list[tuple[int, int]] = []
+    for each in chosen:
+        if not _is_intact(folder, each):
+            segments += 1
+            lost += _rewrite(folder, each, None)
+        done += _rows_of(each)
+        on_progress(done, total)
+    return Salvaged(segments, lost)
+
+
+def _is_intact(folder: Folder, listed: Segment) -> bool:
+    """Whether nothing at all is wrong with a segment; every byte of it is looked at."""
+    if not listed.is_intact:
+        return False
+    if listed.is_sealed:
+        try:
+            if not seals.Seal.load(listed.path).matches(listed.path):
+                return False
+        except DocumentDamaged:
+            return False
+    following = (listed.last or 0) + 1
+    return examine(listed.path, listed.first, following, folder.identity, is_sealed=listed.is_sealed).is_intact
+
+
+def _rows_of(listed: Segment) -> int:
+    return (listed.last or 0) - listed.first + 1
+
+
+def is_concerned(row: Stored, erasure: Erasure) -> bool:
+    """Whether a row is to be erased, and not erased yet."""
+    return not row.is_purged and erasure.concerns(row.topic, row.authid, row.payload)
+
+
+def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[list[Stored]]:
+    """The rows of a segment that can be read, also those of refused events above its last offset if `with_refused`.
+
+    Raises `sqlite3.Error` where the system is short of a resource.
+    """
+    try:
+        connection = segment.read(listed.path, is_sealed=listed.is_sealed)
+    except sqlite3.Error as error:
+        if is_passing(error):
+            raise
+        return  # it is not a database any more
+    last = listed.last or 0
+    with closing(connection):
+        with suppress(sqlite3.DatabaseError):  # it may be damaged
+            if with_refused:
+                last = max(last, connection.execute("select max(offset) from stored").fetchone()[0] or 0)
+        for rows, _ in intact_rows(connection, listed.first, last):
+            yield rows
+
+
+def _count(listed: Segment, erasure: Erasure) -> int:
+    """How many rows of a segment are concerned, including rows of refused events above its last offset."""
+    found = (row for rows in _intact_rows(listed, with_refused=True) for row in rows)
+    return sum(is_concerned(row, erasure) for row in found)
+
+
+def _rewrite(folder: Folder, listed: Segment, erasure: Erasure | None) -> list[tuple[int, int]]:
+    """Rewrite a segment without what is to be erased; returns the ranges of rows that could not be copied."""
+    assert listed.last is not None
+    lost: list[tuple[int, int]] = []
+    last = listed.first - 1
+    draft = listed.path.with_name(f"{DRAFT}new-{listed.path.name}")
+    delete(draft)
+    with closing(segment.create(draft, folder.log_id, listed.first, **folder.identity.meta(listed.first))) as new:
+        for rows in _intact_rows(listed):
+            if rows:
+                new.write([tombstone(row) if erasure and is_concerned(row, erasure) else row for row in rows])
+            for row in rows:
+                if row.offset != last + 1:
+                    lost.append((last + 1, row.offset - 1))
+                last = row.offset
+            if new.wal_bytes > _WAL_BYTES:
+                new.checkpoint()
+        if last < listed.last:
+            lost.append((last + 1, listed.last))
+        if lost:
+            new.connection.execute("insert into meta values (?, ?)", (HOLES, orjson.dumps(lost).decode()))
+    if last < listed.first:
+        for _ in seals.digests_of(listed.path):
+            pass  # raises `OSError` where it is the disk that cannot read: it may do so later
+        folder.add_holes(lost)
+        folder.drop(listed)
+        delete(draft)
+        return lost
+    seal = seals.seal(draft, folder.log_id, listed.first, last)
+    folder.add_holes(lost)
+    folder.change(listed.first, is_sealed=False)  # so that a reader does not take the missing seal for damage
+    try:
+        _take_place(draft, listed.path)
+    except BaseException:
+        folder.change(listed.first, is_sealed=listed.is_sealed)
+        raise
+    folder.change(listed.first, last=last, is_sealed=True, is_intact=True, nbytes=seal.nbytes)
+    return lost
+
+
+def _take_place(draft: Path, path: Path) -> None:
+    """Replace a segment by a sealed draft."""
+    seals.seal_path(path).unlink(missing_ok=True)
+    sync_folder(path.parent)
+    for leftover in segment.companions(path):  # only a damaged segment that could not be sealed has companions
+        leftover.unlink(missing_ok=True)
+    draft.replace(path)
+    sync_folder(path.parent)
+    seals.seal_path(draft).replace(seals.seal_path(path))
+    sync_folder(path.parent)

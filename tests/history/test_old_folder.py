@@ -1,0 +1,111 @@
+"""A data folder that an earlier version has written is opened, read and continued as it was.
+
+`log_without_time_index.tar.xz` was made by the last version whose segments had a table of clock steps and no index on
+time: 332 events in three sealed segments and the newest one, which has a WAL as after a crash. The clock was set back
+by 50 s after every 60th event; everything below /private up to offset 252 was purged; two events of a WAMP client are
+for ann alone. `rows.json` in it has all rows as they were read then.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.log import SMALL, ClockedLog, OpenLog
+
+from app.broker.erasure import Erasure
+from app.broker.log import Query
+from app.broker.topics import Match, Pattern
+from app.history.examination import verify
+from app.history.rules import Rules
+from app.history.stored import Stored
+from app.pipeline.source.folder_log import FolderLog
+
+ARCHIVE = Path(__file__).with_name("log_without_time_index.tar.xz")
+ALL = Pattern(Match.DESCENDANTS, "")
+
+
+@pytest.fixture
+def old(tmp_path):
+    """The folder."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+@pytest.fixture
+def rows(old):
+    """Its rows, by offset; taken out of the folder."""
+    file = old / "rows.json"
+    found = {row[0]: Stored(*row) for row in json.loads(file.read_bytes())}
+    file.unlink()
+    return found
+
+
+def has_time_index(path):
+    """Whether a segment has the index on time."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return connection.execute("select 1 from sqlite_schema where name = 'by_time'").fetchone() is not None
+
+
+def test_all_rows_are_read_as_they_were(old, rows):
+    """An intact old log has no damage, for the server, for `verify` and for the pipeline."""
+    assert verify(old).damage == []
+    assert [tuple(row) for batch in FolderLog(old).read(1, 333) for row in batch] == list(rows.values())
+    with OpenLog(old, **SMALL) as log:
+        assert log.rows() == list(rows.values())
+        assert list(log.history.damage) == []
+        assert [key.key for key in log.history.recent_keys()][-1] == "k328"
+
+
+@pytest.mark.parametrize("is_reverse", [False, True])
+@pytest.mark.parametrize("topic", [ALL, Pattern(Match.EXACT, "chat/a"), Pattern(Match.EXACT, "com.example.topic")])
+def test_queries_find_what_they_ask_for(old, rows, topic, is_reverse):
+    """Bounds in time and by publication are right without the index, also where the clock was set back."""
+    times = sorted(row.time_us for row in rows.values())
+    with OpenLog(old, Rules(), lambda: 1_700_000_300.0, **SMALL) as log:
+        for low, high in [(0, 331), (20, 300), (60, 61), (150, 152), (331, 331)]:
+            query = Query(
+                ((topic, 0),),
+                332,
+                authid="ann",
+                from_time_us=times[low],
+                until_time_us=times[high],
+                after_publication=rows[7].publication,
+                limit=1_000,
+                is_reverse=is_reverse,
+            )
+            wanted = [
+                offset
+                for offset, row in rows.items()
+                if offset > 7
+                and times[low] <= row.time_us <= times[high]
+                and not row.is_purged
+                and (topic is ALL or row.topic == topic.topic)
+            ]
+            found = [event.position for event in log.history.read(query).events]
+            assert found == (wanted[::-1] if is_reverse else wanted)
+        assert log.history.read(Query(((Pattern(Match.EXACT, "com.example.topic"), 0),), 332)).events == []
+
+
+def test_it_is_continued_and_its_new_segments_have_the_index(old, rows):
+    """Writing, retention, purging and salvaging work over old and new segments."""
+    with ClockedLog(old, (ALL, 3_600.0, True), wall=1_700_000_300.0) as log:
+        log.fill(2)
+        assert log.history.rows
+        assert [has_time_index(each.path) for each in log.history.folder.segments][:4] == [False] * 4
+        assert has_time_index(log.history.folder.segments[-1].path)
+        assert log.history.purge(Erasure(Pattern(Match.EXACT, "private/x"), None), lambda *_: None) > 0
+        assert log.history.salvage(lambda *_: None) == (0, [])
+        log.clock.pass_(3_600.0 - 1)
+        log.retain()
+        assert log.read().gaps == []
+        assert log.offsets()[0] > 332
+        head = log.history.head
+    assert verify(old).damage == []
+    with OpenLog(old, **SMALL) as log:
+        assert (log.history.head, list(log.history.damage)) == (head, [])
