@@ -21,7 +21,7 @@ from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import Count, WireProtocol
 from app.server.application import Application
-from app.server.history_service import HistoryService
+from app.server.history import HistoryService
 from app.server.lifecycle import Lifecycle
 from app.server.protocols import PROTOCOLS, Compose, Parts, Service, Spoken
 from app.server.pump import Pump

@@ -31,7 +31,7 @@ from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import realms_of
 from app.protocols.wamp.router import Router
 from app.protocols.wamp.state import RESERVED_AT_ONCE, Environment
-from app.server.history_service import HistoryService
+from app.server.history import HistoryService
 from app.server.persistent_topics import PersistentTopics, TopicSaver
 from app.server.session_log import SessionLog
 from app.settings import Settings, Verb

@@ -55,7 +55,7 @@ from app.broker.topics import RESERVED, WIDE_IN_WAMP, Pattern
 from app.protocols.bayeux.names import to_channel, to_subscription
 from app.protocols.contract import WireProtocol
 from app.protocols.wamp.names import uri_of
-from app.server.history_service import HistoryService
+from app.server.history import HistoryService
 from app.settings import Ticks
 
 SESSIONS = f"{RESERVED}/sessions"
