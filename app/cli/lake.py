@@ -25,15 +25,15 @@ from app.cli.pipes import STDOUT
 from app.cli.progress import ShareBar
 from app.client import Client, ClientError
 from app.pipeline.errors import PipelineError, Refused
-from app.pipeline.questions import answers
-from app.pipeline.questions.history import lines
-from app.pipeline.questions.replay import Plan, Replay
-from app.pipeline.questions.walk import Selection
+from app.pipeline.queries import output
+from app.pipeline.queries.history import lines
+from app.pipeline.queries.replay import Plan, Replay
+from app.pipeline.queries.walk import Selection
 from app.protocols.bayeux.names import Bounds, to_topic
 
 if TYPE_CHECKING:
-    from app.pipeline.questions.sql import Answer
-    from app.pipeline.questions.top import By
+    from app.pipeline.queries.sql import Answer
+    from app.pipeline.queries.top import By
 
 _NO_BOUNDS = Bounds(1 << 20, 1 << 20)
 """No limits: the names in the lake were within the limits of its server."""
@@ -47,14 +47,14 @@ def sql(place: Place, query: str, form: str | None, out: Path | None, *, explain
 
     `form` is a format of `--format`; None: a table on a terminal, else csv.
     """
-    from app.pipeline.questions.sql import ask
+    from app.pipeline.queries.sql import ask
 
     return _answered(place, lambda spark: ask(spark, place.lake, query), form, out, explains=explains)
 
 
 def top(place: Place, by: str, last_s: float | None, most: int, form: str | None, out: Path | None) -> int:
     """Write the `most` busiest channels of the last `last_s` seconds, or of all time; returns the exit code."""
-    from app.pipeline.questions.top import top as ask_top
+    from app.pipeline.queries.top import top as ask_top
 
     since_us = None if last_s is None else int((time.time() - last_s) * 1_000_000)
     return _answered(place, lambda spark: ask_top(spark, place.lake, cast("By", by), since_us, most), form, out)
@@ -126,7 +126,7 @@ async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> 
 
 def report(place: Place, out: Path, from_us: int | None, to_us: int | None) -> int:
     """Write a page with plots of the lake's events to `out`; returns the exit code."""
-    from app.pipeline.questions.report import page_of
+    from app.pipeline.queries.report import page_of
 
     def draw() -> int:
         page = page_of(place.lake, from_us, to_us)
@@ -147,7 +147,7 @@ def _answered(
 
     def answer() -> int:
         from app.pipeline import session
-        from app.pipeline.questions.sql import computing
+        from app.pipeline.queries.sql import computing
 
         if out is not None and out.exists():
             raise Refused(f"{out} already exists")
@@ -192,15 +192,15 @@ def _explain(found: Answer) -> int:
 def _write(found: Answer, form: str, out: Path | None) -> int:
     if form == "parquet":
         assert out is not None
-        answers.write_parquet(found.rows, out)
+        output.write_parquet(found.rows, out)
         return DONE
     width = shutil.get_terminal_size().columns if out is None and os.isatty(STDOUT) else None
     if form == "table":
-        texts = answers.as_table(found.rows, width)
+        texts = output.as_table(found.rows, width)
     elif form == "csv":
-        texts = answers.as_csv(found.rows)
+        texts = output.as_csv(found.rows)
     else:
-        texts = (line.translate(_CONTROLS) for line in answers.as_json(found.rows))
+        texts = (line.translate(_CONTROLS) for line in output.as_json(found.rows))
     if out is None:
         return _print(texts)
     with _new_file(out) as draft, draft.open("w", encoding="utf-8", newline="") as file:

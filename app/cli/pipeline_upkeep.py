@@ -54,7 +54,7 @@ def verify(place: Place, *, is_thorough: bool) -> int:
 
     def work(bar: ShareBar) -> int:
         is_sound = True
-        for finding in looking.verify(place.lake, is_thorough=is_thorough, tell=partial(_show, bar, "rows")):
+        for finding in looking.verify(place.lake, is_thorough=is_thorough, on_progress=partial(_show, bar, "rows")):
             bar.finish()
             click.echo(f"{finding.what}: {finding.told}")
             is_sound = is_sound and finding.is_sound

@@ -9,7 +9,7 @@ resumes.
     source/                the log as a PySpark data source: `spark.read.format("halley")`
     lake/                  the tables: their contents, commits, compaction and verification
     jobs/                  ingest, rollup, alerts, sessions: the work that is repeated
-    questions/             queries of the lake, and the report
+    queries/             queries of the lake, and the report
 
 Spark's workers import `source` too, so nothing in it may need the driver.
 """

@@ -23,7 +23,7 @@ from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.jobs import ingest as ingesting
 from app.pipeline.jobs.ingest import Ingest
 from app.pipeline.jobs.progress import consumer
-from app.pipeline.lake import lock, tables
+from app.pipeline.lake import locks, tables
 from app.pipeline.lake.commit import committed
 from app.pipeline.lake.verify import verify
 from app.pipeline.source.columns import lifts_of
@@ -248,7 +248,7 @@ def test_a_log_that_ends_below_the_lake_is_refused(data, lake, ingest):
 
 def test_l6_a_second_ingest_is_refused(lake, ingest):
     """L6: a second ingest is refused with the process id of the running one."""
-    with lock.ingest(lake), pytest.raises(lock.Busy, match=rf"is already running \(process {os.getpid()}\)"):
+    with locks.ingest(lake), pytest.raises(locks.Busy, match=rf"is already running \(process {os.getpid()}\)"):
         list(ingest().once())
 
 
@@ -417,10 +417,10 @@ def test_a_live_ingest_keeps_its_files_few(data, lake, ingest):
     seen = []
     for progress in job.live(stop):
         seen.append(progress.next)
-        if (progress.next == 201 and job.remarks()["files fewer"]) or len(seen) > 1_000:
+        if (progress.next == 201 and job.counters()["files fewer"]) or len(seen) > 1_000:
             stop.set()
     assert len(seen) < 1_000
-    assert job.remarks()["compactions failed"] == 0
+    assert job.counters()["compactions failed"] == 0
     assert committed(table(lake), INGEST) == 201
     assert offsets(table(lake)) == list(range(1, 201))
     assert is_sound(lake)

@@ -19,9 +19,9 @@ from app.cli import main
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.lake.tables import path
 from app.pipeline.lake.upkeep import compact
-from app.pipeline.questions import walk
-from app.pipeline.questions.history import lines
-from app.pipeline.questions.walk import Selection, Walk
+from app.pipeline.queries import walk
+from app.pipeline.queries.history import lines
+from app.pipeline.queries.walk import Selection, Walk
 from app.protocols.bayeux.names import to_channel
 
 ALL = Pattern(Match.DESCENDANTS, "")

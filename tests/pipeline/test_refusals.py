@@ -15,7 +15,7 @@ from support.log import OpenLog
 from app.cli import main
 from app.history import documents
 from app.pipeline import session
-from app.pipeline.lake import lock, staging, tables
+from app.pipeline.lake import locks, staging, tables
 from app.pipeline.source import http_log
 
 NOBODY = "http://127.0.0.1:1"
@@ -166,7 +166,7 @@ def test_a_file_of_a_table_is_lost(refused, place, verb, how):
     """A lost file is reported by its name, with the verb that checks all others."""
     lake = place / "halley-data" / "lake"
     table = ingested(lake, [stored(1)], [stored(2)])
-    with lock.batch(lake), lock.rewrite(lake), lock.files(lake, alone=True):
+    with locks.batch(lake), locks.rewrite(lake), locks.files(lake, alone=True):
         pass  # creates the lock files, so that they do not count as a change
     with staging.staged(lake):
         pass

@@ -6,7 +6,7 @@ import pytest
 from support.lake import NOON_US, ingested, stored
 
 from app.pipeline.errors import Refused
-from app.pipeline.jobs.sessions import Sessions, Story
+from app.pipeline.jobs.sessions import Sessions, SessionTracker
 from app.pipeline.lake import tables
 
 S = 1_000_000
@@ -38,8 +38,8 @@ def closed(offset, session, at_s, authid=None, reason="disconnected"):
 
 def story(*events):
     """Return the rows of sessions that have ended by these events."""
-    following = Story()
-    return [row for event in events for row in following.tell(event.offset, event.time_us, event.payload)]
+    following = SessionTracker()
+    return [row for event in events for row in following.on_event(event.offset, event.time_us, event.payload)]
 
 
 def rows(lake):

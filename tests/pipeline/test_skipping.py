@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.lakes import DAY_US, LIFTED, START_US, TOPICS, add, make_lake, row
 
-from app.pipeline.questions import sql
-from app.pipeline.questions.conditions import (
+from app.pipeline.queries import sql
+from app.pipeline.queries.conditions import (
     Anything,
     Begins,
     Both,
@@ -23,8 +23,8 @@ from app.pipeline.questions.conditions import (
     Unknown,
     has_moved,
 )
-from app.pipeline.questions.sql import _conditions, ask
-from app.pipeline.questions.views import _filter, views_of
+from app.pipeline.queries.sql import _conditions, ask
+from app.pipeline.queries.views import _filter, views_of
 
 FILE = Contents(10, {"n": Extent(3, 7, 2), "t": Extent("b/c", "d", 0), "void": Extent(None, None, 10)})
 
@@ -245,7 +245,7 @@ def test_when_the_clock_has_moved_too_far_between_the_plannings_all_files_are_re
 def test_a_day_without_statistics_is_known_by_its_folder(lake):
     """A file of another writer can lack statistics; then its partition's day bounds its times."""
     from app.pipeline.lake import tables
-    from app.pipeline.questions.skipping import _file
+    from app.pipeline.queries.skipping import _file
 
     bare = tables.File("x", {"day": "2026-06-02", "protocol": "nt4"}, 5, 100, {}, {}, {})
     contents = _file(lake, bare, {"day": "time_us"}).contents

@@ -7,7 +7,7 @@ import pytest
 from support.lake import ingested, stored
 
 from app.pipeline.jobs.tidying import Tidying
-from app.pipeline.lake import compaction, lock, tables, upkeep
+from app.pipeline.lake import compaction, locks, tables, upkeep
 from app.settings import Pipeline
 
 OFTEN = Pipeline(compact_s=0.01, compact_files=4)
@@ -60,7 +60,7 @@ def test_it_gives_way_to_who_rewrites_files_and_comes_back(lake, monkeypatch):
 
     monkeypatch.setattr(upkeep, "compact", seen)
     with ExitStack() as stack:
-        with lock.rewrite(lake):
+        with locks.rewrite(lake):
             stack.enter_context(tidying.going_on())
             for _ in range(4):
                 assert looks.acquire(timeout=30)

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from support.lake import INGEST, LOG_ID, ingested, rows_of, stored
 
 from app.pipeline.errors import JobFailed
-from app.pipeline.lake import compaction, lock, staging, tables, upkeep
+from app.pipeline.lake import compaction, locks, staging, tables, upkeep
 from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed, write
 
 pytestmark = pytest.mark.slow
@@ -201,7 +201,7 @@ def test_t5_vacuum_never_takes_the_files_of_a_commit_under_way(tmp_path, monkeyp
 def test_two_compactions_at_once_are_refused(tmp_path):
     """The second compaction is refused, and can be started again later."""
     ingested(tmp_path, [stored(1)])
-    with lock.rewrite(tmp_path), pytest.raises(lock.Busy, match="another process already compacts"):
+    with locks.rewrite(tmp_path), pytest.raises(locks.Busy, match="another process already compacts"):
         upkeep.compact(tmp_path, "events")
 
 

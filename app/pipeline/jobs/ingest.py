@@ -27,7 +27,7 @@ from app.pipeline.errors import JobFailed, Refused, cause_of
 from app.pipeline.jobs.progress import Progress, consumer, turns_until
 from app.pipeline.jobs.tidying import Tidying
 from app.pipeline.jobs.writing import EVENT, Written, write_range
-from app.pipeline.lake import lock, staging, tables
+from app.pipeline.lake import locks, staging, tables
 from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed
 from app.pipeline.lake.tables import INGEST
 from app.pipeline.source.columns import Lifting
@@ -76,7 +76,7 @@ class Ingest:
 
     def once(self) -> Iterator[Progress]:
         """Do turns until all events that the log has now are done. Raises `Refused`, `JobFailed`."""
-        with lock.ingest(self._lake):
+        with locks.ingest(self._lake):
             yield from turns_until(self._log.head().next, iter(self.step, None))
 
     def live(self, stop: Event) -> Iterator[Progress]:
@@ -84,21 +84,21 @@ class Ingest:
 
         Raises `Refused`, `JobFailed`.
         """
-        with lock.ingest(self._lake), self._tidying.going_on():
+        with locks.ingest(self._lake), self._tidying.going_on():
             while not stop.is_set():
                 progress = self.step()
                 yield progress
                 if not progress.lag:
                     stop.wait(self._options.ingest_s)
 
-    def remarks(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """Return the counters of compaction, for the progress line."""
         return {"files fewer": self._tidying.compacted, "compactions failed": self._tidying.failed}
 
     def step(self) -> Progress:
         """Do one turn: a batch, if there is anything new. Raises `Refused`, `JobFailed`."""
         began = time.monotonic()
-        with lock.batch(self._lake):
+        with locks.batch(self._lake):
             head = self._log.head()
             first, until = self._range(head)
             if until > first:

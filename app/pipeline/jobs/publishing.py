@@ -93,7 +93,7 @@ class Publisher:
         with suppress(ClientError, NotPossible):
             await (await self._entered()).publish(channel, data)
 
-    def hurry(self) -> None:
+    def stop_retrying(self) -> None:
         """Stop the retries of what is being published: the process is about to end."""
         self._is_leaving = True
 

@@ -29,11 +29,11 @@ from app.pipeline.errors import Refused, cause_of
 from app.pipeline.jobs.progress import Progress, consumer, turns_until
 from app.pipeline.jobs.publishing import Message, Publisher, key_of
 from app.pipeline.jobs.totals import KEY, QUANTILES, Totals
-from app.pipeline.jobs.windows import KINDS, Horizon, resume_at
+from app.pipeline.jobs.windows import KINDS, Watermark, resume_at
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows, committed
 from app.pipeline.lake.days import DAY_US
-from app.pipeline.lake.soundness import reading
+from app.pipeline.lake.soundness import translate_read_errors
 from app.pipeline.source.columns import Lifting
 from app.pipeline.source.log import open_log
 from app.pipeline.source.source import Options, Table, read_options
@@ -120,12 +120,12 @@ class Rollup:
                 f"{head.next - 1}: it was set back; choose another --lake"
             )
         self.next = head.first if version is None else version
-        self._horizon = Horizon(round(options.late_s * 1_000_000), self._versions[_FINAL] or 0)
+        self._watermark = Watermark(round(options.late_s * 1_000_000), self._versions[_FINAL] or 0)
         self._open: pa.Table | None = None
         self._open_keys: list[tuple[Any, ...]] = []
         self._publish_committed()
 
-    def remarks(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """Return the counters for the progress line."""
         return {
             "late": self.late,
@@ -160,7 +160,7 @@ class Rollup:
         is_all = until == head
         newest = pc.max(changed["newest_us"]).as_py() if changed is not None else None
         self.next, self._read = until, max(self._read, until)
-        self._horizon.move(newest, wall if is_all else None)
+        self._watermark.move(newest, wall if is_all else None)
         finals = self._finals()
         if is_all and changed is not None:
             self._publish(self._rows(self._still_open(changed)), until)
@@ -180,7 +180,7 @@ class Rollup:
             raise cause_of(error) from error
         changed = self._still_open(found)
         if first >= (self._versions[_READ] or 0):
-            shut = found.filter(pc.less_equal(found["end_us"], self._horizon.final_us))
+            shut = found.filter(pc.less_equal(found["end_us"], self._watermark.final_us))
             shortest = shut.filter(pc.equal(shut["window"], KINDS[0].name))
             self.late += pc.sum(shortest["events"]).as_py() or 0
         keys = _keys(changed)
@@ -204,13 +204,13 @@ class Rollup:
         return self._spark.read.format("halley").options(**options).load()
 
     def _still_open(self, totals: pa.Table) -> pa.Table:
-        return totals.filter(pc.greater(totals["end_us"], self._horizon.final_us))
+        return totals.filter(pc.greater(totals["end_us"], self._watermark.final_us))
 
     def _finals(self) -> list[Row]:
         """Remove the windows that have become final from the open ones, and return their rows."""
         if self._open is None:
             return []
-        is_final = pc.less_equal(self._open["end_us"], self._horizon.final_us)
+        is_final = pc.less_equal(self._open["end_us"], self._watermark.final_us)
         if not pc.any(is_final).as_py():
             return []
         finals = self._open.filter(is_final)
@@ -239,10 +239,10 @@ class Rollup:
         versions: dict[str, int] = {
             _AT: max(resume_at(first_offsets, self.next), self._versions[_AT] or 0),
             _READ: self._read,
-            _FINAL: self._horizon.final_us,
+            _FINAL: self._watermark.final_us,
         }
         if self._publisher is None:
-            versions[_PUBLISHED] = self._horizon.final_us  # there is nothing to publish
+            versions[_PUBLISHED] = self._watermark.final_us  # there is nothing to publish
         self._step(versions, finals)
         self._log.commit(self._consumer, versions[_AT])
 
@@ -267,7 +267,7 @@ class Rollup:
             return
         if finals is None:
             wanted = (pc.field("end_us") > published) & (pc.field("day") >= _date((published - DAY_US) // DAY_US))
-            with reading(tables.folder_of(self._table), tables.files_of(self._table)):
+            with translate_read_errors(tables.folder_of(self._table), tables.files_of(self._table)):
                 finals = tables.dataset(self._table).to_table(filter=wanted).to_pylist()
         self._publish(finals, None)
         self._step({_PUBLISHED: final}, [])

@@ -19,7 +19,7 @@ from app.pipeline.errors import Refused, cause_of
 from app.pipeline.jobs.progress import Progress
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows, committed
-from app.pipeline.lake.soundness import reading, see
+from app.pipeline.lake.soundness import check_files, translate_read_errors
 
 if TYPE_CHECKING:
     from threading import Event
@@ -53,7 +53,7 @@ class Open(NamedTuple):
     reconnects: int
 
 
-class Story:
+class SessionTracker:
     """Follows sessions from event to event, in the order of their offsets.
 
     first   the offset of the first event that it is given
@@ -70,18 +70,18 @@ class Story:
             if row["last_offset"] >= first:
                 self._known[row["last_offset"]] = _who(row), row["reconnects"]
             elif row["closed_us"] is not None:
-                self._leaves(_who(row), row["reconnects"], row["closed_us"])
+                self._on_end(_who(row), row["reconnects"], row["closed_us"])
 
-    def tell(self, offset: int, time_us: int, payload: str) -> list[Row]:
+    def on_event(self, offset: int, time_us: int, payload: str) -> list[Row]:
         """Take the next event (its time in microseconds, its payload as JSON); return the rows of sessions it ended."""
         told = orjson.loads(payload)
         if not isinstance(told, dict) or not isinstance(told.get("session"), str):
             return []
         if told.get("event") == "opened":
-            return self._opened(offset, time_us, told)
-        return self._closed(offset, time_us, told) if told.get("event") == "closed" else []
+            return self._on_opened(offset, time_us, told)
+        return self._on_closed(offset, time_us, told) if told.get("event") == "closed" else []
 
-    def _opened(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
+    def _on_opened(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
         left_us, reconnects = self._left.get(_who(told), (None, 0))
         is_back = left_us is not None and 0 <= time_us - left_us <= _AGAIN_US
         self.open[told["session"]] = Open(offset, time_us, told, reconnects + 1 if is_back else 0)
@@ -95,14 +95,14 @@ class Story:
             del self.open[session]
             yield _row(oldest.told, oldest, oldest.offset, None, None)
 
-    def _closed(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
+    def _on_closed(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
         opened = self.open.pop(told["session"], None)
         whole = told if opened is None else opened.told
         who, reconnects = _who(whole), 0 if opened is None else opened.reconnects
-        self._leaves(*self._known.pop(offset, (who, reconnects)), time_us)
+        self._on_end(*self._known.pop(offset, (who, reconnects)), time_us)
         return [] if offset < self._read else [_row(whole, opened, offset, time_us, told.get("reason"))]
 
-    def _leaves(self, who: str, reconnects: int, time_us: int) -> None:
+    def _on_end(self, who: str, reconnects: int, time_us: int) -> None:
         if who:
             self._left.pop(who, None)  # the dict is kept in the order of the ends
             self._left[who] = (time_us, reconnects)
@@ -166,20 +166,20 @@ class Sessions:
 
     def _follow(self, events: DeltaTable, first: int, read: int, until: int) -> int:
         """Read a range, and commit the sessions that ended in it; return the number of events."""
-        count, ended, story = 0, [], None
+        count, ended, tracker = 0, [], None
         for offset, time_us, payload in self._told(events, first, until):
-            if story is None:
-                story = Story(first, read, self._known(first, time_us - _AGAIN_US))
-            ended += story.tell(offset, time_us, payload)
+            if tracker is None:
+                tracker = SessionTracker(first, read, self._known(first, time_us - _AGAIN_US))
+            ended += tracker.on_event(offset, time_us, payload)
             count += 1
             if len(ended) >= _ROWS_AT_ONCE:
-                self._commit(ended, story, offset + 1)
+                self._commit(ended, tracker, offset + 1)
                 ended = []
-        self._commit(ended, story, until)
+        self._commit(ended, tracker, until)
         return count
 
-    def _commit(self, ended: list[Row], story: Story | None, read: int) -> None:
-        oldest = next(iter(story.open.values()), None) if story is not None else None
+    def _commit(self, ended: list[Row], tracker: SessionTracker | None, read: int) -> None:
+        oldest = next(iter(tracker.open.values()), None) if tracker is not None else None
         versions = {_AT: read if oldest is None else oldest.offset, _READ: read}
         steps = []
         for app, version in versions.items():
@@ -205,7 +205,7 @@ class Sessions:
         ]
         if not files:
             return
-        see(folder, files)
+        check_files(folder, files)
         try:
             rows = (
                 self._spark.read.schema("offset long, time_us long, topic string, payload string")
@@ -224,6 +224,6 @@ class Sessions:
         """Return the rows of sessions that ended at the offset `first` or later, or at the time `since_us` or later."""
         wanted = (pc.field("last_offset") >= first) | (pc.field("closed_us") >= since_us)
         names = ["authid", "address", "closed_us", "reconnects", "last_offset"]
-        with reading(tables.folder_of(self._table), tables.files_of(self._table)):
+        with translate_read_errors(tables.folder_of(self._table), tables.files_of(self._table)):
             found: list[Row] = tables.dataset(self._table).to_table(columns=names, filter=wanted).to_pylist()
         return found

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.pipeline.errors import PipelineError
-from app.pipeline.lake import lock, upkeep
+from app.pipeline.lake import locks, upkeep
 from app.settings import Pipeline
 
 _TABLES = ("events", "rollups")
@@ -60,7 +60,7 @@ class Tidying:
                     self.compacted += done.before - done.after
                 except _Ended:
                     return
-                except lock.Busy:
+                except locks.Busy:
                     continue  # another process compacts or erases
                 except (PipelineError, OSError):
                     self.failed += 1  # if the disk is full, ingest fails too, with a better message

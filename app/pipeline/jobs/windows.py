@@ -2,7 +2,7 @@
 
 An event lies in one window of each kind, by the time that the broker gave it. A window is open until it is final: then
 it is published for the last time, and events for it that are read later are late. Windows become final in the order
-of their ends, so one instant, the horizon, decides for all of them. It never decreases, even if a clock is set back.
+of their ends, so one instant, the watermark, decides for all of them. It never decreases, even if a clock is set back.
 
 Only arithmetic: nothing here uses Spark, the log or a clock.
 """
@@ -28,7 +28,7 @@ KINDS = (Kind("10s", 10_000_000), Kind("1m", 60_000_000))
 """The kinds of windows; each length is a multiple of the one before, so that long windows are made of short ones."""
 
 
-class Horizon:
+class Watermark:
     """The instant `final_us`: windows that end at it or before are final.
 
     `late_us`: how long after its end a window stays open for events that are out of order.
@@ -39,7 +39,7 @@ class Horizon:
         self._late_us = late_us
 
     def move(self, newest_us: int | None, wall_us: int | None) -> None:
-        """Move the horizon by the time of the newest event that was read, and by the wall clock (microseconds).
+        """Move the watermark by the time of the newest event that was read, and by the wall clock (microseconds).
 
         `wall_us` is None unless the reader has read the whole log, and the clock has to be read *before* the log's end
         is. The wall clock makes windows final when there are no more events.

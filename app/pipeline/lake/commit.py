@@ -29,7 +29,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from app.history.documents import sync_folder
 from app.pipeline.errors import Refused
-from app.pipeline.lake import lock, staging
+from app.pipeline.lake import locks, staging
 from app.pipeline.lake.statistics import statistics
 from app.pipeline.lake.tables import (
     NULL_FOLDER,
@@ -141,11 +141,11 @@ def commit_files(
     """Move files into a table and commit them, with the steps of their job, in place of the `removed` files.
 
     The files must be on the table's disk, in folders named after the values of its partition columns. `is_rewrite`: the
-    rows are those of the removed files. `table` is brought up to date. Raises `Conflict`, `Refused`, `lock.Busy`, and
+    rows are those of the removed files. `table` is brought up to date. Raises `Conflict`, `Refused`, `locks.Busy`, and
     then nothing has changed, except after `Unsure`.
     """
     root = folder_of(table)
-    with lock.files(root.parent):
+    with locks.files(root.parent):
         depth = len(shape_of(table).partition_by)
         targets = {file: root.joinpath(*file.parts[len(file.parts) - 1 - depth :]) for file in files}
         try:

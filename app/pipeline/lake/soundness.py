@@ -29,7 +29,7 @@ class File(Protocol):
         """The size in bytes that the log says."""
 
 
-def amiss(root: Path, file: File) -> str | None:
+def fault_of(root: Path, file: File) -> str | None:
     """Return what is wrong with a file of the table in the folder `root`, in words; None if it exists with its size."""
     try:
         nbytes = (root / file.path).stat().st_size
@@ -38,18 +38,18 @@ def amiss(root: Path, file: File) -> str | None:
     return None if nbytes == file.nbytes else f"has {nbytes} bytes instead of {file.nbytes}"
 
 
-def see(root: Path, files: Iterable[File]) -> None:
+def check_files(root: Path, files: Iterable[File]) -> None:
     """Raise `JobFailed` if one of these files is missing or has another size than was committed."""
     for file in files:
-        told = amiss(root, file)
+        told = fault_of(root, file)
         if told is not None:
             raise _unsound(f"{root / file.path} {told}")
 
 
 @contextmanager
-def reading(root: Path, files: Iterable[File] = ()) -> Iterator[None]:
+def translate_read_errors(root: Path, files: Iterable[File] = ()) -> Iterator[None]:
     """Check files, and raise `JobFailed` if they, or those that the block reads, cannot be read."""
-    see(root, files)
+    check_files(root, files)
     try:
         yield
     except (OSError, pa.ArrowException) as error:

@@ -7,7 +7,7 @@ table. A table that cannot be opened is refused with a sentence that says why.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -32,6 +32,9 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 SKIPPED = ("stats/", "alerts/", "halley/", "replay/")
 """The beginnings of topics that the server and the pipeline publish to: rolling those up would never end."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with how much of a work is done, and how much there is in total."""
 
 LOG_ID, FORMAT_KEY = "halley.log_id", "halley.format"
 

@@ -17,13 +17,22 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from app.pipeline.lake import lock, staging
+from app.pipeline.lake import locks, staging
 from app.pipeline.lake.commit import commit_files, committed
 from app.pipeline.lake.compaction import FILE_ROWS, SORTED, Compaction
-from app.pipeline.lake.soundness import reading
-from app.pipeline.lake.tables import INGEST, TABLES, File, files_of, folder_of, open_table, refusal, schema, shape_of
-
-Tell = Callable[[int, int], None]
+from app.pipeline.lake.soundness import translate_read_errors
+from app.pipeline.lake.tables import (
+    INGEST,
+    TABLES,
+    File,
+    OnProgress,
+    files_of,
+    folder_of,
+    open_table,
+    refusal,
+    schema,
+    shape_of,
+)
 
 _SMALL_ROWS = FILE_ROWS // 4
 """A sorted file with fewer rows is compacted again with new files, or if there are `_MANY` such files."""
@@ -39,15 +48,15 @@ class Compacted(NamedTuple):
     rows: int = 0
 
 
-def compact(lake: Path, name: str, tell: Tell = lambda _done, _of: None, *, least: int = 1) -> Compacted:
+def compact(lake: Path, name: str, on_progress: OnProgress = lambda _done, _of: None, *, least: int = 1) -> Compacted:
     """Replace the many small files of a table by few large sorted files, one partition after the other.
 
     least  partitions of the newest day with fewer small files are left for later
-    tell   called with the number of rows that are done, and their total
+    on_progress  called with the number of rows that are done, and their total
 
     Jobs may go on meanwhile. Raises `Refused`, `JobFailed`; partitions that are done by then stay done.
     """
-    with lock.rewrite(lake):
+    with locks.rewrite(lake):
         table = open_table(lake, name)
         if table is None:
             return Compacted()
@@ -56,17 +65,17 @@ def compact(lake: Path, name: str, tell: Tell = lambda _done, _of: None, *, leas
         compacted = Compacted()
         for files in chosen:
             done = compacted.rows
-            written = rewrite(lake, table, files, lambda rows: tell(min(rows + done, total), total))  # noqa: B023 - called in this turn
+            written = rewrite(lake, table, files, lambda rows: on_progress(min(rows + done, total), total))  # noqa: B023 - called in this turn
             compacted = Compacted(
                 compacted.before + len(files), compacted.after + written, done + sum(file.rows for file in files)
             )
         return compacted
 
 
-def rewrite(lake: Path, table: DeltaTable, files: list[File], tell: Callable[[int], None]) -> int:
+def rewrite(lake: Path, table: DeltaTable, files: list[File], on_progress: Callable[[int], None]) -> int:
     """Replace files, all of one partition, by sorted files; return the number of these. Raises `Refused`, `JobFailed`.
 
-    `tell` is called with the number of rows of this partition that are done.
+    `on_progress` is called with the number of rows of this partition that are done.
     """
     root, shape = folder_of(table), shape_of(table)
     columns = pa.schema([field for field in schema(table) if field.name not in shape.partition_by])
@@ -77,9 +86,9 @@ def rewrite(lake: Path, table: DeltaTable, files: list[File], tell: Callable[[in
         def further(rows: int) -> None:
             nonlocal done
             done += rows
-            tell(done)
+            on_progress(done)
 
-        with reading(root, files):
+        with translate_read_errors(root, files):
             try:
                 written = Compaction(shape, columns, folder, place, further).run([root / file.path for file in files])
             except OSError as error:
@@ -123,16 +132,16 @@ class Vacuumed(NamedTuple):
     nbytes: int = 0
 
 
-def vacuum(lake: Path, age_s: float, tell: Tell = lambda _done, _of: None) -> Vacuumed:
+def vacuum(lake: Path, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
     """Delete the files that no table has named for `age_s` seconds, and those that no table ever named (T6).
 
-    `tell` is called with the number of tables that are done, and their total. Raises `Refused`.
+    `on_progress` is called with the number of tables that are done, and their total. Raises `Refused`.
     """
-    with lock.rewrite(lake):
-        return delete_unnamed(lake, age_s, tell)
+    with locks.rewrite(lake):
+        return delete_unnamed(lake, age_s, on_progress)
 
 
-def delete_unnamed(lake: Path, age_s: float, tell: Tell = lambda _done, _of: None) -> Vacuumed:
+def delete_unnamed(lake: Path, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
     """Do the work of `vacuum`, for a caller that holds the lock `rewrite`.
 
     Files of a commit in progress are never deleted, regardless of the age (T5): this waits until there is none, and
@@ -140,14 +149,14 @@ def delete_unnamed(lake: Path, age_s: float, tell: Tell = lambda _done, _of: Non
     """
     hours = math.ceil(age_s / 3_600)
     vacuumed = Vacuumed()
-    with lock.files(lake, alone=True):
+    with locks.files(lake, alone=True):
         for number, name in enumerate(TABLES):
-            tell(number, len(TABLES))
+            on_progress(number, len(TABLES))
             table = open_table(lake, name)
             if table is not None:
                 found = _vacuum(table, hours)
                 vacuumed = Vacuumed(vacuumed.files + found.files, vacuumed.nbytes + found.nbytes)
-        tell(len(TABLES), len(TABLES))
+        on_progress(len(TABLES), len(TABLES))
     return vacuumed
 
 

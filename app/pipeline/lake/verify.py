@@ -20,14 +20,13 @@ from app.history.stored import COLUMNS, checksum
 from app.pipeline.errors import Refused
 from app.pipeline.lake.commit import committed
 from app.pipeline.lake.recount import recounted
-from app.pipeline.lake.soundness import amiss
-from app.pipeline.lake.tables import INGEST, dataset, files_of, first_line, folder_of, log_of, look
+from app.pipeline.lake.soundness import fault_of
+from app.pipeline.lake.tables import INGEST, OnProgress, dataset, files_of, first_line, folder_of, log_of, look
 from app.pipeline.source.log import offsets
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-Tell = Callable[[int, int], None]
 
 _WINDOW_OFFSETS = 4_194_304
 """The number of offsets that are examined together."""
@@ -47,11 +46,13 @@ class Finding(NamedTuple):
     is_sound: bool = True
 
 
-def verify(lake: Path, *, is_thorough: bool = False, tell: Tell = lambda _done, _of: None) -> Iterator[Finding]:
+def verify(
+    lake: Path, *, is_thorough: bool = False, on_progress: OnProgress = lambda _done, _of: None
+) -> Iterator[Finding]:
     """Verify a lake; yield one finding after the other.
 
     is_thorough  compare the checksums of all rows, not only of some rows of each file
-    tell         called with the number of rows whose checksums are done, and their total
+    on_progress  called with the number of rows whose checksums are done, and their total
 
     Raises `Refused` if there is no lake.
     """
@@ -66,7 +67,7 @@ def verify(lake: Path, *, is_thorough: bool = False, tell: Tell = lambda _done, 
         yield from _files(name, table, broken[name])
     yield _versions(tables)
     yield from _tried("offsets", lambda: _offsets(tables, broken))
-    yield from _checksums(events, broken["events"], is_thorough=is_thorough, tell=tell)
+    yield from _checksums(events, broken["events"], is_thorough=is_thorough, on_progress=on_progress)
     if "rollups" in tables and (broken["events"] or broken["rollups"]):
         yield Finding("recount", "nothing can be compared while files are not what was committed", is_sound=False)
     elif "rollups" in tables:
@@ -89,7 +90,7 @@ def _log(name: str, table: DeltaTable, log_id: str) -> Finding:
 def _broken(table: DeltaTable) -> dict[str, str]:
     """L4: return the files that are missing, or whose size or rows are not what the table's log says, and why."""
     root = folder_of(table)
-    looks = ((file.path, amiss(root, file) or _miscounted(root / file.path, file.rows)) for file in files_of(table))
+    looks = ((file.path, fault_of(root, file) or _miscounted(root / file.path, file.rows)) for file in files_of(table))
     return {path: told for path, told in looks if told is not None}
 
 
@@ -175,7 +176,9 @@ def _amiss(spans: pa.Table, low: int, high: int) -> Iterator[str]:
         yield f"{offsets(last + 1, first - 1)} missing" if first > last else f"{offsets(first, last)} duplicate"
 
 
-def _checksums(events: DeltaTable, broken: Collection[str], *, is_thorough: bool, tell: Tell) -> Iterator[Finding]:
+def _checksums(
+    events: DeltaTable, broken: Collection[str], *, is_thorough: bool, on_progress: OnProgress
+) -> Iterator[Finding]:
     """Compare rows with the checksums from the log; of each readable file some rows, or all."""
     files = [file for file in files_of(events) if file.path not in broken]
     total = sum(file.rows if is_thorough else min(file.rows, _SAMPLE_ROWS) for file in files)
@@ -188,7 +191,7 @@ def _checksums(events: DeltaTable, broken: Collection[str], *, is_thorough: bool
                 stored = rows.append_column("protocol", protocol).select([*COLUMNS])
                 wrong += _changed(stored)
                 done += rows.num_rows
-                tell(done, total)
+                on_progress(done, total)
         except (OSError, pa.ArrowException) as error:
             yield Finding("checksums", f"{file.path} cannot be read: {first_line(error)}", is_sound=False)
     if wrong:

@@ -128,7 +128,7 @@ class Table:
 
     def batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a range. Raises `Gone`, `GapFound`, and the errors of `Log.read`."""
-        return _undisturbed(self._batches(first, until))
+        return _without_gc(self._batches(first, until))
 
     def _batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._lifting, with_faults=self._has_faults)
@@ -174,7 +174,7 @@ class Table:
         return [*([fault.first if name == "offset" else None] for name in COLUMNS), [fault.why], [fault.last]]
 
 
-def _undisturbed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _without_gc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Disable the garbage collection while a batch is made.
 
     A batch's many small objects are not part of any cycle, and collecting them would make it a third slower.

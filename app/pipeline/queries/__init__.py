@@ -10,7 +10,7 @@
     walk.py        events in the order of their offsets, in parts that fit into memory
     history.py     a channel's events, as `GET /history` writes them
     replay.py      republishing old events
-    report.py      a page with plots; its parts are in findings.py and plots.py
+    report.py      a page with plots; its parts are in report_data.py and plots.py
 
 Only sql.py and views.py need Spark. Nothing here changes the lake.
 """

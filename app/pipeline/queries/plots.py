@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
 
-from app.pipeline.questions.findings import Commit
+from app.pipeline.queries.report_data import Commit
 
 Ages = tuple[int, float, float]
 
@@ -85,7 +85,7 @@ def stacked(bars: Mapping[str, Mapping[int, int]], from_us: int, to_us: int, ste
     return _svg(drawn, "events by time and protocol")
 
 
-def lying(rows: Sequence[tuple[str, int]]) -> str:
+def horizontal_bars(rows: Sequence[tuple[str, int]]) -> str:
     """Return horizontal bars with names and numbers, as HTML: unlike SVG, it fits long names and narrow screens."""
     most = max((count for _, count in rows), default=1)
     drawn = "".join(
@@ -93,7 +93,7 @@ def lying(rows: Sequence[tuple[str, int]]) -> str:
         f'<span class="bar" style="width:{100 * count / most:.1f}%"></span></li>'
         for name, count in rows
     )
-    return f'<ol class="lying">{drawn}</ol>'
+    return f'<ol class="bars">{drawn}</ol>'
 
 
 def latencies(commits: Sequence[Commit]) -> str:

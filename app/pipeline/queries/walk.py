@@ -19,10 +19,10 @@ from pyarrow import fs
 
 from app.broker.topics import Match, Pattern, matches, span
 from app.pipeline.errors import no_lake
-from app.pipeline.lake.soundness import reading, see
+from app.pipeline.lake.soundness import check_files, translate_read_errors
 from app.pipeline.lake.tables import STORED, log_of, open_table, path
-from app.pipeline.questions.conditions import Both, Compared
-from app.pipeline.questions.skipping import File, files_of, needed
+from app.pipeline.queries.conditions import Both, Compared
+from app.pipeline.queries.skipping import File, files_of, needed
 
 _STRETCH_BYTES = 33_554_432
 _MOST_ROWS = 100_000
@@ -54,7 +54,7 @@ class Walk:
             if moment_us is not None:
                 conditions.append(Compared("time_us", relation, moment_us))
         self.reading = needed("events", files_of(self._folder, table, {"day": "time_us"}), Both((*conditions,)))
-        see(self._folder, self.reading.files)
+        check_files(self._folder, self.reading.files)
         self._asked = reduce(
             lambda one, other: one & other,
             [Compared.RELATIONS[each.relation](pc.field(each.column), each.value) for each in conditions],
@@ -75,7 +75,7 @@ class Walk:
             offsets = self._offsets(group, after)
             if not len(offsets):
                 continue
-            with reading(self._folder):
+            with translate_read_errors(self._folder):
                 size = _stretch_rows(group)
             for start in range(0, len(offsets), size):
                 stretch = offsets[start : start + size]
@@ -95,7 +95,7 @@ class Walk:
         for protocol in sorted({file.partition["protocol"] or "" for file in group}):
             paths = [file.path for file in group if (file.partition["protocol"] or "") == protocol]
             inside = [name for name in wanted if name != "protocol"]
-            with reading(self._folder):
+            with translate_read_errors(self._folder):
                 found = ds.dataset(paths, schema=_INSIDE, format="parquet", filesystem=fs.LocalFileSystem()).to_table(
                     inside, filter=asked, batch_readahead=2, fragment_readahead=1
                 )

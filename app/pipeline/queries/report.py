@@ -11,9 +11,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from app.pipeline.questions import plots
-from app.pipeline.questions.findings import MOST_LOSSES, Commit, Findings, findings
-from app.pipeline.questions.plots import moment, seconds
+from app.pipeline.queries import plots
+from app.pipeline.queries.plots import moment, seconds
+from app.pipeline.queries.report_data import MOST_LOSSES, Commit, ReportData, collect
 from app.protocols.bayeux.names import to_channel
 
 _ALERTS_SHOWN = 20
@@ -33,7 +33,7 @@ p{margin:4px 0;color:var(--soft)}svg{width:100%;height:auto;display:block}
 .grid{stroke:var(--line)}.range{stroke:var(--c0);stroke-opacity:.35;stroke-width:2}
 .c0{fill:var(--c0)}.c1{fill:var(--c1)}.c2{fill:var(--c2)}.c3{fill:var(--c3)}.c4{fill:var(--c4)}.c5{fill:var(--c5)}
 .key svg{display:inline-block;width:11px;height:11px;margin:0 4px 0 0}.key span{margin-right:14px}
-.lying{list-style:none;margin:0;padding:0}.lying li{display:grid;grid-template-columns:1fr auto;gap:0 12px;margin:6px 0}
+.bars{list-style:none;margin:0;padding:0}.bars li{display:grid;grid-template-columns:1fr auto;gap:0 12px;margin:6px 0}
 .name{overflow:hidden;text-overflow:ellipsis;white-space:nowrap;font-family:ui-monospace,monospace;font-size:13px}
 .count{text-align:right;font-variant-numeric:tabular-nums}
 .bar{grid-column:1/3;height:6px;border-radius:3px;background:var(--c0);min-width:2px}
@@ -50,11 +50,11 @@ def page_of(lake: Path, from_us: int | None, to_us: int | None) -> str:
 
     Raises `Refused`, `JobFailed`.
     """
-    return page(findings(lake, from_us, to_us), lake, int(time.time() * 1_000_000))
+    return page(collect(lake, from_us, to_us), lake, int(time.time() * 1_000_000))
 
 
-def page(found: Findings, lake: Path, now_us: int) -> str:
-    """Return the findings as HTML; `now_us` is the time of the report."""
+def page(found: ReportData, lake: Path, now_us: int) -> str:
+    """Return the figures as HTML; `now_us` is the time of the report."""
     parts = [
         f"<h1>What is in the lake</h1><p>{escape(str(lake))}, log {escape(found.log_id)}, at {moment(now_us)} UTC</p>",
         _facts(found),
@@ -73,7 +73,7 @@ def page(found: Findings, lake: Path, now_us: int) -> str:
     )
 
 
-def _facts(found: Findings) -> str:
+def _facts(found: ReportData) -> str:
     length = seconds(max(0, found.to_us - 1 - found.from_us) / 1_000_000)
     facts = [
         (f"{found.events:,}", "events"),
@@ -86,7 +86,7 @@ def _facts(found: Findings) -> str:
     )
 
 
-def _by_time(found: Findings) -> str:
+def _by_time(found: ReportData) -> str:
     if not found.events:
         return _section("Events by time and protocol", "<p>None in this time range.</p>")
     names = [*_PROTOCOLS, *sorted(found.bars.keys() - {*_PROTOCOLS})]
@@ -103,9 +103,9 @@ def _by_time(found: Findings) -> str:
     return _section("Events by time and protocol", f'{told}<p class="key">{key}</p>{plot}')
 
 
-def _busiest(found: Findings) -> str:
+def _busiest(found: ReportData) -> str:
     rows = [(to_channel(topic), count) for topic, count in found.channels]
-    return _section("Busiest channels", plots.lying(rows) if rows else "<p>None.</p>")
+    return _section("Busiest channels", plots.horizontal_bars(rows) if rows else "<p>None.</p>")
 
 
 def _lateness(commits: Sequence[Commit]) -> str:
@@ -123,7 +123,7 @@ def _lateness(commits: Sequence[Commit]) -> str:
     return _section(title, told + plots.latencies(commits))
 
 
-def _alerts(found: Findings) -> str:
+def _alerts(found: ReportData) -> str:
     if not found.alerts:
         return _section("Alerts", "<p>None.</p>")
     rows = [
@@ -136,7 +136,7 @@ def _alerts(found: Findings) -> str:
     return _section("Alerts", told + table)
 
 
-def _losses(found: Findings) -> str:
+def _losses(found: ReportData) -> str:
     if not found.losses:
         return ""
     rows = [
@@ -156,7 +156,7 @@ def _losses(found: Findings) -> str:
     return _section("Not in the lake", told + _table(columns, rows))
 
 
-def _tables(found: Findings) -> str:
+def _tables(found: ReportData) -> str:
     rows = [(each.name, f"{each.rows:,}", f"{each.files:,}", _bytes(each.nbytes)) for each in found.holdings]
     return _section("Tables", _table([("table", ""), ("rows", "n"), ("files", "n"), ("size", "n")], rows))
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.pipeline.errors import JobFailed, Refused, said_in_java
-from app.pipeline.lake.soundness import see
+from app.pipeline.lake.soundness import check_files
 from app.pipeline.lake.tables import TABLES
-from app.pipeline.questions.conditions import Anything, Condition, has_moved
-from app.pipeline.questions.plans import conditions_of
-from app.pipeline.questions.skipping import Reading, needed
-from app.pipeline.questions.views import View, views_of
+from app.pipeline.queries.conditions import Anything, Condition, has_moved
+from app.pipeline.queries.plans import conditions_of
+from app.pipeline.queries.skipping import Reading, needed
+from app.pipeline.queries.views import View, views_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,7 +135,7 @@ def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions:
             view.rows(session, [], Anything()).createOrReplaceTempView(view.name)
             continue
         reading = needed(view.name, view.files(), condition)
-        see(view.folder, reading.files)
+        check_files(view.folder, reading.files)
         view.rows(session, reading.files, condition).createOrReplaceTempView(view.name)
         readings.append(reading)
     rows = session.sql(query)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from app.pipeline.questions.sql import Answer, ask
+from app.pipeline.queries.sql import Answer, ask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from app.pipeline.lake.days import DAY_US, to_us
-from app.pipeline.questions.conditions import Anything, Begins, Both, Compared, Condition, Either, Known, Unknown, Value
-from app.pipeline.questions.views import View
+from app.pipeline.queries.conditions import Anything, Begins, Both, Compared, Condition, Either, Known, Unknown, Value
+from app.pipeline.queries.views import View
 
 Fields = dict[str, Any]
 Columns = Mapping[int, str]

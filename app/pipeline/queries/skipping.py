@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.pipeline.lake import tables
 from app.pipeline.lake.days import DAY_US, to_us
-from app.pipeline.questions.conditions import Condition, Contents, Extent
+from app.pipeline.queries.conditions import Condition, Contents, Extent
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

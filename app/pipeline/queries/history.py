@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from app.broker.timestamps import to_text
-from app.pipeline.questions.walk import Selection, Walk
+from app.pipeline.queries.walk import Selection, Walk
 from app.protocols.bayeux.names import to_channel
 
 

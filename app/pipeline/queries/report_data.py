@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from app.pipeline.errors import no_lake
-from app.pipeline.lake.soundness import reading, see
+from app.pipeline.lake.soundness import check_files, translate_read_errors
 from app.pipeline.lake.tables import TABLES, dataset, files_of, log_of, open_table, path
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Commit(NamedTuple):
     newest_us: int
 
 
-class Findings(NamedTuple):
+class ReportData(NamedTuple):
     """All figures of the report. Times are in microseconds since 1970.
 
     from_us     the first time of the report
@@ -84,7 +84,7 @@ class Findings(NamedTuple):
         return sum(sum(each.values()) for each in self.bars.values())
 
 
-def findings(lake: Path, from_us: int | None, to_us: int | None) -> Findings:
+def collect(lake: Path, from_us: int | None, to_us: int | None) -> ReportData:
     """Return the figures of the events published from `from_us` on and before `to_us`; None: without that bound.
 
     Raises `Refused`, `JobFailed`.
@@ -96,12 +96,12 @@ def findings(lake: Path, from_us: int | None, to_us: int | None) -> Findings:
     for name in ("events", "alerts", "gaps", "rejected"):
         table = tables[name]
         if table is not None:
-            see(path(lake, name), files_of(table))
-    with reading(lake):
+            check_files(path(lake, name), files_of(table))
+    with translate_read_errors(lake):
         first_us, last_us = _span(events, from_us, to_us)
         step_us = _step_us(last_us - first_us)
         bars, topics = _counted(events, first_us, last_us, step_us)
-        return Findings(
+        return ReportData(
             log_id=log_of(events),
             from_us=first_us,
             to_us=last_us + 1,

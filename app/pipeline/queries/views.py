@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from app.pipeline.errors import no_lake
 from app.pipeline.lake.tables import TABLES, open_table, path, schema
-from app.pipeline.questions.conditions import Begins, Both, Compared, Condition, Either, Known, Unknown
-from app.pipeline.questions.skipping import File, files_of
+from app.pipeline.queries.conditions import Begins, Both, Compared, Condition, Either, Known, Unknown
+from app.pipeline.queries.skipping import File, files_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
