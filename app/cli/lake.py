@@ -26,14 +26,12 @@ from app.cli.progress import ShareBar
 from app.client import Client, ClientError
 from app.pipeline.errors import PipelineError, Refused
 from app.pipeline.queries import output
-from app.pipeline.queries.history import lines
+from app.pipeline.queries.events import Selection, lines
 from app.pipeline.queries.replay import Plan, Replay
-from app.pipeline.queries.walk import Selection
 from app.protocols.bayeux.names import Bounds, to_topic
 
 if TYPE_CHECKING:
-    from app.pipeline.queries.sql import Answer
-    from app.pipeline.queries.top import By
+    from app.pipeline.queries.sql import Answer, By
 
 _NO_BOUNDS = Bounds(1 << 20, 1 << 20)
 """No limits: the names in the lake were within the limits of its server."""
@@ -54,7 +52,7 @@ def sql(place: Place, query: str, form: str | None, out: Path | None, *, explain
 
 def top(place: Place, by: str, last_s: float | None, most: int, form: str | None, out: Path | None) -> int:
     """Write the `most` busiest channels of the last `last_s` seconds, or of all time; returns the exit code."""
-    from app.pipeline.queries.top import top as ask_top
+    from app.pipeline.queries.sql import top as ask_top
 
     since_us = None if last_s is None else int((time.time() - last_s) * 1_000_000)
     return _answered(place, lambda spark: ask_top(spark, place.lake, cast("By", by), since_us, most), form, out)

@@ -24,8 +24,8 @@ from app.pipeline.jobs.rollup import Rollup
 from app.pipeline.jobs.run import run as run_jobs
 from app.pipeline.jobs.sessions import Sessions
 from app.pipeline.lake import tables
+from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting, lifts_of
-from app.pipeline.source.log import open_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,7 +33,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from app.pipeline import classes, java
+from app.pipeline import java
 from app.pipeline.errors import JobFailed, Refused, cause_of
 from app.pipeline.source.source import HalleySource
 from app.settings import Pipeline
@@ -211,13 +211,13 @@ def _end(timeout_s: float = _END_S) -> None:
 
 def _spark_home() -> Path | None:
     """Return Spark's home in the cache; None if the user has a Spark of their own."""
-    return None if "SPARK_HOME" in os.environ else classes.spark_home(_CACHE)
+    return None if "SPARK_HOME" in os.environ else java.spark_home(_CACHE)
 
 
-def _class_archive(found: java.Java) -> classes.ClassArchive | None:
+def _class_archive(found: java.Java) -> java.ClassArchive | None:
     """Return the archive of Spark's classes for a Java; None if the user has a Spark of their own."""
     home = _spark_home()
-    return None if home is None else classes.ClassArchive(home, found.home)
+    return None if home is None else java.ClassArchive(home, found.home)
 
 
 def _is_local(master: str) -> bool:

@@ -14,8 +14,8 @@ from support.lake import INGEST, LOG_ID, ingested, offsets, rows_of, stored
 from support.programs import require_program
 
 from app.pipeline.errors import Refused
-from app.pipeline.lake import staging, tables
-from app.pipeline.lake.commit import Conflict, Step, commit_files, commit_rows, committed, write
+from app.pipeline.lake import tables
+from app.pipeline.lake.commit import Conflict, Step, commit_files, commit_rows, committed, staged, write
 
 FULL = """
 import ctypes, os, sys
@@ -168,16 +168,16 @@ def test_a_full_disk_changes_nothing(tmp_path, full_disk, kind, n):
 
 def test_what_a_killed_process_was_writing_goes_when_the_next_one_begins(tmp_path):
     """Staged files of a killed process are deleted when the next one begins; those of running processes stay."""
-    leave = "import os, sys; from pathlib import Path; from app.pipeline.lake import staging\n"
-    leave += "with staging.staged(Path(sys.argv[1])) as folder: (folder / 'f').touch(); print(folder); os._exit(9)"
+    leave = "import os, sys; from pathlib import Path; from app.pipeline.lake import commit\n"
+    leave += "with commit.staged(Path(sys.argv[1])) as folder: (folder / 'f').touch(); print(folder); os._exit(9)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
     command = [sys.executable, "-uc", leave, tmp_path]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     dead = Path(done.stdout.strip())
     assert (dead / "f").exists()
-    with staging.staged(tmp_path) as alive:
+    with staged(tmp_path) as alive:
         assert not dead.exists()
-        with staging.staged(tmp_path):
+        with staged(tmp_path):
             assert alive.exists()
     assert list((tmp_path / ".staging").iterdir()) == []
 
@@ -186,7 +186,7 @@ def test_a_file_whose_commit_fails_is_taken_back(tmp_path):
     """A refused commit leaves no files in the table's folder."""
     table = ingested(tmp_path, [stored(1)])
     on_disk = files_on_disk(table)
-    with staging.staged(tmp_path) as folder:
+    with staged(tmp_path) as folder:
         written = write(folder, tables.shape_of(table), rows_of([stored(2)]))
         with pytest.raises(Conflict):
             commit_files(table, written, Step(INGEST, 99, 100))

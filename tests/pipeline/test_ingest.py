@@ -22,7 +22,7 @@ from app.history.stored import COLUMNS, Stored, checksum
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.jobs import ingest as ingesting
 from app.pipeline.jobs.ingest import Ingest
-from app.pipeline.jobs.progress import consumer
+from app.pipeline.jobs.run import consumer
 from app.pipeline.lake import locks, tables
 from app.pipeline.lake.commit import committed
 from app.pipeline.lake.verify import verify

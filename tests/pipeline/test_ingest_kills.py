@@ -14,7 +14,7 @@ from support.log import OpenLog
 
 from app.history import documents
 from app.pipeline.jobs.ingest import Ingest
-from app.pipeline.jobs.progress import consumer
+from app.pipeline.jobs.run import consumer
 from app.pipeline.lake import tables, upkeep
 from app.pipeline.lake.commit import committed
 from app.pipeline.lake.verify import verify

@@ -15,7 +15,8 @@ from support.log import OpenLog
 from app.cli import main
 from app.history import documents
 from app.pipeline import session
-from app.pipeline.lake import locks, staging, tables
+from app.pipeline.lake import locks, tables
+from app.pipeline.lake.commit import staged
 from app.pipeline.source import http_log
 
 NOBODY = "http://127.0.0.1:1"
@@ -168,7 +169,7 @@ def test_a_file_of_a_table_is_lost(refused, place, verb, how):
     table = ingested(lake, [stored(1)], [stored(2)])
     with locks.batch(lake), locks.rewrite(lake), locks.files(lake, alone=True):
         pass  # creates the lock files, so that they do not count as a change
-    with staging.staged(lake):
+    with staged(lake):
         pass
     path = tables.folder_of(table) / tables.files_of(table)[0].path
     content = path.read_bytes()

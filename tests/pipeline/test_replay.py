@@ -26,8 +26,8 @@ from app.client import Client
 from app.history import documents
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.queries import replay as room
+from app.pipeline.queries.events import Selection
 from app.pipeline.queries.replay import Plan, Replay
-from app.pipeline.queries.walk import Selection
 from app.protocols.bayeux.names import to_channel
 from app.settings import Access, Record, Token
 

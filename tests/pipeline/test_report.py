@@ -13,8 +13,7 @@ from support.lakes import DAY_US, START_US, add, make_lake, row
 from app.broker.timestamps import to_text
 from app.cli import main
 from app.pipeline.lake.tables import open_table, path
-from app.pipeline.queries.plots import latencies, seconds, short
-from app.pipeline.queries.report import _lateness, page_of
+from app.pipeline.queries.report import _lateness, latencies, page_of, seconds, short
 from app.pipeline.queries.report_data import Commit, _scan, collect
 
 VOID = {"meta"}

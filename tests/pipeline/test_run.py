@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from app.pipeline.errors import JobFailed, PipelineError
-from app.pipeline.jobs.progress import Progress
-from app.pipeline.jobs.run import CHANNEL, JobProgress, run
+from app.pipeline.jobs.run import CHANNEL, JobProgress, Progress, run
 
 
 class Turning:

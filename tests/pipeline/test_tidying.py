@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import pytest
 from support.lake import ingested, stored
 
-from app.pipeline.jobs.tidying import Tidying
-from app.pipeline.lake import compaction, locks, tables, upkeep
+from app.pipeline.jobs.ingest import Tidying
+from app.pipeline.lake import locks, tables, upkeep
 from app.settings import Pipeline
 
 OFTEN = Pipeline(compact_s=0.01, compact_files=4)
@@ -29,14 +29,14 @@ def test_it_ends_in_the_middle_of_a_file_and_changes_nothing(lake, monkeypatch):
     before = files(lake)
     tidying = Tidying(lake, OFTEN)
     has_begun = threading.Event()
-    shared_out = compaction.Compaction._shared_out
+    shared_out = upkeep.Compaction._shared_out
 
     def slowly(self, batch, bounds):
         has_begun.set()
         assert tidying._end.wait(30)
         return shared_out(self, batch, bounds)
 
-    monkeypatch.setattr(compaction.Compaction, "_shared_out", slowly)
+    monkeypatch.setattr(upkeep.Compaction, "_shared_out", slowly)
     with tidying.going_on():
         assert has_begun.wait(30)
     assert files(lake) == before

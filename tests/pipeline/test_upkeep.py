@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from support.lake import INGEST, LOG_ID, ingested, rows_of, stored
 
 from app.pipeline.errors import JobFailed
-from app.pipeline.lake import compaction, locks, staging, tables, upkeep
-from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed, write
+from app.pipeline.lake import locks, tables, upkeep
+from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed, staged, write
 
 pytestmark = pytest.mark.slow
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def small_files(monkeypatch):
     """Limit files to a hundred rows, so that a few hundred events make several."""
-    monkeypatch.setattr(compaction, "FILE_ROWS", 100)
-    monkeypatch.setattr(compaction, "_MOST_ROWS", 125)
-    monkeypatch.setattr(compaction, "_BATCH_ROWS", 16)
+    monkeypatch.setattr(upkeep, "FILE_ROWS", 100)
+    monkeypatch.setattr(upkeep, "_MOST_ROWS", 125)
+    monkeypatch.setattr(upkeep, "_BATCH_ROWS", 16)
     monkeypatch.setattr(upkeep, "_SMALL_ROWS", 25)
 
 
@@ -190,7 +190,7 @@ def test_t5_vacuum_never_takes_the_files_of_a_commit_under_way(tmp_path, monkeyp
         update(table)
 
     monkeypatch.setattr(DeltaTable, "update_incremental", vacuum_now)
-    with staging.staged(tmp_path) as folder:
+    with staged(tmp_path) as folder:
         files = write(folder, tables.shape_of(table), rows_of([stored(2)]))
         commit_files(table, files, Step(INGEST, 2, 3))
     vacuum.join(60)

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.pipeline.jobs.windows import KINDS, Watermark, resume_at
+from app.pipeline.jobs.rollup import Watermark, resume_at
+from app.pipeline.lake.tables import KINDS
 
 S = 1_000_000
 TIMES = st.integers(0, 10**17)

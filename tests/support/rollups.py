@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from app.pipeline.jobs.totals import QUANTILES
-from app.pipeline.jobs.windows import KINDS
 from app.pipeline.lake import tables
-from app.pipeline.lake.tables import SKIPPED
+from app.pipeline.lake.tables import KINDS, SKIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -27,12 +27,12 @@ from app.broker.names import SPACE
 from app.broker.timestamps import to_text
 from app.pipeline.errors import cause_of
 from app.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_events, on_silence
-from app.pipeline.jobs.progress import Progress, consumer, turns_until
 from app.pipeline.jobs.publishing import Message, Publisher, key_of
+from app.pipeline.jobs.run import Progress, consumer, turns_until
 from app.pipeline.jobs.totals import is_counted
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows, committed
-from app.pipeline.source.log import open_log
+from app.pipeline.source import open_log
 from app.pipeline.source.source import read_options
 from app.protocols.bayeux.names import to_channel
 from app.settings import Pipeline

@@ -11,8 +11,10 @@ Files that are written belong to no table until the commit, so a killed job is s
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,15 +25,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from app.history.stored import COLUMNS
-from app.pipeline.errors import JobFailed, Refused, cause_of
-from app.pipeline.jobs.progress import Progress, consumer, turns_until
-from app.pipeline.jobs.tidying import Tidying
+from app.pipeline.errors import JobFailed, PipelineError, Refused, cause_of
+from app.pipeline.jobs.run import Progress, consumer, turns_until
 from app.pipeline.jobs.writing import EVENT, Written, write_range
-from app.pipeline.lake import locks, staging, tables
-from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed
+from app.pipeline.lake import locks, tables, upkeep
+from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed, staged
 from app.pipeline.lake.tables import INGEST
+from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting
-from app.pipeline.source.log import Head, offsets, open_log, split
+from app.pipeline.source.log import Head, offsets, split
 from app.pipeline.source.source import read_options
 from app.settings import Pipeline
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
     from pyspark.sql import SparkSession
+
 
 _LOST = ("hole", "missing")
 _GAP_COLUMNS = tables.TABLES["gaps"].columns.names
@@ -134,7 +137,7 @@ class Ingest:
     def _ingest(self, first: int, until: int) -> None:
         assert self._tables is not None
         events, rejected, gaps = self._tables
-        with staging.staged(self._lake) as folder:
+        with staged(self._lake) as folder:
             written = self._write(first, until, folder.absolute())
             files = [each.path for each in written if each.kind == EVENT]
             others = [_faults(each.path, each.kind) for each in written if each.kind != EVENT]
@@ -192,3 +195,59 @@ def _commit_faults(table: DeltaTable, rows: pa.Table, first: int, until: int) ->
     left = [file for file in tables.files_of(table) if file.least["first"] >= first]
     if rows.num_rows or left:
         commit_rows(table, rows, Step(INGEST, committed(table, INGEST), until), removed=left)
+
+
+_TABLES = ("events", "rollups")
+"""The tables that grow with every commit; the others are small."""
+
+_END_S = 60.0
+"""How long to wait at the end for the batch of rows, or the file, that is being written."""
+
+
+class _Ended(Exception):
+    """The compaction is to be aborted."""
+
+
+class Tidying:
+    """The repeated compaction of one lake.
+
+    compacted  by how many files the tables have become fewer
+    failed     the number of compactions that failed
+    """
+
+    def __init__(self, lake: Path, options: Pipeline) -> None:
+        self.compacted = self.failed = 0
+        self._lake = lake
+        self._options = options
+        self._end = threading.Event()
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Compact every `compact_s` seconds during the block; never if that setting is 0."""
+        self._end.clear()
+        thread = threading.Thread(target=self._run, name="tidying", daemon=True)
+        if self._options.compact_s:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._end.set()
+            if thread.is_alive():
+                thread.join(_END_S)
+
+    def _run(self) -> None:
+        while not self._end.wait(self._options.compact_s):
+            for name in _TABLES:
+                try:
+                    done = upkeep.compact(self._lake, name, self._go_on, least=self._options.compact_files)
+                    self.compacted += done.before - done.after
+                except _Ended:
+                    return
+                except locks.Busy:
+                    continue  # another process compacts or erases
+                except (PipelineError, OSError):
+                    self.failed += 1  # if the disk is full, ingest fails too, with a better message
+
+    def _go_on(self, _done: int, _of: int) -> None:
+        if self._end.is_set():
+            raise _Ended

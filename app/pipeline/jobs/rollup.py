@@ -26,16 +26,14 @@ import pyarrow.compute as pc
 from app.broker.names import SPACE
 from app.broker.timestamps import to_text
 from app.pipeline.errors import Refused, cause_of
-from app.pipeline.jobs.progress import Progress, consumer, turns_until
 from app.pipeline.jobs.publishing import Message, Publisher, key_of
+from app.pipeline.jobs.run import Progress, consumer, turns_until
 from app.pipeline.jobs.totals import KEY, QUANTILES, Totals
-from app.pipeline.jobs.windows import KINDS, Watermark, resume_at
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows, committed
-from app.pipeline.lake.days import DAY_US
-from app.pipeline.lake.soundness import translate_read_errors
+from app.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
+from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting
-from app.pipeline.source.log import open_log
 from app.pipeline.source.source import Options, Table, read_options
 from app.protocols.bayeux.names import to_channel
 from app.settings import Pipeline
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from threading import Event
 
     from pyspark.sql import DataFrame, SparkSession
+
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
 _CONFIGURATION = {
@@ -322,3 +321,39 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 def _date(day: int) -> pa.Scalar:
     return pa.scalar(day, pa.int32()).cast(pa.date32())
+
+
+class Watermark:
+    """The instant `final_us`: windows that end at it or before are final, and events for them that are read later late.
+
+    An event lies in one window of each kind, by the time that the broker gave it. Windows become final in the order of
+    their ends, so one instant decides for all of them. It never decreases, even if a clock is set back.
+
+    `late_us`: how long after its end a window stays open for events that are out of order.
+    """
+
+    def __init__(self, late_us: int, final_us: int) -> None:
+        self.final_us = final_us
+        self._late_us = late_us
+
+    def move(self, newest_us: int | None, wall_us: int | None) -> None:
+        """Move the watermark by the time of the newest event that was read, and by the wall clock (microseconds).
+
+        `wall_us` is None unless the reader has read the whole log, and the clock has to be read *before* the log's end
+        is. The wall clock makes windows final when there are no more events.
+        """
+        for now_us in (newest_us, wall_us):
+            if now_us is not None:
+                self.final_us = max(self.final_us, now_us - self._late_us)
+
+    def is_final(self, end_us: int) -> bool:
+        """Whether a window that ends at `end_us` is final."""
+        return end_us <= self.final_us
+
+
+def resume_at(first_offsets: Iterable[int], next_offset: int) -> int:
+    """Return the offset at which to read again after a crash: the first event of any open window, or `next_offset`.
+
+    The result never decreases: an event that opens a window is newer than all that were read before.
+    """
+    return min(first_offsets, default=next_offset)

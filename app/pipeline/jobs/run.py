@@ -12,14 +12,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from app.pipeline.errors import JobFailed, PipelineError, cause_of
-from app.pipeline.jobs.progress import Progress
 from app.pipeline.jobs.publishing import Publisher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 CHANNEL = "/halley/pipeline"
 _TICK_S = 1.0
@@ -222,3 +224,36 @@ def _signals(stop: threading.Event) -> Iterator[list[int]]:
 def _told(status: list[Status]) -> dict[str, Any]:
     """Return the payload of an event on `/halley/pipeline`."""
     return {each.name: {name: value for name, value in each._asdict().items() if name != "name"} for each in status}
+
+
+class Progress(NamedTuple):
+    """The progress after a turn.
+
+    next    the first offset that is not done yet
+    head    the first offset beyond the log's end, when the turn began
+    rows    the number of rows that the turn has done
+    took_s  how long the turn took, in seconds
+    """
+
+    next: int
+    head: int
+    rows: int
+    took_s: float
+
+    @property
+    def lag(self) -> int:
+        """The number of events in the log that were not done when the turn began and still are not."""
+        return max(0, self.head - self.next)
+
+
+def turns_until(wanted: int, turns: Iterator[Progress]) -> Iterator[Progress]:
+    """Yield a job's turns until all offsets below `wanted` are done."""
+    for progress in turns:
+        yield progress
+        if progress.next >= wanted:
+            return
+
+
+def consumer(job: str, lake: Path) -> str:
+    """Return the consumer name of a job on a lake, unique by lake: several lakes may be made from one log."""
+    return f"{job}-{blake2b(str(lake.absolute()).encode(), digest_size=4).hexdigest()}"

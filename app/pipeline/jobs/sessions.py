@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from app.pipeline.errors import Refused, cause_of
-from app.pipeline.jobs.progress import Progress
+from app.pipeline.jobs.run import Progress
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows, committed
-from app.pipeline.lake.soundness import check_files, translate_read_errors
+from app.pipeline.lake.tables import check_files, translate_read_errors
 
 if TYPE_CHECKING:
     from threading import Event

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from app.pipeline.jobs.windows import KINDS, Kind
-from app.pipeline.lake.tables import SKIPPED
+from app.pipeline.lake.tables import KINDS, SKIPPED, Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa

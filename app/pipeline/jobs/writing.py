@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from app.pipeline.lake.commit import ROW_GROUP_ROWS, parquet_options
-from app.pipeline.lake.days import DAY_US
-from app.pipeline.lake.tables import NULL_FOLDER
+from app.pipeline.lake.tables import DAY_US, NULL_FOLDER
 from app.pipeline.source.columns import FAULT_COLUMNS
 from app.pipeline.source.source import Options, Table
 

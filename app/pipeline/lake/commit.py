@@ -11,15 +11,20 @@ folder, and names them in its log. A crash between the last two leaves files tha
 
 from __future__ import annotations
 
+import fcntl
+import math
 import os
+import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 from uuid import uuid4
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -29,8 +34,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from app.history.documents import sync_folder
 from app.pipeline.errors import Refused
-from app.pipeline.lake import locks, staging
-from app.pipeline.lake.statistics import statistics
+from app.pipeline.lake import locks
 from app.pipeline.lake.tables import (
     NULL_FOLDER,
     File,
@@ -74,7 +78,7 @@ def commit_rows(
     table: DeltaTable, rows: pa.Table, *steps: Step, removed: Sequence[File] = (), is_rewrite: bool = False
 ) -> None:
     """Commit rows that fit into memory, possibly none; the other parameters and the errors are `commit_files`'s."""
-    with staging.staged(folder_of(table).parent) as folder:
+    with staged(folder_of(table).parent) as folder:
         commit_files(table, write(folder, shape_of(table), rows), *steps, removed=removed, is_rewrite=is_rewrite)
 
 
@@ -272,3 +276,117 @@ def _sync_log(table: DeltaTable) -> None:
         sync_folder(log)
     except OSError:  # the commit has succeeded nevertheless
         return
+
+
+_LONG_CHARS = 32
+"""Longer texts are cut, so that the least may be too small and the greatest too great."""
+
+_LAST_CHAR = "\U0010ffff"
+
+
+def statistics(file: Path, told: Collection[str]) -> str:
+    """Return Delta's statistics of a Parquet file, as JSON; text columns have bounds only if they are in `told`.
+
+    Raises `OSError`, `pa.ArrowException`.
+    """
+    footer = pq.read_metadata(file)
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name, places in _places(footer).items():
+        parts = [footer.row_group(group).column(place).statistics for group, place in places]
+        if all(part is not None and part.has_null_count for part in parts):
+            nulls[name] = sum(part.null_count for part in parts)
+            if nulls[name] == footer.num_rows:
+                continue  # there is nothing to bound
+            parts = [part for part in parts if part.num_values]
+        is_text = footer.schema.column(places[0][1]).physical_type == "BYTE_ARRAY"
+        if is_text and name not in told:
+            least[name], greatest[name] = "", _LAST_CHAR
+        elif all(_is_bounded(part) for part in parts):
+            least[name] = _cut(min(part.min for part in parts))
+            greatest[name] = _cut_above(max(part.max for part in parts))
+    content = {"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+    return orjson.dumps(content).decode()
+
+
+def _places(footer: Any) -> dict[str, list[tuple[int, int]]]:
+    """Return the places of each column that is not nested, as pairs of row group and column index."""
+    whole = {field.name for field in footer.schema.to_arrow_schema() if not pa.types.is_nested(field.type)}
+    names = {footer.schema.column(place).path: place for place in range(footer.num_columns)}
+    groups = range(footer.num_row_groups)
+    return {name: [(group, place) for group in groups] for name, place in names.items() if name in whole and groups}
+
+
+def _is_bounded(part: Any) -> bool:
+    """Whether a column has bounds in a row group that can be expressed in JSON."""
+    return part is not None and part.has_min_max and _is_plain(part.min) and _is_plain(part.max)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _cut(least: Any) -> Any:
+    return least[:_LONG_CHARS] if isinstance(least, str) else least
+
+
+def _cut_above(greatest: Any) -> Any:
+    """Return an upper bound of a text: if it is long, one that is greater than all texts with the same beginning."""
+    if not isinstance(greatest, str) or len(greatest) <= _LONG_CHARS:
+        return greatest
+    return greatest[:_LONG_CHARS] + _LAST_CHAR if greatest[_LONG_CHARS] != _LAST_CHAR else _LAST_CHAR
+
+
+@contextmanager
+def staged(lake: Path) -> Iterator[Path]:
+    """Make a new folder on the disk of the tables, and delete it at the end of the block. Raises `Refused`."""
+    staging = lake / ".staging"
+    try:
+        staging.mkdir(parents=True, exist_ok=True)
+        _sweep(staging)
+        folder = staging / uuid4().hex
+        number = _lock(folder.with_suffix(".lock"))
+    except OSError as error:
+        raise refusal(lake, error) from error
+    try:
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            folder.with_suffix(".lock").unlink()
+        os.close(number)
+
+
+def _lock(path: Path) -> int:
+    """Make a locked file, which gets its name only then, so that a sweep does not take it for a dead process's."""
+    draft = path.with_suffix(".draft")
+    number = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX)
+        draft.rename(path)
+    except BaseException:
+        os.close(number)
+        raise
+    return number
+
+
+def _sweep(staging: Path) -> None:
+    """Delete the folders of processes that have ended."""
+    for folder in staging.iterdir():
+        if folder.suffix == ".lock":
+            with suppress(OSError):
+                _remove_if_dead(folder)
+        elif not folder.suffix and not folder.with_suffix(".lock").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # made again by a worker that outlived its master
+
+
+def _remove_if_dead(lock: Path) -> None:
+    number = os.open(lock, os.O_RDWR)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+        lock.unlink()
+    finally:
+        os.close(number)

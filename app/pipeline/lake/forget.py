@@ -27,13 +27,23 @@ from app.history.purge import is_concerned
 from app.history.ranges import joined
 from app.history.stored import COLUMNS, Stored
 from app.pipeline.errors import Refused
-from app.pipeline.lake import locks, staging
-from app.pipeline.lake.commit import commit_files, commit_rows, write_file
-from app.pipeline.lake.compaction import SORTED
-from app.pipeline.lake.soundness import check_files, translate_read_errors
-from app.pipeline.lake.tables import TABLES, File, OnProgress, dataset, files_of, folder_of, log_of, look, shape_of
+from app.pipeline.lake import locks
+from app.pipeline.lake.commit import commit_files, commit_rows, staged, write_file
+from app.pipeline.lake.tables import (
+    TABLES,
+    File,
+    OnProgress,
+    check_files,
+    dataset,
+    files_of,
+    folder_of,
+    log_of,
+    look,
+    shape_of,
+    translate_read_errors,
+)
 from app.pipeline.lake.tables import create as create_table
-from app.pipeline.lake.upkeep import delete_unnamed
+from app.pipeline.lake.upkeep import SORTED, delete_unnamed
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -101,9 +111,9 @@ def _erase(lake: Path, table: DeltaTable, file: File, erasure: Erasure) -> int:
     if name == "events":
         _account(lake, table, rows.filter(concerned)["offset"].to_pylist())
     folder, _, base = file.path.rpartition("/")
-    with staging.staged(lake) as staged:
+    with staged(lake) as drafts:
         prefix = SORTED if base.startswith(SORTED) else ""
-        written = [write_file(staged / folder, shape_of(table), left, prefix)] if left.num_rows else []
+        written = [write_file(drafts / folder, shape_of(table), left, prefix)] if left.num_rows else []
         commit_files(table, written, removed=[file])
     return count
 

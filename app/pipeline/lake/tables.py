@@ -7,9 +7,11 @@ table. A table that cannot be opened is refused with a sentence that says why.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -19,7 +21,7 @@ from pyarrow import fs
 from pyarrow.dataset import Dataset
 
 from app.history.stored import COLUMNS
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobFailed, Refused
 
 INGEST = "ingest"
 """The application whose version, in the table `events`, is the next offset to be read from the log."""
@@ -75,6 +77,21 @@ class Shape(NamedTuple):
     sorted_by: tuple[str, ...]
     statistics: tuple[str, ...]
     ordered_by: str
+
+
+class Kind(NamedTuple):
+    """Windows of one length, aligned to 1970; `name` stands for the length in channels and tables."""
+
+    name: str
+    length_us: int
+
+    def start_us(self, time_us: int) -> int:
+        """Return the start of the window in which a time lies, both in microseconds since 1970."""
+        return time_us - time_us % self.length_us
+
+
+KINDS = (Kind("10s", 10_000_000), Kind("1m", 60_000_000))
+"""The kinds of windows; each length is a multiple of the one before, so that long windows are made of short ones."""
 
 
 TABLES: Mapping[str, Shape] = {
@@ -390,3 +407,56 @@ def _compare(table: DeltaTable, name: str, folder: Path) -> None:
                 f"column {field.name} of {folder} is {found[field.name]} and not {field.type}: another program "
                 "changed it; choose another --lake"
             )
+
+
+DAY_US = 86_400_000_000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_us(text: str) -> int:
+    """Return the microseconds since 1970 of a time in UTC, or of a day's start, in ISO 8601. Raises `ValueError`."""
+    return (datetime.fromisoformat(text).replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+class _Sized(Protocol):
+    """A file that a table's log names."""
+
+    @property
+    def path(self) -> str:
+        """The path, absolute or below the table's folder."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes that the log says."""
+
+
+def fault_of(root: Path, file: _Sized) -> str | None:
+    """Return what is wrong with a file of the table in the folder `root`, in words; None if it exists with its size."""
+    try:
+        nbytes = (root / file.path).stat().st_size
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None if nbytes == file.nbytes else f"has {nbytes} bytes instead of {file.nbytes}"
+
+
+def check_files(root: Path, files: Iterable[_Sized]) -> None:
+    """Raise `JobFailed` if one of these files is missing or has another size than was committed."""
+    for file in files:
+        told = fault_of(root, file)
+        if told is not None:
+            raise _unsound(f"{root / file.path} {told}")
+
+
+@contextmanager
+def translate_read_errors(root: Path, files: Iterable[_Sized] = ()) -> Iterator[None]:
+    """Check files, and raise `JobFailed` if they, or those that the block reads, cannot be read."""
+    check_files(root, files)
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise _unsound(f"{root} cannot be read: {first_line(error)}") from error
+
+
+def _unsound(told: str) -> JobFailed:
+    return JobFailed(f"{told}; halley pipeline verify reports everything that is wrong with the lake")

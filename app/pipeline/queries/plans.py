@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from app.pipeline.lake.days import DAY_US, to_us
+from app.pipeline.lake.tables import DAY_US, to_us
 from app.pipeline.queries.conditions import Anything, Begins, Both, Compared, Condition, Either, Known, Unknown, Value
 from app.pipeline.queries.views import View
 

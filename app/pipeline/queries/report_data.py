@@ -16,8 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from app.pipeline.errors import no_lake
-from app.pipeline.lake.soundness import check_files, translate_read_errors
-from app.pipeline.lake.tables import TABLES, dataset, files_of, log_of, open_table, path
+from app.pipeline.lake.tables import (
+    TABLES,
+    check_files,
+    dataset,
+    files_of,
+    log_of,
+    open_table,
+    path,
+    translate_read_errors,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.pipeline.lake import tables
-from app.pipeline.lake.days import DAY_US, to_us
+from app.pipeline.lake.tables import DAY_US, to_us
 from app.pipeline.queries.conditions import Condition, Contents, Extent
 
 if TYPE_CHECKING:

@@ -13,11 +13,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from app.pipeline.errors import JobFailed, Refused, said_in_java
-from app.pipeline.lake.soundness import check_files
-from app.pipeline.lake.tables import TABLES
+from app.pipeline.lake.tables import TABLES, check_files
 from app.pipeline.queries.conditions import Anything, Condition, has_moved
 from app.pipeline.queries.plans import conditions_of
 from app.pipeline.queries.skipping import Reading, needed
@@ -25,6 +24,7 @@ from app.pipeline.queries.views import View, views_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 SENTENCE_CHARS = 300
 
@@ -141,3 +141,22 @@ def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions:
     rows = session.sql(query)
     rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - it reads the clock now
     return Answer(rows, readings)
+
+
+By = Literal["events", "bytes"]
+
+_QUERY = """
+    select channel, count(*) as events, sum(octet_length(payload)) as bytes, count(distinct authid) as publishers,
+           min(time) as first, max(time) as last
+    from events {where} group by channel order by {by} desc, channel limit {most}
+"""
+
+
+def top(spark: SparkSession, lake: Path, by: By, since_us: int | None, most: int) -> Answer:
+    """Return the `most` busiest channels, the busiest first.
+
+    Events from `since_us` on are counted (microseconds since 1970; None: all). `by` is the column to sort by. Raises
+    `Refused`, `JobFailed`.
+    """
+    where = "" if since_us is None else f"where time_us >= {int(since_us)}"
+    return ask(spark, lake, _QUERY.format(where=where, by=by, most=int(most)))

@@ -28,8 +28,9 @@ from pyspark.sql.types import StructType
 from app.history.consumers import is_name
 from app.history.stored import COLUMNS, PURGED
 from app.pipeline.errors import Refused
+from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting, arrow_schema, spark_schema
-from app.pipeline.source.log import Fault, GapFound, Gone, Head, Row, open_log, split
+from app.pipeline.source.log import Fault, GapFound, Gone, Head, Row, split
 from app.settings import Pipeline
 
 _OPTIONS = {

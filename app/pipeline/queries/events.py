@@ -6,23 +6,25 @@ first only the offsets of matching events, then the rows, one range of offsets a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from app.broker.timestamps import to_text
 from app.broker.topics import Match, Pattern, matches, span
 from app.pipeline.errors import no_lake
-from app.pipeline.lake.soundness import check_files, translate_read_errors
-from app.pipeline.lake.tables import STORED, log_of, open_table, path
+from app.pipeline.lake.tables import STORED, check_files, log_of, open_table, path, translate_read_errors
 from app.pipeline.queries.conditions import Both, Compared
 from app.pipeline.queries.skipping import File, files_of, needed
+from app.protocols.bayeux.names import to_channel
 
 _STRETCH_BYTES = 33_554_432
 _MOST_ROWS = 100_000
@@ -141,3 +143,19 @@ def _stretch_rows(group: Sequence[File]) -> int:
         rows += footer.num_rows
         nbytes += sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
     return max(1, min(_MOST_ROWS, _STRETCH_BYTES * max(rows, 1) // max(nbytes, 1)))
+
+
+def lines(lake: Path, selection: Selection) -> Iterator[list[str]]:
+    """Yield lists of events, each one line of JSON, oldest first. Raises `Refused`, `JobFailed`."""
+    for rows in Walk(lake, selection).rows():
+        yield [_line(row) for row in rows]
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    channel, protocol = (orjson.dumps(each).decode() for each in (to_channel(row["topic"]), row["protocol"]))
+    value = {"type": row["nt4_type"], "time": row["nt4_time_us"]}
+    nt4 = f',"nt4":{orjson.dumps(value).decode()}' if row["nt4_type"] is not None else ""
+    return (
+        f'{{"channel":{channel},"data":{row["payload"]},"position":{row["offset"]},'
+        f'"time":"{to_text(row["time_us"])}","publication":{row["publication"]},"protocol":{protocol}{nt4}}}'
+    )
