@@ -37,6 +37,7 @@ from app.pipeline.errors import Refused
 from app.pipeline.lake import locks
 from app.pipeline.lake.tables import (
     NULL_FOLDER,
+    UNBOUNDED,
     File,
     Shape,
     files_of,
@@ -281,8 +282,6 @@ def _sync_log(table: DeltaTable) -> None:
 _LONG_CHARS = 32
 """Longer texts are cut, so that the least may be too small and the greatest too great."""
 
-_LAST_CHAR = "\U0010ffff"
-
 
 def statistics(file: Path, told: Collection[str]) -> str:
     """Return Delta's statistics of a Parquet file, as JSON; text columns have bounds only if they are in `told`.
@@ -302,7 +301,7 @@ def statistics(file: Path, told: Collection[str]) -> str:
             parts = [part for part in parts if part.num_values]
         is_text = footer.schema.column(places[0][1]).physical_type == "BYTE_ARRAY"
         if is_text and name not in told:
-            least[name], greatest[name] = "", _LAST_CHAR
+            least[name], greatest[name] = "", UNBOUNDED
         elif all(_is_bounded(part) for part in parts):
             least[name] = _cut(min(part.min for part in parts))
             greatest[name] = _cut_above(max(part.max for part in parts))
@@ -335,7 +334,7 @@ def _cut_above(greatest: Any) -> Any:
     """Return an upper bound of a text: if it is long, one that is greater than all texts with the same beginning."""
     if not isinstance(greatest, str) or len(greatest) <= _LONG_CHARS:
         return greatest
-    return greatest[:_LONG_CHARS] + _LAST_CHAR if greatest[_LONG_CHARS] != _LAST_CHAR else _LAST_CHAR
+    return greatest[:_LONG_CHARS] + UNBOUNDED if greatest[_LONG_CHARS] != UNBOUNDED else UNBOUNDED
 
 
 @contextmanager

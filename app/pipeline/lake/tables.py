@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -31,6 +31,9 @@ FORMAT = "1"
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """The name of a partition's folder whose value is null."""
+
+UNBOUNDED = "\U0010ffff"
+"""The greatest value in the statistics of texts that have no bounds there."""
 
 SKIPPED = ("stats/", "alerts/", "halley/", "replay/")
 """The beginnings of topics that the server and the pipeline publish to: rolling those up would never end."""
@@ -419,19 +422,7 @@ def to_us(text: str) -> int:
     return (datetime.fromisoformat(text).replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
-class _Sized(Protocol):
-    """A file that a table's log names."""
-
-    @property
-    def path(self) -> str:
-        """The path, absolute or below the table's folder."""
-
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes that the log says."""
-
-
-def fault_of(root: Path, file: _Sized) -> str | None:
+def fault_of(root: Path, file: File) -> str | None:
     """Return what is wrong with a file of the table in the folder `root`, in words; None if it exists with its size."""
     try:
         nbytes = (root / file.path).stat().st_size
@@ -440,7 +431,7 @@ def fault_of(root: Path, file: _Sized) -> str | None:
     return None if nbytes == file.nbytes else f"has {nbytes} bytes instead of {file.nbytes}"
 
 
-def check_files(root: Path, files: Iterable[_Sized]) -> None:
+def check_files(root: Path, files: Iterable[File]) -> None:
     """Raise `JobFailed` if one of these files is missing or has another size than was committed."""
     for file in files:
         told = fault_of(root, file)
@@ -449,7 +440,7 @@ def check_files(root: Path, files: Iterable[_Sized]) -> None:
 
 
 @contextmanager
-def translate_read_errors(root: Path, files: Iterable[_Sized] = ()) -> Iterator[None]:
+def translate_read_errors(root: Path, files: Iterable[File] = ()) -> Iterator[None]:
     """Check files, and raise `JobFailed` if they, or those that the block reads, cannot be read."""
     check_files(root, files)
     try:

@@ -3,8 +3,7 @@
     sql.py          a query, from its text to its rows; the busiest channels
     views.py        the tables as queries see them: with channel names and times
     plans.py        the conditions on each table in Spark's plan of a query
-    conditions.py   conditions on single columns, and whether a file can hold rows that meet them
-    skipping.py     the files of a table, and those that a query needs
+    skipping.py     conditions on rows, and the files of a table that can hold such rows
     output.py       rows as a table, CSV, JSON or Parquet
     events.py       events in the order of their offsets, in parts that fit into memory
     replay.py       republishing old events

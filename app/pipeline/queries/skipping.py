@@ -1,28 +1,56 @@
-"""The files of a table with their statistics from the Delta log, and the files that a query needs."""
+"""Conditions on rows, and the files of a table that can hold such rows, by the statistics in the Delta log.
+
+A condition may be weaker than the query's, never stronger: too many files may be read, never too few.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from app.pipeline.lake import tables
-from app.pipeline.lake.tables import DAY_US, to_us
-from app.pipeline.queries.conditions import Condition, Contents, Extent
+from app.pipeline.lake.tables import DAY_US, UNBOUNDED, File, to_us
 
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
+Value = int | float | str | bool
+"""A constant. Times and days are represented by microseconds."""
 
-_LAST_CHAR = "\U0010ffff"
+_TIMES_OF_DAY = ("time_us", "start_us")
+"""The columns whose day is in the names of folders, where a table is partitioned by day."""
 
 
-class File(NamedTuple):
-    """One file of a table: its path, its size, the partition columns that its folders encode, and its statistics."""
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A column's value is known, and lies between two values, which are included; None: without that bound."""
 
-    path: str
-    nbytes: int
-    partition: Mapping[str, str | None]
-    contents: Contents
+    column: str
+    least: Value | None = None
+    greatest: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Null:
+    """A column's value is null."""
+
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """All parts are true; always true without parts."""
+
+    parts: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """At least one part is true; never true without parts."""
+
+    parts: tuple[Condition, ...]
+
+
+Condition = Within | Null | Every | Some
+ANYTHING = Every(())
+"""The condition that is always true; also stands for one that cannot be analyzed."""
 
 
 class Reading(NamedTuple):
@@ -38,34 +66,53 @@ class Reading(NamedTuple):
         return f"{self.table}: {len(self.files)} of {self.of} files, {nbytes:,} of {self.of_bytes:,} bytes"
 
 
-def files_of(folder: Path, table: DeltaTable, days: Mapping[str, str]) -> list[File]:
-    """Return all files of a table, whose folder is `folder`.
-
-    `days` maps a partition column that is a day to the column with the time.
-    """
-    return [_file(folder, file, days) for file in tables.files_of(table)]
-
-
-def needed(name: str, files: list[File], condition: Condition) -> Reading:
+def needed(name: str, files: Sequence[File], condition: Condition) -> Reading:
     """Return the files that can hold rows of which the condition is true."""
-    chosen = [file for file in files if condition.may_hold(file.contents)]
+    chosen = [file for file in files if may_hold(file, condition)]
     return Reading(name, chosen, len(files), sum(file.nbytes for file in files))
 
 
-def _file(folder: Path, file: tables.File, days: Mapping[str, str]) -> File:
-    names = {*file.least, *file.greatest, *file.nulls}
-    columns = {
-        name: Extent(file.least.get(name), _bound(file.greatest.get(name)), file.nulls.get(name)) for name in names
-    }
-    for name, value in file.partition.items():
-        if name not in days:
-            columns[name] = Extent(value, value, file.rows if value is None else 0)
-        elif value is not None and columns.get(days[name], Extent()).least is None:
-            start_us = to_us(value)
-            columns[days[name]] = Extent(start_us, start_us + DAY_US - 1)
-    return File(str(folder / file.path), file.nbytes, file.partition, Contents(file.rows, columns))
+def may_hold(file: File, condition: Condition) -> bool:
+    """Whether a condition may be true of a row of a file; False only if that is certain."""
+    match condition:
+        case Every(parts):
+            return all(may_hold(file, part) for part in parts)
+        case Some(parts):
+            return any(may_hold(file, part) for part in parts)
+        case Null(column):
+            return file.partition[column] is None if column in file.partition else file.nulls.get(column) != 0
+        case Within(column, low, high):
+            if column in file.partition and file.partition[column] is None:
+                return False
+            least, greatest = extent(file, column)
+            return not (
+                file.nulls.get(column) == file.rows
+                or (low is not None and greatest is not None and greatest < low)
+                or (high is not None and least is not None and least > high)
+            )
 
 
-def _bound(greatest: Any) -> Any:
-    """The greatest value; None if it is only the last character, which is written if there is no real bound."""
-    return None if greatest == _LAST_CHAR else greatest
+def extent(file: File, column: str) -> tuple[Any, Any]:
+    """Return the least and the greatest value of a column in a file, each None if it is not known."""
+    if column in file.partition:
+        return file.partition[column], file.partition[column]
+    least, greatest = file.least.get(column), file.greatest.get(column)
+    day = file.partition.get("day")
+    if least is None and column in _TIMES_OF_DAY and day is not None:
+        return to_us(day), to_us(day) + DAY_US - 1
+    return least, None if greatest == UNBOUNDED else greatest
+
+
+def widened(condition: Condition, slack_us: int) -> Condition:
+    """Return a condition that is also true of rows whose times are outside its bounds by up to `slack_us`."""
+    match condition:
+        case Within(column, low, high) if column.endswith("_us"):
+            return Within(
+                column,
+                low - slack_us if isinstance(low, int) else low,
+                high + slack_us if isinstance(high, int) else high,
+            )
+        case Every(parts) | Some(parts):
+            return type(condition)(tuple(widened(part, slack_us) for part in parts))
+        case _:
+            return condition
