@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def small_files(monkeypatch):
     """Limit files to a hundred rows, so that a few hundred events make several."""
     monkeypatch.setattr(upkeep, "FILE_ROWS", 100)
-    monkeypatch.setattr(upkeep, "_MOST_ROWS", 125)
+    monkeypatch.setattr(upkeep, "_MOST_ROWS", 400)
     monkeypatch.setattr(upkeep, "_BATCH_ROWS", 16)
     monkeypatch.setattr(upkeep, "_SMALL_ROWS", 25)
 

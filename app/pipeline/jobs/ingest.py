@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import orjson
 import pyarrow as pa
@@ -27,9 +28,9 @@ import pyarrow.parquet as pq
 from app.history.stored import COLUMNS
 from app.pipeline.errors import JobFailed, PipelineError, Refused, cause_of
 from app.pipeline.jobs.run import Progress, consumer, turns_until
-from app.pipeline.jobs.writing import EVENT, Written, write_range
+from app.pipeline.jobs.writing import EVENT, kind_of, write_range
 from app.pipeline.lake import locks, tables, upkeep
-from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed, staged
+from app.pipeline.lake.commit import Step, Written, commit_files, commit_rows, committed, staged
 from app.pipeline.lake.tables import INGEST
 from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting
@@ -139,9 +140,9 @@ class Ingest:
         events, rejected, gaps = self._tables
         with staged(self._lake) as folder:
             written = self._write(first, until, folder.absolute())
-            files = [each.path for each in written if each.kind == EVENT]
-            others = [_faults(each.path, each.kind) for each in written if each.kind != EVENT]
-            count = sum(each.rows for each in written if each.kind == EVENT)
+            events_in = [each for each in written if kind_of(each.path) == EVENT]
+            others = [_faults(each.path, kind) for each in written if (kind := kind_of(each.path)) != EVENT]
+            count = sum(each.rows for each in events_in)
             count += sum(pc.sum(pc.subtract(each["last"], each["first"])).as_py() + each.num_rows for each in others)
             if count != until - first:
                 raise JobFailed(f"of {offsets(first, until - 1)} {count} were read: nothing of this batch is committed")
@@ -151,7 +152,7 @@ class Ingest:
             lost = faults.append_column("found_us", found_us).filter(is_lost).select(_GAP_COLUMNS)
             _commit_faults(gaps, lost, first, until)
             _commit_faults(rejected, faults.filter(pc.invert(is_lost)), first, until)
-            commit_files(events, files, Step(INGEST, committed(events, INGEST), until))
+            commit_files(events, [each.path for each in events_in], Step(INGEST, committed(events, INGEST), until))
 
     def _write(self, first: int, until: int, folder: Path) -> list[Written]:
         """Have the workers write a range, in at most one task per core. Raises `Refused`, `JobFailed`."""
@@ -171,7 +172,7 @@ class Ingest:
 def _faults(file: Path, reason: str) -> pa.Table:
     """Return the rows of a file that are not events, as rows of `rejected`."""
     rows = pq.read_table(file, partitioning=None)
-    named = file.parent.name.removeprefix("protocol=")
+    named = unquote(file.parent.name.removeprefix("protocol="))
     protocol = None if named == tables.NULL_FOLDER else named
     is_known = reason not in ("purged", "damaged", *_LOST)
     stored = rows.append_column("protocol", pa.repeat(pa.scalar(protocol, pa.string()), rows.num_rows)).select(

@@ -5,8 +5,17 @@ to read. It is the only checkpoint, so it can neither be lost nor disagree with 
 (T2), so a `Step` has both the old and the new position of a job, and a commit that does not start from the old position
 is refused, regardless of which other processes are at work.
 
-Files are written elsewhere on the same disk (`staging.py`). A commit syncs them to disk, moves them into the table's
-folder, and names them in its log. A crash between the last two leaves files that no log names: vacuum removes them.
+Arrow writes the files, and delta-rs makes the commit atomic. What they leave to us is here:
+
+- `write_deltalake` takes rows that are in the driver's memory. A batch of ingest need not fit there: Spark's workers
+  write its files, elsewhere on the same disk (`staged`), and their names are committed.
+- Neither library syncs to disk. A commit syncs files, moves them into the table's folder, and only then names them in
+  its log, so that a power loss never leaves a log that names a torn file. A crash between the last two leaves files
+  that no log names: vacuum removes them.
+- delta-rs does not notice when two processes replace the same files, nor when a position decreases.
+- Its statistics have the bounds of all columns. Here the log repeats no payloads and no publishers, since erased data
+  would stay in it. Text columns without bounds have the widest: without any, pyarrow's reader of delta-rs assumes that
+  all values are null.
 """
 
 from __future__ import annotations
@@ -18,7 +27,6 @@ import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -26,7 +34,7 @@ from uuid import uuid4
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -52,6 +60,10 @@ from app.pipeline.lake.tables import (
 _TRIES = 20
 ROW_GROUP_ROWS = 65_536
 """The rows of a row group, the part of a file that a reader can skip."""
+
+_PARQUET = ds.ParquetFileFormat()
+_MOST_PARTITIONS = 100_000
+"""Of one batch: after a long pause it may have the events of years."""
 
 
 class Step(NamedTuple):
@@ -83,57 +95,77 @@ def commit_rows(
         commit_files(table, write(folder, shape_of(table), rows), *steps, removed=removed, is_rewrite=is_rewrite)
 
 
+class Written(NamedTuple):
+    """A file that is not yet a part of a table, and the number of its rows."""
+
+    path: Path
+    rows: int
+
+
 def write(folder: Path, shape: Shape, rows: pa.Table) -> list[Path]:
-    """Write rows below a folder as files for a table, one for each partition; return their paths. Raises `Refused`."""
-    written = []
-    for part, chosen in _parts(rows, shape.partition_by):
-        place = folder.joinpath(*(f"{name}={NULL_FOLDER if value is None else value}" for name, value in part.items()))
-        written.append(write_file(place, shape, chosen))
-    return written
+    """Write rows, sorted, below a folder as files for a table, one for each partition; return their paths.
 
-
-def write_file(place: Path, shape: Shape, rows: pa.Table, prefix: str = "") -> Path:
-    """Write rows of one partition, sorted, as a file in the folder `place`; return its path. Raises `Refused`."""
-    file = place / f"{prefix}{uuid4().hex}.parquet"
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        pq.write_table(
-            rows.sort_by([(name, "ascending") for name in shape.sorted_by]),
-            file,
-            row_group_size=ROW_GROUP_ROWS,
-            **parquet_options(rows.schema),
-        )
-    except OSError as error:
-        raise refusal(place, error) from error
-    return file
-
-
-def parquet_options(columns: pa.Schema) -> dict[str, Any]:
-    """Return the options for writing a table's files, by its columns.
-
-    Integers are stored as differences, which makes a file that is sorted by topic a third smaller.
+    Raises `Refused`.
     """
-    longs = [field.name for field in columns if field.type == pa.int64()]
-    return {
-        "compression": "zstd",
-        "use_dictionary": [name for name in columns.names if name not in ("payload", *longs)],
-        "column_encoding": dict.fromkeys(longs, "DELTA_BINARY_PACKED"),
-        "write_statistics": [name for name in columns.names if name != "payload"],
-    }
+    return _write(folder, shape, rows, shape.partition_by)
 
 
-def _parts(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, Any], pa.Table]]:
-    """Yield each partition's values and rows, without the partition's columns, which are in its folder's name."""
-    if not columns:
-        if rows.num_rows:
-            yield {}, rows
-        return
-    for part in rows.group_by(list(columns)).aggregate([]).to_pylist():
-        are_in = [
-            pc.is_null(rows[name]) if value is None else pc.equal(rows[name], value) for name, value in part.items()
-        ]
-        mask = reduce(lambda one, other: pc.and_(pc.fill_null(one, fill_value=False), other), are_in)
-        yield part, rows.filter(mask).drop_columns(list(columns))
+def write_sorted(folder: Path, shape: Shape, rows: pa.Table, prefix: str = "", file_rows: int = 0) -> list[Path]:
+    """Write rows of one partition, sorted, as files in its folder; return their paths. Raises `Refused`."""
+    return _write(folder, shape, rows, (), prefix=prefix, file_rows=file_rows)
+
+
+def _write(folder: Path, shape: Shape, rows: pa.Table, partition_by: Sequence[str], **options: Any) -> list[Path]:
+    if not rows.num_rows:
+        return []
+    ordered = rows.sort_by([(name, "ascending") for name in shape.sorted_by])
+    try:
+        return [each.path for each in write_files(folder, ordered, partition_by, **options)]
+    except OSError as error:
+        raise refusal(folder, error) from error
+
+
+def write_files(
+    folder: Path,
+    rows: pa.Table | pa.RecordBatchReader,
+    partition_by: Sequence[str] = (),
+    *,
+    prefix: str = "",
+    file_rows: int = 0,
+) -> list[Written]:
+    """Write rows in their order below a folder, in files of `file_rows` rows (0: any) for each partition.
+
+    prefix  the beginning of the files' names
+
+    In memory is one row group of each file. Integers are stored as differences, which makes a file that is sorted by
+    topic a third smaller. Raises `OSError`.
+    """
+    names = rows.schema.names
+    longs = [field.name for field in rows.schema if field.type == pa.int64()]
+    options = _PARQUET.make_write_options(
+        compression="zstd",
+        use_dictionary=[name for name in names if name not in ("payload", *longs)],
+        column_encoding=dict.fromkeys(longs, "DELTA_BINARY_PACKED"),
+        write_statistics=[name for name in names if name != "payload"],
+    )
+    group_rows = min(ROW_GROUP_ROWS, file_rows or ROW_GROUP_ROWS)
+    written: list[Written] = []
+    ds.write_dataset(
+        rows,
+        folder,
+        basename_template=f"{prefix}{uuid4().hex}-{{i}}.parquet",
+        format=_PARQUET,
+        partitioning=ds.partitioning(pa.schema([rows.schema.field(name) for name in partition_by]), flavor="hive"),
+        file_options=options,
+        use_threads=False,
+        max_partitions=_MOST_PARTITIONS,
+        min_rows_per_group=group_rows,
+        max_rows_per_group=group_rows,
+        max_rows_per_file=file_rows,
+        file_visitor=lambda file: written.append(Written(Path(file.path), file.metadata.num_rows)),
+        existing_data_behavior="overwrite_or_ignore",
+    )
+    return written
 
 
 def commit_files(
@@ -283,46 +315,40 @@ _LONG_CHARS = 32
 """Longer texts are cut, so that the least may be too small and the greatest too great."""
 
 
-def statistics(file: Path, told: Collection[str]) -> str:
-    """Return Delta's statistics of a Parquet file, as JSON; text columns have bounds only if they are in `told`.
+def statistics(file: Path, bounded: Collection[str]) -> str:
+    """Return Delta's statistics of a Parquet file, from its footer; text columns have bounds only if in `bounded`.
 
     Raises `OSError`, `pa.ArrowException`.
     """
     footer = pq.read_metadata(file)
+    flat = {field.name for field in footer.schema.to_arrow_schema() if not pa.types.is_nested(field.type)}
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    for name, places in _places(footer).items():
-        parts = [footer.row_group(group).column(place).statistics for group, place in places]
+    for place in range(footer.num_columns if footer.num_row_groups else 0):
+        column = footer.schema.column(place)
+        name = column.path
+        if name not in flat:
+            continue
+        parts = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
         if all(part is not None and part.has_null_count for part in parts):
             nulls[name] = sum(part.null_count for part in parts)
             if nulls[name] == footer.num_rows:
                 continue  # there is nothing to bound
             parts = [part for part in parts if part.num_values]
-        is_text = footer.schema.column(places[0][1]).physical_type == "BYTE_ARRAY"
-        if is_text and name not in told:
+        if column.physical_type == "BYTE_ARRAY" and name not in bounded:
             least[name], greatest[name] = "", UNBOUNDED
-        elif all(_is_bounded(part) for part in parts):
+        elif all(
+            part is not None and part.has_min_max and _is_plain(part.min) and _is_plain(part.max) for part in parts
+        ):
             least[name] = _cut(min(part.min for part in parts))
             greatest[name] = _cut_above(max(part.max for part in parts))
     content = {"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
     return orjson.dumps(content).decode()
 
 
-def _places(footer: Any) -> dict[str, list[tuple[int, int]]]:
-    """Return the places of each column that is not nested, as pairs of row group and column index."""
-    whole = {field.name for field in footer.schema.to_arrow_schema() if not pa.types.is_nested(field.type)}
-    names = {footer.schema.column(place).path: place for place in range(footer.num_columns)}
-    groups = range(footer.num_row_groups)
-    return {name: [(group, place) for group in groups] for name, place in names.items() if name in whole and groups}
-
-
-def _is_bounded(part: Any) -> bool:
-    """Whether a column has bounds in a row group that can be expressed in JSON."""
-    return part is not None and part.has_min_max and _is_plain(part.min) and _is_plain(part.max)
-
-
 def _is_plain(value: Any) -> bool:
+    """Whether a value can be expressed in JSON."""
     return isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value))
 
 

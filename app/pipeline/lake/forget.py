@@ -28,7 +28,7 @@ from app.history.ranges import joined
 from app.history.stored import COLUMNS, Stored
 from app.pipeline.errors import Refused
 from app.pipeline.lake import locks
-from app.pipeline.lake.commit import commit_files, commit_rows, staged, write_file
+from app.pipeline.lake.commit import commit_files, commit_rows, staged, write_sorted
 from app.pipeline.lake.tables import (
     TABLES,
     File,
@@ -113,7 +113,7 @@ def _erase(lake: Path, table: DeltaTable, file: File, erasure: Erasure) -> int:
     folder, _, base = file.path.rpartition("/")
     with staged(lake) as drafts:
         prefix = SORTED if base.startswith(SORTED) else ""
-        written = [write_file(drafts / folder, shape_of(table), left, prefix)] if left.num_rows else []
+        written = write_sorted(drafts / folder, shape_of(table), left, prefix)
         commit_files(table, written, removed=[file])
     return count
 

@@ -126,13 +126,14 @@ class Table:
         self._has_faults = options.has_faults
         self._accepts_gaps = options.accepts_gaps
         self._lifting = options.lifting
+        self.schema = arrow_schema(self._lifting, with_faults=self._has_faults)
 
     def batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a range. Raises `Gone`, `GapFound`, and the errors of `Log.read`."""
         return _without_gc(self._batches(first, until))
 
     def _batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
-        schema = arrow_schema(self._lifting, with_faults=self._has_faults)
+        schema = self.schema
         for found in self.log.read(first, until):
             columns = self._events(found) if isinstance(found, list) else self._fault(found)
             if columns:
@@ -143,8 +144,7 @@ class Table:
 
     def table(self, first: int, until: int) -> pa.Table:
         """Return a range as one table, for a job's own process. Raises the errors of `batches`."""
-        schema = arrow_schema(self._lifting, with_faults=self._has_faults)
-        return pa.Table.from_batches(self.batches(first, until), schema)
+        return pa.Table.from_batches(self.batches(first, until), self.schema)
 
     def _events(self, rows: list[Row]) -> list[Sequence[Any]]:
         """Return the columns of rows, except the lifted ones."""
