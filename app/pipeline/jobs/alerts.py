@@ -14,7 +14,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Event
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -36,9 +37,6 @@ from app.pipeline.source import open_log
 from app.pipeline.source.source import read_options
 from app.protocols.bayeux.names import to_channel
 from app.settings import Pipeline
-
-if TYPE_CHECKING:
-    from threading import Event
 
 _TRIGGER_S = 5.0
 """The interval of batches. Each costs about the same, with events or without: Spark looks for expired timers."""

@@ -17,13 +17,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Event
 from urllib.parse import unquote
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from app.history.stored import COLUMNS
 from app.pipeline.errors import JobFailed, PipelineError, Refused, cause_of
@@ -37,13 +39,6 @@ from app.pipeline.source.columns import Lifting
 from app.pipeline.source.log import Head, offsets, split
 from app.pipeline.source.source import read_options
 from app.settings import Pipeline
-
-if TYPE_CHECKING:
-    from threading import Event
-
-    from deltalake import DeltaTable
-    from pyspark.sql import SparkSession
-
 
 _LOST = ("hole", "missing")
 _GAP_COLUMNS = tables.TABLES["gaps"].columns.names

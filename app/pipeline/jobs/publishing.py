@@ -10,17 +10,15 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from app.client import Client, ClientError, Dismissed, Patience, Refused
 from app.client.wire import server_url
 from app.pipeline.errors import JobFailed
 from app.pipeline.errors import Refused as NotPossible
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 _TRY_S = 5.0
 """How long the client retries by itself before the deadline is checked."""

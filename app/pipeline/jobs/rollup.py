@@ -18,10 +18,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Event
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 
 from app.broker.names import SPACE
 from app.broker.timestamps import to_text
@@ -37,12 +39,6 @@ from app.pipeline.source.columns import Lifting
 from app.pipeline.source.source import Options, Table, read_options
 from app.protocols.bayeux.names import to_channel
 from app.settings import Pipeline
-
-if TYPE_CHECKING:
-    from threading import Event
-
-    from pyspark.sql import DataFrame, SparkSession
-
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
 _CONFIGURATION = {

@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from pyspark.sql import SparkSession
 
 from app.pipeline.errors import JobFailed, PipelineError, cause_of
 from app.pipeline.jobs.publishing import Publisher
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 CHANNEL = "/halley/pipeline"
 _TICK_S = 1.0

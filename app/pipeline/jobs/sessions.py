@@ -9,23 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import Event
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from app.pipeline.errors import Refused, cause_of
 from app.pipeline.jobs.run import Progress
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows, committed
 from app.pipeline.lake.tables import check_files, translate_read_errors
-
-if TYPE_CHECKING:
-    from threading import Event
-
-    from deltalake import DeltaTable
-    from pyspark.sql import SparkSession
 
 SESSIONS = "halley/sessions"
 """The topic of the server's events about sessions."""

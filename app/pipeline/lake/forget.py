@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from app.broker.erasure import Erasure
 from app.broker.topics import RESERVED, matches, span
@@ -44,10 +45,6 @@ from app.pipeline.lake.tables import (
 )
 from app.pipeline.lake.tables import create as create_table
 from app.pipeline.lake.upkeep import SORTED, delete_unnamed
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
 
 FORGOTTEN = "forgotten"
 """The reason that `rejected` gives for an event that was erased."""

@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from app.history.stored import COLUMNS, checksum
 from app.pipeline.errors import Refused
@@ -36,10 +37,6 @@ from app.pipeline.lake.tables import (
     look,
 )
 from app.pipeline.source.log import offsets
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
 
 _WINDOW_OFFSETS = 4_194_304
 """The number of offsets that are examined together."""

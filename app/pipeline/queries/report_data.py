@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from app.pipeline.errors import no_lake
 from app.pipeline.lake.tables import (
@@ -26,9 +27,6 @@ from app.pipeline.lake.tables import (
     path,
     translate_read_errors,
 )
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 TOP_CHANNELS = 15
 MOST_BARS = 120
