@@ -12,9 +12,9 @@ from support.lakes import DAY_US, START_US, add, make_lake, row
 
 from app.broker.timestamps import to_text
 from app.cli import main
-from app.pipeline.lake.tables import open_table, path
+from app.pipeline.lake.tables import path
 from app.pipeline.queries.report import _lateness, latencies, page_of, seconds, short
-from app.pipeline.queries.report_data import Commit, _scan, collect
+from app.pipeline.queries.report_data import Commit, collect
 
 VOID = {"meta"}
 
@@ -92,15 +92,6 @@ def test_the_numbers_are_those_of_the_lake(lake):
         ("gap", 500, 600),
         ("rejected", 7, 7),
     ]
-
-
-def test_t20_a_scan_that_is_left_early_is_closed(lake):
-    """T20: after an error in the middle of a table, no thread of Arrow reads on while the process ends."""
-    with _scan(open_table(lake, "events"), ["offset"], None) as batches:
-        assert next(batches).num_rows
-    assert not list(batches)
-    with _scan(open_table(lake, "events"), ["offset"], None) as batches:
-        assert len(list(batches)) > 1
 
 
 def test_a_part_of_the_time(lake):

@@ -67,3 +67,17 @@ def test_it_gives_way_to_who_rewrites_files_and_comes_back(lake, monkeypatch):
             assert len(files(lake)) == 8
         assert is_done.wait(30)
     assert (len(files(lake)), tidying.failed) == (1, 0)
+
+
+def test_t20_a_scan_that_is_left_early_is_closed(lake, monkeypatch):
+    """T20: after an error in the middle of a table, no thread of Arrow reads on while the process ends."""
+    monkeypatch.setattr(upkeep, "_MOST_ROWS", 10)
+    table = tables.open_table(lake, "events")
+    columns = tables.schema(table).remove(tables.schema(table).get_field_index("day"))
+    portions = upkeep._portions(
+        [tables.folder_of(table) / name for name in sorted(files(lake))],
+        columns.remove(columns.get_field_index("protocol")),
+    )
+    assert next(portions).num_rows
+    portions.close()
+    assert next(portions, None) is None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 from pyarrow.dataset import Dataset
@@ -327,6 +327,19 @@ def dataset(table: DeltaTable) -> Dataset:
     return table.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(str(folder_of(table)), fs.LocalFileSystem()))
 
 
+def select(query: str, **named: DeltaTable) -> pa.Table:
+    """Return the rows of a query of delta-rs's own SQL over tables, by the names given; they must fit into memory.
+
+    Raises `pa.ArrowException`, `DeltaError`, `OSError`.
+    """
+    builder = QueryBuilder()
+    for name, table in named.items():
+        builder.register(name, table)
+    rows = pa.table(builder.execute(query))
+    plain = [field.with_type(pa.string()) if field.type == pa.string_view() else field for field in rows.schema]
+    return rows.cast(pa.schema(plain))  # Arrow cannot do much with views of texts
+
+
 def folder_of(table: DeltaTable) -> Path:
     """Return the folder of an open table."""
     return Path(unquote(table.table_uri.removeprefix("file://")))
@@ -445,7 +458,7 @@ def translate_read_errors(root: Path, files: Iterable[File] = ()) -> Iterator[No
     check_files(root, files)
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, DeltaError) as error:
         raise _unsound(f"{root} cannot be read: {first_line(error)}") from error
 
 

@@ -7,7 +7,6 @@ meanwhile; vacuum and erasure may not.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from app.history.stored import COLUMNS, checksum
 from app.pipeline.errors import Refused
@@ -35,6 +35,7 @@ from app.pipeline.lake.tables import (
     folder_of,
     log_of,
     look,
+    select,
 )
 from app.pipeline.source.log import offsets
 
@@ -88,7 +89,7 @@ def _tried(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Findin
     """Yield the findings of a check; if files cannot be read, that is a finding too."""
     try:
         yield from check()
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, DeltaError) as error:
         yield Finding(what, f"cannot be examined: {first_line(error)}", is_sound=False)
 
 
@@ -242,12 +243,10 @@ def _some(file: Path, count: int) -> Iterator[pa.RecordBatch]:
                 return
 
 
-_KEYS = ["start_us", "topic", "protocol"]
 _SETTLED_US = 60_000_000
 """Windows that ended less than this before the newest event are not compared: rollup may be ahead of the lake."""
 
 _BATCH_ROWS = 65_536
-_MOST_GROUPS = 1_000_000
 
 
 class Recount(NamedTuple):
@@ -290,13 +289,25 @@ def _added(one: Recount, other: Recount) -> Recount:
 
 def _compared(events: DeltaTable, rollups: DeltaTable, kind: Kind, low: int, high: int) -> Recount:
     """Compare the windows that begin at `low` or later and before `high`, in microseconds since 1970."""
-    start = ds.field("start_us")
-    rows = dataset(rollups).to_table(
-        columns=[*_KEYS, "events", "bytes"], filter=(ds.field("window") == kind.name) & (start >= low) & (start < high)
+    skipped = "".join(f" and not starts_with(topic, '{each}')" for each in SKIPPED)
+    both = select(
+        f"""
+        with counted as (
+            select time_us - time_us % {kind.length_us} as start_us, topic, protocol,
+                   count(*) as events, sum(octet_length(payload)) as bytes
+            from events where time_us >= {low} and time_us < {high}{skipped} group by 1, 2, 3
+        ), told as (
+            select start_us, topic, protocol, events, bytes from rollups
+            where "window" = '{kind.name}' and start_us >= {low} and start_us < {high}
+        )
+        select start_us, topic, protocol, coalesce(told.events, 0) as events, coalesce(told.bytes, 0) as bytes,
+               coalesce(counted.events, 0) as found, coalesce(counted.bytes, 0) as found_bytes
+        from told full join counted using (start_us, topic, protocol)
+        """,  # noqa: S608 - our own numbers and names
+        events=events,
+        rollups=rollups,
     )
-    counted = _counted(events, low, high, kind.length_us)
-    both = rows.join(counted, _KEYS, join_type="full outer")
-    told, found = (pc.fill_null(both[name], 0) for name in ("events", "found"))
+    told, found = both["events"], both["found"]
     is_wrong = pc.or_(
         pc.greater(told, found), pc.and_(pc.equal(told, found), pc.not_equal(both["bytes"], both["found_bytes"]))
     )
@@ -309,50 +320,5 @@ def _described(wrong: pa.Table, window: str) -> str:
     row = wrong.slice(0, 1).to_pylist()[0]
     return (
         f"{window} from {row['start_us']} us on of {row['topic']} ({row['protocol']}): {row['events']} events "
-        f"of {row['bytes']} bytes, but the lake has {row['found'] or 0} of {row['found_bytes'] or 0}"
+        f"of {row['bytes']} bytes, but the lake has {row['found']} of {row['found_bytes']}"
     )
-
-
-def _counted(events: DeltaTable, low: int, high: int, length_us: int) -> pa.Table:
-    """Count events and bytes by window, topic and protocol. Only the groups of a day are in memory, not its events."""
-    time_us = ds.field("time_us")
-    wanted = dataset(events).to_batches(
-        columns=["time_us", "topic", "protocol", "payload"],
-        filter=(time_us >= low) & (time_us < high),
-        batch_size=_BATCH_ROWS,
-    )
-    groups = [_empty()]
-    waiting = 0
-    with closing(wanted):
-        for batch in wanted:
-            groups.append(_grouped(_rows(batch, length_us)))
-            waiting += groups[-1].num_rows
-            if waiting > _MOST_GROUPS:
-                groups = [_grouped(pa.concat_tables(groups))]
-                waiting = 0
-    return _grouped(pa.concat_tables(groups))
-
-
-def _rows(batch: pa.RecordBatch, length_us: int) -> pa.Table:
-    for start in SKIPPED:
-        batch = batch.filter(pc.invert(pc.starts_with(batch["topic"], start)))
-    starts = pc.multiply(pc.divide(batch["time_us"], length_us), length_us)
-    return pa.table(
-        {
-            "start_us": starts,
-            "topic": batch["topic"],
-            "protocol": batch["protocol"].cast(pa.string()),
-            "found": pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows),
-            "found_bytes": pc.binary_length(batch["payload"]).cast(pa.int64()),
-        }
-    )
-
-
-def _grouped(rows: pa.Table) -> pa.Table:
-    grouped = rows.group_by(_KEYS).aggregate([("found", "sum"), ("found_bytes", "sum")])
-    return grouped.rename_columns({"found_sum": "found", "found_bytes_sum": "found_bytes"})
-
-
-def _empty() -> pa.Table:
-    columns = {"start_us": pa.int64(), "topic": pa.string(), "protocol": pa.string()}
-    return pa.schema([*columns.items(), ("found", pa.int64()), ("found_bytes", pa.int64())]).empty_table()
