@@ -103,5 +103,5 @@ def _job(name: str, spark: SparkSession, place: Place, *, accept_gap: bool, publ
     if name == "rollup":
         return Rollup(spark, place.log, place.lake, options, lift=lift, accept_gap=accept_gap, publisher=publisher)
     if name == "sessions":
-        return Sessions(spark, place.lake)
+        return Sessions(place.lake)
     return Alerts(spark, place.log, place.lake, options, accept_gap=accept_gap, publisher=publisher)

@@ -110,7 +110,7 @@ def test_what_is_no_event_of_a_session_is_passed_over():
     )
 
 
-def test_runs_that_are_cut_anywhere_make_the_same_rows_as_one(tmp_path, spark):
+def test_runs_that_are_cut_anywhere_make_the_same_rows_as_one(tmp_path):
     """Several runs over random sessions make the same rows as one; a last run has nothing to do."""
     rng = random.Random(4)
     events, under_way, at_s = [], [], 0.0
@@ -128,7 +128,7 @@ def test_runs_that_are_cut_anywhere_make_the_same_rows_as_one(tmp_path, spark):
     for cut in (0, 130, 131, 260):
         until = {0: 130, 130: 131, 131: 260, 260: 399}[cut]
         ingested(tmp_path, events[cut:until])
-        job = Sessions(spark, tmp_path)
+        job = Sessions(tmp_path)
         [progress] = job.once()
         assert progress.next == until + 1
     wanted = story(*(event for event in events if event.topic == "halley/sessions"))
@@ -137,7 +137,7 @@ def test_runs_that_are_cut_anywhere_make_the_same_rows_as_one(tmp_path, spark):
     assert [progress.rows for progress in job.once()] == [0]
 
 
-def test_without_events_the_job_says_what_to_do(tmp_path, spark):
+def test_without_events_the_job_says_what_to_do(tmp_path):
     """Without events the error names the command that makes them."""
     with pytest.raises(Refused, match="`halley pipeline ingest` makes it"):
-        Sessions(spark, tmp_path)
+        Sessions(tmp_path)

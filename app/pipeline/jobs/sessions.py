@@ -1,7 +1,8 @@
 """Sessions that have ended, from the events on `/halley/sessions`: their users, reasons and durations.
 
-The job reads the lake's events, not the log, and resumes where its table says: the app version `sessions` is the offset
-from which it reads again, the opening of the oldest open session; `sessions/read` is the offset it has read up to.
+The job reads the lake's events, not the log, in their order and without Spark. It resumes where its table says: the app
+version `sessions` is the offset from which it reads again, the opening of the oldest open session; `sessions/read` is
+the offset it has read up to.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
-from app.pipeline.errors import Refused, cause_of
+from app.broker.topics import Match, Pattern
+from app.pipeline.errors import Refused
 from app.pipeline.jobs.run import Progress
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows, committed
-from app.pipeline.lake.tables import check_files, translate_read_errors
+from app.pipeline.lake.tables import translate_read_errors
+from app.pipeline.queries.events import Selection, Walk
 
 SESSIONS = "halley/sessions"
 """The topic of the server's events about sessions."""
@@ -131,12 +133,10 @@ def _row(told: dict[str, Any], opened: Open | None, offset: int, closed_us: int 
 class Sessions:
     """The job `sessions` of one lake."""
 
-    def __init__(self, spark: SparkSession, lake: Path) -> None:
+    def __init__(self, lake: Path) -> None:
         """Create the table `sessions` if there is none. Raises `Refused` where the lake has no table `events`."""
-        self._spark = spark
         self._lake = lake
-        events = self._events()
-        self._table = tables.create(lake, "sessions", tables.log_of(events))
+        self._table = tables.create(lake, "sessions", tables.log_of(self._events()))
 
     def once(self) -> Iterator[Progress]:
         """Read all that the table `events` has now. Raises `Refused`, `JobFailed`."""
@@ -151,20 +151,19 @@ class Sessions:
     def step(self) -> Progress:
         """Do one turn: read what is new in the table `events`. Raises `Refused`, `JobFailed`."""
         began = time.monotonic()
-        events = self._events()
         tables.refresh(self._table)
-        until = committed(events, tables.INGEST) or 0
+        until = committed(self._events(), tables.INGEST) or 0
         read = committed(self._table, _READ) or 0
         rows = 0
         if until > read:
             first = committed(self._table, _AT) or 0
-            rows = self._follow(events, first, read, until)
+            rows = self._follow(first, read, until)
         return Progress(until, until, rows, time.monotonic() - began)
 
-    def _follow(self, events: DeltaTable, first: int, read: int, until: int) -> int:
+    def _follow(self, first: int, read: int, until: int) -> int:
         """Read a range, and commit the sessions that ended in it; return the number of events."""
         count, ended, tracker = 0, [], None
-        for offset, time_us, payload in self._told(events, first, until):
+        for offset, time_us, payload in self._told(first, until):
             if tracker is None:
                 tracker = SessionTracker(first, read, self._known(first, time_us - _AGAIN_US))
             ended += tracker.on_event(offset, time_us, payload)
@@ -191,31 +190,10 @@ class Sessions:
             raise Refused(f"{tables.path(self._lake, 'events')} does not exist: `halley pipeline ingest` makes it")
         return table
 
-    def _told(self, events: DeltaTable, first: int, until: int) -> Iterator[tuple[int, int, str]]:
+    def _told(self, first: int, until: int) -> Iterator[tuple[int, int, str]]:
         """Yield the offset, time and payload of each event on the topic, in order. Files without any are not opened."""
-        folder = tables.folder_of(events)
-        files = [
-            file
-            for file in tables.files_of(events)
-            if file.least.get("topic", SESSIONS) <= SESSIONS <= file.greatest.get("topic", SESSIONS)
-            and file.greatest.get("offset", first) >= first
-        ]
-        if not files:
-            return
-        check_files(folder, files)
-        try:
-            rows = (
-                self._spark.read.schema("offset long, time_us long, topic string, payload string")
-                .parquet(*(str(folder / file.path) for file in files))
-                .where(f"topic = '{SESSIONS}' and offset >= {first} and offset < {until}")
-                .select("offset", "time_us", "payload")
-                .orderBy("offset")
-                .toLocalIterator(prefetchPartitions=True)
-            )
-            for row in rows:
-                yield row.offset, row.time_us, row.payload
-        except Exception as error:
-            raise cause_of(error) from error
+        for rows in Walk(self._lake, Selection(Pattern(Match.EXACT, SESSIONS))).rows(first - 1):
+            yield from ((row["offset"], row["time_us"], row["payload"]) for row in rows if row["offset"] < until)
 
     def _known(self, first: int, since_us: int) -> list[Row]:
         """Return the rows of sessions that ended at the offset `first` or later, or at the time `since_us` or later."""
