@@ -15,7 +15,8 @@ from support.programs import require_program
 
 from app.pipeline.errors import Refused
 from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Conflict, Step, commit_files, commit_rows, committed, staged, write
+from app.pipeline.lake.commit import Conflict, Step, commit_files, commit_rows, committed
+from app.pipeline.lake.files import staged, write
 
 FULL = """
 import ctypes, os, sys
@@ -168,8 +169,8 @@ def test_a_full_disk_changes_nothing(tmp_path, full_disk, kind, n):
 
 def test_what_a_killed_process_was_writing_goes_when_the_next_one_begins(tmp_path):
     """Staged files of a killed process are deleted when the next one begins; those of running processes stay."""
-    leave = "import os, sys; from pathlib import Path; from app.pipeline.lake import commit\n"
-    leave += "with commit.staged(Path(sys.argv[1])) as folder: (folder / 'f').touch(); print(folder); os._exit(9)"
+    leave = "import os, sys; from pathlib import Path; from app.pipeline.lake import files\n"
+    leave += "with files.staged(Path(sys.argv[1])) as folder: (folder / 'f').touch(); print(folder); os._exit(9)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
     command = [sys.executable, "-uc", leave, tmp_path]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)

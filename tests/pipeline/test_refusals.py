@@ -16,7 +16,7 @@ from app.cli import main
 from app.history import documents
 from app.pipeline import session
 from app.pipeline.lake import locks, tables
-from app.pipeline.lake.commit import staged
+from app.pipeline.lake.files import staged
 from app.pipeline.source import http_log
 
 NOBODY = "http://127.0.0.1:1"

@@ -12,7 +12,8 @@ from support.lake import INGEST, LOG_ID, ingested, rows_of, stored
 
 from app.pipeline.errors import JobFailed
 from app.pipeline.lake import locks, tables, upkeep
-from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed, staged, write
+from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed
+from app.pipeline.lake.files import staged, write
 
 pytestmark = pytest.mark.slow
 

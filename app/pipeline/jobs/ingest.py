@@ -32,7 +32,8 @@ from app.pipeline.errors import JobFailed, PipelineError, Refused, cause_of
 from app.pipeline.jobs.run import Progress, consumer, turns_until
 from app.pipeline.jobs.writing import EVENT, kind_of, write_range
 from app.pipeline.lake import locks, tables, upkeep
-from app.pipeline.lake.commit import Step, Written, commit_files, commit_rows, committed, staged
+from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed
+from app.pipeline.lake.files import Written, staged
 from app.pipeline.lake.tables import INGEST
 from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.pipeline.lake.commit import Written, write_files
+from app.pipeline.lake.files import Written, write_files
 from app.pipeline.lake.tables import DAY_US
 from app.pipeline.source.columns import FAULT_COLUMNS
 from app.pipeline.source.source import Options, Table

@@ -3,7 +3,8 @@
     tables.py  the tables and their columns, windows and days; opening one, and the reasons to refuse one; its files,
                and whether they are still what was committed
     locks.py   locks between processes that must not work at the same time
-    commit.py  writing files, and adding them to a table in one step with the position of its job
+    files.py   writing files with their statistics, apart from the tables
+    commit.py  adding files to a table, in one step with the position of its job
     upkeep.py  few large sorted files instead of many small ones, and vacuum
     verify.py  whether the tables agree with the log, and the rollups with the events
     forget.py  erasing the events of a channel or a publisher

@@ -29,7 +29,8 @@ from app.history.ranges import joined
 from app.history.stored import COLUMNS, Stored
 from app.pipeline.errors import Refused
 from app.pipeline.lake import locks
-from app.pipeline.lake.commit import commit_files, commit_rows, staged, write_sorted
+from app.pipeline.lake.commit import commit_files, commit_rows
+from app.pipeline.lake.files import staged, write_sorted
 from app.pipeline.lake.tables import (
     TABLES,
     File,

@@ -24,7 +24,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from app.pipeline.lake import locks
-from app.pipeline.lake.commit import commit_files, committed, staged, write_sorted
+from app.pipeline.lake.commit import commit_files, committed
+from app.pipeline.lake.files import staged, write_sorted
 from app.pipeline.lake.tables import (
     INGEST,
     TABLES,
