@@ -2,7 +2,9 @@
 
 The wheel's Java, like any made by jlink, lacks a module that Spark's launcher requests by name, and would not start at
 all; every other Java prints a warning about the module. The module only makes linear algebra faster. So every Java is
-used through a home folder made here, whose `bin/java` leaves out that one argument.
+used through a home folder made here, whose `bin/java` leaves out that one argument. The same script does two things for
+a session that PySpark has no settings for: Java's standard error goes to the file HALLEY_SPARK_LOG, and its priority is
+HALLEY_SPARK_NICENESS, if these variables are set.
 
 Half of a session's start is spent on loading and verifying some 12,000 classes. Java can map them from an archive
 instead (JEP 350, dynamic class data sharing), which a JVM writes when it exits. Such an archive is valid for the Java
@@ -38,6 +40,8 @@ _VERSION = re.compile(r'version "(\d+)')
 _DEADLINE_S = 30.0
 _SHIM = """\
 #!/bin/sh
+[ -z "$HALLEY_SPARK_LOG" ] || exec 2>>"$HALLEY_SPARK_LOG"
+[ -z "$HALLEY_SPARK_NICENESS" ] || renice -n "$HALLEY_SPARK_NICENESS" -p $$ >/dev/null 2>&1
 for argument do
     shift
     [ "$argument" = "{module}" ] || set -- "$@" "$argument"
