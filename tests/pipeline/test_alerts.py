@@ -135,7 +135,7 @@ def write(log, clock, counts, topic):
 
 def told(lake):
     """Return the rows of the alerts table, oldest first."""
-    rows = tables.dataset(tables.open_table(lake, "alerts")).to_table().sort_by("at_us").to_pylist()
+    rows = tables.open_table(lake, "alerts").dataset().to_table().sort_by("at_us").to_pylist()
     return [(row["topic"], row["kind"]) for row in rows]
 
 

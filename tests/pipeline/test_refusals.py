@@ -95,7 +95,7 @@ def others_table(lake):
 
 
 def half_a_table(lake):
-    shutil.rmtree(tables.folder_of(ingested(lake, [stored(1)])) / "_delta_log")
+    shutil.rmtree(ingested(lake, [stored(1)]).folder / "_delta_log")
 
 
 NO_LOG = "halley-data/lake/events has files but no Delta log: it is not a table, or an incomplete one; move it away"
@@ -171,7 +171,7 @@ def test_a_file_of_a_table_is_lost(refused, place, verb, how):
         pass  # creates the lock files, so that they do not count as a change
     with staged(lake):
         pass
-    path = tables.folder_of(table) / tables.files_of(table)[0].path
+    path = table.folder / table.data_files()[0].path
     content = path.read_bytes()
     path.unlink()
     if how == "cut":

@@ -44,7 +44,7 @@ def story(*events):
 
 def rows(lake):
     """Return the rows of the table."""
-    return tables.dataset(tables.open_table(lake, "sessions")).to_table().sort_by("last_offset").to_pylist()
+    return tables.open_table(lake, "sessions").dataset().to_table().sort_by("last_offset").to_pylist()
 
 
 def test_a_session_has_a_length_and_a_reason():

@@ -21,7 +21,7 @@ def lake(tmp_path):
 
 
 def files(lake):
-    return {file.path for file in tables.files_of(tables.open_table(lake, "events"))}
+    return {file.path for file in tables.open_table(lake, "events").data_files()}
 
 
 def test_it_ends_in_the_middle_of_a_file_and_changes_nothing(lake, monkeypatch):
@@ -73,9 +73,9 @@ def test_t20_a_scan_that_is_left_early_is_closed(lake, monkeypatch):
     """T20: after an error in the middle of a table, no thread of Arrow reads on while the process ends."""
     monkeypatch.setattr(upkeep, "_MOST_ROWS", 10)
     table = tables.open_table(lake, "events")
-    columns = tables.schema(table).remove(tables.schema(table).get_field_index("day"))
+    columns = table.columns().remove(table.columns().get_field_index("day"))
     portions = upkeep._portions(
-        [tables.folder_of(table) / name for name in sorted(files(lake))],
+        [table.folder / name for name in sorted(files(lake))],
         columns.remove(columns.get_field_index("protocol")),
     )
     assert next(portions).num_rows

@@ -32,7 +32,7 @@ from app.pipeline.jobs.publishing import Message, Publisher, key_of
 from app.pipeline.jobs.run import Progress, consumer, turns_until
 from app.pipeline.jobs.totals import is_counted
 from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows, committed
+from app.pipeline.lake.commit import Step, commit_rows
 from app.pipeline.source import open_log
 from app.pipeline.source.source import read_options
 from app.protocols.bayeux.names import to_channel
@@ -171,8 +171,8 @@ class Alerts:
         if not alerts:
             return
         app = f"alerts/{orjson.loads((self._checkpoint / 'metadata').read_bytes())['id']}"
-        tables.refresh(self._table)
-        before = committed(self._table, app)
+        self._table.refresh()
+        before = self._table.position(app)
         if before is None or before < batch:
             rows = pa.Table.from_pylist(alerts, tables.TABLES["alerts"].columns)
             commit_rows(self._table, rows, Step(app, before, batch))

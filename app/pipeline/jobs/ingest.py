@@ -24,7 +24,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from app.history.stored import COLUMNS
@@ -32,9 +31,9 @@ from app.pipeline.errors import JobFailed, PipelineError, Refused, cause_of
 from app.pipeline.jobs.run import Progress, consumer, turns_until
 from app.pipeline.jobs.writing import EVENT, kind_of, write_range
 from app.pipeline.lake import locks, tables, upkeep
-from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed
+from app.pipeline.lake.commit import Step, commit_files, commit_rows
 from app.pipeline.lake.files import Written, staged
-from app.pipeline.lake.tables import INGEST
+from app.pipeline.lake.tables import INGEST, LakeTable
 from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting
 from app.pipeline.source.log import Head, offsets, split
@@ -72,7 +71,7 @@ class Ingest:
         self._lifting = Lifting(lift)
         self._read_options = read_options(log_options, options, accept_gap=accept_gap, faults="true", lift=lift)
         self._spark = spark
-        self._tables: tuple[DeltaTable, DeltaTable, DeltaTable] | None = None
+        self._tables: tuple[LakeTable, LakeTable, LakeTable] | None = None
 
     def once(self) -> Iterator[Progress]:
         """Do turns until all events that the log has now are done. Raises `Refused`, `JobFailed`."""
@@ -108,7 +107,7 @@ class Ingest:
 
     def _range(self, head: Head) -> tuple[int, int]:
         """Return the next batch, [first, until): from the end of the events, up to the end of a batch already begun."""
-        at, *begun = [committed(table, INGEST) for table in self._opened(head.log_id)]
+        at, *begun = [table.position(INGEST) for table in self._opened(head.log_id)]
         first = head.first if at is None else at
         until = max(first, *(each or 0 for each in begun))
         if until > head.next:
@@ -118,9 +117,9 @@ class Ingest:
             )
         return first, until if until > first else min(first + self._options.batch_rows, head.next)
 
-    def _opened(self, log_id: str) -> tuple[DeltaTable, DeltaTable, DeltaTable]:
+    def _opened(self, log_id: str) -> tuple[LakeTable, LakeTable, LakeTable]:
         """Return the tables events, rejected and gaps, brought up to date."""
-        if self._tables is None or tables.log_of(self._tables[0]) != log_id:
+        if self._tables is None or self._tables[0].log_id != log_id:
             lifted = tables.lifted_columns(self._lifting.columns)
             self._tables = (
                 tables.create(self._lake, "events", log_id, lifted),
@@ -128,7 +127,7 @@ class Ingest:
                 tables.create(self._lake, "gaps", log_id),
             )
         for table in self._tables:
-            tables.refresh(table)
+            table.refresh()
         return self._tables
 
     def _ingest(self, first: int, until: int) -> None:
@@ -148,7 +147,7 @@ class Ingest:
             lost = faults.append_column("found_us", found_us).filter(is_lost).select(_GAP_COLUMNS)
             _commit_faults(gaps, lost, first, until)
             _commit_faults(rejected, faults.filter(pc.invert(is_lost)), first, until)
-            commit_files(events, [each.path for each in events_in], Step(INGEST, committed(events, INGEST), until))
+            commit_files(events, [each.path for each in events_in], Step(INGEST, events.position(INGEST), until))
 
     def _write(self, first: int, until: int, folder: Path) -> list[Written]:
         """Have the workers write a range, in at most one task per core. Raises `Refused`, `JobFailed`."""
@@ -187,11 +186,11 @@ def _faults(file: Path, reason: str) -> pa.Table:
     return pa.table(columns, schema=tables.TABLES["rejected"].columns)
 
 
-def _commit_faults(table: DeltaTable, rows: pa.Table, first: int, until: int) -> None:
+def _commit_faults(table: LakeTable, rows: pa.Table, first: int, until: int) -> None:
     """Commit the rows of offsets without an event in [first, until), in place of those that a killed batch left."""
-    left = [file for file in tables.files_of(table) if file.least["first"] >= first]
+    left = [file for file in table.data_files() if file.least["first"] >= first]
     if rows.num_rows or left:
-        commit_rows(table, rows, Step(INGEST, committed(table, INGEST), until), removed=left)
+        commit_rows(table, rows, Step(INGEST, table.position(INGEST), until), removed=left)
 
 
 _TABLES = ("events", "rollups")

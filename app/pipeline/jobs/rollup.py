@@ -32,7 +32,7 @@ from app.pipeline.jobs.publishing import Message, Publisher, key_of
 from app.pipeline.jobs.run import Progress, consumer, turns_until
 from app.pipeline.jobs.totals import KEY, QUANTILES, Totals
 from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows, committed
+from app.pipeline.lake.commit import Step, commit_rows
 from app.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
 from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting
@@ -106,12 +106,12 @@ class Rollup:
         head = self._log.head()
         self._table = tables.create(lake, "rollups", head.log_id)
         self._log_id = head.log_id
-        self._versions = {app: committed(self._table, app) for app in (_AT, _READ, _FINAL, _PUBLISHED)}
+        self._versions = {app: self._table.position(app) for app in (_AT, _READ, _FINAL, _PUBLISHED)}
         version = self._versions[_AT]
         self._read = self._versions[_READ] or 0
         if self._read > head.next:
             raise Refused(
-                f"{tables.folder_of(self._table)} has rollups up to offset {self._read - 1}, and the log ends at "
+                f"{self._table.folder} has rollups up to offset {self._read - 1}, and the log ends at "
                 f"{head.next - 1}: it was set back; choose another --lake"
             )
         self.next = head.first if version is None else version
@@ -262,8 +262,8 @@ class Rollup:
             return
         if finals is None:
             wanted = (pc.field("end_us") > published) & (pc.field("day") >= _date((published - DAY_US) // DAY_US))
-            with translate_read_errors(tables.folder_of(self._table), tables.files_of(self._table)):
-                finals = tables.dataset(self._table).to_table(filter=wanted).to_pylist()
+            with translate_read_errors(self._table.folder, self._table.data_files()):
+                finals = self._table.dataset().to_table(filter=wanted).to_pylist()
         self._publish(finals, None)
         self._step({_PUBLISHED: final}, [])
 

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from app.broker.topics import Match, Pattern
 from app.pipeline.errors import Refused
 from app.pipeline.jobs.run import Progress
 from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows, committed
-from app.pipeline.lake.tables import translate_read_errors
+from app.pipeline.lake.commit import Step, commit_rows
+from app.pipeline.lake.tables import LakeTable, translate_read_errors
 from app.pipeline.queries.events import Selection, Walk
 
 SESSIONS = "halley/sessions"
@@ -136,7 +135,7 @@ class Sessions:
     def __init__(self, lake: Path) -> None:
         """Create the table `sessions` if there is none. Raises `Refused` where the lake has no table `events`."""
         self._lake = lake
-        self._table = tables.create(lake, "sessions", tables.log_of(self._events()))
+        self._table = tables.create(lake, "sessions", self._events().log_id)
 
     def once(self) -> Iterator[Progress]:
         """Read all that the table `events` has now. Raises `Refused`, `JobFailed`."""
@@ -151,12 +150,12 @@ class Sessions:
     def step(self) -> Progress:
         """Do one turn: read what is new in the table `events`. Raises `Refused`, `JobFailed`."""
         began = time.monotonic()
-        tables.refresh(self._table)
-        until = committed(self._events(), tables.INGEST) or 0
-        read = committed(self._table, _READ) or 0
+        self._table.refresh()
+        until = self._events().position(tables.INGEST) or 0
+        read = self._table.position(_READ) or 0
         rows = 0
         if until > read:
-            first = committed(self._table, _AT) or 0
+            first = self._table.position(_AT) or 0
             rows = self._follow(first, read, until)
         return Progress(until, until, rows, time.monotonic() - began)
 
@@ -179,12 +178,12 @@ class Sessions:
         versions = {_AT: read if oldest is None else oldest.offset, _READ: read}
         steps = []
         for app, version in versions.items():
-            before = committed(self._table, app)
+            before = self._table.position(app)
             steps.append(Step(app, before, max(version, before or 0)))
         columns = tables.TABLES["sessions"].columns
         commit_rows(self._table, pa.Table.from_pylist(ended, columns), *steps)
 
-    def _events(self) -> DeltaTable:
+    def _events(self) -> LakeTable:
         table = tables.open_table(self._lake, "events")
         if table is None:
             raise Refused(f"{tables.path(self._lake, 'events')} does not exist: `halley pipeline ingest` makes it")
@@ -199,6 +198,6 @@ class Sessions:
         """Return the rows of sessions that ended at the offset `first` or later, or at the time `since_us` or later."""
         wanted = (pc.field("last_offset") >= first) | (pc.field("closed_us") >= since_us)
         names = ["authid", "address", "closed_us", "reconnects", "last_offset"]
-        with translate_read_errors(tables.folder_of(self._table), tables.files_of(self._table)):
-            found: list[Row] = tables.dataset(self._table).to_table(columns=names, filter=wanted).to_pylist()
+        with translate_read_errors(self._table.folder, self._table.data_files()):
+            found: list[Row] = self._table.dataset().to_table(columns=names, filter=wanted).to_pylist()
         return found

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -34,17 +34,7 @@ from app.history.documents import sync_folder
 from app.pipeline.errors import Refused
 from app.pipeline.lake import locks
 from app.pipeline.lake.files import staged, statistics, write
-from app.pipeline.lake.tables import (
-    NULL_FOLDER,
-    File,
-    files_of,
-    first_line,
-    folder_of,
-    refresh,
-    refusal,
-    shape_of,
-    unreadable,
-)
+from app.pipeline.lake.tables import NULL_FOLDER, File, LakeTable, first_line, refusal
 
 _TRIES = 20
 
@@ -61,25 +51,16 @@ class Conflict(Refused):
     """The table was changed by another process since the work for this commit was begun."""
 
 
-def committed(table: DeltaTable, app: str) -> int | None:
-    """Return a job's position, from its table; None if it has not begun. Raises `Refused`."""
-    try:
-        version: int | None = table.transaction_version(app)
-    except (DeltaError, OSError) as error:  # the version is read from the table's log each time
-        raise unreadable(table, error) from error
-    return version
-
-
 def commit_rows(
-    table: DeltaTable, rows: pa.Table, *steps: Step, removed: Sequence[File] = (), is_rewrite: bool = False
+    table: LakeTable, rows: pa.Table, *steps: Step, removed: Sequence[File] = (), is_rewrite: bool = False
 ) -> None:
     """Commit rows that fit into memory, possibly none; the other parameters and the errors are `commit_files`'s."""
-    with staged(folder_of(table).parent) as folder:
-        commit_files(table, write(folder, shape_of(table), rows), *steps, removed=removed, is_rewrite=is_rewrite)
+    with staged(table.folder.parent) as folder:
+        commit_files(table, write(folder, table.shape, rows), *steps, removed=removed, is_rewrite=is_rewrite)
 
 
 def commit_files(
-    table: DeltaTable,
+    table: LakeTable,
     files: Iterable[Path],
     *steps: Step,
     removed: Sequence[File] = (),
@@ -91,9 +72,9 @@ def commit_files(
     rows are those of the removed files. `table` is brought up to date. Raises `Conflict`, `Refused`, `locks.Busy`, and
     then nothing has changed, except after `Unsure`.
     """
-    root = folder_of(table)
+    root = table.folder
     with locks.files(root.parent):
-        depth = len(shape_of(table).partition_by)
+        depth = len(table.shape.partition_by)
         targets = {file: root.joinpath(*file.parts[len(file.parts) - 1 - depth :]) for file in files}
         try:
             for file, target in targets.items():
@@ -117,12 +98,12 @@ class Unsure(Refused):
     """A commit failed and its outcome is unknown, since the table cannot be read any more."""
 
 
-def _commit(table: DeltaTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> None:
+def _commit(table: LakeTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> None:
     """Commit to the table's current version; try again if another commit was faster and does not conflict."""
     if not (adds or removes or any(step.before != step.after for step in steps)):
         return
     for _ in range(_TRIES):
-        refresh(table)
+        table.refresh()
         _check(table, removes, steps)
         try:
             table.create_write_transaction(
@@ -139,37 +120,37 @@ def _commit(table: DeltaTable, adds: list[AddAction], removes: list[RemoveAction
             if not _is_committed(table, adds, removes, steps):
                 if isinstance(error, CommitFailedError):
                     continue
-                raise refusal(folder_of(table), error) from error
+                raise refusal(table.folder, error) from error
         table.update_incremental()
         return
-    raise Conflict(f"{folder_of(table)} is too busy with other commits; try again")
+    raise Conflict(f"{table.folder} is too busy with other commits; try again")
 
 
-def _check(table: DeltaTable, removes: list[RemoveAction], steps: Sequence[Step]) -> None:
+def _check(table: LakeTable, removes: list[RemoveAction], steps: Sequence[Step]) -> None:
     for step in steps:
-        found = committed(table, step.app)
+        found = table.position(step.app)
         if found != step.before:
             raise Conflict(
-                f"{folder_of(table)} was written by another job {step.app!r}: it is at {found}, not {step.before}"
+                f"{table.folder} was written by another job {step.app!r}: it is at {found}, not {step.before}"
             )
         if step.before is not None and step.after < step.before:
             raise Conflict(f"the position of job {step.app!r} would decrease from {step.before} to {step.after}")
     if removes:
-        live = {each.path for each in files_of(table)}
+        live = {each.path for each in table.data_files()}
         if not all(each.path in live for each in removes):
-            raise Conflict(f"files of {folder_of(table)} were replaced by another process meanwhile")
+            raise Conflict(f"files of {table.folder} were replaced by another process meanwhile")
 
 
-def _is_committed(table: DeltaTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> bool:
+def _is_committed(table: LakeTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> bool:
     """Whether a commit has succeeded although it raised an error, such as that of a checkpoint after it."""
     try:
-        now = DeltaTable(table.table_uri)
-        live = {each.path for each in files_of(now)} if adds or removes else set()
+        now = LakeTable(table.table_uri)
+        live = {each.path for each in now.data_files()} if adds or removes else set()
     except (DeltaError, OSError) as error:
-        raise Unsure(f"{folder_of(table)} cannot be read after a commit: {first_line(error)}") from error
+        raise Unsure(f"{table.folder} cannot be read after a commit: {first_line(error)}") from error
     if adds or removes:
         return all(each.path in live for each in adds) and not any(each.path in live for each in removes)
-    return all(committed(now, step.app) == step.after for step in steps)
+    return all(now.position(step.app) == step.after for step in steps)
 
 
 def _place(root: Path, file: Path, target: Path) -> None:
@@ -184,9 +165,9 @@ def _place(root: Path, file: Path, target: Path) -> None:
         sync_folder(folder)
 
 
-def _with_statistics(table: DeltaTable) -> set[str]:
+def _with_statistics(table: LakeTable) -> set[str]:
     """Return the text columns with bounds in the statistics: those of the table's shape, and lifted ones."""
-    shape = shape_of(table)
+    shape = table.shape
     lifted = {each.name for each in table.schema().fields} - set(shape.columns.names)
     return {*shape.statistics, *lifted}
 
@@ -212,8 +193,8 @@ def _sync(file: Path) -> None:
         os.close(number)
 
 
-def _sync_log(table: DeltaTable) -> None:
-    log = folder_of(table) / "_delta_log"
+def _sync_log(table: LakeTable) -> None:
+    log = table.folder / "_delta_log"
     try:
         _sync(log / f"{table.version():020}.json")
         sync_folder(log)

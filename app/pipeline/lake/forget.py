@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from app.broker.erasure import Erasure
 from app.broker.topics import RESERVED, matches, span
@@ -31,19 +30,7 @@ from app.pipeline.errors import Refused
 from app.pipeline.lake import locks
 from app.pipeline.lake.commit import commit_files, commit_rows
 from app.pipeline.lake.files import staged, write_sorted
-from app.pipeline.lake.tables import (
-    TABLES,
-    File,
-    OnProgress,
-    check_files,
-    dataset,
-    files_of,
-    folder_of,
-    log_of,
-    look,
-    shape_of,
-    translate_read_errors,
-)
+from app.pipeline.lake.tables import TABLES, File, LakeTable, OnProgress, check_files, look, translate_read_errors
 from app.pipeline.lake.tables import create as create_table
 from app.pipeline.lake.upkeep import SORTED, delete_unnamed
 
@@ -69,21 +56,21 @@ def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done,
         tables = [*look(lake).values()]
         if not tables:
             raise Refused(f"there is no lake in {lake}")
-        work = [(table, file) for table in tables for file in files_of(table) if _may_concern(erasure, table, file)]
+        work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
         for table, file in work:
-            check_files(folder_of(table), [file])
-        gone = dict.fromkeys((folder_of(table).name for table in tables), 0)
+            check_files(table.folder, [file])
+        gone = dict.fromkeys((table.folder.name for table in tables), 0)
         for done, (table, file) in enumerate(work):
             on_progress(done, len(work))
-            gone[folder_of(table).name] += _erase(lake, table, file, erasure)
+            gone[table.folder.name] += _erase(lake, table, file, erasure)
         delete_unnamed(lake, 0)
         on_progress(len(work), len(work))
         return [Forgotten(name, rows) for name, rows in gone.items()]
 
 
-def _may_concern(erasure: Erasure, table: DeltaTable, file: File) -> bool:
+def _may_concern(erasure: Erasure, table: LakeTable, file: File) -> bool:
     """Whether a file may have rows to be erased, by its statistics."""
-    name = folder_of(table).name
+    name = table.folder.name
     if erasure.pattern is None:
         return name in ("events", "sessions", "rejected")
     if name not in ("events", "rollups", "alerts", "rejected"):
@@ -92,9 +79,9 @@ def _may_concern(erasure: Erasure, table: DeltaTable, file: File) -> bool:
     return bool(file.least.get("topic", first) < end and file.greatest.get("topic", end) >= first)
 
 
-def _erase(lake: Path, table: DeltaTable, file: File, erasure: Erasure) -> int:
+def _erase(lake: Path, table: LakeTable, file: File, erasure: Erasure) -> int:
     """Rewrite a file if it has rows to be erased; return the number of these."""
-    root, name = folder_of(table), folder_of(table).name
+    root, name = table.folder, table.folder.name
     with translate_read_errors(root, [file]):
         rows = pq.read_table(root / file.path, partitioning=None)
     concerned = _CONCERNED[name](rows, erasure)
@@ -111,17 +98,17 @@ def _erase(lake: Path, table: DeltaTable, file: File, erasure: Erasure) -> int:
     folder, _, base = file.path.rpartition("/")
     with staged(lake) as drafts:
         prefix = SORTED if base.startswith(SORTED) else ""
-        written = write_sorted(drafts / folder, shape_of(table), left, prefix)
+        written = write_sorted(drafts / folder, table.shape, left, prefix)
         commit_files(table, written, removed=[file])
     return count
 
 
-def _account(lake: Path, events: DeltaTable, offsets: list[int]) -> None:
+def _account(lake: Path, events: LakeTable, offsets: list[int]) -> None:
     """Put offsets into `rejected`, except those that a killed erasure has put there."""
-    rejected = create_table(lake, "rejected", log_of(events))
+    rejected = create_table(lake, "rejected", events.log_id)
     meets = (ds.field("reason") == FORGOTTEN) & (ds.field("first") <= max(offsets)) & (ds.field("last") >= min(offsets))
-    with translate_read_errors(folder_of(rejected), files_of(rejected)):
-        known = dataset(rejected).to_table(columns=["first", "last"], filter=meets).sort_by("first")
+    with translate_read_errors(rejected.folder, rejected.data_files()):
+        known = rejected.dataset().to_table(columns=["first", "last"], filter=meets).sort_by("first")
     firsts, lasts = known["first"].to_pylist(), known["last"].to_pylist()
     new = ((each, each) for each in offsets if not _is_within(each, firsts, lasts))
     ranges = joined(new, min(offsets), max(offsets))

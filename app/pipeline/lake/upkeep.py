@@ -20,23 +20,19 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from app.pipeline.lake import locks
-from app.pipeline.lake.commit import commit_files, committed
+from app.pipeline.lake.commit import commit_files
 from app.pipeline.lake.files import staged, write_sorted
 from app.pipeline.lake.tables import (
     INGEST,
     TABLES,
     File,
+    LakeTable,
     OnProgress,
-    files_of,
-    folder_of,
     open_table,
     refusal,
-    schema,
-    shape_of,
     translate_read_errors,
 )
 
@@ -88,13 +84,13 @@ def compact(lake: Path, name: str, on_progress: OnProgress = lambda _done, _of: 
         return compacted
 
 
-def rewrite(lake: Path, table: DeltaTable, files: list[File], on_progress: Callable[[int], None]) -> int:
+def rewrite(lake: Path, table: LakeTable, files: list[File], on_progress: Callable[[int], None]) -> int:
     """Replace files, all of one partition, by sorted files; return the number of these. Raises `Refused`, `JobFailed`.
 
     `on_progress` is called with the number of rows of this partition that are done.
     """
-    root, shape = folder_of(table), shape_of(table)
-    columns = pa.schema([field for field in schema(table) if field.name not in shape.partition_by])
+    root, shape = table.folder, table.shape
+    columns = pa.schema([field for field in table.columns() if field.name not in shape.partition_by])
     written: list[Path] = []
     done = 0
     with staged(lake) as folder:
@@ -110,7 +106,7 @@ def rewrite(lake: Path, table: DeltaTable, files: list[File], on_progress: Calla
 
 
 def _portions(files: list[Path], columns: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the rows of files in their order, as many as can be sorted in memory at a time."""
+    """Yield the rows of files in their order, in portions that are small enough to be sorted in memory."""
     rows = ds.dataset([str(file) for file in files], schema=columns, format="parquet")
     portion: list[pa.RecordBatch] = []
     count = nbytes = 0
@@ -126,13 +122,13 @@ def _portions(files: list[Path], columns: pa.Schema) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(portion, columns)
 
 
-def _chosen(lake: Path, table: DeltaTable, least: int) -> list[list[File]]:
+def _chosen(lake: Path, table: LakeTable, least: int) -> list[list[File]]:
     """Return the files of each partition that are worth compacting, in the order of their contents."""
-    shape = shape_of(table)
+    shape = table.shape
     events = open_table(lake, "events")
-    settled = (events and committed(events, INGEST)) or 0
+    settled = (events and events.position(INGEST)) or 0
     found = defaultdict(list)
-    for file in files_of(table):
+    for file in table.data_files():
         is_begun = "last" in shape.columns.names and file.greatest["last"] >= settled  # by a batch not yet committed
         is_large = file.rows >= _SMALL_ROWS or file.nbytes >= _SMALL_BYTES
         if not is_begun and not (_is_sorted(file) and is_large):
@@ -186,9 +182,9 @@ def delete_unnamed(lake: Path, age_s: float, on_progress: OnProgress = lambda _d
     return vacuumed
 
 
-def _vacuum(table: DeltaTable, hours: int) -> Vacuumed:
+def _vacuum(table: LakeTable, hours: int) -> Vacuumed:
     """Vacuum one table with delta-rs, and count what it deleted: its own list has duplicates and files already gone."""
-    root = folder_of(table)
+    root = table.folder
     before = _sizes(root)
     try:
         table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)

@@ -20,16 +20,7 @@ from pyarrow import fs
 from app.broker.timestamps import to_text
 from app.broker.topics import Match, Pattern, matches, span
 from app.pipeline.errors import no_lake
-from app.pipeline.lake.tables import (
-    STORED,
-    File,
-    check_files,
-    files_of,
-    log_of,
-    open_table,
-    path,
-    translate_read_errors,
-)
+from app.pipeline.lake.tables import STORED, File, check_files, open_table, path, translate_read_errors
 from app.pipeline.queries.skipping import Every, Within, extent, needed
 from app.protocols.bayeux.names import to_channel
 
@@ -55,11 +46,11 @@ class Walk:
         table = open_table(lake, "events")
         if table is None:
             raise no_lake(lake)
-        self.log_id = log_of(table)
+        self.log_id = table.log_id
         self._selection = selection
         first, end = span(selection.pattern)
         condition = Every((Within("topic", first, end), Within("time_us", selection.from_us, selection.to_us)))
-        self.reading = needed("events", files_of(table), condition)
+        self.reading = needed("events", table.data_files(), condition)
         check_files(self._folder, self.reading.files)
         self._asked = (pc.field("topic") >= first) & (pc.field("topic") < end)
         if selection.from_us is not None:

@@ -10,19 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deltalake import DeltaTable
-
 from app.pipeline.errors import no_lake
-from app.pipeline.lake.tables import (
-    TABLES,
-    check_files,
-    files_of,
-    log_of,
-    open_table,
-    path,
-    select,
-    translate_read_errors,
-)
+from app.pipeline.lake.tables import TABLES, LakeTable, check_files, open_table, path, select, translate_read_errors
 
 TOP_CHANNELS = 15
 MOST_BARS = 120
@@ -97,13 +86,13 @@ def collect(lake: Path, from_us: int | None, to_us: int | None) -> ReportData:
     for name in ("events", "alerts", "gaps", "rejected"):
         table = tables[name]
         if table is not None:
-            check_files(path(lake, name), files_of(table))
+            check_files(path(lake, name), table.data_files())
     with translate_read_errors(lake):
         first_us, last_us = _span(events, from_us, to_us)
         step_us = _step_us(last_us - first_us)
         channels, topics = _topics(events, first_us, last_us)
         return ReportData(
-            log_id=log_of(events),
+            log_id=events.log_id,
             from_us=first_us,
             to_us=last_us + 1,
             step_us=step_us,
@@ -117,9 +106,9 @@ def collect(lake: Path, from_us: int | None, to_us: int | None) -> ReportData:
         )
 
 
-def _span(events: DeltaTable, from_us: int | None, to_us: int | None) -> tuple[int, int]:
+def _span(events: LakeTable, from_us: int | None, to_us: int | None) -> tuple[int, int]:
     """The first and the last time of the report, inclusive: the requested times, limited to those of the events."""
-    files = files_of(events)
+    files = events.data_files()
     first = min((file.least["time_us"] for file in files if "time_us" in file.least), default=0)
     last = max((file.greatest["time_us"] for file in files if "time_us" in file.greatest), default=0)
     first = first if from_us is None else max(first, from_us)
@@ -130,7 +119,7 @@ def _step_us(length_us: int) -> int:
     return next((step * 1_000_000 for step in _STEPS_S if length_us < step * 1_000_000 * MOST_BARS), 31_536_000_000_000)
 
 
-def _bars(events: DeltaTable, first_us: int, last_us: int, step_us: int) -> dict[str, dict[int, int]]:
+def _bars(events: LakeTable, first_us: int, last_us: int, step_us: int) -> dict[str, dict[int, int]]:
     """Count events by protocol and beginning of the bar."""
     bars: dict[str, dict[int, int]] = {}
     for each in select(
@@ -144,7 +133,7 @@ def _bars(events: DeltaTable, first_us: int, last_us: int, step_us: int) -> dict
     return bars
 
 
-def _topics(events: DeltaTable, first_us: int, last_us: int) -> tuple[list[tuple[str, int]], int]:
+def _topics(events: LakeTable, first_us: int, last_us: int) -> tuple[list[tuple[str, int]], int]:
     """Return the busiest topics with their numbers of events, and the number of all topics."""
     found = select(
         f"""
@@ -182,7 +171,7 @@ def _commits(folder: Path) -> list[Commit]:
     return found
 
 
-def _latest(alerts: DeltaTable | None, from_us: int | None, to_us: int | None) -> list[dict[str, Any]]:
+def _latest(alerts: LakeTable | None, from_us: int | None, to_us: int | None) -> list[dict[str, Any]]:
     if alerts is None:
         return []
     query = f"""
@@ -192,13 +181,13 @@ def _latest(alerts: DeltaTable | None, from_us: int | None, to_us: int | None) -
     return list(select(query, alerts=alerts).to_pylist())
 
 
-def _losses(table: DeltaTable | None, kind: str) -> list[dict[str, Any]]:
+def _losses(table: LakeTable | None, kind: str) -> list[dict[str, Any]]:
     if table is None:
         return []
     query = f'select "first", "last", reason from losses order by "first" limit {MOST_LOSSES}'  # noqa: S608 - a number
     return [{"kind": kind, **each} for each in select(query, losses=table).to_pylist()]
 
 
-def _holding(name: str, table: DeltaTable | None) -> Holding:
-    files = [] if table is None else files_of(table)
+def _holding(name: str, table: LakeTable | None) -> Holding:
+    files = [] if table is None else table.data_files()
     return Holding(name, sum(file.rows or 0 for file in files), len(files), sum(file.nbytes for file in files))

@@ -14,13 +14,13 @@ from operator import and_, or_
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from deltalake import DeltaTable, Schema
+from deltalake import Schema
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from app.pipeline.errors import no_lake
-from app.pipeline.lake.tables import TABLES, File, files_of, open_table, path, schema
+from app.pipeline.lake.tables import TABLES, File, LakeTable, open_table, path
 from app.pipeline.queries.skipping import Condition, Every, Null, Some, Within
 
 _DAY_OF = {"events": "time_us", "rollups": "start_us"}
@@ -53,7 +53,7 @@ class View(NamedTuple):
 
     name: str
     folder: Path
-    table: DeltaTable | None
+    table: LakeTable | None
     stored: StructType
     computed: Mapping[str, Computed]
 
@@ -64,7 +64,7 @@ class View(NamedTuple):
 
     def files(self) -> list[File]:
         """The files of the table; empty if it does not exist."""
-        return [] if self.table is None else files_of(self.table)
+        return [] if self.table is None else self.table.data_files()
 
     def empty(self, spark: SparkSession, folder: Path) -> DataFrame:
         """A frame with the same columns, none of them computed, over a folder without files."""
@@ -132,7 +132,7 @@ def as_column(condition: Condition) -> Column:
 
 def _view(lake: Path, name: str) -> View:
     table = open_table(lake, name)
-    columns = TABLES[name].columns if table is None else schema(table)
+    columns = TABLES[name].columns if table is None else table.columns()
     computed = {"day": Computed("day", _DAY_OF[name])} if name in _DAY_OF else {}
     if "topic" in columns.names and "channel" not in columns.names:
         computed["channel"] = Computed("channel", "topic")
