@@ -31,9 +31,8 @@ from app.protocols.bayeux.names import Bounds, to_topic
 
 if TYPE_CHECKING:  # heavy
     from app.client import Client
-    from app.pipeline.questions.replay import Plan
-    from app.pipeline.questions.sql import Answer
-    from app.pipeline.questions.top import By
+    from app.pipeline.queries.replay import Plan
+    from app.pipeline.queries.sql import Answer, By
 
 _NO_BOUNDS = Bounds(1 << 20, 1 << 20)
 """No limits: the names in the lake were within the limits of its server."""
@@ -124,7 +123,7 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
     each column that ends in _us also exists as a timestamp (UTC): time_us as time. Files that cannot have matching
     rows, according to the tables' statistics, are not read.
     """
-    from app.pipeline.questions.sql import ask
+    from app.pipeline.queries.sql import ask
 
     sys.exit(_answer(place, lambda spark: ask(spark, place.lake, query), form, out, explains=explain))
 
@@ -140,7 +139,7 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
 @spark_options
 def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path | None, place: Place) -> None:
     """Print the busiest channels."""
-    from app.pipeline.questions.top import top as ask
+    from app.pipeline.queries.sql import top as ask
 
     since_us = None if last is None else int((time.time() - last) * 1_000_000)
     sys.exit(_answer(place, lambda spark: ask(spark, place.lake, cast("By", by), since_us, limit), form, out))
@@ -158,8 +157,7 @@ def history(*, channel: str, from_us: int | None, to_us: int | None, limit: int 
     This is `halley history` for times that the log has deleted. Anyone who can read the lake's files can read all
     events: audiences and access rules are enforced by servers only.
     """
-    from app.pipeline.questions.history import lines
-    from app.pipeline.questions.walk import Selection
+    from app.pipeline.queries.events import Selection, lines
 
     selection = Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us)
 
@@ -204,8 +202,8 @@ def replay(  # noqa: PLR0913 - one for each option
     /a/b becomes /replay/a/b. The same command resumes a replay that was stopped; no event is published twice or left
     out. The server's own channels (/stats, /alerts, /halley, /replay) are never replayed.
     """
-    from app.pipeline.questions.replay import Plan
-    from app.pipeline.questions.walk import Selection
+    from app.pipeline.queries.events import Selection
+    from app.pipeline.queries.replay import Plan
 
     if prefix != "/replay" and not prefix.startswith("/replay/"):
         raise click.UsageError(f"--prefix {prefix}: expected /replay, or a channel below it")
@@ -228,7 +226,7 @@ def report(*, out: Path, from_us: int | None, to_us: int | None, place: Place) -
 
     The page is one file, which loads nothing from the network.
     """
-    from app.pipeline.questions.report import page_of
+    from app.pipeline.queries.report import page_of
 
     def draw() -> int:
         page = page_of(place.lake, from_us, to_us)
@@ -272,7 +270,7 @@ def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Plac
 
 async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> int:
     from app.client import ClientError
-    from app.pipeline.questions.replay import Replay
+    from app.pipeline.queries.replay import Replay
 
     work = Replay(lake, wanted, is_new=is_new)
     if work.doubt is not None:
@@ -308,7 +306,7 @@ def _answer(
 
     def answer() -> int:
         from app.pipeline import session
-        from app.pipeline.questions.sql import computing
+        from app.pipeline.queries.sql import computing
 
         if out is not None and out.exists():
             raise Refused(f"{out} already exists")
@@ -351,19 +349,19 @@ def _explain(found: Answer) -> int:
 
 
 def _write(found: Answer, form: str, out: Path | None) -> int:
-    from app.pipeline.questions import answers
+    from app.pipeline.queries import output
 
     if form == "parquet":
         assert out is not None
-        answers.write_parquet(found.rows, out)
+        output.write_parquet(found.rows, out)
         return DONE
     width = shutil.get_terminal_size().columns if out is None and os.isatty(STDOUT) else None
     if form == "table":
-        texts = answers.as_table(found.rows, width)
+        texts = output.as_table(found.rows, width)
     elif form == "csv":
-        texts = answers.as_csv(found.rows)
+        texts = output.as_csv(found.rows)
     else:
-        texts = (line.translate(_CONTROLS) for line in answers.as_json(found.rows))
+        texts = (line.translate(_CONTROLS) for line in output.as_json(found.rows))
     if out is None:
         return _print(texts)
     with _new_file(out) as draft, draft.open("w", encoding="utf-8", newline="") as file:

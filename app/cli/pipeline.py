@@ -294,8 +294,8 @@ def _checked(place: Place, names: Sequence[str]) -> Log | None:
     Returns the log; None for jobs that need only the lake. Raises `Refused`.
     """
     from app.pipeline.lake import tables
+    from app.pipeline.source import open_log
     from app.pipeline.source.columns import Lifting, lifts_of
-    from app.pipeline.source.log import open_log
 
     if names == ["sessions"]:
         tables.look(place.lake)
@@ -323,7 +323,7 @@ def _job(name: str, spark: SparkSession, place: Place, *, accept_gap: bool, publ
     if name == "rollup":
         return Rollup(spark, place.log, place.lake, options, lift=lift, accept_gap=accept_gap, publisher=publisher)
     if name == "sessions":
-        return Sessions(spark, place.lake)
+        return Sessions(place.lake)
     return Alerts(spark, place.log, place.lake, options, accept_gap=accept_gap, publisher=publisher)
 
 
@@ -379,8 +379,7 @@ def verify(*, is_thorough: bool, place: Place) -> None:
 
     def work(bar: ShareBar) -> int:
         is_sound = True
-        findings = checks.verify(place.lake, is_thorough=is_thorough, tell=lambda done, of: bar.show(done, of, "rows"))
-        for finding in findings:
+        for finding in checks.verify(place.lake, is_thorough=is_thorough, on_progress=partial(_show, bar, "rows")):
             bar.finish()
             click.echo(f"{finding.what}: {finding.told}")
             is_sound = is_sound and finding.is_sound

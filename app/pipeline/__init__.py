@@ -4,12 +4,13 @@ The pipeline runs next to the server, never in its process, on one machine or ma
 tables hold all of its state: a version in each table (the *offset* up to which its job has read) says where the job
 resumes.
 
-    java.py session.py     the Java that Spark runs on; a Spark session with the pipeline's settings
+    java.py session.py     the Java that Spark runs on, and the archive of its classes; a Spark session with the
+                           pipeline's settings
     doctor.py              which requirements are met, and how long each check takes
     source/                the log as a PySpark data source: `spark.read.format("halley")`
     lake/                  the tables: their contents, commits, compaction and verification
     jobs/                  ingest, rollup, alerts, sessions: the work that is repeated
-    questions/             queries of the lake, and the report
+    queries/             queries of the lake, and the report
 
 Spark's workers import `source` too, so nothing in it may need the driver.
 """

@@ -5,6 +5,9 @@
     spark.read.format("halley").load("halley-data").show()
 
 If the process already has a session, that one is used with its own settings, and the source is registered in it.
+
+It is `SparkSession.builder` with settings. What Spark has no settings for, the priority of its processes and where
+their standard error goes, is up to the script that starts Java (`java.py`).
 """
 
 from __future__ import annotations
@@ -18,22 +21,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import zipfile
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from app.pipeline import classes, java
+from app.pipeline import java
 from app.pipeline.errors import JobFailed, Refused, cause_of
 from app.pipeline.source.source import HalleySource
 from app.settings import Pipeline
@@ -64,8 +62,6 @@ _ARCHIVE_S = 300.0
 """How long a JVM may take to exit: it ends its threads, or also writes an archive of 180 MB."""
 _MASTER_S = 3.0
 """How long the connection to each address of a cluster's master may take."""
-
-_gateways: list[JavaGateway] = []
 
 
 class SparkFailed(Refused):
@@ -141,27 +137,28 @@ def archive_classes() -> int | None:
 def _start(
     settings: dict[str, str], configuration: Mapping[str, str], niceness: int, *, is_recording: bool
 ) -> SparkSession:
-    conf = SparkConf().setAll(list((settings | dict(configuration)).items()))
-    master = conf.get("spark.master") or ""
+    master = configuration.get("spark.master", settings["spark.master"])
     find_master(master)
     found = find_java()
     archive = _class_archive(found) if _is_local(master) else None
     archived = None if archive is None else archive.record() if is_recording else archive.use()
-    conf.set(_FLAGS, " ".join(filter(None, (settings[_FLAGS], archived, configuration.get(_FLAGS)))))
+    flags = " ".join(filter(None, (settings[_FLAGS], archived, configuration.get(_FLAGS))))
     log = _folder() / "spark.log"
     variables = _variables(found, is_local=_is_local(master))
+    variables |= {"HALLEY_SPARK_LOG": str(log), "HALLEY_SPARK_NICENESS": str(niceness)}
+    atexit.register(_end)
     try:
         with _environment(variables):
-            context = SparkContext(conf=conf, gateway=_gateway(conf, log, niceness))
-        context.setLogLevel("ERROR")
+            spark = SparkSession.builder.config(map={**settings, **configuration, _FLAGS: flags}).getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
         if not _is_local(master):
-            context.addPyFile(str(_zipped(_folder())))
-        return SparkSession.builder.getOrCreate()
+            spark.sparkContext.addPyFile(str(_zipped(_folder())))
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
         said = cause_of(error)
         if log.exists() and "JAVA_GATEWAY_EXITED" in str(error):
             said = JobFailed(_complaint(log.read_text(errors="replace")))
         raise SparkFailed(f"Spark does not start with master {master}: {said}") from error
+    return spark
 
 
 def _complaint(text: str) -> str:
@@ -179,29 +176,13 @@ def _folder() -> Path:
     return folder
 
 
-def _gateway(conf: SparkConf, log: Path, niceness: int) -> JavaGateway:
-    """Return the one JVM of this process, which all sessions share."""
-
-    def give_way() -> None:
-        with suppress(AttributeError, OSError):  # only Linux has priorities for threads
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-
-    if not _gateways:
-        # A child process inherits the priority of the thread that starts it, and this process keeps its own.
-        with log.open("ab") as stderr, ThreadPoolExecutor(1, initializer=give_way) as thread:
-            gateway = thread.submit(launch_gateway, conf, {"stderr": stderr}).result()
-        _gateways.append(gateway)
-        atexit.register(_end)
-    return _gateways[0]
-
-
 def _end(timeout_s: float = _END_S) -> None:
     """Stop a session that is still active, then end the JVM, which exits when its standard input is closed."""
     spark = SparkSession.getActiveSession()
     if spark is not None:
         spark.stop()
-    while _gateways:
-        gateway = _gateways.pop()
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None  # noqa: SLF001 - it has no stop
+    if gateway is not None:
         gateway.shutdown()
         if gateway.proc is not None:
             gateway.proc.stdin.close()
@@ -211,13 +192,13 @@ def _end(timeout_s: float = _END_S) -> None:
 
 def _spark_home() -> Path | None:
     """Return Spark's home in the cache; None if the user has a Spark of their own."""
-    return None if "SPARK_HOME" in os.environ else classes.spark_home(_CACHE)
+    return None if "SPARK_HOME" in os.environ else java.spark_home(_CACHE)
 
 
-def _class_archive(found: java.Java) -> classes.ClassArchive | None:
+def _class_archive(found: java.Java) -> java.ClassArchive | None:
     """Return the archive of Spark's classes for a Java; None if the user has a Spark of their own."""
     home = _spark_home()
-    return None if home is None else classes.ClassArchive(home, found.home)
+    return None if home is None else java.ClassArchive(home, found.home)
 
 
 def _is_local(master: str) -> bool:
@@ -290,9 +271,4 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 def _zipped(folder: Path) -> Path:
     """Write an archive of Halley's own code, for workers on machines without it; return its path."""
-    root = _PACKAGE
-    made = folder / "halley.zip"
-    with zipfile.ZipFile(made, "w") as archive:
-        for file in sorted(root.rglob("*.py")):
-            archive.write(file, Path("app") / file.relative_to(root))
-    return made
+    return Path(shutil.make_archive(str(folder / "halley"), "zip", _PACKAGE.parent, _PACKAGE.name))

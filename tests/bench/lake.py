@@ -18,8 +18,8 @@ from app.pipeline.errors import PipelineError
 from app.pipeline.jobs.ingest import Ingest
 from app.pipeline.lake.tables import open_table
 from app.pipeline.lake.upkeep import compact
-from app.pipeline.questions.sql import ask
-from app.pipeline.source.log import open_log
+from app.pipeline.queries.sql import ask
+from app.pipeline.source import open_log
 from app.settings import Pipeline
 
 if TYPE_CHECKING:

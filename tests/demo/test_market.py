@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from app.demo.market import NEWS, SHARES, Market
-from app.pipeline.jobs.usual import WINDOW_US
+from app.pipeline.jobs.anomaly import WINDOW_US
 from app.settings import Pipeline
 
 

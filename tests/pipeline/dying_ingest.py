@@ -18,7 +18,6 @@ from app.pipeline import session
 from app.pipeline.jobs import ingest as ingesting
 from app.pipeline.jobs.ingest import Ingest
 from app.pipeline.lake import commit
-from app.pipeline.lake.tables import folder_of
 from app.settings import Pipeline
 
 OPTIONS = Pipeline(
@@ -54,7 +53,7 @@ def arm(place, lake, job):
     if place == "writing":
         threading.Thread(target=die_while_workers_write, args=(lake,), daemon=True).start()
     elif place == "moving":
-        commit._commit = dying_before(commit._commit, lambda table, *_: folder_of(table).name == "events")
+        commit._commit = dying_before(commit._commit, lambda table, *_: table.folder.name == "events")
     elif place == "rejected":
         ingesting.commit_files = dying_before(ingesting.commit_files, lambda *_: True)
     elif place == "committed":

@@ -27,7 +27,6 @@ from support.log import OpenLog  # noqa: E402
 from app.pipeline import session  # noqa: E402
 from app.pipeline.jobs.ingest import Ingest  # noqa: E402
 from app.pipeline.lake import tables, upkeep  # noqa: E402
-from app.pipeline.lake.commit import committed  # noqa: E402
 from app.pipeline.lake.verify import verify  # noqa: E402
 from app.settings import Pipeline  # noqa: E402
 
@@ -63,7 +62,7 @@ def kill_rounds(folder, rounds, rate, seed, tell):
             for round_ in range(rounds):
                 live_for_a_while(data, lake, chance.uniform(0, 10))
                 table = tables.open_table(lake, "events")
-                now = (table and committed(table, "ingest")) or 0
+                now = (table and table.position("ingest")) or 0
                 assert now >= reached, f"round {round_}: ingest was at {reached} and is at {now}"
                 reached = now
                 tell(round_ + 1, f"{log.history.head:,} events, {reached:,} in the lake")
@@ -93,8 +92,8 @@ def check(lake, head):
     wrong = [f"{each.what}: {each.told}" for each in verify(lake, is_thorough=True) if not each.is_sound]
     assert not wrong, wrong
     table = tables.open_table(lake, "events")
-    assert committed(table, "ingest") == head + 1
-    count = sum(file.rows for file in tables.files_of(table))
+    assert table.position("ingest") == head + 1
+    count = sum(file.rows for file in table.data_files())
     assert count == head, f"{head} events, {count} rows"
     return count
 
@@ -118,7 +117,7 @@ def bulk(folder, events, tell):
     done = upkeep.compact(lake, "events")
     took_s = time.monotonic() - began
     check(lake, events)
-    files = tables.files_of(tables.open_table(lake, "events"))
+    files = tables.open_table(lake, "events").data_files()
     holding = sum(file.least["topic"] <= "c500" <= file.greatest["topic"] for file in files)
     warm = sorted(rates[1:-1] or rates)
     return (

@@ -10,7 +10,7 @@ from support.log import OpenLog
 from support.rollups import Heard
 
 from app.pipeline.jobs.alerts import Alerts
-from app.pipeline.jobs.usual import LEARNT_WINDOWS, WINDOW_US, Bounds, Part, State, quiet, seen
+from app.pipeline.jobs.anomaly import LEARNT_WINDOWS, WINDOW_US, Bounds, Part, State, on_events, on_silence
 from app.pipeline.lake import tables
 from app.settings import Pipeline
 
@@ -26,7 +26,7 @@ def lived(counts, start=0, state=None):
     for window, count in enumerate(counts, start):
         if count:
             part = Part(window * WINDOW_US, count, window * WINDOW_US + 5, window + 1)
-            state, alerts = seen(state, part, BOUNDS)
+            state, alerts = on_events(state, part, BOUNDS)
             told += [(window, alert.kind) for alert in alerts]
     return state, told
 
@@ -46,7 +46,7 @@ def test_a_spike_is_told_while_its_window_is_under_way():
     state, _ = lived([20] * 20)
     told = []
     for count in (40, 70, 500):
-        state, alerts = seen(state, Part(20 * WINDOW_US, count, 20 * WINDOW_US + count, 99), BOUNDS)
+        state, alerts = on_events(state, Part(20 * WINDOW_US, count, 20 * WINDOW_US + count, 99), BOUNDS)
         told.append([(alert.kind, alert.rate) for alert in alerts])
     assert told == [[], [("spike", 11.0)], []]
 
@@ -66,10 +66,10 @@ def test_a_steady_channel_that_says_nothing_is_told_of_once_and_when_it_is_back(
     """Silence is alerted once, with its due time; the next event ends it, and the usual rate is kept."""
     state, _ = lived([20] * 20)
     silent_us = state.newest_us + BOUNDS.silence_us
-    assert quiet(state, silent_us - 1, BOUNDS)[1] == []
-    state, alerts = quiet(state, silent_us + 123_456, BOUNDS)
+    assert on_silence(state, silent_us - 1, BOUNDS)[1] == []
+    state, alerts = on_silence(state, silent_us + 123_456, BOUNDS)
     assert [(alert.kind, alert.at_us) for alert in alerts] == [("silence", silent_us)]
-    assert quiet(state, silent_us + 10 * WINDOW_US, BOUNDS)[1] == []
+    assert on_silence(state, silent_us + 10 * WINDOW_US, BOUNDS)[1] == []
     state, told = lived([20], 400, state)
     assert told == [(400, "recovered")]
     assert state.usual == pytest.approx(20)
@@ -79,14 +79,14 @@ def test_a_channel_that_was_never_steady_is_not_missed():
     """A channel with events in every third window only is not steady, so it causes no alert."""
     state, told = lived([30, 0, 0] * 30)
     assert told == []
-    assert quiet(state, state.newest_us + 10 * BOUNDS.silence_us, BOUNDS)[1] == []
+    assert on_silence(state, state.newest_us + 10 * BOUNDS.silence_us, BOUNDS)[1] == []
 
 
 def test_a_spike_after_which_nothing_comes_ends_too():
     """A spike ends by time alone."""
     state, told = lived([20] * 20 + [200])
     assert told == [(20, "spike")]
-    _, alerts = quiet(state, 22 * WINDOW_US, BOUNDS)
+    _, alerts = on_silence(state, 22 * WINDOW_US, BOUNDS)
     assert [alert.kind for alert in alerts] == ["recovered"]
 
 
@@ -106,9 +106,9 @@ def test_kinds_alternate_whatever_comes(steps):
     for step in steps:
         alerts = []
         if isinstance(step, Part):
-            state, alerts = seen(state, step._replace(newest_us=step.window_us + 1), BOUNDS)
+            state, alerts = on_events(state, step._replace(newest_us=step.window_us + 1), BOUNDS)
         elif state is not None:
-            state, alerts = quiet(state, step, BOUNDS)
+            state, alerts = on_silence(state, step, BOUNDS)
         for alert in alerts:
             if alert.kind == "recovered":
                 assert under_way
@@ -135,7 +135,7 @@ def write(log, clock, counts, topic):
 
 def told(lake):
     """Return the rows of the alerts table, oldest first."""
-    rows = tables.dataset(tables.open_table(lake, "alerts")).to_table().sort_by("at_us").to_pylist()
+    rows = tables.open_table(lake, "alerts").dataset().to_table().sort_by("at_us").to_pylist()
     return [(row["topic"], row["kind"]) for row in rows]
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 from support.lake import INGEST, LOG_ID, ingested, offsets, rows_of, stored
 from support.programs import require_program
 
 from app.pipeline.errors import Refused
-from app.pipeline.lake import staging, tables
-from app.pipeline.lake.commit import Conflict, Step, commit_files, commit_rows, committed, write
+from app.pipeline.lake import tables
+from app.pipeline.lake.commit import Conflict, Step, commit_files, commit_rows
+from app.pipeline.lake.files import staged, write
 
 FULL = """
 import ctypes, os, sys
@@ -23,7 +23,7 @@ from pathlib import Path
 from support.lake import LOG_ID, rows_of, stored
 from app.pipeline.errors import Refused
 from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows, committed
+from app.pipeline.lake.commit import Step, commit_rows
 table = tables.create(Path(sys.argv[1]), "events", LOG_ID)
 OPEN, WRITE, SYNC, RENAME, ENOSPC = 1, 2, 4, 8, 1
 ctypes.CDLL(None).faults_arm(int(sys.argv[3]), 1000, globals()[sys.argv[2]], ENOSPC)
@@ -53,7 +53,7 @@ def full_disk(tmp_path, tmp_path_factory):
 
 
 def files_on_disk(table):
-    root = tables.folder_of(table)
+    root = table.folder
     return {str(file.relative_to(root)) for file in root.rglob("*.parquet") if "_delta_log" not in file.parts}
 
 
@@ -61,7 +61,7 @@ def test_rows_and_progress_are_one_commit(tmp_path):
     """The app version is the next offset, and is committed with the rows."""
     table = ingested(tmp_path, [stored(1), stored(2)])
     assert table.version() == 1
-    assert committed(table, INGEST) == 3
+    assert table.position(INGEST) == 3
     assert offsets(table) == [1, 2]
 
 
@@ -69,7 +69,7 @@ def test_progress_without_rows_is_a_commit_too(tmp_path):
     """A batch without any row that can be stored still advances its job."""
     table = ingested(tmp_path, [stored(1)])
     commit_files(table, [], Step(INGEST, 2, 50))
-    assert committed(DeltaTable(table.table_uri), INGEST) == 50
+    assert tables.LakeTable(table.table_uri).position(INGEST) == 50
     assert offsets(table) == [1]
 
 
@@ -80,8 +80,8 @@ def test_l5_a_commit_that_does_not_start_where_its_job_is_is_refused(tmp_path, b
     on_disk = files_on_disk(table)
     with pytest.raises(Conflict):
         commit_rows(table, rows_of([stored(2)]), Step(INGEST, before, after))
-    now = DeltaTable(table.table_uri)
-    assert (committed(now, INGEST), now.version()) == (2, 1)
+    now = tables.LakeTable(table.table_uri)
+    assert (now.position(INGEST), now.version()) == (2, 1)
     assert files_on_disk(table) == on_disk
 
 
@@ -98,18 +98,18 @@ def test_l6_of_two_that_begin_at_one_place_one_is_refused(tmp_path):
 def test_a_rewrite_beside_an_append_keeps_both(tmp_path):
     """Files can be replaced although another commit was made meanwhile."""
     table = ingested(tmp_path, [stored(1)], [stored(2)])
-    old = tables.files_of(table)
+    old = table.data_files()
     ingested(tmp_path, [stored(3)])
     commit_rows(table, rows_of([stored(1), stored(2)]), removed=old, is_rewrite=True)
     assert offsets(table) == [1, 2, 3]
-    assert committed(table, INGEST) == 4
+    assert table.position(INGEST) == 4
 
 
 def test_of_two_rewrites_of_the_same_files_one_is_refused(tmp_path):
     """delta-rs would accept two rewrites of the same files, and all rows would be duplicated."""
     one = ingested(tmp_path, [stored(1)], [stored(2)])
     other = tables.open_table(tmp_path, "events")
-    old = tables.files_of(one)
+    old = one.data_files()
     commit_rows(one, rows_of([stored(1), stored(2)]), removed=old, is_rewrite=True)
     with pytest.raises(Conflict, match="were replaced by another process meanwhile"):
         commit_rows(other, rows_of([stored(1), stored(2)]), removed=old, is_rewrite=True)
@@ -138,7 +138,7 @@ def test_commits_at_once_all_count(tmp_path):
     for thread in threads:
         thread.join(60)
     assert errors == []
-    found = tables.dataset(tables.open_table(tmp_path, "gaps")).to_table(columns=["first"])["first"].to_pylist()
+    found = tables.open_table(tmp_path, "gaps").dataset().to_table(columns=["first"])["first"].to_pylist()
     assert sorted(found) == [100 * job + n for job in range(3) for n in range(5)]
 
 
@@ -146,9 +146,9 @@ def test_rows_are_split_by_partition_and_sorted(tmp_path):
     """A file has the rows of one day and protocol, sorted by topic and offset, compressed with zstd."""
     late = {"time_us": stored(1).time_us + 86_400_000_000}
     table = ingested(tmp_path, [stored(1, "b"), stored(2, "a"), stored(3, protocol="wamp"), stored(4, **late)])
-    found = {(file.partition["day"], file.partition["protocol"]): file for file in tables.files_of(table)}
+    found = {(file.partition["day"], file.partition["protocol"]): file for file in table.data_files()}
     assert set(found) == {("2025-11-22", "bayeux"), ("2025-11-22", "wamp"), ("2025-11-23", "bayeux")}
-    file = tables.folder_of(table) / found["2025-11-22", "bayeux"].path
+    file = table.folder / found["2025-11-22", "bayeux"].path
     assert pq.read_table(file, columns=["offset"], partitioning=None)["offset"].to_pylist() == [2, 1]
     assert pq.read_metadata(file).row_group(0).column(0).compression == "ZSTD"
 
@@ -161,23 +161,23 @@ def test_a_full_disk_changes_nothing(tmp_path, full_disk, kind, n):
     table = ingested(tmp_path, [stored(1)])
     on_disk = files_on_disk(table)
     assert full_disk(kind, n).rstrip().endswith("is full: make room, and run the same command again")
-    now = DeltaTable(table.table_uri)
-    assert (now.version(), committed(now, INGEST), offsets(now)) == (1, 2, [1])
+    now = tables.LakeTable(table.table_uri)
+    assert (now.version(), now.position(INGEST), offsets(now)) == (1, 2, [1])
     assert files_on_disk(now) == on_disk
 
 
 def test_what_a_killed_process_was_writing_goes_when_the_next_one_begins(tmp_path):
     """Staged files of a killed process are deleted when the next one begins; those of running processes stay."""
-    leave = "import os, sys; from pathlib import Path; from app.pipeline.lake import staging\n"
-    leave += "with staging.staged(Path(sys.argv[1])) as folder: (folder / 'f').touch(); print(folder); os._exit(9)"
+    leave = "import os, sys; from pathlib import Path; from app.pipeline.lake import files\n"
+    leave += "with files.staged(Path(sys.argv[1])) as folder: (folder / 'f').touch(); print(folder); os._exit(9)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
     command = [sys.executable, "-uc", leave, tmp_path]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     dead = Path(done.stdout.strip())
     assert (dead / "f").exists()
-    with staging.staged(tmp_path) as alive:
+    with staged(tmp_path) as alive:
         assert not dead.exists()
-        with staging.staged(tmp_path):
+        with staged(tmp_path):
             assert alive.exists()
     assert list((tmp_path / ".staging").iterdir()) == []
 
@@ -186,8 +186,8 @@ def test_a_file_whose_commit_fails_is_taken_back(tmp_path):
     """A refused commit leaves no files in the table's folder."""
     table = ingested(tmp_path, [stored(1)])
     on_disk = files_on_disk(table)
-    with staging.staged(tmp_path) as folder:
-        written = write(folder, tables.shape_of(table), rows_of([stored(2)]))
+    with staged(tmp_path) as folder:
+        written = write(folder, table.shape, rows_of([stored(2)]))
         with pytest.raises(Conflict):
             commit_files(table, written, Step(INGEST, 99, 100))
     assert files_on_disk(table) == on_disk

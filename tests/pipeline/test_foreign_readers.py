@@ -11,7 +11,7 @@ from support.lakes import LIFTED, add, some_rows
 
 from app.pipeline.lake.tables import path
 from app.pipeline.lake.upkeep import compact, vacuum
-from app.pipeline.questions.sql import ask
+from app.pipeline.queries.sql import ask
 
 COLUMNS = ["offset", "time_us", "topic", "protocol", "payload", "authid", "day", "price", "extra"]
 

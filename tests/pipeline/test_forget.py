@@ -11,8 +11,8 @@ from app.broker.erasure import Erasure
 from app.broker.topics import Match, Pattern
 from app.pipeline.errors import Refused
 from app.pipeline.lake import forget as forgetting
-from app.pipeline.lake import lock, tables
-from app.pipeline.lake.commit import commit_rows, committed
+from app.pipeline.lake import locks, tables
+from app.pipeline.lake.commit import commit_rows
 from app.pipeline.lake.forget import forget
 from app.pipeline.lake.verify import verify
 
@@ -27,7 +27,7 @@ def put(lake, name, *rows):
 
 
 def rows(lake, name):
-    return tables.dataset(tables.open_table(lake, name)).to_table().to_pylist()
+    return tables.open_table(lake, name).dataset().to_table().to_pylist()
 
 
 def is_sound(lake):
@@ -40,7 +40,7 @@ def test_a_channels_events_go_and_stay_accounted_for(tmp_path):
     assert dict(forget(tmp_path, CHAT))["events"] == 3
     now = tables.open_table(tmp_path, "events")
     assert offsets(now) == [3, 5]
-    assert committed(now, INGEST) == committed(table, INGEST)
+    assert now.position(INGEST) == table.position(INGEST)
     found = sorted((row["first"], row["last"], row["reason"]) for row in rows(tmp_path, "rejected"))
     assert found == [(1, 2, "forgotten"), (4, 4, "forgotten")]
     assert is_sound(tmp_path)
@@ -123,9 +123,9 @@ def test_an_erasure_that_was_killed_is_run_again(tmp_path, monkeypatch, nth):
 
 def test_it_waits_for_the_batch_of_an_ingest(tmp_path, monkeypatch):
     """Erasing waits for a running batch of ingest, so that rows read before the erasure are not stored after it."""
-    monkeypatch.setattr(lock, "PATIENCE_S", 0)
+    monkeypatch.setattr(locks, "PATIENCE_S", 0)
     ingested(tmp_path, [stored(1)])
-    with lock.batch(tmp_path, 0), pytest.raises(lock.Busy):
+    with locks.batch(tmp_path, 0), pytest.raises(locks.Busy):
         forget(tmp_path, CHAT)
 
 

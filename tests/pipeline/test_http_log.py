@@ -12,9 +12,9 @@ from support.server import brisk, serving
 from app.access.tokens import hash_of
 from app.history.stored import Stored
 from app.pipeline.errors import JobFailed, Refused
-from app.pipeline.source import http_log
+from app.pipeline.source import http_log, open_log
 from app.pipeline.source.http_log import HttpLog
-from app.pipeline.source.log import Fault, open_log
+from app.pipeline.source.log import Fault
 from app.settings import Access, Token
 
 TOKEN = "a-token-that-is-long-enough-for-halley"

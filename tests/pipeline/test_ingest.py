@@ -22,9 +22,8 @@ from app.history.stored import COLUMNS, Stored, checksum
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.jobs import ingest as ingesting
 from app.pipeline.jobs.ingest import Ingest
-from app.pipeline.jobs.progress import consumer
-from app.pipeline.lake import lock, tables
-from app.pipeline.lake.commit import committed
+from app.pipeline.jobs.run import consumer
+from app.pipeline.lake import locks, tables
 from app.pipeline.lake.verify import verify
 from app.pipeline.source.columns import lifts_of
 from app.pipeline.source.log import GapFound
@@ -79,7 +78,7 @@ def table(lake, name="events"):
 
 
 def rows(lake, name):
-    found = tables.dataset(table(lake, name)).to_table().to_pylist()
+    found = table(lake, name).dataset().to_table().to_pylist()
     return sorted(found, key=lambda row: row["first"])
 
 
@@ -102,9 +101,9 @@ def test_every_event_comes_as_it_was_stored(data, lake, ingest):
     assert [(each.next, each.head, each.rows) for each in done] == [(121, 201, 120), (201, 201, 80)]
     with OpenLog(data) as log:
         expected = log.rows()
-    found = tables.dataset(table(lake)).to_table(columns=[*COLUMNS]).sort_by("offset").to_pylist()
+    found = table(lake).dataset().to_table(columns=[*COLUMNS]).sort_by("offset").to_pylist()
     assert [Stored(**row) for row in found] == expected
-    assert committed(table(lake), INGEST) == 201
+    assert table(lake).position(INGEST) == 201
     assert checksummed_json.load(data / "consumers" / f"{consumer('lake', lake)}.json")["offset"] == 201
     assert is_sound(lake)
 
@@ -114,7 +113,7 @@ def test_a_batch_is_one_commit_of_few_files_in_order(lake, ingest):
     list(ingest().once())
     found = table(lake)
     assert found.version() == 2
-    ranges = sorted((file.least["offset"], file.greatest["offset"]) for file in tables.files_of(found))
+    ranges = sorted((file.least["offset"], file.greatest["offset"]) for file in found.data_files())
     assert ranges == [(1, 60), (61, 120), (121, 160), (161, 200)]
 
 
@@ -144,7 +143,7 @@ def test_protocols_and_days_are_partitions(data, lake, ingest):
     append_rows(files(data)[tail], [_row(201, time_us=5 * day_us - 1), _row(202, time_us=5 * day_us, protocol="wamp")])
     move_mark(data, 202)
     list(ingest().once())
-    found = {(file.partition["day"], file.partition["protocol"], file.rows) for file in tables.files_of(table(lake))}
+    found = {(file.partition["day"], file.partition["protocol"], file.rows) for file in table(lake).data_files()}
     assert {("1970-01-05", "bayeux", 1), ("1970-01-06", "wamp", 1)} < found
     assert is_sound(lake)
 
@@ -190,7 +189,7 @@ def test_l9_a_gap_nobody_knows_of_ends_ingest_and_is_named(data, lake, ingest):
     with pytest.raises(GapFound, match=f"offsets {first} to {last} are missing in the log"):
         list(ingest().once())
     assert offsets(table(lake)) == []
-    assert committed(table(lake), INGEST) is None
+    assert table(lake).position(INGEST) is None
 
 
 def test_a_gap_that_is_accepted_is_written_down(data, lake, ingest):
@@ -207,12 +206,12 @@ def test_lifted_columns_have_their_types(lake, ingest):
     price = Lift("/news", "/price", "price", "double")
     list(ingest(replace(OPTIONS, batch_rows=150), lift=lifts_of(Settings(lift=(price,)))).once())
     number = Lift("/**", "/number", "number", "long")
-    found = tables.schema(table(lake))
+    found = table(lake).columns()
     assert found.field("price").type == pa.float64()
     job = ingest(lift=lifts_of(Settings(lift=(price, number))))
     write(job._log.path, 201, 210)
     list(job.once())
-    found = tables.dataset(table(lake)).to_table(columns=["offset", "price", "number"]).sort_by("offset").to_pylist()
+    found = table(lake).dataset().to_table(columns=["offset", "price", "number"]).sort_by("offset").to_pylist()
     assert found[199] == {"offset": 200, "price": 100.0, "number": None}
     assert found[200] == {"offset": 201, "price": 100.5, "number": 201}
 
@@ -248,7 +247,7 @@ def test_a_log_that_ends_below_the_lake_is_refused(data, lake, ingest):
 
 def test_l6_a_second_ingest_is_refused(lake, ingest):
     """L6: a second ingest is refused with the process id of the running one."""
-    with lock.ingest(lake), pytest.raises(lock.Busy, match=rf"is already running \(process {os.getpid()}\)"):
+    with locks.ingest(lake), pytest.raises(locks.Busy, match=rf"is already running \(process {os.getpid()}\)"):
         list(ingest().once())
 
 
@@ -417,10 +416,10 @@ def test_a_live_ingest_keeps_its_files_few(data, lake, ingest):
     seen = []
     for progress in job.live(stop):
         seen.append(progress.next)
-        if (progress.next == 201 and job.remarks()["files fewer"]) or len(seen) > 1_000:
+        if (progress.next == 201 and job.counters()["files fewer"]) or len(seen) > 1_000:
             stop.set()
     assert len(seen) < 1_000
-    assert job.remarks()["compactions failed"] == 0
-    assert committed(table(lake), INGEST) == 201
+    assert job.counters()["compactions failed"] == 0
+    assert table(lake).position(INGEST) == 201
     assert offsets(table(lake)) == list(range(1, 201))
     assert is_sound(lake)

@@ -14,9 +14,8 @@ from support.log import OpenLog
 
 from app.history import checksummed_json
 from app.pipeline.jobs.ingest import Ingest
-from app.pipeline.jobs.progress import consumer
+from app.pipeline.jobs.run import consumer
 from app.pipeline.lake import tables, upkeep
-from app.pipeline.lake.commit import committed
 from app.pipeline.lake.verify import verify
 from app.settings import Pipeline
 
@@ -68,8 +67,8 @@ def test_l1_l2_killed_at_an_edge_every_event_is_there_once(spark, beside, place,
     folder = beside[__name__][place].result()
     data, lake = folder / "data", folder / "lake"
     table = tables.open_table(lake, "events")
-    assert committed(table, INGEST) == reached
-    named = {tables.folder_of(table) / file.path for file in tables.files_of(table)}
+    assert table.position(INGEST) == reached
+    named = {table.folder / file.path for file in table.data_files()}
     on_disk = set((lake / "events").glob("day=*/protocol=*/*.parquet"))
     assert bool(on_disk - named) == (left == "orphans")
     assert bool(list((lake / ".staging").glob("*/kind=event/*/*/*.parquet"))) == (left == "staging")

@@ -19,9 +19,8 @@ from app.cli import main
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.lake.tables import path
 from app.pipeline.lake.upkeep import compact
-from app.pipeline.questions import walk
-from app.pipeline.questions.history import lines
-from app.pipeline.questions.walk import Selection, Walk
+from app.pipeline.queries import events
+from app.pipeline.queries.events import Selection, Walk, lines
 from app.protocols.bayeux.names import to_channel
 
 ALL = Pattern(Match.DESCENDANTS, "")
@@ -40,7 +39,7 @@ def test_events_come_in_the_order_of_their_offsets_whatever_the_files(tmp_path, 
         add(tmp_path, "events", rows[start : start + 25], LIFTED)
     if is_compacted:
         assert compact(tmp_path, "events").before > 9
-    monkeypatch.setattr(walk, "_MOST_ROWS", 13)
+    monkeypatch.setattr(events, "_MOST_ROWS", 13)
     patterns = [
         ALL,
         Pattern(Match.CHILDREN, "chat"),

@@ -10,13 +10,13 @@ from contextlib import ExitStack
 import pytest
 
 from app.pipeline.errors import Refused
-from app.pipeline.lake import lock
+from app.pipeline.lake import locks
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from app.pipeline.lake import lock
-with lock.ingest(Path(sys.argv[1])):
+from app.pipeline.lake import locks
+with locks.ingest(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -36,7 +36,7 @@ def holder(tmp_path):
 def test_l6_a_second_ingest_is_refused_and_told_by_whom(tmp_path, holder):
     """L6: a lake has one ingest at a time; the error names the process that runs it."""
     sentence = rf"an ingest into .* is already running \(process {holder.pid}\)"
-    with pytest.raises(lock.Busy, match=sentence), lock.ingest(tmp_path):
+    with pytest.raises(locks.Busy, match=sentence), locks.ingest(tmp_path):
         pass
 
 
@@ -44,21 +44,21 @@ def test_a_killed_process_holds_no_lock(tmp_path, holder):
     """After a SIGKILL the lock is free immediately."""
     holder.send_signal(signal.SIGKILL)
     holder.wait(30)
-    with lock.ingest(tmp_path):
+    with locks.ingest(tmp_path):
         pass
 
 
 def test_t5_vacuum_waits_for_the_commits_under_way(tmp_path):
     """T5: commits can run at the same time, vacuum only when there is none."""
     with ExitStack() as held:
-        held.enter_context(lock.files(tmp_path))
-        held.enter_context(lock.files(tmp_path, patience_s=0))
-        with pytest.raises(lock.Busy):
-            held.enter_context(lock.files(tmp_path, alone=True, patience_s=0))
+        held.enter_context(locks.files(tmp_path))
+        held.enter_context(locks.files(tmp_path, patience_s=0))
+        with pytest.raises(locks.Busy):
+            held.enter_context(locks.files(tmp_path, alone=True, patience_s=0))
     with ExitStack() as held:
-        held.enter_context(lock.files(tmp_path, alone=True, patience_s=0))
-        with pytest.raises(lock.Busy):
-            held.enter_context(lock.files(tmp_path, patience_s=0))
+        held.enter_context(locks.files(tmp_path, alone=True, patience_s=0))
+        with pytest.raises(locks.Busy):
+            held.enter_context(locks.files(tmp_path, patience_s=0))
 
 
 def test_who_waits_is_served_before_those_that_come_later(tmp_path):
@@ -68,15 +68,15 @@ def test_who_waits_is_served_before_those_that_come_later(tmp_path):
 
     def vacuum():
         waits.set()
-        with lock.files(tmp_path, alone=True, patience_s=30):
+        with locks.files(tmp_path, alone=True, patience_s=30):
             order.append("vacuum")
 
     def commit():
-        with lock.files(tmp_path, patience_s=30):
+        with locks.files(tmp_path, patience_s=30):
             order.append("commit")
 
     threads = [threading.Thread(target=vacuum), threading.Thread(target=commit)]
-    with lock.files(tmp_path):
+    with locks.files(tmp_path):
         threads[0].start()
         assert waits.wait(30)
         while _is_free(tmp_path / ".locks" / "files.gate"):
@@ -101,5 +101,5 @@ def _is_free(path):
 def test_a_lake_that_cannot_be_written_is_refused(tmp_path):
     """A lake below a file cannot be written."""
     (tmp_path / "file").touch()
-    with pytest.raises(Refused, match=r"cannot be written: .*Not a directory"), lock.ingest(tmp_path / "file"):
+    with pytest.raises(Refused, match=r"cannot be written: .*Not a directory"), locks.ingest(tmp_path / "file"):
         pass

@@ -9,7 +9,7 @@ from support.readme import ROOT, page, section, without_blocks
 
 from app.cli import main
 from app.configuration import load
-from app.pipeline.jobs.progress import consumer
+from app.pipeline.jobs.run import consumer
 from app.pipeline.lake.tables import TABLES
 from app.pipeline.source.columns import Lifting, lifts_of
 

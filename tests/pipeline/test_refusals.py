@@ -15,7 +15,8 @@ from support.log import OpenLog
 from app.cli import main
 from app.history import checksummed_json
 from app.pipeline import session
-from app.pipeline.lake import lock, staging, tables
+from app.pipeline.lake import locks, tables
+from app.pipeline.lake.files import staged
 from app.pipeline.source import http_log
 
 NOBODY = "http://127.0.0.1:1"
@@ -94,7 +95,7 @@ def others_table(lake):
 
 
 def half_a_table(lake):
-    shutil.rmtree(tables.folder_of(ingested(lake, [stored(1)])) / "_delta_log")
+    shutil.rmtree(ingested(lake, [stored(1)]).folder / "_delta_log")
 
 
 NO_LOG = "halley-data/lake/events has files but no Delta log: it is not a table, or an incomplete one; move it away"
@@ -166,11 +167,11 @@ def test_a_file_of_a_table_is_lost(refused, place, verb, how):
     """A lost file is reported by its name, with the verb that checks all others."""
     lake = place / "halley-data" / "lake"
     table = ingested(lake, [stored(1)], [stored(2)])
-    with lock.batch(lake), lock.rewrite(lake), lock.files(lake, alone=True):
+    with locks.batch(lake), locks.rewrite(lake), locks.files(lake, alone=True):
         pass  # creates the lock files, so that they do not count as a change
-    with staging.staged(lake):
+    with staged(lake):
         pass
-    path = tables.folder_of(table) / tables.files_of(table)[0].path
+    path = table.folder / table.data_files()[0].path
     content = path.read_bytes()
     path.unlink()
     if how == "cut":

@@ -25,9 +25,9 @@ from app.cli import main
 from app.client import Client
 from app.history import checksummed_json
 from app.pipeline.errors import JobFailed, Refused
-from app.pipeline.questions import replay as room
-from app.pipeline.questions.replay import Plan, Replay
-from app.pipeline.questions.walk import Selection
+from app.pipeline.queries import replay as room
+from app.pipeline.queries.events import Selection
+from app.pipeline.queries.replay import Plan, Replay
 from app.protocols.bayeux.names import to_channel
 from app.settings import Access, Record, Token
 

@@ -12,10 +12,9 @@ from support.lakes import DAY_US, START_US, add, make_lake, row
 
 from app.broker.timestamps import to_text
 from app.cli import main
-from app.pipeline.lake.tables import open_table, path
-from app.pipeline.questions.findings import Commit, _scan, findings
-from app.pipeline.questions.plots import latencies, seconds, short
-from app.pipeline.questions.report import _lateness, page_of
+from app.pipeline.lake.tables import path
+from app.pipeline.queries.report import _lateness, latencies, page_of, seconds, short
+from app.pipeline.queries.report_data import Commit, collect
 
 VOID = {"meta"}
 
@@ -74,7 +73,7 @@ def lake(tmp_path):
 
 def test_the_numbers_are_those_of_the_lake(lake):
     """Events by time and protocol, channels, batches and the tables' rows are counted correctly."""
-    found = findings(lake, None, None)
+    found = collect(lake, None, None)
     rows = 400
     assert found.events == rows
     assert sum(count for _, count in found.channels) == rows
@@ -95,18 +94,9 @@ def test_the_numbers_are_those_of_the_lake(lake):
     ]
 
 
-def test_t20_a_scan_that_is_left_early_is_closed(lake):
-    """T20: after an error in the middle of a table, no thread of Arrow reads on while the process ends."""
-    with _scan(open_table(lake, "events"), ["offset"], None) as batches:
-        assert next(batches).num_rows
-    assert not list(batches)
-    with _scan(open_table(lake, "events"), ["offset"], None) as batches:
-        assert len(list(batches)) > 1
-
-
 def test_a_part_of_the_time(lake):
     """A report can be limited to a time, whose end is exclusive."""
-    found = findings(lake, START_US + DAY_US, START_US + 2 * DAY_US)
+    found = collect(lake, START_US + DAY_US, START_US + 2 * DAY_US)
     assert found.events == 100
     assert found.alerts == []
     assert (found.from_us, found.to_us) == (START_US + DAY_US, START_US + 2 * DAY_US)
@@ -117,12 +107,12 @@ def test_the_age_of_events_is_told_from_the_log_of_the_table(lake):
     logged = path(lake, "events") / "_delta_log/00000000000000000001.json"
     actions = [json.loads(line) for line in logged.read_text().splitlines()]
     at_us = next(each["commitInfo"]["timestamp"] for each in actions if "commitInfo" in each) * 1_000
-    before = findings(lake, None, None).commits
+    before = collect(lake, None, None).commits
     assert before[0].at_us == at_us
     from deltalake import DeltaTable
 
     DeltaTable(path(lake, "events")).delete("topic = 'chat/den'")
-    assert findings(lake, None, None).commits == before
+    assert collect(lake, None, None).commits == before
 
 
 def test_the_page_asks_for_nothing_and_runs_nothing(lake):

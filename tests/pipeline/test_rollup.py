@@ -12,7 +12,7 @@ from support.rollups import Heard, recount, rolled_up
 
 from app.pipeline.errors import Refused
 from app.pipeline.jobs.rollup import Rollup
-from app.pipeline.jobs.windows import KINDS
+from app.pipeline.lake.tables import KINDS
 from app.settings import Pipeline
 
 S = 1_000_000

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from app.pipeline.errors import JobFailed, PipelineError
-from app.pipeline.jobs.progress import Progress
-from app.pipeline.jobs.run import CHANNEL, Course, run
+from app.pipeline.jobs.run import CHANNEL, JobProgress, Progress, run
 
 
 class Turning:
@@ -47,7 +46,7 @@ class Told:
     def tell(self, channel, data):
         self.told.append((channel, data))
 
-    def hurry(self):
+    def stop_retrying(self):
         self.is_hurried = True
 
 
@@ -112,22 +111,22 @@ def test_once_ends_by_itself(spark):
 def test_lag_is_told_in_events_and_in_seconds():
     """A job's lag is the age of its oldest unprocessed event, counted from when any job saw it first."""
     now = [100.0]
-    course = Course(lambda: now[0])
-    course.note("fast", Progress(11, 11, 10, 0.1))
-    course.note("slow", Progress(11, 11, 10, 0.1))
+    progress = JobProgress(lambda: now[0])
+    progress.on_turn("fast", Progress(11, 11, 10, 0.1))
+    progress.on_turn("slow", Progress(11, 11, 10, 0.1))
     now[0] = 105.0
-    course.note("fast", Progress(31, 31, 20, 0.1))
+    progress.on_turn("fast", Progress(31, 31, 20, 0.1))
     now[0] = 110.0
-    course.note("fast", Progress(41, 41, 10, 0.1))
+    progress.on_turn("fast", Progress(41, 41, 10, 0.1))
     now[0] = 112.0
-    fast, slow = course.look()
+    fast, slow = progress.status()
     assert (fast.lag_events, fast.lag_s, slow.lag_events, slow.lag_s) == (0, 0.0, 30, 7.0)
     assert fast.rows_per_s == pytest.approx(40 / 12)
     assert str(fast) == "fast at 41, up to date, 3 rows/s"
     assert str(slow) == "slow at 11, 30 events and 7 s behind, 1 rows/s"
-    course.see(41)
-    course.note("slow", Progress(31, 41, 20, 0.1), {"late": 1_234, "not published": 0})
+    progress.on_head(41)
+    progress.on_turn("slow", Progress(31, 41, 20, 0.1), {"late": 1_234, "not published": 0})
     now[0] = 113.0
-    _, slow = course.look()
+    _, slow = progress.status()
     assert (slow.lag_events, slow.lag_s, slow.rows_per_s) == (10, 3.0, 20.0)
     assert str(slow).endswith("20 rows/s, 1,234 late")

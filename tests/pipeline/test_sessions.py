@@ -6,7 +6,7 @@ import pytest
 from support.lake import NOON_US, ingested, stored
 
 from app.pipeline.errors import Refused
-from app.pipeline.jobs.sessions import Sessions, Story
+from app.pipeline.jobs.sessions import Sessions, SessionTracker
 from app.pipeline.lake import tables
 
 S = 1_000_000
@@ -38,13 +38,13 @@ def closed(offset, session, at_s, authid=None, reason="disconnected"):
 
 def story(*events):
     """Return the rows of sessions that have ended by these events."""
-    following = Story()
-    return [row for event in events for row in following.tell(event.offset, event.time_us, event.payload)]
+    following = SessionTracker()
+    return [row for event in events for row in following.on_event(event.offset, event.time_us, event.payload)]
 
 
 def rows(lake):
     """Return the rows of the table."""
-    return tables.dataset(tables.open_table(lake, "sessions")).to_table().sort_by("last_offset").to_pylist()
+    return tables.open_table(lake, "sessions").dataset().to_table().sort_by("last_offset").to_pylist()
 
 
 def test_a_session_has_a_length_and_a_reason():
@@ -110,7 +110,7 @@ def test_what_is_no_event_of_a_session_is_passed_over():
     )
 
 
-def test_runs_that_are_cut_anywhere_make_the_same_rows_as_one(tmp_path, spark):
+def test_runs_that_are_cut_anywhere_make_the_same_rows_as_one(tmp_path):
     """Several runs over random sessions make the same rows as one; a last run has nothing to do."""
     rng = random.Random(4)
     events, under_way, at_s = [], [], 0.0
@@ -128,7 +128,7 @@ def test_runs_that_are_cut_anywhere_make_the_same_rows_as_one(tmp_path, spark):
     for cut in (0, 130, 131, 260):
         until = {0: 130, 130: 131, 131: 260, 260: 399}[cut]
         ingested(tmp_path, events[cut:until])
-        job = Sessions(spark, tmp_path)
+        job = Sessions(tmp_path)
         [progress] = job.once()
         assert progress.next == until + 1
     wanted = story(*(event for event in events if event.topic == "halley/sessions"))
@@ -137,7 +137,7 @@ def test_runs_that_are_cut_anywhere_make_the_same_rows_as_one(tmp_path, spark):
     assert [progress.rows for progress in job.once()] == [0]
 
 
-def test_without_events_the_job_says_what_to_do(tmp_path, spark):
+def test_without_events_the_job_says_what_to_do(tmp_path):
     """Without events the error names the command that makes them."""
     with pytest.raises(Refused, match="`halley pipeline ingest` makes it"):
-        Sessions(spark, tmp_path)
+        Sessions(tmp_path)

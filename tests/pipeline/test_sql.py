@@ -15,8 +15,8 @@ from support.lakes import START_US, TOPICS, add, make_lake, row
 from app.cli import main
 from app.pipeline import session
 from app.pipeline.errors import JobFailed, Refused
-from app.pipeline.questions import answers
-from app.pipeline.questions.sql import ask, computing
+from app.pipeline.queries import output
+from app.pipeline.queries.sql import ask, computing
 from app.protocols.bayeux.names import to_channel
 
 
@@ -111,7 +111,7 @@ def test_rollups_can_be_asked_for_their_numbers(spark, tmp_path):
     query = (
         "select channel, numbers['price'].mean as mean, start, day from rollups where start < now() and window = '10s'"
     )
-    (found,) = answers.as_json(ask(spark, tmp_path, query).rows)
+    (found,) = output.as_json(ask(spark, tmp_path, query).rows)
     assert json.loads(found) == {
         "channel": "/a/b",
         "mean": 1.5,
@@ -128,7 +128,7 @@ ODD = (
 
 def test_csv_is_what_programs_read(spark, lake):
     """RFC 4180: values can have quotes, commas and line ends; nested values are JSON, and times are in UTC."""
-    text = "".join(answers.as_csv(ask(spark, lake, ODD).rows))
+    text = "".join(output.as_csv(ask(spark, lake, ODD).rows))
     heading, values = csv.reader(io.StringIO(text))
     assert heading == ["n", "t", "v", "l", "w", "n"]
     assert values == ["7", 'a,"b"\n\u001b[31m', "", "[1,null]", "2026-01-02T03:04:05.500000Z", "1"]
@@ -136,7 +136,7 @@ def test_csv_is_what_programs_read(spark, lake):
 
 def test_json_lines_are_objects(spark, lake):
     """JSON lines have nulls too, values keep their types, and a second column of the same name gets a number."""
-    (line,) = answers.as_json(ask(spark, lake, ODD).rows)
+    (line,) = output.as_json(ask(spark, lake, ODD).rows)
     assert json.loads(line) == {
         "n": 7,
         "t": 'a,"b"\n\u001b[31m',
@@ -152,7 +152,7 @@ def test_a_table_fits_the_terminal_and_cannot_steer_it(spark, lake):
     query = (
         "select * from values (1, 'short', 1.5), (20000, concat('\u001b[2J', repeat('x', 200)), null) as t(n, text, d)"
     )
-    heading, rule, one, other = answers.as_table(ask(spark, lake, query).rows, 40)
+    heading, rule, one, other = output.as_table(ask(spark, lake, query).rows, 40)
     assert heading == f"    n  text{' ' * 28}d\n"
     assert set(rule) <= {"-", " ", "\n"}
     assert one.split() == ["1", "short", "1.5"]
@@ -164,7 +164,7 @@ def test_a_table_fits_the_terminal_and_cannot_steer_it(spark, lake):
 
 def test_parquet_keeps_the_types(spark, lake, tmp_path):
     """Parquet output is one file, which any tool can read, and nothing else in its folder."""
-    answers.write_parquet(
+    output.write_parquet(
         ask(spark, lake, "select offset, time, day, price from events order by offset").rows, tmp_path / "x"
     )
     found = pq.read_table(tmp_path / "x")
@@ -177,7 +177,7 @@ def test_a_query_that_fails_on_its_way_is_one_sentence_too(spark, lake):
     """An error that occurs while rows are computed, here a division by zero, is one sentence too."""
     answer = ask(spark, lake, "select offset / (offset - 1) from events order by offset desc")
     with pytest.raises(JobFailed, match="the query failed: Division by zero") as failure, computing():
-        list(answers.as_csv(answer.rows))
+        list(output.as_csv(answer.rows))
     assert "\n" not in str(failure.value)
 
 

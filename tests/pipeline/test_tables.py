@@ -19,7 +19,7 @@ from app.pipeline.lake.commit import Step, commit_rows
 def test_events_have_the_columns_of_a_stored_event_and_a_day(tmp_path):
     """The lake has the names of the log's columns, in the same order, and then the day."""
     table = tables.create(tmp_path, "events", LOG_ID)
-    assert tables.schema(table).names == [*COLUMNS, "day"]
+    assert table.columns().names == [*COLUMNS, "day"]
     assert table.metadata().partition_columns == ["day", "protocol"]
 
 
@@ -30,7 +30,7 @@ def test_a_table_that_was_made_is_opened_again(tmp_path, name):
     tables.create(tmp_path, name, LOG_ID)
     table = tables.create(tmp_path, name, LOG_ID)
     assert table.version() == 0
-    assert tables.log_of(table) == LOG_ID
+    assert table.log_id == LOG_ID
 
 
 def test_l12_old_rows_read_null_in_a_lifted_column_that_came_later(tmp_path):
@@ -39,7 +39,7 @@ def test_l12_old_rows_read_null_in_a_lifted_column_that_came_later(tmp_path):
     table = tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "double"}))
     commit_rows(table, rows_of([stored(2)], price=[1.5]), Step("ingest", 2, 3))
     by_offset = [(1, None), (2, 1.5)]
-    frame = tables.dataset(table).to_table(columns=["offset", "price"]).sort_by("offset")
+    frame = table.dataset().to_table(columns=["offset", "price"]).sort_by("offset")
     assert list(zip(*frame.to_pydict().values(), strict=True)) == by_offset
     folder = str(tables.path(tmp_path, "events"))
     assert pl.scan_delta(folder).select("offset", "price").sort("offset").collect().rows() == by_offset
@@ -111,7 +111,7 @@ def test_a_table_of_another_format_is_refused(tmp_path):
 def test_statistics_let_files_be_told_apart(tmp_path):
     """The log has each file's bounds of offsets, times and topics, but not of payloads."""
     table = ingested(tmp_path, [stored(1, "a"), stored(2, "b" * 40)], [stored(3, "c")])
-    first, second = sorted(tables.files_of(table), key=lambda file: file.least["offset"])
+    first, second = sorted(table.data_files(), key=lambda file: file.least["offset"])
     assert (first.least["offset"], first.greatest["offset"], first.rows) == (1, 2, 2)
     assert (first.least["topic"], second.least["topic"]) == ("a", "c")
     assert first.greatest["topic"] == "b" * 32 + "\U0010ffff"

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import pytest
 from support.lake import ingested, stored
 
-from app.pipeline.jobs.tidying import Tidying
-from app.pipeline.lake import compaction, lock, tables, upkeep
+from app.pipeline.jobs.ingest import Tidying
+from app.pipeline.lake import locks, tables, upkeep
 from app.settings import Pipeline
 
 OFTEN = Pipeline(compact_s=0.01, compact_files=4)
@@ -21,7 +21,7 @@ def lake(tmp_path):
 
 
 def files(lake):
-    return {file.path for file in tables.files_of(tables.open_table(lake, "events"))}
+    return {file.path for file in tables.open_table(lake, "events").data_files()}
 
 
 def test_it_ends_in_the_middle_of_a_file_and_changes_nothing(lake, monkeypatch):
@@ -29,14 +29,14 @@ def test_it_ends_in_the_middle_of_a_file_and_changes_nothing(lake, monkeypatch):
     before = files(lake)
     tidying = Tidying(lake, OFTEN)
     has_begun = threading.Event()
-    shared_out = compaction.Compaction._shared_out
+    write_sorted = upkeep.write_sorted
 
-    def slowly(self, batch, bounds):
+    def slowly(*arguments):
         has_begun.set()
         assert tidying._end.wait(30)
-        return shared_out(self, batch, bounds)
+        return write_sorted(*arguments)
 
-    monkeypatch.setattr(compaction.Compaction, "_shared_out", slowly)
+    monkeypatch.setattr(upkeep, "write_sorted", slowly)
     with tidying.going_on():
         assert has_begun.wait(30)
     assert files(lake) == before
@@ -60,10 +60,24 @@ def test_it_gives_way_to_who_rewrites_files_and_comes_back(lake, monkeypatch):
 
     monkeypatch.setattr(upkeep, "compact", seen)
     with ExitStack() as stack:
-        with lock.rewrite(lake):
+        with locks.rewrite(lake):
             stack.enter_context(tidying.going_on())
             for _ in range(4):
                 assert looks.acquire(timeout=30)
             assert len(files(lake)) == 8
         assert is_done.wait(30)
     assert (len(files(lake)), tidying.failed) == (1, 0)
+
+
+def test_t20_a_scan_that_is_left_early_is_closed(lake, monkeypatch):
+    """T20: after an error in the middle of a table, no thread of Arrow reads on while the process ends."""
+    monkeypatch.setattr(upkeep, "_MOST_ROWS", 10)
+    table = tables.open_table(lake, "events")
+    columns = table.columns().remove(table.columns().get_field_index("day"))
+    portions = upkeep._portions(
+        [table.folder / name for name in sorted(files(lake))],
+        columns.remove(columns.get_field_index("protocol")),
+    )
+    assert next(portions).num_rows
+    portions.close()
+    assert next(portions, None) is None

@@ -11,8 +11,9 @@ from deltalake import DeltaTable
 from support.lake import INGEST, LOG_ID, ingested, rows_of, stored
 
 from app.pipeline.errors import JobFailed
-from app.pipeline.lake import compaction, lock, staging, tables, upkeep
-from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed, write
+from app.pipeline.lake import locks, tables, upkeep
+from app.pipeline.lake.commit import Step, commit_files, commit_rows
+from app.pipeline.lake.files import staged, write
 
 pytestmark = pytest.mark.slow
 
@@ -20,14 +21,14 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def small_files(monkeypatch):
     """Limit files to a hundred rows, so that a few hundred events make several."""
-    monkeypatch.setattr(compaction, "FILE_ROWS", 100)
-    monkeypatch.setattr(compaction, "_MOST_ROWS", 125)
-    monkeypatch.setattr(compaction, "_BATCH_ROWS", 16)
+    monkeypatch.setattr(upkeep, "FILE_ROWS", 100)
+    monkeypatch.setattr(upkeep, "_MOST_ROWS", 400)
+    monkeypatch.setattr(upkeep, "_BATCH_ROWS", 16)
     monkeypatch.setattr(upkeep, "_SMALL_ROWS", 25)
 
 
 def everything(table):
-    return tables.dataset(table).to_table().sort_by("offset").to_pylist()
+    return table.dataset().to_table().sort_by("offset").to_pylist()
 
 
 def batches(count=8, rows=50, topics=20):
@@ -43,11 +44,8 @@ def test_l10_compaction_changes_neither_rows_nor_progress(tmp_path, small_files)
     assert done == (8, 4, 400)
     now = tables.open_table(tmp_path, "events")
     assert everything(now) == before
-    assert committed(now, INGEST) == committed(table, INGEST) == 401
-    codecs = {
-        pq.read_metadata(tables.folder_of(now) / file.path).row_group(0).column(0).compression
-        for file in tables.files_of(now)
-    }
+    assert now.position(INGEST) == table.position(INGEST) == 401
+    codecs = {pq.read_metadata(now.folder / file.path).row_group(0).column(0).compression for file in now.data_files()}
     assert codecs == {"ZSTD"}
 
 
@@ -56,7 +54,7 @@ def test_one_channel_is_in_few_files_after_compaction(tmp_path, small_files):
     table = ingested(tmp_path, *batches())
 
     def with_channel(table):
-        return [file for file in tables.files_of(table) if file.least["topic"] <= "c07" <= file.greatest["topic"]]
+        return [file for file in table.data_files() if file.least["topic"] <= "c07" <= file.greatest["topic"]]
 
     assert len(with_channel(table)) == 8
     upkeep.compact(tmp_path, "events")
@@ -67,7 +65,7 @@ def test_a_channel_that_fills_files_is_divided_by_time(tmp_path, small_files):
     """Each file of a busy channel has a separate range of offsets, so that an hour of it is in few files."""
     ingested(tmp_path, *batches(topics=1))
     upkeep.compact(tmp_path, "events")
-    files = tables.files_of(tables.open_table(tmp_path, "events"))
+    files = tables.open_table(tmp_path, "events").data_files()
     ranges = sorted((file.least["offset"], file.greatest["offset"]) for file in files)
     assert len(ranges) >= 3
     assert all(last < first for (_, last), (first, _) in pairwise(ranges))
@@ -78,10 +76,10 @@ def test_what_is_compacted_is_left_alone(tmp_path, small_files):
     ingested(tmp_path, *batches())
     upkeep.compact(tmp_path, "events")
     assert upkeep.compact(tmp_path, "events") == (0, 0, 0)
-    large = {file.path for file in tables.files_of(tables.open_table(tmp_path, "events"))}
+    large = {file.path for file in tables.open_table(tmp_path, "events").data_files()}
     ingested(tmp_path, [stored(401, "new")])
     assert upkeep.compact(tmp_path, "events").before == 1
-    assert large < {file.path for file in tables.files_of(tables.open_table(tmp_path, "events"))}
+    assert large < {file.path for file in tables.open_table(tmp_path, "events").data_files()}
 
 
 def test_what_is_not_much_yet_is_left_for_later_but_of_days_that_are_over(tmp_path, small_files):
@@ -129,7 +127,7 @@ def test_an_ingest_goes_on_beside_compaction(tmp_path, small_files):
     now = tables.open_table(tmp_path, "events")
     assert added
     assert [row["offset"] for row in everything(now)] == list(range(1, 402))
-    assert committed(now, INGEST) == 402
+    assert now.position(INGEST) == 402
 
 
 def test_faults_of_a_batch_that_is_not_committed_are_not_compacted(tmp_path):
@@ -157,7 +155,7 @@ def test_l11_vacuum_removes_what_is_not_named_and_nothing_else(tmp_path, small_f
     """L11, T6: files that compaction replaced and those of a killed attempt are deleted; every row stays."""
     table = ingested(tmp_path, *batches())
     before = everything(table)
-    orphan = tables.folder_of(table) / "day=2025-11-22" / "protocol=bayeux" / "orphan.parquet"
+    orphan = table.folder / "day=2025-11-22" / "protocol=bayeux" / "orphan.parquet"
     orphan.write_bytes(b"torn")
     upkeep.compact(tmp_path, "events")
     told = []
@@ -172,7 +170,7 @@ def test_l11_vacuum_spares_what_is_younger_than_its_age(tmp_path, small_files):
     table = ingested(tmp_path, *batches())
     upkeep.compact(tmp_path, "events")
     assert upkeep.vacuum(tmp_path, 7 * 86_400) == (0, 0)
-    assert len(everything(DeltaTable(table.table_uri, version=table.version()))) == 400
+    assert len(everything(tables.LakeTable(table.table_uri, version=table.version()))) == 400
 
 
 def test_t5_vacuum_never_takes_the_files_of_a_commit_under_way(tmp_path, monkeypatch):
@@ -190,8 +188,8 @@ def test_t5_vacuum_never_takes_the_files_of_a_commit_under_way(tmp_path, monkeyp
         update(table)
 
     monkeypatch.setattr(DeltaTable, "update_incremental", vacuum_now)
-    with staging.staged(tmp_path) as folder:
-        files = write(folder, tables.shape_of(table), rows_of([stored(2)]))
+    with staged(tmp_path) as folder:
+        files = write(folder, table.shape, rows_of([stored(2)]))
         commit_files(table, files, Step(INGEST, 2, 3))
     vacuum.join(60)
     assert vacuumed == [(0, 0)]
@@ -201,7 +199,7 @@ def test_t5_vacuum_never_takes_the_files_of_a_commit_under_way(tmp_path, monkeyp
 def test_two_compactions_at_once_are_refused(tmp_path):
     """The second compaction is refused, and can be started again later."""
     ingested(tmp_path, [stored(1)])
-    with lock.rewrite(tmp_path), pytest.raises(lock.Busy, match="another process already compacts"):
+    with locks.rewrite(tmp_path), pytest.raises(locks.Busy, match="another process already compacts"):
         upkeep.compact(tmp_path, "events")
 
 
@@ -213,7 +211,7 @@ def test_a_lake_without_a_table_is_nothing_to_do(tmp_path):
 def test_a_damaged_file_stops_compaction(tmp_path):
     """A deleted file is reported in one sentence, and the table is unchanged."""
     table = ingested(tmp_path, [stored(1)], [stored(2)])
-    (tables.folder_of(table) / tables.files_of(table)[0].path).unlink()
+    (table.folder / table.data_files()[0].path).unlink()
     with pytest.raises(JobFailed, match="cannot be read: No such file or directory; halley pipeline verify"):
         upkeep.compact(tmp_path, "events")
     assert tables.open_table(tmp_path, "events").version() == table.version()

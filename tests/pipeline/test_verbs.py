@@ -21,7 +21,7 @@ from support.wire import DEADLINE_S
 
 from app.cli import main
 from app.pipeline import java, session
-from app.pipeline.lake import lock, tables
+from app.pipeline.lake import locks, tables
 
 ONCE = ("ingest", "--once")
 
@@ -164,7 +164,7 @@ def test_the_lake_of_another_log(run, log):
 
 def test_a_second_ingest(run, log):
     """A second ingest is refused; the error names the first one, which continues."""
-    with lock.ingest(log / "lake"):
+    with locks.ingest(log / "lake"):
         result = run("pipeline", *ONCE)
     assert result.exit_code == 2
     assert said(result)[-1] == f"halley: an ingest into {log / 'lake'} is already running (process {os.getpid()})"

@@ -78,8 +78,8 @@ def test_faults_of_a_batch_that_is_not_committed_do_not_count(tmp_path):
 def test_l4_a_missing_file_is_named(tmp_path):
     """L4: a file that the log names but that does not exist is reported."""
     table = ingested(tmp_path, [stored(1)])
-    file = tables.files_of(table)[0].path
-    (tables.folder_of(table) / file).unlink()
+    file = table.data_files()[0].path
+    (table.folder / file).unlink()
     assert wrong(tmp_path)[0] == f"events: {file} cannot be read: No such file or directory"
 
 
@@ -88,8 +88,8 @@ def test_l4_all_else_is_looked_at_where_a_file_is_broken(tmp_path, is_there):
     """The broken file's offsets are missing, other files are checked, and nothing is compared with a recount."""
     table = ingested(tmp_path, [stored(1), stored(2)], [stored(3), stored(4)._replace(payload='{"n":5}')])
     put(tmp_path, "rollups", rollup(0, 4, 28))
-    broken = next(each for each in tables.files_of(table) if each.least["offset"] == 1)
-    path = tables.folder_of(table) / broken.path
+    broken = next(each for each in table.data_files() if each.least["offset"] == 1)
+    path = table.folder / broken.path
     content = path.read_bytes()
     path.unlink()
     if is_there:
@@ -109,7 +109,7 @@ def test_l4_all_else_is_looked_at_where_a_file_is_broken(tmp_path, is_there):
 def test_l4_what_cannot_be_read_in_the_middle_of_a_file_is_named(tmp_path):
     """Bytes that changed without a change of length are found by Arrow when it reads them."""
     table = ingested(tmp_path, [stored(1), stored(2)])
-    path = tables.folder_of(table) / tables.files_of(table)[0].path
+    path = table.folder / table.data_files()[0].path
     content = bytearray(path.read_bytes())
     footer = int.from_bytes(content[-8:-4], "little") + 8
     content[4:-footer] = b"\xff" * (len(content) - footer - 4)
@@ -122,8 +122,8 @@ def test_l4_what_cannot_be_read_in_the_middle_of_a_file_is_named(tmp_path):
 def test_l4_a_file_with_other_rows_than_its_log_says_is_named(tmp_path):
     """L4: a file with other rows than the log states is found by its size."""
     table = ingested(tmp_path, [stored(1), stored(2)])
-    file = tables.files_of(table)[0].path
-    path = tables.folder_of(table) / file
+    file = table.data_files()[0].path
+    path = table.folder / file
     nbytes = path.stat().st_size
     pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
     assert f"events: {file} has {path.stat().st_size} bytes instead of {nbytes}" in wrong(tmp_path)

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.pipeline.jobs.windows import KINDS, Horizon, resume_at
+from app.pipeline.jobs.rollup import Watermark, resume_at
+from app.pipeline.lake.tables import KINDS
 
 S = 1_000_000
 TIMES = st.integers(0, 10**17)
@@ -22,31 +23,31 @@ def test_windows_have_no_gap_and_do_not_overlap(time_us):
 
 def test_a_window_is_final_when_an_event_is_late_enough_after_its_end():
     """A window of 0 to 10 s with 5 s for late events is final when an event of second 15 was read."""
-    horizon = Horizon(5 * S, 0)
-    horizon.move(15 * S - 1, None)
-    assert not horizon.is_final(10 * S)
-    horizon.move(15 * S, None)
-    assert horizon.is_final(10 * S)
-    assert not horizon.is_final(20 * S)
+    watermark = Watermark(5 * S, 0)
+    watermark.move(15 * S - 1, None)
+    assert not watermark.is_final(10 * S)
+    watermark.move(15 * S, None)
+    assert watermark.is_final(10 * S)
+    assert not watermark.is_final(20 * S)
 
 
 def test_where_nothing_comes_the_wall_clock_makes_windows_final():
     """A reader that has read everything does not wait for another event."""
-    horizon = Horizon(5 * S, 0)
-    horizon.move(8 * S, 14 * S)
-    assert not horizon.is_final(10 * S)
-    horizon.move(None, 15 * S)
-    assert horizon.is_final(10 * S)
+    watermark = Watermark(5 * S, 0)
+    watermark.move(8 * S, 14 * S)
+    assert not watermark.is_final(10 * S)
+    watermark.move(None, 15 * S)
+    assert watermark.is_final(10 * S)
 
 
 @given(st.lists(st.tuples(st.none() | TIMES, st.none() | TIMES)))
 def test_what_is_final_stays_so(looks):
-    """The horizon of final windows never moves back, for any sequence of times."""
-    horizon = Horizon(10 * S, 3 * S)
+    """The watermark of final windows never moves back, for any sequence of times."""
+    watermark = Watermark(10 * S, 3 * S)
     for newest_us, wall_us in looks:
-        before = horizon.final_us
-        horizon.move(newest_us, wall_us)
-        assert horizon.final_us >= before
+        before = watermark.final_us
+        watermark.move(newest_us, wall_us)
+        assert watermark.final_us >= before
 
 
 def test_reading_goes_on_at_the_first_event_of_an_open_window():

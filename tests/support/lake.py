@@ -9,14 +9,13 @@ import pyarrow as pa
 
 from app.history.stored import Stored, checksum
 from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows, committed
+from app.pipeline.lake.commit import Step, commit_rows
 from app.pipeline.lake.tables import INGEST, STORED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from deltalake import DeltaTable
 
 LOG_ID = "11" * 16
 NOON_US = 1_763_812_800_000_000
@@ -49,7 +48,7 @@ def rows_of(events: Iterable[Stored], **lifted: Sequence[Any]) -> pa.Table:
     return pa.table({**columns, "day": days, **lifted})
 
 
-def ingested(lake: Path, *batches: Iterable[Stored], log_id: str = LOG_ID) -> DeltaTable:
+def ingested(lake: Path, *batches: Iterable[Stored], log_id: str = LOG_ID) -> tables.LakeTable:
     """Add batches of events to the table `events`, each as a separate commit, and return the table.
 
     It has no rows for offsets without an event.
@@ -57,12 +56,12 @@ def ingested(lake: Path, *batches: Iterable[Stored], log_id: str = LOG_ID) -> De
     table = tables.create(lake, "events", log_id)
     for batch in batches:
         rows = list(batch)
-        before = committed(table, INGEST)
+        before = table.position(INGEST)
         commit_rows(table, rows_of(rows), Step(INGEST, before, rows[-1].offset + 1))
     return table
 
 
-def offsets(table: DeltaTable) -> list[int]:
+def offsets(table: tables.LakeTable) -> list[int]:
     """Return the offsets in a table, sorted."""
-    found: list[int] = tables.dataset(table).to_table(columns=["offset"])["offset"].to_pylist()
+    found: list[int] = table.dataset().to_table(columns=["offset"])["offset"].to_pylist()
     return sorted(found)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from app.history.stored import COLUMNS, checksum
-from app.pipeline.lake.commit import Step, commit_rows, committed
-from app.pipeline.lake.tables import create, path, schema
+from app.pipeline.lake.commit import Step, commit_rows
+from app.pipeline.lake.tables import create, path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,9 +74,9 @@ def some_rows(count: int, *, seed: int = 1, days: int = 3, first: int = 1) -> li
 def add(lake: Path, name: str, rows: Sequence[Mapping[str, Any]], lifted: pa.Schema | None = None) -> None:
     """Append rows to a table in one commit; the table is made if it does not exist."""
     table = create(lake, name, LOG_ID, lifted)
-    columns = schema(table)
+    columns = table.columns()
     found = pa.table({each.name: pa.array([row.get(each.name) for row in rows], each.type) for each in columns})
-    before = committed(table, "test")
+    before = table.position("test")
     commit_rows(table, found, Step("test", before, (before or 0) + len(rows)))
 
 

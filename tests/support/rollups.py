@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from app.pipeline.jobs.totals import QUANTILES
-from app.pipeline.jobs.windows import KINDS
 from app.pipeline.lake import tables
-from app.pipeline.lake.tables import SKIPPED
+from app.pipeline.lake.tables import KINDS, SKIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -84,7 +83,7 @@ def _sums(events: list[Stored], numbers: tuple[str, ...]) -> dict[str, Any]:
 def rolled_up(lake: Path) -> dict[Key, dict[str, Any]]:
     """Return the rollups in the table, which must have each window once."""
     table = tables.open_table(lake, "rollups")
-    rows = [] if table is None else tables.dataset(table).to_table().to_pylist()
+    rows = [] if table is None else table.dataset().to_table().to_pylist()
     found = {_key(row): {**_figures(row), "numbers": dict(row["numbers"])} for row in rows}
     assert len(found) == len(rows), "a window was committed twice"
     return found

@@ -14,7 +14,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Event
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -26,19 +27,16 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from app.broker.names import SPACE
 from app.broker.timestamps import to_text
 from app.pipeline.errors import cause_of
-from app.pipeline.jobs.progress import Progress, consumer, turns_until
+from app.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_events, on_silence
 from app.pipeline.jobs.publishing import Message, Publisher, key_of
+from app.pipeline.jobs.run import Progress, consumer, turns_until
 from app.pipeline.jobs.totals import is_counted
-from app.pipeline.jobs.usual import WINDOW_US, Bounds, Part, State, quiet, seen
 from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows, committed
-from app.pipeline.source.log import open_log
+from app.pipeline.lake.commit import Step, commit_rows
+from app.pipeline.source import open_log
 from app.pipeline.source.source import read_options
 from app.protocols.bayeux.names import to_channel
 from app.settings import Pipeline
-
-if TYPE_CHECKING:
-    from threading import Event
 
 _TRIGGER_S = 5.0
 """The interval of batches. Each costs about the same, with events or without: Spark looks for expired timers."""
@@ -107,7 +105,7 @@ class Alerts:
             consumer=consumer("alerts", lake),
         )
 
-    def remarks(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """Return the counters for the progress line."""
         return {"not published": self.left_out, "of channels that the server does not take": self.unknown}
 
@@ -173,8 +171,8 @@ class Alerts:
         if not alerts:
             return
         app = f"alerts/{orjson.loads((self._checkpoint / 'metadata').read_bytes())['id']}"
-        tables.refresh(self._table)
-        before = committed(self._table, app)
+        self._table.refresh()
+        before = self._table.position(app)
         if before is None or before < batch:
             rows = pa.Table.from_pylist(alerts, tables.TABLES["alerts"].columns)
             commit_rows(self._table, rows, Step(app, before, batch))
@@ -225,7 +223,7 @@ class Watcher(StatefulProcessor):
         state, has_timer = self._known()
         for row in parts:
             part = Part(row["window_us"], row["events"], row["newest_us"], row["offset"])
-            state, alerts = seen(state, part, self._bounds)
+            state, alerts = on_events(state, part, self._bounds)
             yield from (Row(topic=key[0], protocol=row["protocol"], **alert._asdict()) for alert in alerts)
         if not has_timer:  # one per channel, which is registered again when it has expired
             self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + self._silence_ms)
@@ -240,7 +238,7 @@ class Watcher(StatefulProcessor):
         now_ms = timerValues.getCurrentProcessingTimeInMs()
         next_ms = self._look_again_ms(state, now_ms)
         if next_ms is None:
-            state, alerts = quiet(state, now_ms * 1_000, self._bounds)
+            state, alerts = on_silence(state, now_ms * 1_000, self._bounds)
             yield from (Row(topic=key[0], protocol=None, **alert._asdict()) for alert in alerts)
         else:
             self._handle.registerTimer(next_ms)

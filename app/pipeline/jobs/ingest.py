@@ -11,35 +11,34 @@ Files that are written belong to no table until the commit, so a killed job is s
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Event
+from urllib.parse import unquote
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from app.history.stored import COLUMNS
-from app.pipeline.errors import JobFailed, Refused, cause_of
-from app.pipeline.jobs.progress import Progress, consumer, turns_until
-from app.pipeline.jobs.tidying import Tidying
-from app.pipeline.jobs.writing import EVENT, Written, write_range
-from app.pipeline.lake import lock, staging, tables
-from app.pipeline.lake.commit import Step, commit_files, commit_rows, committed
-from app.pipeline.lake.tables import INGEST
+from app.pipeline.errors import JobFailed, PipelineError, Refused, cause_of
+from app.pipeline.jobs.run import Progress, consumer, turns_until
+from app.pipeline.jobs.writing import EVENT, kind_of, write_range
+from app.pipeline.lake import locks, tables, upkeep
+from app.pipeline.lake.commit import Step, commit_files, commit_rows
+from app.pipeline.lake.files import Written, staged
+from app.pipeline.lake.tables import INGEST, LakeTable
+from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting
-from app.pipeline.source.log import Head, offsets, open_log, split
+from app.pipeline.source.log import Head, offsets, split
 from app.pipeline.source.source import read_options
 from app.settings import Pipeline
-
-if TYPE_CHECKING:
-    from threading import Event
-
-    from deltalake import DeltaTable
-    from pyspark.sql import SparkSession
 
 _LOST = ("hole", "missing")
 _GAP_COLUMNS = tables.TABLES["gaps"].columns.names
@@ -72,11 +71,11 @@ class Ingest:
         self._lifting = Lifting(lift)
         self._read_options = read_options(log_options, options, accept_gap=accept_gap, faults="true", lift=lift)
         self._spark = spark
-        self._tables: tuple[DeltaTable, DeltaTable, DeltaTable] | None = None
+        self._tables: tuple[LakeTable, LakeTable, LakeTable] | None = None
 
     def once(self) -> Iterator[Progress]:
         """Do turns until all events that the log has now are done. Raises `Refused`, `JobFailed`."""
-        with lock.ingest(self._lake):
+        with locks.ingest(self._lake):
             yield from turns_until(self._log.head().next, iter(self.step, None))
 
     def live(self, stop: Event) -> Iterator[Progress]:
@@ -84,21 +83,21 @@ class Ingest:
 
         Raises `Refused`, `JobFailed`.
         """
-        with lock.ingest(self._lake), self._tidying.going_on():
+        with locks.ingest(self._lake), self._tidying.going_on():
             while not stop.is_set():
                 progress = self.step()
                 yield progress
                 if not progress.lag:
                     stop.wait(self._options.ingest_s)
 
-    def remarks(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """Return the counters of compaction, for the progress line."""
         return {"files fewer": self._tidying.compacted, "compactions failed": self._tidying.failed}
 
     def step(self) -> Progress:
         """Do one turn: a batch, if there is anything new. Raises `Refused`, `JobFailed`."""
         began = time.monotonic()
-        with lock.batch(self._lake):
+        with locks.batch(self._lake):
             head = self._log.head()
             first, until = self._range(head)
             if until > first:
@@ -108,7 +107,7 @@ class Ingest:
 
     def _range(self, head: Head) -> tuple[int, int]:
         """Return the next batch, [first, until): from the end of the events, up to the end of a batch already begun."""
-        at, *begun = [committed(table, INGEST) for table in self._opened(head.log_id)]
+        at, *begun = [table.position(INGEST) for table in self._opened(head.log_id)]
         first = head.first if at is None else at
         until = max(first, *(each or 0 for each in begun))
         if until > head.next:
@@ -118,9 +117,9 @@ class Ingest:
             )
         return first, until if until > first else min(first + self._options.batch_rows, head.next)
 
-    def _opened(self, log_id: str) -> tuple[DeltaTable, DeltaTable, DeltaTable]:
+    def _opened(self, log_id: str) -> tuple[LakeTable, LakeTable, LakeTable]:
         """Return the tables events, rejected and gaps, brought up to date."""
-        if self._tables is None or tables.log_of(self._tables[0]) != log_id:
+        if self._tables is None or self._tables[0].log_id != log_id:
             lifted = tables.lifted_columns(self._lifting.columns)
             self._tables = (
                 tables.create(self._lake, "events", log_id, lifted),
@@ -128,17 +127,17 @@ class Ingest:
                 tables.create(self._lake, "gaps", log_id),
             )
         for table in self._tables:
-            tables.refresh(table)
+            table.refresh()
         return self._tables
 
     def _ingest(self, first: int, until: int) -> None:
         assert self._tables is not None
         events, rejected, gaps = self._tables
-        with staging.staged(self._lake) as folder:
+        with staged(self._lake) as folder:
             written = self._write(first, until, folder.absolute())
-            files = [each.path for each in written if each.kind == EVENT]
-            others = [_faults(each.path, each.kind) for each in written if each.kind != EVENT]
-            count = sum(each.rows for each in written if each.kind == EVENT)
+            events_in = [each for each in written if kind_of(each.path) == EVENT]
+            others = [_faults(each.path, kind) for each in written if (kind := kind_of(each.path)) != EVENT]
+            count = sum(each.rows for each in events_in)
             count += sum(pc.sum(pc.subtract(each["last"], each["first"])).as_py() + each.num_rows for each in others)
             if count != until - first:
                 raise JobFailed(f"of {offsets(first, until - 1)} {count} were read: nothing of this batch is committed")
@@ -148,7 +147,7 @@ class Ingest:
             lost = faults.append_column("found_us", found_us).filter(is_lost).select(_GAP_COLUMNS)
             _commit_faults(gaps, lost, first, until)
             _commit_faults(rejected, faults.filter(pc.invert(is_lost)), first, until)
-            commit_files(events, files, Step(INGEST, committed(events, INGEST), until))
+            commit_files(events, [each.path for each in events_in], Step(INGEST, events.position(INGEST), until))
 
     def _write(self, first: int, until: int, folder: Path) -> list[Written]:
         """Have the workers write a range, in at most one task per core. Raises `Refused`, `JobFailed`."""
@@ -168,7 +167,7 @@ class Ingest:
 def _faults(file: Path, reason: str) -> pa.Table:
     """Return the rows of a file that are not events, as rows of `rejected`."""
     rows = pq.read_table(file, partitioning=None)
-    named = file.parent.name.removeprefix("protocol=")
+    named = unquote(file.parent.name.removeprefix("protocol="))
     protocol = None if named == tables.NULL_FOLDER else named
     is_known = reason not in ("purged", "damaged", *_LOST)
     stored = rows.append_column("protocol", pa.repeat(pa.scalar(protocol, pa.string()), rows.num_rows)).select(
@@ -187,8 +186,64 @@ def _faults(file: Path, reason: str) -> pa.Table:
     return pa.table(columns, schema=tables.TABLES["rejected"].columns)
 
 
-def _commit_faults(table: DeltaTable, rows: pa.Table, first: int, until: int) -> None:
+def _commit_faults(table: LakeTable, rows: pa.Table, first: int, until: int) -> None:
     """Commit the rows of offsets without an event in [first, until), in place of those that a killed batch left."""
-    left = [file for file in tables.files_of(table) if file.least["first"] >= first]
+    left = [file for file in table.data_files() if file.least["first"] >= first]
     if rows.num_rows or left:
-        commit_rows(table, rows, Step(INGEST, committed(table, INGEST), until), removed=left)
+        commit_rows(table, rows, Step(INGEST, table.position(INGEST), until), removed=left)
+
+
+_TABLES = ("events", "rollups")
+"""The tables that grow with every commit; the others are small."""
+
+_END_S = 60.0
+"""How long to wait at the end for the batch of rows, or the file, that is being written."""
+
+
+class _Ended(Exception):
+    """The compaction is to be aborted."""
+
+
+class Tidying:
+    """The repeated compaction of one lake.
+
+    compacted  by how many files the tables have become fewer
+    failed     the number of compactions that failed
+    """
+
+    def __init__(self, lake: Path, options: Pipeline) -> None:
+        self.compacted = self.failed = 0
+        self._lake = lake
+        self._options = options
+        self._end = threading.Event()
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Compact every `compact_s` seconds during the block; never if that setting is 0."""
+        self._end.clear()
+        thread = threading.Thread(target=self._run, name="tidying", daemon=True)
+        if self._options.compact_s:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._end.set()
+            if thread.is_alive():
+                thread.join(_END_S)
+
+    def _run(self) -> None:
+        while not self._end.wait(self._options.compact_s):
+            for name in _TABLES:
+                try:
+                    done = upkeep.compact(self._lake, name, self._go_on, least=self._options.compact_files)
+                    self.compacted += done.before - done.after
+                except _Ended:
+                    return
+                except locks.Busy:
+                    continue  # another process compacts or erases
+                except (PipelineError, OSError):
+                    self.failed += 1  # if the disk is full, ingest fails too, with a better message
+
+    def _go_on(self, _done: int, _of: int) -> None:
+        if self._end.is_set():
+            raise _Ended

@@ -10,17 +10,15 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from app.client import Client, ClientError, Dismissed, Keyed, Refused, Timeouts
 from app.client.wire import server_url
 from app.pipeline.errors import JobFailed
 from app.pipeline.errors import Refused as NotPossible
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 _TRY_S = 5.0
 """How long the client retries by itself before the deadline is checked."""
@@ -93,7 +91,7 @@ class Publisher:
         with suppress(ClientError, NotPossible):
             await (await self._entered()).publish(channel, data)
 
-    def hurry(self) -> None:
+    def stop_retrying(self) -> None:
         """Stop the retries of what is being published: the process is about to end."""
         self._is_leaving = True
 

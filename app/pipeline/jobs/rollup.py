@@ -18,32 +18,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Event
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 
 from app.broker.names import SPACE
 from app.broker.timestamps import to_text
 from app.pipeline.errors import Refused, cause_of
-from app.pipeline.jobs.progress import Progress, consumer, turns_until
 from app.pipeline.jobs.publishing import Message, Publisher, key_of
+from app.pipeline.jobs.run import Progress, consumer, turns_until
 from app.pipeline.jobs.totals import KEY, QUANTILES, Totals
-from app.pipeline.jobs.windows import KINDS, Horizon, resume_at
 from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows, committed
-from app.pipeline.lake.days import DAY_US
-from app.pipeline.lake.soundness import reading
+from app.pipeline.lake.commit import Step, commit_rows
+from app.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
+from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting
-from app.pipeline.source.log import open_log
 from app.pipeline.source.source import Options, Table, read_options
 from app.protocols.bayeux.names import to_channel
 from app.settings import Pipeline
-
-if TYPE_CHECKING:
-    from threading import Event
-
-    from pyspark.sql import DataFrame, SparkSession
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
 _CONFIGURATION = {
@@ -111,21 +106,21 @@ class Rollup:
         head = self._log.head()
         self._table = tables.create(lake, "rollups", head.log_id)
         self._log_id = head.log_id
-        self._versions = {app: committed(self._table, app) for app in (_AT, _READ, _FINAL, _PUBLISHED)}
+        self._versions = {app: self._table.position(app) for app in (_AT, _READ, _FINAL, _PUBLISHED)}
         version = self._versions[_AT]
         self._read = self._versions[_READ] or 0
         if self._read > head.next:
             raise Refused(
-                f"{tables.folder_of(self._table)} has rollups up to offset {self._read - 1}, and the log ends at "
+                f"{self._table.folder} has rollups up to offset {self._read - 1}, and the log ends at "
                 f"{head.next - 1}: it was set back; choose another --lake"
             )
         self.next = head.first if version is None else version
-        self._horizon = Horizon(round(options.late_s * 1_000_000), self._versions[_FINAL] or 0)
+        self._watermark = Watermark(round(options.late_s * 1_000_000), self._versions[_FINAL] or 0)
         self._open: pa.Table | None = None
         self._open_keys: list[tuple[Any, ...]] = []
         self._publish_committed()
 
-    def remarks(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """Return the counters for the progress line."""
         return {
             "late": self.late,
@@ -160,7 +155,7 @@ class Rollup:
         is_all = until == head
         newest = pc.max(changed["newest_us"]).as_py() if changed is not None else None
         self.next, self._read = until, max(self._read, until)
-        self._horizon.move(newest, wall if is_all else None)
+        self._watermark.move(newest, wall if is_all else None)
         finals = self._finals()
         if is_all and changed is not None:
             self._publish(self._rows(self._still_open(changed)), until)
@@ -180,7 +175,7 @@ class Rollup:
             raise cause_of(error) from error
         changed = self._still_open(found)
         if first >= (self._versions[_READ] or 0):
-            shut = found.filter(pc.less_equal(found["end_us"], self._horizon.final_us))
+            shut = found.filter(pc.less_equal(found["end_us"], self._watermark.final_us))
             shortest = shut.filter(pc.equal(shut["window"], KINDS[0].name))
             self.late += pc.sum(shortest["events"]).as_py() or 0
         keys = _keys(changed)
@@ -204,13 +199,13 @@ class Rollup:
         return self._spark.read.format("halley").options(**options).load()
 
     def _still_open(self, totals: pa.Table) -> pa.Table:
-        return totals.filter(pc.greater(totals["end_us"], self._horizon.final_us))
+        return totals.filter(pc.greater(totals["end_us"], self._watermark.final_us))
 
     def _finals(self) -> list[Row]:
         """Remove the windows that have become final from the open ones, and return their rows."""
         if self._open is None:
             return []
-        is_final = pc.less_equal(self._open["end_us"], self._horizon.final_us)
+        is_final = pc.less_equal(self._open["end_us"], self._watermark.final_us)
         if not pc.any(is_final).as_py():
             return []
         finals = self._open.filter(is_final)
@@ -239,10 +234,10 @@ class Rollup:
         versions: dict[str, int] = {
             _AT: max(resume_at(first_offsets, self.next), self._versions[_AT] or 0),
             _READ: self._read,
-            _FINAL: self._horizon.final_us,
+            _FINAL: self._watermark.final_us,
         }
         if self._publisher is None:
-            versions[_PUBLISHED] = self._horizon.final_us  # there is nothing to publish
+            versions[_PUBLISHED] = self._watermark.final_us  # there is nothing to publish
         self._step(versions, finals)
         self._log.commit(self._consumer, versions[_AT])
 
@@ -267,8 +262,8 @@ class Rollup:
             return
         if finals is None:
             wanted = (pc.field("end_us") > published) & (pc.field("day") >= _date((published - DAY_US) // DAY_US))
-            with reading(tables.folder_of(self._table), tables.files_of(self._table)):
-                finals = tables.dataset(self._table).to_table(filter=wanted).to_pylist()
+            with translate_read_errors(self._table.folder, self._table.data_files()):
+                finals = self._table.dataset().to_table(filter=wanted).to_pylist()
         self._publish(finals, None)
         self._step({_PUBLISHED: final}, [])
 
@@ -322,3 +317,39 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 def _date(day: int) -> pa.Scalar:
     return pa.scalar(day, pa.int32()).cast(pa.date32())
+
+
+class Watermark:
+    """The instant `final_us`: windows that end at it or before are final, and events for them that are read later late.
+
+    An event lies in one window of each kind, by the time that the broker gave it. Windows become final in the order of
+    their ends, so one instant decides for all of them. It never decreases, even if a clock is set back.
+
+    `late_us`: how long after its end a window stays open for events that are out of order.
+    """
+
+    def __init__(self, late_us: int, final_us: int) -> None:
+        self.final_us = final_us
+        self._late_us = late_us
+
+    def move(self, newest_us: int | None, wall_us: int | None) -> None:
+        """Move the watermark by the time of the newest event that was read, and by the wall clock (microseconds).
+
+        `wall_us` is None unless the reader has read the whole log, and the clock has to be read *before* the log's end
+        is. The wall clock makes windows final when there are no more events.
+        """
+        for now_us in (newest_us, wall_us):
+            if now_us is not None:
+                self.final_us = max(self.final_us, now_us - self._late_us)
+
+    def is_final(self, end_us: int) -> bool:
+        """Whether a window that ends at `end_us` is final."""
+        return end_us <= self.final_us
+
+
+def resume_at(first_offsets: Iterable[int], next_offset: int) -> int:
+    """Return the offset at which to read again after a crash: the first event of any open window, or `next_offset`.
+
+    The result never decreases: an event that opens a window is newer than all that were read before.
+    """
+    return min(first_offsets, default=next_offset)

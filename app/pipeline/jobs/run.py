@@ -12,14 +12,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from pyspark.sql import SparkSession
 
 from app.pipeline.errors import JobFailed, PipelineError, cause_of
-from app.pipeline.jobs.progress import Progress
 from app.pipeline.jobs.publishing import Publisher
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CHANNEL = "/halley/pipeline"
 _TICK_S = 1.0
@@ -39,15 +39,15 @@ class Job(Protocol):
 
 
 @runtime_checkable
-class Remarking(Protocol):
+class HasCounters(Protocol):
     """A job that has counters in addition to its progress."""
 
-    def remarks(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """Return the counts since the job's start, by a name for people."""
 
 
 class Status(NamedTuple):
-    """The status of a job: its next offset, its distance from the log's end, its speed, and its counters."""
+    """The status of a job: its next offset, its distance from the log's end, its speed, its counters (`remarks`)."""
 
     name: str
     next: int
@@ -58,11 +58,11 @@ class Status(NamedTuple):
 
     def __str__(self) -> str:
         behind = f"{self.lag_events:,} events and {self.lag_s:.0f} s behind" if self.lag_events else "up to date"
-        remarks = "".join(f", {count:,} {what}" for what, count in self.remarks.items() if count)
-        return f"{self.name} at {self.next:,}, {behind}, {self.rows_per_s:,.0f} rows/s{remarks}"
+        counters = "".join(f", {count:,} {what}" for what, count in self.remarks.items() if count)
+        return f"{self.name} at {self.next:,}, {behind}, {self.rows_per_s:,.0f} rows/s{counters}"
 
 
-class Course:
+class JobProgress:
     """The progress of all jobs, reported by their turns on any thread; `clock` in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -71,24 +71,24 @@ class Course:
         self._heads: deque[tuple[float, int]] = deque(maxlen=_HEADS)
         self._latest: dict[str, Progress] = {}
         self._rows: dict[str, int] = {}
-        self._remarks: dict[str, dict[str, int]] = {}
+        self._counters: dict[str, dict[str, int]] = {}
         self._since = clock()
 
-    def see(self, head: int) -> None:
+    def on_head(self, head: int) -> None:
         """Record that the log now ends before the offset `head`."""
         with self._lock:
             if not self._heads or head > self._heads[-1][1]:
                 self._heads.append((self._clock(), head))
 
-    def note(self, name: str, progress: Progress, remarks: dict[str, int] | None = None) -> None:
+    def on_turn(self, name: str, progress: Progress, counters: dict[str, int] | None = None) -> None:
         """Record that a turn of the job `name` has ended."""
-        self.see(progress.head)
+        self.on_head(progress.head)
         with self._lock:
             self._latest[name] = progress
-            self._remarks[name] = remarks or {}
+            self._counters[name] = counters or {}
             self._rows[name] = self._rows.get(name, 0) + progress.rows
 
-    def look(self) -> list[Status]:
+    def status(self) -> list[Status]:
         """Return the status of each job now; rates are since the last call."""
         with self._lock:
             now = self._clock()
@@ -103,7 +103,7 @@ class Course:
                     max(0, head - latest.next),
                     next((now - at for at, ended in self._heads if ended > latest.next), 0.0),
                     rows.get(name, 0) / elapsed,
-                    self._remarks[name],
+                    self._counters[name],
                 )
                 for name, latest in self._latest.items()
             ]
@@ -133,7 +133,7 @@ def run(
             running.start(head)
             while running.is_busy():
                 running.stop.wait(_TICK_S)
-                status = running.course.look()
+                status = running.progress.status()
                 show(status)
                 if publisher is not None:
                     publisher.tell(CHANNEL, _told(status))
@@ -142,9 +142,9 @@ def run(
         finally:
             running.stop.set()
             if publisher is not None:
-                publisher.hurry()
+                publisher.stop_retrying()
             running.join()
-    show(running.course.look())
+    show(running.progress.status())
     if running.failure is not None:
         raise running.failure
     return received[0] if received else None
@@ -155,7 +155,7 @@ class _Running:
 
     def __init__(self, spark: SparkSession, jobs: Mapping[str, Job], *, is_once: bool) -> None:
         self.stop = threading.Event()
-        self.course = Course()
+        self.progress = JobProgress()
         self.failure: PipelineError | None = None
         self._spark = spark
         self._is_once = is_once
@@ -172,7 +172,7 @@ class _Running:
     def _watch(self, head: Callable[[], int]) -> None:
         while not self.stop.wait(_TICK_S):
             with suppress(PipelineError):  # the jobs raise the same error
-                self.course.see(head())
+                self.progress.on_head(head())
 
     def is_busy(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
@@ -189,7 +189,7 @@ class _Running:
         try:
             self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)  # no job waits for another's tasks
             for progress in job.once() if self._is_once else job.live(self.stop):
-                self.course.note(name, progress, job.remarks() if isinstance(job, Remarking) else None)
+                self.progress.on_turn(name, progress, job.counters() if isinstance(job, HasCounters) else None)
         except Exception as error:  # noqa: BLE001 - any error of a job is raised by `run`
             if self.failure is None:
                 self.failure = cause_of(error)
@@ -222,3 +222,36 @@ def _signals(stop: threading.Event) -> Iterator[list[int]]:
 def _told(status: list[Status]) -> dict[str, Any]:
     """Return the payload of an event on `/halley/pipeline`."""
     return {each.name: {name: value for name, value in each._asdict().items() if name != "name"} for each in status}
+
+
+class Progress(NamedTuple):
+    """The progress after a turn.
+
+    next    the first offset that is not done yet
+    head    the first offset beyond the log's end, when the turn began
+    rows    the number of rows that the turn has done
+    took_s  how long the turn took, in seconds
+    """
+
+    next: int
+    head: int
+    rows: int
+    took_s: float
+
+    @property
+    def lag(self) -> int:
+        """The number of events in the log that were not done when the turn began and still are not."""
+        return max(0, self.head - self.next)
+
+
+def turns_until(wanted: int, turns: Iterator[Progress]) -> Iterator[Progress]:
+    """Yield a job's turns until all offsets below `wanted` are done."""
+    for progress in turns:
+        yield progress
+        if progress.next >= wanted:
+            return
+
+
+def consumer(job: str, lake: Path) -> str:
+    """Return the consumer name of a job on a lake, unique by lake: several lakes may be made from one log."""
+    return f"{job}-{blake2b(str(lake.absolute()).encode(), digest_size=4).hexdigest()}"

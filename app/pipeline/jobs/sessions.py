@@ -1,7 +1,8 @@
 """Sessions that have ended, from the events on `/halley/sessions`: their users, reasons and durations.
 
-The job reads the lake's events, not the log, and resumes where its table says: the app version `sessions` is the offset
-from which it reads again, the opening of the oldest open session; `sessions/read` is the offset it has read up to.
+The job reads the lake's events, not the log, in their order and without Spark. It resumes where its table says: the app
+version `sessions` is the offset from which it reads again, the opening of the oldest open session; `sessions/read` is
+the offset it has read up to.
 """
 
 from __future__ import annotations
@@ -9,23 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import Event
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.pipeline.errors import Refused, cause_of
-from app.pipeline.jobs.progress import Progress
+from app.broker.topics import Match, Pattern
+from app.pipeline.errors import Refused
+from app.pipeline.jobs.run import Progress
 from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows, committed
-from app.pipeline.lake.soundness import reading, see
-
-if TYPE_CHECKING:
-    from threading import Event
-
-    from deltalake import DeltaTable
-    from pyspark.sql import SparkSession
+from app.pipeline.lake.commit import Step, commit_rows
+from app.pipeline.lake.tables import LakeTable, translate_read_errors
+from app.pipeline.queries.events import Selection, Walk
 
 SESSIONS = "halley/sessions"
 """The topic of the server's events about sessions."""
@@ -53,7 +51,7 @@ class Open(NamedTuple):
     reconnects: int
 
 
-class Story:
+class SessionTracker:
     """Follows sessions from event to event, in the order of their offsets.
 
     first   the offset of the first event that it is given
@@ -70,18 +68,18 @@ class Story:
             if row["last_offset"] >= first:
                 self._known[row["last_offset"]] = _who(row), row["reconnects"]
             elif row["closed_us"] is not None:
-                self._leaves(_who(row), row["reconnects"], row["closed_us"])
+                self._on_end(_who(row), row["reconnects"], row["closed_us"])
 
-    def tell(self, offset: int, time_us: int, payload: str) -> list[Row]:
+    def on_event(self, offset: int, time_us: int, payload: str) -> list[Row]:
         """Take the next event (its time in microseconds, its payload as JSON); return the rows of sessions it ended."""
         told = orjson.loads(payload)
         if not isinstance(told, dict) or not isinstance(told.get("session"), str):
             return []
         if told.get("event") == "opened":
-            return self._opened(offset, time_us, told)
-        return self._closed(offset, time_us, told) if told.get("event") == "closed" else []
+            return self._on_opened(offset, time_us, told)
+        return self._on_closed(offset, time_us, told) if told.get("event") == "closed" else []
 
-    def _opened(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
+    def _on_opened(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
         left_us, reconnects = self._left.get(_who(told), (None, 0))
         is_back = left_us is not None and 0 <= time_us - left_us <= _AGAIN_US
         self.open[told["session"]] = Open(offset, time_us, told, reconnects + 1 if is_back else 0)
@@ -95,14 +93,14 @@ class Story:
             del self.open[session]
             yield _row(oldest.told, oldest, oldest.offset, None, None)
 
-    def _closed(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
+    def _on_closed(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
         opened = self.open.pop(told["session"], None)
         whole = told if opened is None else opened.told
         who, reconnects = _who(whole), 0 if opened is None else opened.reconnects
-        self._leaves(*self._known.pop(offset, (who, reconnects)), time_us)
+        self._on_end(*self._known.pop(offset, (who, reconnects)), time_us)
         return [] if offset < self._read else [_row(whole, opened, offset, time_us, told.get("reason"))]
 
-    def _leaves(self, who: str, reconnects: int, time_us: int) -> None:
+    def _on_end(self, who: str, reconnects: int, time_us: int) -> None:
         if who:
             self._left.pop(who, None)  # the dict is kept in the order of the ends
             self._left[who] = (time_us, reconnects)
@@ -134,12 +132,10 @@ def _row(told: dict[str, Any], opened: Open | None, offset: int, closed_us: int 
 class Sessions:
     """The job `sessions` of one lake."""
 
-    def __init__(self, spark: SparkSession, lake: Path) -> None:
+    def __init__(self, lake: Path) -> None:
         """Create the table `sessions` if there is none. Raises `Refused` where the lake has no table `events`."""
-        self._spark = spark
         self._lake = lake
-        events = self._events()
-        self._table = tables.create(lake, "sessions", tables.log_of(events))
+        self._table = tables.create(lake, "sessions", self._events().log_id)
 
     def once(self) -> Iterator[Progress]:
         """Read all that the table `events` has now. Raises `Refused`, `JobFailed`."""
@@ -154,76 +150,54 @@ class Sessions:
     def step(self) -> Progress:
         """Do one turn: read what is new in the table `events`. Raises `Refused`, `JobFailed`."""
         began = time.monotonic()
-        events = self._events()
-        tables.refresh(self._table)
-        until = committed(events, tables.INGEST) or 0
-        read = committed(self._table, _READ) or 0
+        self._table.refresh()
+        until = self._events().position(tables.INGEST) or 0
+        read = self._table.position(_READ) or 0
         rows = 0
         if until > read:
-            first = committed(self._table, _AT) or 0
-            rows = self._follow(events, first, read, until)
+            first = self._table.position(_AT) or 0
+            rows = self._follow(first, read, until)
         return Progress(until, until, rows, time.monotonic() - began)
 
-    def _follow(self, events: DeltaTable, first: int, read: int, until: int) -> int:
+    def _follow(self, first: int, read: int, until: int) -> int:
         """Read a range, and commit the sessions that ended in it; return the number of events."""
-        count, ended, story = 0, [], None
-        for offset, time_us, payload in self._told(events, first, until):
-            if story is None:
-                story = Story(first, read, self._known(first, time_us - _AGAIN_US))
-            ended += story.tell(offset, time_us, payload)
+        count, ended, tracker = 0, [], None
+        for offset, time_us, payload in self._told(first, until):
+            if tracker is None:
+                tracker = SessionTracker(first, read, self._known(first, time_us - _AGAIN_US))
+            ended += tracker.on_event(offset, time_us, payload)
             count += 1
             if len(ended) >= _ROWS_AT_ONCE:
-                self._commit(ended, story, offset + 1)
+                self._commit(ended, tracker, offset + 1)
                 ended = []
-        self._commit(ended, story, until)
+        self._commit(ended, tracker, until)
         return count
 
-    def _commit(self, ended: list[Row], story: Story | None, read: int) -> None:
-        oldest = next(iter(story.open.values()), None) if story is not None else None
+    def _commit(self, ended: list[Row], tracker: SessionTracker | None, read: int) -> None:
+        oldest = next(iter(tracker.open.values()), None) if tracker is not None else None
         versions = {_AT: read if oldest is None else oldest.offset, _READ: read}
         steps = []
         for app, version in versions.items():
-            before = committed(self._table, app)
+            before = self._table.position(app)
             steps.append(Step(app, before, max(version, before or 0)))
         columns = tables.TABLES["sessions"].columns
         commit_rows(self._table, pa.Table.from_pylist(ended, columns), *steps)
 
-    def _events(self) -> DeltaTable:
+    def _events(self) -> LakeTable:
         table = tables.open_table(self._lake, "events")
         if table is None:
             raise Refused(f"{tables.path(self._lake, 'events')} does not exist: `halley pipeline ingest` makes it")
         return table
 
-    def _told(self, events: DeltaTable, first: int, until: int) -> Iterator[tuple[int, int, str]]:
+    def _told(self, first: int, until: int) -> Iterator[tuple[int, int, str]]:
         """Yield the offset, time and payload of each event on the topic, in order. Files without any are not opened."""
-        folder = tables.folder_of(events)
-        files = [
-            file
-            for file in tables.files_of(events)
-            if file.least.get("topic", SESSIONS) <= SESSIONS <= file.greatest.get("topic", SESSIONS)
-            and file.greatest.get("offset", first) >= first
-        ]
-        if not files:
-            return
-        see(folder, files)
-        try:
-            rows = (
-                self._spark.read.schema("offset long, time_us long, topic string, payload string")
-                .parquet(*(str(folder / file.path) for file in files))
-                .where(f"topic = '{SESSIONS}' and offset >= {first} and offset < {until}")
-                .select("offset", "time_us", "payload")
-                .orderBy("offset")
-                .toLocalIterator(prefetchPartitions=True)
-            )
-            for row in rows:
-                yield row.offset, row.time_us, row.payload
-        except Exception as error:
-            raise cause_of(error) from error
+        for rows in Walk(self._lake, Selection(Pattern(Match.EXACT, SESSIONS))).rows(first - 1):
+            yield from ((row["offset"], row["time_us"], row["payload"]) for row in rows if row["offset"] < until)
 
     def _known(self, first: int, since_us: int) -> list[Row]:
         """Return the rows of sessions that ended at the offset `first` or later, or at the time `since_us` or later."""
         wanted = (pc.field("last_offset") >= first) | (pc.field("closed_us") >= since_us)
         names = ["authid", "address", "closed_us", "reconnects", "last_offset"]
-        with reading(tables.folder_of(self._table), tables.files_of(self._table)):
-            found: list[Row] = tables.dataset(self._table).to_table(columns=names, filter=wanted).to_pylist()
+        with translate_read_errors(self._table.folder, self._table.data_files()):
+            found: list[Row] = self._table.dataset().to_table(columns=names, filter=wanted).to_pylist()
         return found

@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from app.pipeline.jobs.windows import KINDS, Kind
-from app.pipeline.lake.tables import SKIPPED
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from app.pipeline.lake.tables import KINDS, SKIPPED, Kind
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 KEY = ("window", "start_us", "end_us", "topic", "protocol")

@@ -5,48 +5,38 @@ to read. It is the only checkpoint, so it can neither be lost nor disagree with 
 (T2), so a `Step` has both the old and the new position of a job, and a commit that does not start from the old position
 is refused, regardless of which other processes are at work.
 
-Files are written elsewhere on the same disk (`staging.py`). A commit syncs them to disk, moves them into the table's
-folder, and names them in its log. A crash between the last two leaves files that no log names: vacuum removes them.
+Arrow writes the files, and delta-rs makes the commit atomic. What they leave to us is here:
+
+- `write_deltalake` takes rows that are in the driver's memory. A batch of ingest need not fit there: Spark's workers
+  write its files, elsewhere on the same disk (`staged`), and their names are committed.
+- Neither library syncs to disk. A commit syncs files, moves them into the table's folder, and only then names them in
+  its log, so that a power loss never leaves a log that names a torn file. A crash between the last two leaves files
+  that no log names: vacuum removes them.
+- delta-rs does not notice when two processes replace the same files, nor when a position decreases.
+- Its statistics have the bounds of all columns, also of those that a log must not repeat (`files.py`).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
-from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from app.history.checksummed_json import sync_folder
 from app.pipeline.errors import Refused
-from app.pipeline.lake import lock, staging
-from app.pipeline.lake.statistics import statistics
-from app.pipeline.lake.tables import (
-    NULL_FOLDER,
-    File,
-    Shape,
-    files_of,
-    first_line,
-    folder_of,
-    refresh,
-    refusal,
-    shape_of,
-    unreadable,
-)
+from app.pipeline.lake import locks
+from app.pipeline.lake.files import staged, statistics, write
+from app.pipeline.lake.tables import NULL_FOLDER, File, LakeTable, first_line, refusal
 
 _TRIES = 20
-ROW_GROUP_ROWS = 65_536
-"""The rows of a row group, the part of a file that a reader can skip."""
 
 
 class Step(NamedTuple):
@@ -61,78 +51,16 @@ class Conflict(Refused):
     """The table was changed by another process since the work for this commit was begun."""
 
 
-def committed(table: DeltaTable, app: str) -> int | None:
-    """Return a job's position, from its table; None if it has not begun. Raises `Refused`."""
-    try:
-        version: int | None = table.transaction_version(app)
-    except (DeltaError, OSError) as error:  # the version is read from the table's log each time
-        raise unreadable(table, error) from error
-    return version
-
-
 def commit_rows(
-    table: DeltaTable, rows: pa.Table, *steps: Step, removed: Sequence[File] = (), is_rewrite: bool = False
+    table: LakeTable, rows: pa.Table, *steps: Step, removed: Sequence[File] = (), is_rewrite: bool = False
 ) -> None:
     """Commit rows that fit into memory, possibly none; the other parameters and the errors are `commit_files`'s."""
-    with staging.staged(folder_of(table).parent) as folder:
-        commit_files(table, write(folder, shape_of(table), rows), *steps, removed=removed, is_rewrite=is_rewrite)
-
-
-def write(folder: Path, shape: Shape, rows: pa.Table) -> list[Path]:
-    """Write rows below a folder as files for a table, one for each partition; return their paths. Raises `Refused`."""
-    written = []
-    for part, chosen in _parts(rows, shape.partition_by):
-        place = folder.joinpath(*(f"{name}={NULL_FOLDER if value is None else value}" for name, value in part.items()))
-        written.append(write_file(place, shape, chosen))
-    return written
-
-
-def write_file(place: Path, shape: Shape, rows: pa.Table, prefix: str = "") -> Path:
-    """Write rows of one partition, sorted, as a file in the folder `place`; return its path. Raises `Refused`."""
-    file = place / f"{prefix}{uuid4().hex}.parquet"
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        pq.write_table(
-            rows.sort_by([(name, "ascending") for name in shape.sorted_by]),
-            file,
-            row_group_size=ROW_GROUP_ROWS,
-            **parquet_options(rows.schema),
-        )
-    except OSError as error:
-        raise refusal(place, error) from error
-    return file
-
-
-def parquet_options(columns: pa.Schema) -> dict[str, Any]:
-    """Return the options for writing a table's files, by its columns.
-
-    Integers are stored as differences, which makes a file that is sorted by topic a third smaller.
-    """
-    longs = [field.name for field in columns if field.type == pa.int64()]
-    return {
-        "compression": "zstd",
-        "use_dictionary": [name for name in columns.names if name not in ("payload", *longs)],
-        "column_encoding": dict.fromkeys(longs, "DELTA_BINARY_PACKED"),
-        "write_statistics": [name for name in columns.names if name != "payload"],
-    }
-
-
-def _parts(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, Any], pa.Table]]:
-    """Yield each partition's values and rows, without the partition's columns, which are in its folder's name."""
-    if not columns:
-        if rows.num_rows:
-            yield {}, rows
-        return
-    for part in rows.group_by(list(columns)).aggregate([]).to_pylist():
-        are_in = [
-            pc.is_null(rows[name]) if value is None else pc.equal(rows[name], value) for name, value in part.items()
-        ]
-        mask = reduce(lambda one, other: pc.and_(pc.fill_null(one, fill_value=False), other), are_in)
-        yield part, rows.filter(mask).drop_columns(list(columns))
+    with staged(table.folder.parent) as folder:
+        commit_files(table, write(folder, table.shape, rows), *steps, removed=removed, is_rewrite=is_rewrite)
 
 
 def commit_files(
-    table: DeltaTable,
+    table: LakeTable,
     files: Iterable[Path],
     *steps: Step,
     removed: Sequence[File] = (),
@@ -141,12 +69,12 @@ def commit_files(
     """Move files into a table and commit them, with the steps of their job, in place of the `removed` files.
 
     The files must be on the table's disk, in folders named after the values of its partition columns. `is_rewrite`: the
-    rows are those of the removed files. `table` is brought up to date. Raises `Conflict`, `Refused`, `lock.Busy`, and
+    rows are those of the removed files. `table` is brought up to date. Raises `Conflict`, `Refused`, `locks.Busy`, and
     then nothing has changed, except after `Unsure`.
     """
-    root = folder_of(table)
-    with lock.files(root.parent):
-        depth = len(shape_of(table).partition_by)
+    root = table.folder
+    with locks.files(root.parent):
+        depth = len(table.shape.partition_by)
         targets = {file: root.joinpath(*file.parts[len(file.parts) - 1 - depth :]) for file in files}
         try:
             for file, target in targets.items():
@@ -170,12 +98,12 @@ class Unsure(Refused):
     """A commit failed and its outcome is unknown, since the table cannot be read any more."""
 
 
-def _commit(table: DeltaTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> None:
+def _commit(table: LakeTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> None:
     """Commit to the table's current version; try again if another commit was faster and does not conflict."""
     if not (adds or removes or any(step.before != step.after for step in steps)):
         return
     for _ in range(_TRIES):
-        refresh(table)
+        table.refresh()
         _check(table, removes, steps)
         try:
             table.create_write_transaction(
@@ -192,37 +120,37 @@ def _commit(table: DeltaTable, adds: list[AddAction], removes: list[RemoveAction
             if not _is_committed(table, adds, removes, steps):
                 if isinstance(error, CommitFailedError):
                     continue
-                raise refusal(folder_of(table), error) from error
+                raise refusal(table.folder, error) from error
         table.update_incremental()
         return
-    raise Conflict(f"{folder_of(table)} is too busy with other commits; try again")
+    raise Conflict(f"{table.folder} is too busy with other commits; try again")
 
 
-def _check(table: DeltaTable, removes: list[RemoveAction], steps: Sequence[Step]) -> None:
+def _check(table: LakeTable, removes: list[RemoveAction], steps: Sequence[Step]) -> None:
     for step in steps:
-        found = committed(table, step.app)
+        found = table.position(step.app)
         if found != step.before:
             raise Conflict(
-                f"{folder_of(table)} was written by another job {step.app!r}: it is at {found}, not {step.before}"
+                f"{table.folder} was written by another job {step.app!r}: it is at {found}, not {step.before}"
             )
         if step.before is not None and step.after < step.before:
             raise Conflict(f"the position of job {step.app!r} would decrease from {step.before} to {step.after}")
     if removes:
-        live = {each.path for each in files_of(table)}
+        live = {each.path for each in table.data_files()}
         if not all(each.path in live for each in removes):
-            raise Conflict(f"files of {folder_of(table)} were replaced by another process meanwhile")
+            raise Conflict(f"files of {table.folder} were replaced by another process meanwhile")
 
 
-def _is_committed(table: DeltaTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> bool:
+def _is_committed(table: LakeTable, adds: list[AddAction], removes: list[RemoveAction], steps: Sequence[Step]) -> bool:
     """Whether a commit has succeeded although it raised an error, such as that of a checkpoint after it."""
     try:
-        now = DeltaTable(table.table_uri)
-        live = {each.path for each in files_of(now)} if adds or removes else set()
+        now = LakeTable(table.table_uri)
+        live = {each.path for each in now.data_files()} if adds or removes else set()
     except (DeltaError, OSError) as error:
-        raise Unsure(f"{folder_of(table)} cannot be read after a commit: {first_line(error)}") from error
+        raise Unsure(f"{table.folder} cannot be read after a commit: {first_line(error)}") from error
     if adds or removes:
         return all(each.path in live for each in adds) and not any(each.path in live for each in removes)
-    return all(committed(now, step.app) == step.after for step in steps)
+    return all(now.position(step.app) == step.after for step in steps)
 
 
 def _place(root: Path, file: Path, target: Path) -> None:
@@ -237,9 +165,9 @@ def _place(root: Path, file: Path, target: Path) -> None:
         sync_folder(folder)
 
 
-def _with_statistics(table: DeltaTable) -> set[str]:
+def _with_statistics(table: LakeTable) -> set[str]:
     """Return the text columns with bounds in the statistics: those of the table's shape, and lifted ones."""
-    shape = shape_of(table)
+    shape = table.shape
     lifted = {each.name for each in table.schema().fields} - set(shape.columns.names)
     return {*shape.statistics, *lifted}
 
@@ -265,8 +193,8 @@ def _sync(file: Path) -> None:
         os.close(number)
 
 
-def _sync_log(table: DeltaTable) -> None:
-    log = folder_of(table) / "_delta_log"
+def _sync_log(table: LakeTable) -> None:
+    log = table.folder / "_delta_log"
     try:
         _sync(log / f"{table.version():020}.json")
         sync_folder(log)

@@ -12,9 +12,8 @@ in the tables' own logs for another day.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -28,18 +27,12 @@ from app.history.damage import joined
 from app.history.rewriting import is_concerned
 from app.history.stored import COLUMNS, Stored
 from app.pipeline.errors import Refused
-from app.pipeline.lake import lock, staging
-from app.pipeline.lake.commit import commit_files, commit_rows, write_file
-from app.pipeline.lake.compaction import SORTED
-from app.pipeline.lake.soundness import reading, see
-from app.pipeline.lake.tables import TABLES, File, dataset, files_of, folder_of, log_of, look, shape_of
+from app.pipeline.lake import locks
+from app.pipeline.lake.commit import commit_files, commit_rows
+from app.pipeline.lake.files import staged, write_sorted
+from app.pipeline.lake.tables import TABLES, File, LakeTable, OnProgress, check_files, look, translate_read_errors
 from app.pipeline.lake.tables import create as create_table
-from app.pipeline.lake.upkeep import delete_unnamed
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
-Tell = Callable[[int, int], None]
+from app.pipeline.lake.upkeep import SORTED, delete_unnamed
 
 FORGOTTEN = "forgotten"
 """The reason that `rejected` gives for an event that was erased."""
@@ -52,32 +45,32 @@ class Forgotten(NamedTuple):
     rows: int
 
 
-def forget(lake: Path, erasure: Erasure, tell: Tell = lambda _done, _of: None) -> list[Forgotten]:
+def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done, _of: None) -> list[Forgotten]:
     """Erase the data that an `Erasure` selects from all tables; return the number of rows by table.
 
-    `tell` is called with the number of files that are done, and their total. Jobs wait meanwhile, and the erasure waits
-    for the batch of an ingest in progress. It may be killed and run again. Raises `Refused`, `JobFailed`; rows that are
-    erased by then stay erased.
+    `on_progress` is called with the number of files that are done, and their total. Jobs wait meanwhile, and the
+    erasure waits for the batch of an ingest in progress. It may be killed and run again. Raises `Refused`, `JobFailed`;
+    rows that are erased by then stay erased.
     """
-    with lock.batch(lake), lock.rewrite(lake):
+    with locks.batch(lake), locks.rewrite(lake):
         tables = [*look(lake).values()]
         if not tables:
             raise Refused(f"there is no lake in {lake}")
-        work = [(table, file) for table in tables for file in files_of(table) if _may_concern(erasure, table, file)]
+        work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
         for table, file in work:
-            see(folder_of(table), [file])
-        gone = dict.fromkeys((folder_of(table).name for table in tables), 0)
+            check_files(table.folder, [file])
+        gone = dict.fromkeys((table.folder.name for table in tables), 0)
         for done, (table, file) in enumerate(work):
-            tell(done, len(work))
-            gone[folder_of(table).name] += _erase(lake, table, file, erasure)
+            on_progress(done, len(work))
+            gone[table.folder.name] += _erase(lake, table, file, erasure)
         delete_unnamed(lake, 0)
-        tell(len(work), len(work))
+        on_progress(len(work), len(work))
         return [Forgotten(name, rows) for name, rows in gone.items()]
 
 
-def _may_concern(erasure: Erasure, table: DeltaTable, file: File) -> bool:
+def _may_concern(erasure: Erasure, table: LakeTable, file: File) -> bool:
     """Whether a file may have rows to be erased, by its statistics."""
-    name = folder_of(table).name
+    name = table.folder.name
     if erasure.pattern is None:
         return name in ("events", "sessions", "rejected")
     if name not in ("events", "rollups", "alerts", "rejected"):
@@ -86,10 +79,10 @@ def _may_concern(erasure: Erasure, table: DeltaTable, file: File) -> bool:
     return bool(file.least.get("topic", first) < end and file.greatest.get("topic", end) >= first)
 
 
-def _erase(lake: Path, table: DeltaTable, file: File, erasure: Erasure) -> int:
+def _erase(lake: Path, table: LakeTable, file: File, erasure: Erasure) -> int:
     """Rewrite a file if it has rows to be erased; return the number of these."""
-    root, name = folder_of(table), folder_of(table).name
-    with reading(root, [file]):
+    root, name = table.folder, table.folder.name
+    with translate_read_errors(root, [file]):
         rows = pq.read_table(root / file.path, partitioning=None)
     concerned = _CONCERNED[name](rows, erasure)
     count: int = pc.sum(concerned).as_py() or 0
@@ -103,19 +96,19 @@ def _erase(lake: Path, table: DeltaTable, file: File, erasure: Erasure) -> int:
     if name == "events":
         _account(lake, table, rows.filter(concerned)["offset"].to_pylist())
     folder, _, base = file.path.rpartition("/")
-    with staging.staged(lake) as staged:
+    with staged(lake) as drafts:
         prefix = SORTED if base.startswith(SORTED) else ""
-        written = [write_file(staged / folder, shape_of(table), left, prefix)] if left.num_rows else []
+        written = write_sorted(drafts / folder, table.shape, left, prefix)
         commit_files(table, written, removed=[file])
     return count
 
 
-def _account(lake: Path, events: DeltaTable, offsets: list[int]) -> None:
+def _account(lake: Path, events: LakeTable, offsets: list[int]) -> None:
     """Put offsets into `rejected`, except those that a killed erasure has put there."""
-    rejected = create_table(lake, "rejected", log_of(events))
+    rejected = create_table(lake, "rejected", events.log_id)
     meets = (ds.field("reason") == FORGOTTEN) & (ds.field("first") <= max(offsets)) & (ds.field("last") >= min(offsets))
-    with reading(folder_of(rejected), files_of(rejected)):
-        known = dataset(rejected).to_table(columns=["first", "last"], filter=meets).sort_by("first")
+    with translate_read_errors(rejected.folder, rejected.data_files()):
+        known = rejected.dataset().to_table(columns=["first", "last"], filter=meets).sort_by("first")
     firsts, lasts = known["first"].to_pylist(), known["last"].to_pylist()
     new = ((each, each) for each in offsets if not _is_within(each, firsts, lasts))
     ranges = joined(new, min(offsets), max(offsets))

@@ -7,19 +7,21 @@ table. A table that cannot be opened is refused with a sentence that says why.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 from pyarrow.dataset import Dataset
 
 from app.history.stored import COLUMNS
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobFailed, Refused
 
 INGEST = "ingest"
 """The application whose version, in the table `events`, is the next offset to be read from the log."""
@@ -30,8 +32,14 @@ FORMAT = "1"
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """The name of a partition's folder whose value is null."""
 
+UNBOUNDED = "\U0010ffff"
+"""The greatest value in the statistics of texts that have no bounds there."""
+
 SKIPPED = ("stats/", "alerts/", "halley/", "replay/")
 """The beginnings of topics that the server and the pipeline publish to: rolling those up would never end."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with how much of a work is done, and how much there is in total."""
 
 LOG_ID, FORMAT_KEY = "halley.log_id", "halley.format"
 
@@ -72,6 +80,21 @@ class Shape(NamedTuple):
     sorted_by: tuple[str, ...]
     statistics: tuple[str, ...]
     ordered_by: str
+
+
+class Kind(NamedTuple):
+    """Windows of one length, aligned to 1970; `name` stands for the length in channels and tables."""
+
+    name: str
+    length_us: int
+
+    def start_us(self, time_us: int) -> int:
+        """Return the start of the window in which a time lies, both in microseconds since 1970."""
+        return time_us - time_us % self.length_us
+
+
+KINDS = (Kind("10s", 10_000_000), Kind("1m", 60_000_000))
+"""The kinds of windows; each length is a multiple of the one before, so that long windows are made of short ones."""
 
 
 TABLES: Mapping[str, Shape] = {
@@ -169,95 +192,6 @@ def path(lake: Path, name: str) -> Path:
     return Path(lake).absolute() / name
 
 
-def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
-    """Return the lifted columns of the settings, given by name and type (`source/columns.py`), as a schema.
-
-    Raises `Refused` if one has the name of a column of a stored event.
-    """
-    for name in types:
-        if name in TABLES["events"].columns.names:
-            raise Refused(f"[[lift]] column {name}: the table events has a column of that name; choose another")
-    return _columns(**types)
-
-
-def open_table(lake: Path, name: str, log_id: str | None = None) -> DeltaTable | None:
-    """Open the current version of a table; return None if it does not exist yet.
-
-    `log_id`: the log that the table must have been made from; None: any. Raises `Refused` if the table cannot be read,
-    was not made by this version of Halley, was changed by another program, or is of another log.
-    """
-    folder = path(lake, name)
-    if not _is_there(folder):
-        return None
-    try:
-        table = DeltaTable(str(folder))
-        properties = table.metadata().configuration
-    except (DeltaError, OSError, ValueError) as error:
-        raise Refused(f"{folder} cannot be read as a Delta table: {first_line(error)}") from error
-    if LOG_ID not in properties:
-        raise Refused(f"{folder} is a Delta table that was not made by Halley: choose another --lake")
-    if properties.get(FORMAT_KEY) != FORMAT:
-        raise Refused(f"{folder} was made by another version of Halley: choose another --lake, or that version")
-    if log_id not in (None, properties[LOG_ID]):
-        raise Refused(
-            f"{folder} was made from log {properties[LOG_ID]}, but this is log {log_id}: "
-            "choose another --lake, or move this one away"
-        )
-    _compare(table, name, folder)
-    return table
-
-
-def look(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, DeltaTable]:
-    """Open all existing tables, by name, without changing anything. Raises `Refused`, as `open_table` and `create`."""
-    tables = {name: table for name in TABLES if (table := open_table(lake, name, log_id)) is not None}
-    if "events" in tables:
-        _new(tables["events"], lifted)
-    return tables
-
-
-def create(lake: Path, name: str, log_id: str, lifted: pa.Schema | None = None) -> DeltaTable:
-    """Open a table, which is made if it does not exist; missing lifted columns are added (L12).
-
-    Raises `Refused`, also if a lifted column exists with another type.
-    """
-    table = open_table(lake, name, log_id)
-    if table is None:
-        return _make(lake, name, log_id, list(lifted or []))
-    new = _new(table, lifted or [])
-    if new:
-        table.alter.add_columns([Field.from_arrow(field) for field in new])
-        table = DeltaTable(table.table_uri)
-    return table
-
-
-def schema(table: DeltaTable) -> pa.Schema:
-    """Return a table's columns, including those of its partitions."""
-    return pa.schema(table.schema().to_arrow())
-
-
-def refresh(table: DeltaTable) -> None:
-    """Bring an open table up to date. Raises `Refused`."""
-    try:
-        table.update_incremental()
-    except (DeltaError, OSError) as error:
-        raise unreadable(table, error) from error
-
-
-def unreadable(table: DeltaTable, error: BaseException) -> Refused:
-    """Return the error for a table that was opened, and was deleted or changed since."""
-    return Refused(f"{folder_of(table)} can no longer be read: {first_line(error)}")
-
-
-def log_of(table: DeltaTable) -> str:
-    """Return the id of the log that a table was made from."""
-    return str(table.metadata().configuration[LOG_ID])
-
-
-def shape_of(table: DeltaTable) -> Shape:
-    """Return the shape of an open table."""
-    return TABLES[folder_of(table).name]
-
-
 class File(NamedTuple):
     """A file of a table, as the table's log describes it.
 
@@ -277,36 +211,145 @@ class File(NamedTuple):
     nulls: Mapping[str, int]
 
 
-def files_of(table: DeltaTable) -> list[File]:
-    """Return the files that make up a table as it was opened."""
-    found = []
-    for row in pa.table(table.get_add_actions(flatten=False)).to_pylist():
-        partition = {
-            name: None if value is None else str(value) for name, value in (row.get("partition") or {}).items()
-        }
-        least, greatest, nulls = (
-            {name: value for name, value in (row.get(key) or {}).items() if value is not None}
-            for key in ("min", "max", "null_count")
-        )
-        found.append(
-            File(unquote(row["path"]), partition, row["num_records"], row["size_bytes"], least, greatest, nulls)
-        )
-    return found
+class LakeTable(DeltaTable):
+    """A Delta table of the lake, in the version that it had when it was opened or last refreshed."""
+
+    @property
+    def folder(self) -> Path:
+        """The table's folder; its last part is the table's name."""
+        return Path(unquote(self.table_uri.removeprefix("file://")))
+
+    @property
+    def shape(self) -> Shape:
+        """The table's columns and layout."""
+        return TABLES[self.folder.name]
+
+    @property
+    def log_id(self) -> str:
+        """The id of the log that the table was made from."""
+        return str(self.metadata().configuration[LOG_ID])
+
+    def columns(self) -> pa.Schema:
+        """Return the columns, including those of the partitions and lifted ones."""
+        return pa.schema(self.schema().to_arrow())
+
+    def refresh(self) -> None:
+        """Bring the table up to date. Raises `Refused`."""
+        try:
+            self.update_incremental()
+        except (DeltaError, OSError) as error:
+            raise self.unreadable(error) from error
+
+    def position(self, app: str) -> int | None:
+        """Return a job's position: the app version; None if it has not begun. Raises `Refused`."""
+        try:
+            version: int | None = self.transaction_version(app)
+        except (DeltaError, OSError) as error:  # the version is read from the table's log each time
+            raise self.unreadable(error) from error
+        return version
+
+    def unreadable(self, error: BaseException) -> Refused:
+        """Return the error for a table that was opened, and was deleted or changed since."""
+        return Refused(f"{self.folder} can no longer be read: {first_line(error)}")
+
+    def data_files(self) -> list[File]:
+        """Return the files that make up the table."""
+        found = []
+        for row in pa.table(self.get_add_actions(flatten=False)).to_pylist():
+            partition = {
+                name: None if value is None else str(value) for name, value in (row.get("partition") or {}).items()
+            }
+            least, greatest, nulls = (
+                {name: value for name, value in (row.get(key) or {}).items() if value is not None}
+                for key in ("min", "max", "null_count")
+            )
+            found.append(
+                File(unquote(row["path"]), partition, row["num_records"], row["size_bytes"], least, greatest, nulls)
+            )
+        return found
+
+    def dataset(self) -> Dataset:
+        """Return the rows as a dataset of pyarrow.
+
+        Files are opened by Arrow itself. With delta-rs's own file system, which is Python code to Arrow, read-ahead
+        threads need the interpreter while it shuts down, and a process that has not read to the end crashes or hangs at
+        its exit (T20). Here too, close a scan that is not read to its end: `contextlib.closing(....to_batches())`.
+        """
+        return self.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(str(self.folder), fs.LocalFileSystem()))
 
 
-def dataset(table: DeltaTable) -> Dataset:
-    """Return a table's rows as a dataset of pyarrow.
+def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
+    """Return the lifted columns of the settings, given by name and type (`source/columns.py`), as a schema.
 
-    Files are opened by Arrow itself. With delta-rs's own file system, which is Python code to Arrow, read-ahead threads
-    need the interpreter while it shuts down, and a process that has not read to the end crashes or hangs at its exit
-    (T20). Here too, close a scan that is not read to its end: with `contextlib.closing(....to_batches())`.
+    Raises `Refused` if one has the name of a column of a stored event.
     """
-    return table.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(str(folder_of(table)), fs.LocalFileSystem()))
+    for name in types:
+        if name in TABLES["events"].columns.names:
+            raise Refused(f"[[lift]] column {name}: the table events has a column of that name; choose another")
+    return _columns(**types)
 
 
-def folder_of(table: DeltaTable) -> Path:
-    """Return the folder of an open table."""
-    return Path(unquote(table.table_uri.removeprefix("file://")))
+def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | None:
+    """Open the current version of a table; return None if it does not exist yet.
+
+    `log_id`: the log that the table must have been made from; None: any. Raises `Refused` if the table cannot be read,
+    was not made by this version of Halley, was changed by another program, or is of another log.
+    """
+    folder = path(lake, name)
+    if not _is_there(folder):
+        return None
+    try:
+        table = LakeTable(str(folder))
+        properties = table.metadata().configuration
+    except (DeltaError, OSError, ValueError) as error:
+        raise Refused(f"{folder} cannot be read as a Delta table: {first_line(error)}") from error
+    if LOG_ID not in properties:
+        raise Refused(f"{folder} is a Delta table that was not made by Halley: choose another --lake")
+    if properties.get(FORMAT_KEY) != FORMAT:
+        raise Refused(f"{folder} was made by another version of Halley: choose another --lake, or that version")
+    if log_id not in (None, properties[LOG_ID]):
+        raise Refused(
+            f"{folder} was made from log {properties[LOG_ID]}, but this is log {log_id}: "
+            "choose another --lake, or move this one away"
+        )
+    _compare(table, name, folder)
+    return table
+
+
+def look(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, LakeTable]:
+    """Open all existing tables, by name, without changing anything. Raises `Refused`, as `open_table` and `create`."""
+    tables = {name: table for name in TABLES if (table := open_table(lake, name, log_id)) is not None}
+    if "events" in tables:
+        _new(tables["events"], lifted)
+    return tables
+
+
+def create(lake: Path, name: str, log_id: str, lifted: pa.Schema | None = None) -> LakeTable:
+    """Open a table, which is made if it does not exist; missing lifted columns are added (L12).
+
+    Raises `Refused`, also if a lifted column exists with another type.
+    """
+    table = open_table(lake, name, log_id)
+    if table is None:
+        return _make(lake, name, log_id, list(lifted or []))
+    new = _new(table, lifted or [])
+    if new:
+        table.alter.add_columns([Field.from_arrow(field) for field in new])
+        table = LakeTable(table.table_uri)
+    return table
+
+
+def select(query: str, **named: DeltaTable) -> pa.Table:
+    """Return the rows of a query of delta-rs's own SQL over tables, by the names given; they must fit into memory.
+
+    Raises `pa.ArrowException`, `DeltaError`, `OSError`.
+    """
+    builder = QueryBuilder()
+    for name, table in named.items():
+        builder.register(name, table)
+    rows = pa.table(builder.execute(query))
+    plain = [field.with_type(pa.string()) if field.type == pa.string_view() else field for field in rows.schema]
+    return rows.cast(pa.schema(plain))  # Arrow cannot do much with views of texts
 
 
 def refusal(place: Path, error: BaseException) -> Refused:
@@ -338,27 +381,27 @@ def _is_there(folder: Path) -> bool:
     return False
 
 
-def _new(table: DeltaTable, lifted: Iterable[pa.Field]) -> list[pa.Field]:
+def _new(table: LakeTable, lifted: Iterable[pa.Field]) -> list[pa.Field]:
     """Return the lifted columns that a table lacks. Raises `Refused` if it has one with another type."""
-    found = {field.name: field.type for field in schema(table)}
+    found = {field.name: field.type for field in table.columns()}
     new = []
     for field in lifted:
         if field.name not in found:
             new.append(field)
         elif found[field.name] != field.type:
             raise Refused(
-                f"column {field.name} of {folder_of(table)} is {found[field.name]}, but the settings say {field.type}: "
+                f"column {field.name} of {table.folder} is {found[field.name]}, but the settings say {field.type}: "
                 "give the [[lift]] a column of another name"
             )
     return new
 
 
-def _make(lake: Path, name: str, log_id: str, lifted: list[pa.Field]) -> DeltaTable:
+def _make(lake: Path, name: str, log_id: str, lifted: list[pa.Field]) -> LakeTable:
     shape = TABLES[name]
     columns = pa.schema([*shape.columns, *lifted])
     try:
         path(lake, name).mkdir(parents=True, exist_ok=True)
-        return DeltaTable.create(
+        LakeTable.create(
             str(path(lake, name)),
             Schema.from_arrow(columns),
             mode="error",
@@ -371,12 +414,13 @@ def _make(lake: Path, name: str, log_id: str, lifted: list[pa.Field]) -> DeltaTa
             },
             raise_if_key_not_exists=False,  # Halley's own two
         )
+        return LakeTable(str(path(lake, name)))
     except (DeltaError, OSError) as error:
         raise refusal(path(lake, name), error) from error
 
 
-def _compare(table: DeltaTable, name: str, folder: Path) -> None:
-    found = {field.name: field.type for field in schema(table)}
+def _compare(table: LakeTable, name: str, folder: Path) -> None:
+    found = {field.name: field.type for field in table.columns()}
     for field in TABLES[name].columns:
         if field.name not in found:
             raise Refused(
@@ -387,3 +431,44 @@ def _compare(table: DeltaTable, name: str, folder: Path) -> None:
                 f"column {field.name} of {folder} is {found[field.name]} and not {field.type}: another program "
                 "changed it; choose another --lake"
             )
+
+
+DAY_US = 86_400_000_000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_us(text: str) -> int:
+    """Return the microseconds since 1970 of a time in UTC, or of a day's start, in ISO 8601. Raises `ValueError`."""
+    return (datetime.fromisoformat(text).replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+def fault_of(root: Path, file: File) -> str | None:
+    """Return what is wrong with a file of the table in the folder `root`, in words; None if it exists with its size."""
+    try:
+        nbytes = (root / file.path).stat().st_size
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None if nbytes == file.nbytes else f"has {nbytes} bytes instead of {file.nbytes}"
+
+
+def check_files(root: Path, files: Iterable[File]) -> None:
+    """Raise `JobFailed` if one of these files is missing or has another size than was committed."""
+    for file in files:
+        told = fault_of(root, file)
+        if told is not None:
+            raise _unsound(f"{root / file.path} {told}")
+
+
+@contextmanager
+def translate_read_errors(root: Path, files: Iterable[File] = ()) -> Iterator[None]:
+    """Check files, and raise `JobFailed` if they, or those that the block reads, cannot be read."""
+    check_files(root, files)
+    try:
+        yield
+    except (OSError, pa.ArrowException, DeltaError) as error:
+        raise _unsound(f"{root} cannot be read: {first_line(error)}") from error
+
+
+def _unsound(told: str) -> JobFailed:
+    return JobFailed(f"{told}; halley pipeline verify reports everything that is wrong with the lake")

@@ -1,34 +1,55 @@
 """The upkeep of a lake: compaction, which keeps queries fast, and vacuum, which frees disk space.
 
 Ingest commits every few seconds, and each commit makes small files in the order of offsets. Compaction makes large
-files of them that are sorted by channel: by their statistics, a query of one channel opens one or two files of a day.
-Neither the rows nor the app version change (L10). Vacuum deletes the files that no table names any more.
+files of them: it takes as many rows as fit into memory, sorts them by channel, and writes them as a few files, so that
+by their statistics a query of one channel opens few of a day's files, and one of an hour too. Neither the rows nor the
+app version change (L10). Vacuum deletes the files that no table names any more.
+
+Delta's own `optimize.z_order` does not do that: it compares only the first 16 bytes of a text, so that channels whose
+names begin alike are not sorted at all, it rewrites a day's large files each time, and cannot be stopped meanwhile.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-from deltalake import DeltaTable
+import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
-from app.pipeline.lake import lock, staging
-from app.pipeline.lake.commit import commit_files, committed
-from app.pipeline.lake.compaction import FILE_ROWS, SORTED, Compaction
-from app.pipeline.lake.soundness import reading
-from app.pipeline.lake.tables import INGEST, TABLES, File, files_of, folder_of, open_table, refusal, schema, shape_of
+from app.pipeline.lake import locks
+from app.pipeline.lake.commit import commit_files
+from app.pipeline.lake.files import staged, write_sorted
+from app.pipeline.lake.tables import (
+    INGEST,
+    TABLES,
+    File,
+    LakeTable,
+    OnProgress,
+    open_table,
+    refusal,
+    translate_read_errors,
+)
 
-Tell = Callable[[int, int], None]
+FILE_ROWS = 250_000
+"""The most rows of a compacted file."""
 
-_SMALL_ROWS = FILE_ROWS // 4
-"""A sorted file with fewer rows is compacted again with new files, or if there are `_MANY` such files."""
+_MOST_ROWS, _MOST_BYTES = FILE_ROWS * 4, 134_217_728
+"""The most that is sorted at a time, plus one batch: rows, and their bytes in memory, of which there are two copies."""
+
+_SMALL_ROWS, _SMALL_BYTES = FILE_ROWS // 4, 8_388_608
+"""A sorted file with fewer rows and bytes is compacted again with new files, or if there are `_MANY` such files."""
 
 _MANY = 8
+_BATCH_ROWS = 16_384
+
+SORTED = "sorted-"
+"""The beginning of the names of compacted files."""
 
 
 class Compacted(NamedTuple):
@@ -39,15 +60,15 @@ class Compacted(NamedTuple):
     rows: int = 0
 
 
-def compact(lake: Path, name: str, tell: Tell = lambda _done, _of: None, *, least: int = 1) -> Compacted:
+def compact(lake: Path, name: str, on_progress: OnProgress = lambda _done, _of: None, *, least: int = 1) -> Compacted:
     """Replace the many small files of a table by few large sorted files, one partition after the other.
 
     least  partitions of the newest day with fewer small files are left for later
-    tell   called with the number of rows that are done, and their total
+    on_progress  called with the number of rows that are done, and their total
 
     Jobs may go on meanwhile. Raises `Refused`, `JobFailed`; partitions that are done by then stay done.
     """
-    with lock.rewrite(lake):
+    with locks.rewrite(lake):
         table = open_table(lake, name)
         if table is None:
             return Compacted()
@@ -56,51 +77,61 @@ def compact(lake: Path, name: str, tell: Tell = lambda _done, _of: None, *, leas
         compacted = Compacted()
         for files in chosen:
             done = compacted.rows
-            written = rewrite(lake, table, files, lambda rows: tell(min(rows + done, total), total))  # noqa: B023 - called in this turn
+            written = rewrite(lake, table, files, lambda rows: on_progress(min(rows + done, total), total))  # noqa: B023 - called in this turn
             compacted = Compacted(
                 compacted.before + len(files), compacted.after + written, done + sum(file.rows for file in files)
             )
         return compacted
 
 
-def rewrite(lake: Path, table: DeltaTable, files: list[File], tell: Callable[[int], None]) -> int:
+def rewrite(lake: Path, table: LakeTable, files: list[File], on_progress: Callable[[int], None]) -> int:
     """Replace files, all of one partition, by sorted files; return the number of these. Raises `Refused`, `JobFailed`.
 
-    `tell` is called with the number of rows of this partition that are done.
+    `on_progress` is called with the number of rows of this partition that are done.
     """
-    root, shape = folder_of(table), shape_of(table)
-    columns = pa.schema([field for field in schema(table) if field.name not in shape.partition_by])
-    with staging.staged(lake) as folder:
+    root, shape = table.folder, table.shape
+    columns = pa.schema([field for field in table.columns() if field.name not in shape.partition_by])
+    written: list[Path] = []
+    done = 0
+    with staged(lake) as folder:
         place = folder / files[0].path.rpartition("/")[0]
-        done = 0
-
-        def further(rows: int) -> None:
-            nonlocal done
-            done += rows
-            tell(done)
-
-        with reading(root, files):
-            try:
-                written = Compaction(shape, columns, folder, place, further).run([root / file.path for file in files])
-            except OSError as error:
-                if error.errno is None:  # an error of Arrow, about a file's content
-                    raise
-                raise refusal(root, error) from error
+        with translate_read_errors(root, files):
+            for rows in _portions([root / file.path for file in files], columns):
+                count = -(-rows.num_rows // FILE_ROWS)
+                written += write_sorted(place, shape, rows, SORTED, -(-rows.num_rows // count))
+                done += rows.num_rows
+                on_progress(done)
         commit_files(table, written, removed=files, is_rewrite=True)
     return len(written)
 
 
-def _chosen(lake: Path, table: DeltaTable, least: int) -> list[list[File]]:
+def _portions(files: list[Path], columns: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of files in their order, in portions that are small enough to be sorted in memory."""
+    rows = ds.dataset([str(file) for file in files], schema=columns, format="parquet")
+    portion: list[pa.RecordBatch] = []
+    count = nbytes = 0
+    with closing(rows.to_batches(batch_size=_BATCH_ROWS, batch_readahead=2, fragment_readahead=1)) as batches:
+        for batch in batches:
+            portion.append(batch)
+            count += batch.num_rows
+            nbytes += batch.nbytes
+            if count >= _MOST_ROWS or nbytes >= _MOST_BYTES:
+                yield pa.Table.from_batches(portion, columns)
+                portion, count, nbytes = [], 0, 0
+    if count:
+        yield pa.Table.from_batches(portion, columns)
+
+
+def _chosen(lake: Path, table: LakeTable, least: int) -> list[list[File]]:
     """Return the files of each partition that are worth compacting, in the order of their contents."""
-    shape = shape_of(table)
+    shape = table.shape
     events = open_table(lake, "events")
-    settled = (events and committed(events, INGEST)) or 0
+    settled = (events and events.position(INGEST)) or 0
     found = defaultdict(list)
-    for file in files_of(table):
-        is_begun = (
-            "last" in shape.columns.names and file.greatest["last"] >= settled
-        )  # by a batch that is not committed
-        if not is_begun and not (_is_sorted(file) and file.rows >= _SMALL_ROWS):
+    for file in table.data_files():
+        is_begun = "last" in shape.columns.names and file.greatest["last"] >= settled  # by a batch not yet committed
+        is_large = file.rows >= _SMALL_ROWS or file.nbytes >= _SMALL_BYTES
+        if not is_begun and not (_is_sorted(file) and is_large):
             found[tuple(file.partition.items())].append(file)
     by = shape.ordered_by
     newest = max((file.partition.get("day") or "" for files in found.values() for file in files), default="")
@@ -123,16 +154,16 @@ class Vacuumed(NamedTuple):
     nbytes: int = 0
 
 
-def vacuum(lake: Path, age_s: float, tell: Tell = lambda _done, _of: None) -> Vacuumed:
+def vacuum(lake: Path, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
     """Delete the files that no table has named for `age_s` seconds, and those that no table ever named (T6).
 
-    `tell` is called with the number of tables that are done, and their total. Raises `Refused`.
+    `on_progress` is called with the number of tables that are done, and their total. Raises `Refused`.
     """
-    with lock.rewrite(lake):
-        return delete_unnamed(lake, age_s, tell)
+    with locks.rewrite(lake):
+        return delete_unnamed(lake, age_s, on_progress)
 
 
-def delete_unnamed(lake: Path, age_s: float, tell: Tell = lambda _done, _of: None) -> Vacuumed:
+def delete_unnamed(lake: Path, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
     """Do the work of `vacuum`, for a caller that holds the lock `rewrite`.
 
     Files of a commit in progress are never deleted, regardless of the age (T5): this waits until there is none, and
@@ -140,20 +171,20 @@ def delete_unnamed(lake: Path, age_s: float, tell: Tell = lambda _done, _of: Non
     """
     hours = math.ceil(age_s / 3_600)
     vacuumed = Vacuumed()
-    with lock.files(lake, alone=True):
+    with locks.files(lake, alone=True):
         for number, name in enumerate(TABLES):
-            tell(number, len(TABLES))
+            on_progress(number, len(TABLES))
             table = open_table(lake, name)
             if table is not None:
                 found = _vacuum(table, hours)
                 vacuumed = Vacuumed(vacuumed.files + found.files, vacuumed.nbytes + found.nbytes)
-        tell(len(TABLES), len(TABLES))
+        on_progress(len(TABLES), len(TABLES))
     return vacuumed
 
 
-def _vacuum(table: DeltaTable, hours: int) -> Vacuumed:
+def _vacuum(table: LakeTable, hours: int) -> Vacuumed:
     """Vacuum one table with delta-rs, and count what it deleted: its own list has duplicates and files already gone."""
-    root = folder_of(table)
+    root = table.folder
     before = _sizes(root)
     try:
         table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)

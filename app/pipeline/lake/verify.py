@@ -9,25 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
 
 from app.history.stored import COLUMNS, checksum
 from app.pipeline.errors import Refused
-from app.pipeline.lake.commit import committed
-from app.pipeline.lake.recount import recounted
-from app.pipeline.lake.soundness import amiss
-from app.pipeline.lake.tables import INGEST, dataset, files_of, first_line, folder_of, log_of, look
+from app.pipeline.lake.tables import (
+    DAY_US,
+    INGEST,
+    KINDS,
+    SKIPPED,
+    Kind,
+    LakeTable,
+    OnProgress,
+    fault_of,
+    first_line,
+    look,
+    select,
+)
 from app.pipeline.source.log import offsets
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
-Tell = Callable[[int, int], None]
 
 _WINDOW_OFFSETS = 4_194_304
 """The number of offsets that are examined together."""
@@ -47,11 +52,13 @@ class Finding(NamedTuple):
     is_sound: bool = True
 
 
-def verify(lake: Path, *, is_thorough: bool = False, tell: Tell = lambda _done, _of: None) -> Iterator[Finding]:
+def verify(
+    lake: Path, *, is_thorough: bool = False, on_progress: OnProgress = lambda _done, _of: None
+) -> Iterator[Finding]:
     """Verify a lake; yield one finding after the other.
 
     is_thorough  compare the checksums of all rows, not only of some rows of each file
-    tell         called with the number of rows whose checksums are done, and their total
+    on_progress  called with the number of rows whose checksums are done, and their total
 
     Raises `Refused` if there is no lake.
     """
@@ -61,12 +68,12 @@ def verify(lake: Path, *, is_thorough: bool = False, tell: Tell = lambda _done, 
     events = tables["events"]
     broken = {}
     for name, table in tables.items():
-        yield _log(name, table, log_of(events))
+        yield _log(name, table, events.log_id)
         broken[name] = _broken(table)
         yield from _files(name, table, broken[name])
     yield _versions(tables)
     yield from _tried("offsets", lambda: _offsets(tables, broken))
-    yield from _checksums(events, broken["events"], is_thorough=is_thorough, tell=tell)
+    yield from _checksums(events, broken["events"], is_thorough=is_thorough, on_progress=on_progress)
     if "rollups" in tables and (broken["events"] or broken["rollups"]):
         yield Finding("recount", "nothing can be compared while files are not what was committed", is_sound=False)
     elif "rollups" in tables:
@@ -77,27 +84,29 @@ def _tried(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Findin
     """Yield the findings of a check; if files cannot be read, that is a finding too."""
     try:
         yield from check()
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, DeltaError) as error:
         yield Finding(what, f"cannot be examined: {first_line(error)}", is_sound=False)
 
 
-def _log(name: str, table: DeltaTable, log_id: str) -> Finding:
-    found = log_of(table)
+def _log(name: str, table: LakeTable, log_id: str) -> Finding:
+    found = table.log_id
     return Finding(name, f"of log {found}" + f", and events of log {log_id}" * (found != log_id), found == log_id)
 
 
-def _broken(table: DeltaTable) -> dict[str, str]:
+def _broken(table: LakeTable) -> dict[str, str]:
     """L4: return the files that are missing, or whose size or rows are not what the table's log says, and why."""
-    root = folder_of(table)
-    looks = ((file.path, amiss(root, file) or _miscounted(root / file.path, file.rows)) for file in files_of(table))
+    root = table.folder
+    looks = (
+        (file.path, fault_of(root, file) or _miscounted(root / file.path, file.rows)) for file in table.data_files()
+    )
     return {path: told for path, told in looks if told is not None}
 
 
-def _files(name: str, table: DeltaTable, broken: dict[str, str]) -> Iterator[Finding]:
+def _files(name: str, table: LakeTable, broken: dict[str, str]) -> Iterator[Finding]:
     """Yield the numbers of files and rows, after some of the files that are damaged or missing."""
     for path, told in islice(broken.items(), _MOST_TOLD):
         yield Finding(name, f"{path} {told}", is_sound=False)
-    files = files_of(table)
+    files = table.data_files()
     rows = sum(file.rows for file in files if file.path not in broken)
     but = f", and {len(broken):,} files that are not what was committed" * bool(broken)
     yield Finding(name, f"{rows:,} rows in {len(files) - len(broken):,} files{but}", is_sound=not broken)
@@ -112,25 +121,25 @@ def _miscounted(path: Path, rows: int) -> str | None:
     return None if found == rows else f"has {found} rows instead of {rows}"
 
 
-def _versions(tables: dict[str, DeltaTable]) -> Finding:
+def _versions(tables: dict[str, LakeTable]) -> Finding:
     """Compare the recorded position of ingest with the events."""
-    until = committed(tables["events"], INGEST)
-    greatest = max((file.greatest["offset"] for file in files_of(tables["events"])), default=None)
+    until = tables["events"].position(INGEST)
+    greatest = max((file.greatest["offset"] for file in tables["events"].data_files()), default=None)
     if until is None or (greatest is not None and greatest >= until):
         told = f"there are events up to offset {greatest}, but the recorded position of ingest is {until}"
         return Finding("ingest", told, is_sound=greatest is None)
     return Finding("ingest", f"all offsets below {until:,} are done")
 
 
-def _offsets(tables: dict[str, DeltaTable], broken: dict[str, dict[str, str]]) -> Iterator[Finding]:
+def _offsets(tables: dict[str, LakeTable], broken: dict[str, dict[str, str]]) -> Iterator[Finding]:
     """Check that every offset is in exactly one of events, rejected and gaps; rows of broken files do not count."""
     sound = {name: _without(table, broken[name]) for name, table in tables.items()}
-    until = committed(tables["events"], INGEST) or 0
+    until = tables["events"].position(INGEST) or 0
     known = [
         (tables["events"], "offset"),
         *((tables[name], "first") for name in ("rejected", "gaps") if name in tables),
     ]
-    first = min((file.least[key] for table, key in known for file in files_of(table)), default=until)
+    first = min((file.least[key] for table, key in known for file in table.data_files()), default=until)
     is_sound = True
     for low in range(first, until, _WINDOW_OFFSETS):
         high = min(low + _WINDOW_OFFSETS, until)
@@ -141,9 +150,9 @@ def _offsets(tables: dict[str, DeltaTable], broken: dict[str, dict[str, str]]) -
         yield Finding("offsets", f"{first:,} to {until - 1:,}: each is present once" if until > first else "none yet")
 
 
-def _without(table: DeltaTable, broken: Collection[str]) -> ds.Dataset:
+def _without(table: LakeTable, broken: Collection[str]) -> ds.Dataset:
     """Return a table's rows without those of some files."""
-    whole = dataset(table)
+    whole = table.dataset()
     files = [each for each in whole.get_fragments() if each.path not in broken]
     return ds.FileSystemDataset(files, whole.schema, whole.format, whole.filesystem) if broken else whole
 
@@ -175,20 +184,22 @@ def _amiss(spans: pa.Table, low: int, high: int) -> Iterator[str]:
         yield f"{offsets(last + 1, first - 1)} missing" if first > last else f"{offsets(first, last)} duplicate"
 
 
-def _checksums(events: DeltaTable, broken: Collection[str], *, is_thorough: bool, tell: Tell) -> Iterator[Finding]:
+def _checksums(
+    events: LakeTable, broken: Collection[str], *, is_thorough: bool, on_progress: OnProgress
+) -> Iterator[Finding]:
     """Compare rows with the checksums from the log; of each readable file some rows, or all."""
-    files = [file for file in files_of(events) if file.path not in broken]
+    files = [file for file in events.data_files() if file.path not in broken]
     total = sum(file.rows if is_thorough else min(file.rows, _SAMPLE_ROWS) for file in files)
     done = 0
     wrong: list[int] = []
     for file in files:
         try:
-            for rows in _some(folder_of(events) / file.path, file.rows if is_thorough else _SAMPLE_ROWS):
+            for rows in _some(events.folder / file.path, file.rows if is_thorough else _SAMPLE_ROWS):
                 protocol = pa.repeat(file.partition["protocol"], rows.num_rows)
                 stored = rows.append_column("protocol", protocol).select([*COLUMNS])
                 wrong += _changed(stored)
                 done += rows.num_rows
-                tell(done, total)
+                on_progress(done, total)
         except (OSError, pa.ArrowException) as error:
             yield Finding("checksums", f"{file.path} cannot be read: {first_line(error)}", is_sound=False)
     if wrong:
@@ -204,7 +215,7 @@ def _changed(rows: pa.RecordBatch) -> list[int]:
     return [row[0] for row in found if row[-1] != checksum(row[:-1])]
 
 
-def _rollups(events: DeltaTable, rollups: DeltaTable) -> Finding:
+def _rollups(events: LakeTable, rollups: LakeTable) -> Finding:
     """L13: compare the final windows with a recount; late events are reported, but are not a fault."""
     count = recounted(events, rollups)
     told = f"{count.windows:,} windows agree with a recount"
@@ -227,3 +238,84 @@ def _some(file: Path, count: int) -> Iterator[pa.RecordBatch]:
             count -= rows.num_rows
             if count <= 0:
                 return
+
+
+_SETTLED_US = 60_000_000
+"""Windows that ended less than this before the newest event are not compared: rollup may be ahead of the lake."""
+
+_BATCH_ROWS = 65_536
+
+
+class Recount(NamedTuple):
+    """The result of a recount.
+
+    windows  the windows that were compared, of one channel and protocol each
+    late     the events that are not in their windows, because these were final when the events were read
+    wrong    the windows with events or bytes that the lake does not have
+    example  one of the wrong windows, in words
+    """
+
+    windows: int = 0
+    late: int = 0
+    wrong: int = 0
+    example: str = ""
+
+
+def recounted(events: LakeTable, rollups: LakeTable) -> Recount:
+    """Compare the rollups of all settled windows with the events."""
+    newest_us = max((file.greatest.get("time_us", 0) for file in events.data_files()), default=0)
+    until_us = newest_us - _SETTLED_US
+    total = Recount()
+    for kind in KINDS:
+        rows = rollups.dataset().to_table(columns=["start_us"], filter=ds.field("window") == kind.name)["start_us"]
+        if not len(rows):
+            continue
+        first_us = pc.min(rows).as_py()
+        for day in pc.unique(pc.divide(rows, DAY_US)).sort().to_pylist():
+            low, high = max(day * DAY_US, first_us), min((day + 1) * DAY_US, kind.start_us(until_us))
+            if low < high:
+                total = _added(total, _compared(events, rollups, kind, low, high))
+    return total
+
+
+def _added(one: Recount, other: Recount) -> Recount:
+    return Recount(
+        one.windows + other.windows, one.late + other.late, one.wrong + other.wrong, one.example or other.example
+    )
+
+
+def _compared(events: LakeTable, rollups: LakeTable, kind: Kind, low: int, high: int) -> Recount:
+    """Compare the windows that begin at `low` or later and before `high`, in microseconds since 1970."""
+    skipped = "".join(f" and not starts_with(topic, '{each}')" for each in SKIPPED)
+    both = select(
+        f"""
+        with counted as (
+            select time_us - time_us % {kind.length_us} as start_us, topic, protocol,
+                   count(*) as events, sum(octet_length(payload)) as bytes
+            from events where time_us >= {low} and time_us < {high}{skipped} group by 1, 2, 3
+        ), kept as (
+            select start_us, topic, protocol, events, bytes from rollups
+            where "window" = '{kind.name}' and start_us >= {low} and start_us < {high}
+        )
+        select start_us, topic, protocol, coalesce(kept.events, 0) as events, coalesce(kept.bytes, 0) as bytes,
+               coalesce(counted.events, 0) as found, coalesce(counted.bytes, 0) as found_bytes
+        from kept full join counted using (start_us, topic, protocol)
+        """,  # noqa: S608 - our own numbers and names
+        events=events,
+        rollups=rollups,
+    )
+    told, found = both["events"], both["found"]
+    is_wrong = pc.or_(
+        pc.greater(told, found), pc.and_(pc.equal(told, found), pc.not_equal(both["bytes"], both["found_bytes"]))
+    )
+    wrong = both.filter(is_wrong)
+    late = pc.sum(pc.subtract(found, told).filter(pc.greater(found, told))).as_py() or 0
+    return Recount(both.num_rows, late, wrong.num_rows, _described(wrong, kind.name) if wrong.num_rows else "")
+
+
+def _described(wrong: pa.Table, window: str) -> str:
+    row = wrong.slice(0, 1).to_pylist()[0]
+    return (
+        f"{window} from {row['start_us']} us on of {row['topic']} ({row['protocol']}): {row['events']} events "
+        f"of {row['bytes']} bytes, but the lake has {row['found']} of {row['found_bytes']}"
+    )

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import orjson
@@ -21,10 +21,7 @@ from app.client.wire import headers_for, server_url
 from app.history.segment import FORMAT
 from app.history.stored import COLUMNS
 from app.pipeline.errors import JobFailed, Refused
-from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, are_sound, explained
-
-if TYPE_CHECKING:
-    from app.pipeline.source.log import Row
+from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
 
 _ARROW, _LINES = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # for each part of a response, not for all of it

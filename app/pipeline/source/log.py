@@ -5,15 +5,14 @@ Ranges are half-open, [first, until), except in texts for people ("offsets 5 to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, Self
 from zlib import crc32
 
 from orjson import dumps
 
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed
 
 Row = tuple[Any, ...]
 """An undamaged stored event, purged or not: the values of `COLUMNS` (`app/history/stored.py`)."""
@@ -120,29 +119,3 @@ def are_sound(rows: list[Row], first: int, until: int) -> bool:
         return [row[0] for row in rows if crc32(dumps(row[:-1])) == row[-1]] == list(range(first, until))
     except TypeError:  # a flipped bit has turned a text into bytes
         return False
-
-
-def open_log(options: Mapping[str, str]) -> Log:
-    """Return the log in the data folder `path`, or that of the server `url`, with its `token` or `token_file`.
-
-    Nothing of the log is read yet. Raises `Refused` for options that do not fit together.
-    """
-    if bool(options.get("path")) == bool(options.get("url")):
-        raise Refused(
-            "the source halley needs a data folder, load(PATH), or the option url of a server: exactly one of the two"
-        )
-    if options.get("path"):
-        from app.pipeline.source.folder_log import FolderLog
-
-        return FolderLog(options["path"])
-    from app.pipeline.source.http_log import HttpLog
-
-    token = options.get("token")
-    if options.get("token_file"):
-        if token:
-            raise Refused("token and token_file exclude each other: give one of the two")
-        try:
-            token = Path(options["token_file"]).read_text().strip()
-        except (OSError, ValueError) as error:
-            raise Refused(f"the token file {options['token_file']} cannot be read ({error})") from None
-    return HttpLog(options["url"], token)

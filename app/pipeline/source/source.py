@@ -28,8 +28,9 @@ from pyspark.sql.types import StructType
 from app.history.consumers import is_name
 from app.history.stored import COLUMNS, PURGED
 from app.pipeline.errors import Refused
+from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting, arrow_schema, spark_schema
-from app.pipeline.source.log import Fault, GapFound, Gone, Head, Row, open_log, split
+from app.pipeline.source.log import Fault, GapFound, Gone, Head, Row, split
 from app.settings import Pipeline
 
 _OPTIONS = {
@@ -125,13 +126,14 @@ class Table:
         self._has_faults = options.has_faults
         self._accepts_gaps = options.accepts_gaps
         self._lifting = options.lifting
+        self.schema = arrow_schema(self._lifting, with_faults=self._has_faults)
 
     def batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a range. Raises `Gone`, `GapFound`, and the errors of `Log.read`."""
-        return _undisturbed(self._batches(first, until))
+        return _without_gc(self._batches(first, until))
 
     def _batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
-        schema = arrow_schema(self._lifting, with_faults=self._has_faults)
+        schema = self.schema
         for found in self.log.read(first, until):
             columns = self._events(found) if isinstance(found, list) else self._fault(found)
             if columns:
@@ -142,8 +144,7 @@ class Table:
 
     def table(self, first: int, until: int) -> pa.Table:
         """Return a range as one table, for a job's own process. Raises the errors of `batches`."""
-        schema = arrow_schema(self._lifting, with_faults=self._has_faults)
-        return pa.Table.from_batches(self.batches(first, until), schema)
+        return pa.Table.from_batches(self.batches(first, until), self.schema)
 
     def _events(self, rows: list[Row]) -> list[Sequence[Any]]:
         """Return the columns of rows, except the lifted ones."""
@@ -174,7 +175,7 @@ class Table:
         return [*([fault.first if name == "offset" else None] for name in COLUMNS), [fault.why], [fault.last]]
 
 
-def _undisturbed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _without_gc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Disable the garbage collection while a batch is made.
 
     A batch's many small objects are not part of any cycle, and collecting them would make it a third slower.

@@ -1,26 +1,17 @@
 """The figures of the report, computed from a few columns of the events, the other tables, and the Delta log.
 
-Rows are read in batches, so the lake may be larger than memory.
+Rows are counted by delta-rs's own SQL, so the lake may be larger than memory.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Any, NamedTuple
 
 from app.pipeline.errors import no_lake
-from app.pipeline.lake.soundness import reading, see
-from app.pipeline.lake.tables import TABLES, dataset, files_of, log_of, open_table, path
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
+from app.pipeline.lake.tables import TABLES, LakeTable, check_files, open_table, path, select, translate_read_errors
 
 TOP_CHANNELS = 15
 MOST_BARS = 120
@@ -28,9 +19,8 @@ MOST_ALERTS = 200
 MOST_LOSSES = 50
 
 _STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400, 604_800, 2_592_000)
-_MOST_TOPICS = 200_000
 _MOST_COMMITS = 20_000
-_BATCH_ROWS = 131_072
+_NEVER_US = 1 << 62
 
 
 class Holding(NamedTuple):
@@ -51,7 +41,7 @@ class Commit(NamedTuple):
     newest_us: int
 
 
-class Findings(NamedTuple):
+class ReportData(NamedTuple):
     """All figures of the report. Times are in microseconds since 1970.
 
     from_us     the first time of the report
@@ -84,7 +74,7 @@ class Findings(NamedTuple):
         return sum(sum(each.values()) for each in self.bars.values())
 
 
-def findings(lake: Path, from_us: int | None, to_us: int | None) -> Findings:
+def collect(lake: Path, from_us: int | None, to_us: int | None) -> ReportData:
     """Return the figures of the events published from `from_us` on and before `to_us`; None: without that bound.
 
     Raises `Refused`, `JobFailed`.
@@ -96,19 +86,19 @@ def findings(lake: Path, from_us: int | None, to_us: int | None) -> Findings:
     for name in ("events", "alerts", "gaps", "rejected"):
         table = tables[name]
         if table is not None:
-            see(path(lake, name), files_of(table))
-    with reading(lake):
+            check_files(path(lake, name), table.data_files())
+    with translate_read_errors(lake):
         first_us, last_us = _span(events, from_us, to_us)
         step_us = _step_us(last_us - first_us)
-        bars, topics = _counted(events, first_us, last_us, step_us)
-        return Findings(
-            log_id=log_of(events),
+        channels, topics = _topics(events, first_us, last_us)
+        return ReportData(
+            log_id=events.log_id,
             from_us=first_us,
             to_us=last_us + 1,
             step_us=step_us,
-            bars=bars,
-            channels=topics.most_common(TOP_CHANNELS),
-            topics=len(topics),
+            bars=_bars(events, first_us, last_us, step_us),
+            channels=channels,
+            topics=topics,
             commits=[each for each in _commits(path(lake, "events")) if from_us is None or each.newest_us >= from_us],
             alerts=_latest(tables["alerts"], from_us, to_us),
             losses=[*_losses(tables["gaps"], "gap"), *_losses(tables["rejected"], "rejected")][:MOST_LOSSES],
@@ -116,9 +106,9 @@ def findings(lake: Path, from_us: int | None, to_us: int | None) -> Findings:
         )
 
 
-def _span(events: DeltaTable, from_us: int | None, to_us: int | None) -> tuple[int, int]:
+def _span(events: LakeTable, from_us: int | None, to_us: int | None) -> tuple[int, int]:
     """The first and the last time of the report, inclusive: the requested times, limited to those of the events."""
-    files = files_of(events)
+    files = events.data_files()
     first = min((file.least["time_us"] for file in files if "time_us" in file.least), default=0)
     last = max((file.greatest["time_us"] for file in files if "time_us" in file.greatest), default=0)
     first = first if from_us is None else max(first, from_us)
@@ -129,32 +119,31 @@ def _step_us(length_us: int) -> int:
     return next((step * 1_000_000 for step in _STEPS_S if length_us < step * 1_000_000 * MOST_BARS), 31_536_000_000_000)
 
 
-def _counted(
-    events: DeltaTable, first_us: int, last_us: int, step_us: int
-) -> tuple[dict[str, Counter[int]], Counter[str]]:
-    """Count events by protocol and beginning of the bar, and by topic. Of very many topics rare ones are dropped."""
-    bars: dict[str, Counter[int]] = {}
-    topics: Counter[str] = Counter()
-    within = (pc.field("time_us") >= first_us) & (pc.field("time_us") <= last_us)
-    with _scan(events, ["time_us", "topic", "protocol"], within) as batches:
-        for batch in batches:
-            starts = pc.multiply(pc.divide(batch["time_us"], step_us), step_us)
-            rows = pa.table({"start": starts, "topic": batch["topic"], "protocol": batch["protocol"]})
-            for each in rows.group_by(["protocol", "start"]).aggregate([([], "count_all")]).to_pylist():
-                bars.setdefault(each["protocol"] or "?", Counter())[each["start"]] += each["count_all"]
-            for each in rows.group_by("topic").aggregate([([], "count_all")]).to_pylist():
-                topics[each["topic"]] += each["count_all"]
-            if len(topics) > _MOST_TOPICS:
-                topics = Counter(dict(topics.most_common(_MOST_TOPICS // 2)))
-    return bars, topics
+def _bars(events: LakeTable, first_us: int, last_us: int, step_us: int) -> dict[str, dict[int, int]]:
+    """Count events by protocol and beginning of the bar."""
+    bars: dict[str, dict[int, int]] = {}
+    for each in select(
+        f"""
+        select coalesce(protocol, '?') as protocol, time_us - time_us % {step_us} as start, count(*) as events
+        from events where time_us between {first_us} and {last_us} group by 1, 2
+        """,  # noqa: S608 - numbers
+        events=events,
+    ).to_pylist():
+        bars.setdefault(each["protocol"], {})[each["start"]] = each["events"]
+    return bars
 
 
-@contextmanager
-def _scan(table: DeltaTable, columns: list[str], asked: pc.Expression | None) -> Iterator[Iterator[pa.RecordBatch]]:
-    """A table's rows, within the block: a scan that is not closed can crash the process at exit."""
-    scan = dataset(table).to_batches(columns=columns, filter=asked, batch_size=_BATCH_ROWS, batch_readahead=4)
-    with closing(scan) as batches:
-        yield (batch for batch in batches if batch.num_rows)
+def _topics(events: LakeTable, first_us: int, last_us: int) -> tuple[list[tuple[str, int]], int]:
+    """Return the busiest topics with their numbers of events, and the number of all topics."""
+    found = select(
+        f"""
+        select topic, events, count(*) over () as topics from (
+            select topic, count(*) as events from events where time_us between {first_us} and {last_us} group by topic
+        ) order by events desc, topic limit {TOP_CHANNELS}
+        """,  # noqa: S608 - numbers
+        events=events,
+    ).to_pylist()
+    return [(each["topic"], each["events"]) for each in found], found[0]["topics"] if found else 0
 
 
 def _commits(folder: Path) -> list[Commit]:
@@ -182,31 +171,23 @@ def _commits(folder: Path) -> list[Commit]:
     return found
 
 
-def _latest(alerts: DeltaTable | None, from_us: int | None, to_us: int | None) -> list[dict[str, Any]]:
+def _latest(alerts: LakeTable | None, from_us: int | None, to_us: int | None) -> list[dict[str, Any]]:
     if alerts is None:
         return []
-    asked = pc.field("at_us") >= (from_us or 0)
-    if to_us is not None:
-        asked &= pc.field("at_us") < to_us
-    found: list[dict[str, Any]] = []
-    with _scan(alerts, ["at_us", "topic", "protocol", "kind", "rate", "usual"], asked) as batches:
-        for batch in batches:
-            found += batch.to_pylist()
-            found = sorted(found, key=lambda each: -each["at_us"])[:MOST_ALERTS]
-    return found
+    query = f"""
+        select at_us, topic, protocol, kind, rate, usual from alerts
+        where at_us >= {from_us or 0} and at_us < {to_us or _NEVER_US} order by at_us desc limit {MOST_ALERTS}
+    """  # noqa: S608 - numbers
+    return list(select(query, alerts=alerts).to_pylist())
 
 
-def _losses(table: DeltaTable | None, kind: str) -> list[dict[str, Any]]:
+def _losses(table: LakeTable | None, kind: str) -> list[dict[str, Any]]:
     if table is None:
         return []
-    found: list[dict[str, Any]] = []
-    with _scan(table, ["first", "last", "reason"], None) as batches:
-        for batch in batches:
-            found += batch.to_pylist()
-            found = sorted(found, key=lambda each: int(each["first"]))[:MOST_LOSSES]
-    return [{"kind": kind, **each} for each in found]
+    query = f'select "first", "last", reason from losses order by "first" limit {MOST_LOSSES}'  # noqa: S608 - a number
+    return [{"kind": kind, **each} for each in select(query, losses=table).to_pylist()]
 
 
-def _holding(name: str, table: DeltaTable | None) -> Holding:
-    files = [] if table is None else files_of(table)
+def _holding(name: str, table: LakeTable | None) -> Holding:
+    files = [] if table is None else table.data_files()
     return Holding(name, sum(file.rows or 0 for file in files), len(files), sum(file.nbytes for file in files))

@@ -6,23 +6,23 @@ first only the offsets of matching events, then the rows, one range of offsets a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import reduce
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from app.broker.timestamps import to_text
 from app.broker.topics import Match, Pattern, matches, span
 from app.pipeline.errors import no_lake
-from app.pipeline.lake.soundness import reading, see
-from app.pipeline.lake.tables import STORED, log_of, open_table, path
-from app.pipeline.questions.conditions import Both, Compared
-from app.pipeline.questions.skipping import File, files_of, needed
+from app.pipeline.lake.tables import STORED, File, check_files, open_table, path, translate_read_errors
+from app.pipeline.queries.skipping import Every, Within, extent, needed
+from app.protocols.bayeux.names import to_channel
 
 _STRETCH_BYTES = 33_554_432
 _MOST_ROWS = 100_000
@@ -46,19 +46,17 @@ class Walk:
         table = open_table(lake, "events")
         if table is None:
             raise no_lake(lake)
-        self.log_id = log_of(table)
+        self.log_id = table.log_id
         self._selection = selection
         first, end = span(selection.pattern)
-        conditions = [Compared("topic", ">=", first), Compared("topic", "<", end)]
-        for relation, moment_us in ((">=", selection.from_us), ("<", selection.to_us)):
-            if moment_us is not None:
-                conditions.append(Compared("time_us", relation, moment_us))
-        self.reading = needed("events", files_of(self._folder, table, {"day": "time_us"}), Both((*conditions,)))
-        see(self._folder, self.reading.files)
-        self._asked = reduce(
-            lambda one, other: one & other,
-            [Compared.RELATIONS[each.relation](pc.field(each.column), each.value) for each in conditions],
-        )
+        condition = Every((Within("topic", first, end), Within("time_us", selection.from_us, selection.to_us)))
+        self.reading = needed("events", table.data_files(), condition)
+        check_files(self._folder, self.reading.files)
+        self._asked = (pc.field("topic") >= first) & (pc.field("topic") < end)
+        if selection.from_us is not None:
+            self._asked &= pc.field("time_us") >= selection.from_us
+        if selection.to_us is not None:
+            self._asked &= pc.field("time_us") < selection.to_us
 
     def count(self, after: int = 0) -> tuple[int, int]:
         """Return the number of events, and the number of those with offsets up to `after`."""
@@ -75,8 +73,8 @@ class Walk:
             offsets = self._offsets(group, after)
             if not len(offsets):
                 continue
-            with reading(self._folder):
-                size = _stretch_rows(group)
+            with translate_read_errors(self._folder):
+                size = _stretch_rows([self._folder / file.path for file in group])
             for start in range(0, len(offsets), size):
                 stretch = offsets[start : start + size]
                 low, high = stretch[0].as_py(), stretch[-1].as_py()
@@ -93,9 +91,9 @@ class Walk:
         wanted = [*columns, *(name for name in ("topic",) if name not in columns)]
         parts = []
         for protocol in sorted({file.partition["protocol"] or "" for file in group}):
-            paths = [file.path for file in group if (file.partition["protocol"] or "") == protocol]
+            paths = [str(self._folder / file.path) for file in group if (file.partition["protocol"] or "") == protocol]
             inside = [name for name in wanted if name != "protocol"]
-            with reading(self._folder):
+            with translate_read_errors(self._folder):
                 found = ds.dataset(paths, schema=_INSIDE, format="parquet", filesystem=fs.LocalFileSystem()).to_table(
                     inside, filter=asked, batch_readahead=2, fragment_readahead=1
                 )
@@ -122,22 +120,38 @@ def _groups(files: Sequence[File]) -> Iterator[list[File]]:
             yield group
             group = []
         group.append(file)
-        last = file.contents.extent("offset").greatest
+        last = extent(file, "offset")[1]
         reached = max(reached, last) if isinstance(last, int) else 1 << 62  # unknown: it can have any offset
     if group:
         yield group
 
 
 def _first(file: File) -> int:
-    first = file.contents.extent("offset").least
+    first = extent(file, "offset")[0]
     return first if isinstance(first, int) else 0
 
 
-def _stretch_rows(group: Sequence[File]) -> int:
+def _stretch_rows(files: Sequence[Path]) -> int:
     """The number of these files' rows to read at a time, chosen by their size in bytes."""
     rows = nbytes = 0
-    for file in group:
-        footer = pq.read_metadata(file.path)
+    for file in files:
+        footer = pq.read_metadata(file)
         rows += footer.num_rows
         nbytes += sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
     return max(1, min(_MOST_ROWS, _STRETCH_BYTES * max(rows, 1) // max(nbytes, 1)))
+
+
+def lines(lake: Path, selection: Selection) -> Iterator[list[str]]:
+    """Yield lists of events, each one line of JSON, oldest first. Raises `Refused`, `JobFailed`."""
+    for rows in Walk(lake, selection).rows():
+        yield [_line(row) for row in rows]
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    channel, protocol = (orjson.dumps(each).decode() for each in (to_channel(row["topic"]), row["protocol"]))
+    value = {"type": row["nt4_type"], "time": row["nt4_time_us"]}
+    nt4 = f',"nt4":{orjson.dumps(value).decode()}' if row["nt4_type"] is not None else ""
+    return (
+        f'{{"channel":{channel},"data":{row["payload"]},"position":{row["offset"]},'
+        f'"time":"{to_text(row["time_us"])}","publication":{row["publication"]},"protocol":{protocol}{nt4}}}'
+    )

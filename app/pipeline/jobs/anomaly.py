@@ -84,7 +84,7 @@ class State(NamedTuple):
         return Alert(at_us, kind, events / seconds, self.usual / seconds, self.offset)
 
 
-def seen(state: State | None, part: Part, bounds: Bounds) -> tuple[State, list[Alert]]:
+def on_events(state: State | None, part: Part, bounds: Bounds) -> tuple[State, list[Alert]]:
     """Return the state after further events, and the alerts that they cause; parts come in the order of windows."""
     if state is None:
         return State(part.window_us, part.events, 0.0, 0.0, 0, part.newest_us, part.offset), []
@@ -106,7 +106,7 @@ def seen(state: State | None, part: Part, bounds: Bounds) -> tuple[State, list[A
     return state, alerts
 
 
-def quiet(state: State, now_us: int, bounds: Bounds) -> tuple[State, list[Alert]]:
+def on_silence(state: State, now_us: int, bounds: Bounds) -> tuple[State, list[Alert]]:
     """Return the state of a channel without new events until `now_us`, and the alerts that this causes."""
     alerts: list[Alert] = []
     until_us = now_us - now_us % WINDOW_US

@@ -27,7 +27,7 @@ from app.client import Refused as RefusedByServer
 from app.history import checksummed_json
 from app.history.stored import audience_of
 from app.pipeline.errors import JobFailed, Refused
-from app.pipeline.questions.walk import Selection, Walk
+from app.pipeline.queries.events import Selection, Walk
 from app.protocols.bayeux.names import to_channel
 from app.settings import History
 

@@ -13,23 +13,22 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Literal, NamedTuple
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from app.pipeline.errors import JobFailed, Refused, said_in_java
-from app.pipeline.lake.soundness import see
-from app.pipeline.lake.tables import TABLES
-from app.pipeline.questions.conditions import Anything, Condition, has_moved
-from app.pipeline.questions.plans import conditions_of
-from app.pipeline.questions.skipping import Reading, needed
-from app.pipeline.questions.views import View, views_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from app.pipeline.lake.tables import TABLES, File, check_files
+from app.pipeline.queries.plans import conditions_of
+from app.pipeline.queries.skipping import ANYTHING, Condition, Reading, needed, widened
+from app.pipeline.queries.views import View, views_of
 
 SENTENCE_CHARS = 300
 
 _SLACK_US = 600_000_000
-"""The maximum time between the two plans of a query that reads the clock."""
+"""How far the clock may move between the plans of a query that reads it."""
 
 _CLOCK = re.compile(r"now|today|tomorrow|yesterday|current|curdate|local|unix|getdate", re.IGNORECASE)
 _COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
@@ -55,24 +54,28 @@ def ask(spark: SparkSession, lake: Path, query: str, *, skips: bool = True) -> A
     Raises `Refused` if the statement is not a query, does not parse, or names a table or column that does not exist, or
     if the lake cannot be used; `JobFailed` if files of the lake are missing.
     """
-    from pyspark.errors import PySparkException
-
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # it writes each error to the terminal
     views = views_of(lake, [name for name in TABLES if re.search(rf"\b{name}\b", query, re.IGNORECASE)])
     try:
         _check(spark, query)
         conditions = _conditions(spark, views, query)
-        if not skips:
-            conditions = {name: Anything() for name in conditions}
-        elif _CLOCK.search(query):
-            answer = _run(spark, views, query, {name: each.widened(_SLACK_US) for name, each in conditions.items()})
+        if skips and _CLOCK.search(query):
+            answer = _run(spark, views, query, {name: widened(each, _SLACK_US) for name, each in conditions.items()})
             later = _conditions(spark, views, query)
-            if not any(has_moved(each, later[name], _SLACK_US) for name, each in conditions.items()):
+            if all(_has_read(each, views[each.table].files(), later[each.table]) for each in answer.readings):
                 return answer
-            conditions = {name: Anything() for name in conditions}
+            skips = False
+        if not skips:
+            conditions = dict.fromkeys(conditions, ANYTHING)
         return _run(spark, views, query, conditions)
     except PySparkException as error:
         raise Refused(sentence(error)) from error
+
+
+def _has_read(reading: Reading, files: list[File], later: Condition) -> bool:
+    """Whether a query has all files that it needs by a later plan: the clock may have come to another day."""
+    paths = {file.path for file in reading.files}
+    return all(file.path in paths for file in needed(reading.table, files, later).files)
 
 
 def sentence(error: BaseException) -> str:
@@ -86,9 +89,6 @@ def sentence(error: BaseException) -> str:
 @contextmanager
 def computing() -> Iterator[None]:
     """A context for reading an answer's rows, which are computed only then. Raises `JobFailed`."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
     try:
         yield
     except PySparkException as error:
@@ -108,8 +108,6 @@ def _check(spark: SparkSession, query: str) -> None:
 
 def _conditions(spark: SparkSession, views: Mapping[str, View], query: str) -> dict[str, Condition]:
     """The query's condition on each table that it names."""
-    from py4j.protocol import Py4JError
-
     session = spark.newSession()
     session.conf.set("spark.sql.optimizer.inSetConversionThreshold", "1000000")  # JSON omits the values of a set
     session.conf.set("spark.sql.optimizer.nestedSchemaPruning.enabled", "false")  # columns identify tables
@@ -121,8 +119,8 @@ def _conditions(spark: SparkSession, views: Mapping[str, View], query: str) -> d
             named = conditions_of(execution.analyzed().toJSON(), views)
             asked = conditions_of(execution.optimizedPlan().toJSON(), views)
         except (Py4JError, RecursionError):  # some plans cannot be written as JSON; then all files are read
-            return dict.fromkeys(views, Anything())
-    return {name: asked.get(name, Anything()) for name in named}
+            return dict.fromkeys(views, ANYTHING)
+    return {name: asked.get(name, ANYTHING) for name in named}
 
 
 def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions: Mapping[str, Condition]) -> Answer:
@@ -132,12 +130,31 @@ def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions:
     for view in views.values():
         condition = conditions.get(view.name)
         if condition is None:  # the query may name it without reading from it
-            view.rows(session, [], Anything()).createOrReplaceTempView(view.name)
+            view.rows(session, [], ANYTHING).createOrReplaceTempView(view.name)
             continue
         reading = needed(view.name, view.files(), condition)
-        see(view.folder, reading.files)
+        check_files(view.folder, reading.files)
         view.rows(session, reading.files, condition).createOrReplaceTempView(view.name)
         readings.append(reading)
     rows = session.sql(query)
     rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - it reads the clock now
     return Answer(rows, readings)
+
+
+By = Literal["events", "bytes"]
+
+_QUERY = """
+    select channel, count(*) as events, sum(octet_length(payload)) as bytes, count(distinct authid) as publishers,
+           min(time) as first, max(time) as last
+    from events {where} group by channel order by {by} desc, channel limit {most}
+"""
+
+
+def top(spark: SparkSession, lake: Path, by: By, since_us: int | None, most: int) -> Answer:
+    """Return the `most` busiest channels, the busiest first.
+
+    Events from `since_us` on are counted (microseconds since 1970; None: all). `by` is the column to sort by. Raises
+    `Refused`, `JobFailed`.
+    """
+    where = "" if since_us is None else f"where time_us >= {int(since_us)}"
+    return ask(spark, lake, _QUERY.format(where=where, by=by, most=int(most)))

@@ -13,22 +13,22 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from app.pipeline.lake.days import DAY_US, to_us
-from app.pipeline.questions.conditions import Anything, Begins, Both, Compared, Condition, Either, Known, Unknown, Value
-from app.pipeline.questions.views import View
+from app.pipeline.lake.tables import DAY_US, to_us
+from app.pipeline.queries.skipping import ANYTHING, Condition, Every, Null, Some, Value, Within
+from app.pipeline.queries.views import Computed, View
 
 Fields = dict[str, Any]
 Columns = Mapping[int, str]
 
-_RELATIONS = {
-    "EqualTo": "=",
-    "EqualNullSafe": "=",
-    "LessThan": "<",
-    "LessThanOrEqual": "<=",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
+_MIRRORED = {
+    "EqualTo": "EqualTo",
+    "EqualNullSafe": "EqualNullSafe",
+    "LessThan": "GreaterThan",
+    "LessThanOrEqual": "GreaterThanOrEqual",
+    "GreaterThan": "LessThan",
+    "GreaterThanOrEqual": "LessThanOrEqual",
 }
-_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""Comparisons, and the same comparisons with their operands exchanged."""
 
 
 class Node(NamedTuple):
@@ -50,10 +50,10 @@ def conditions_of(plan: str, views: Mapping[str, View]) -> dict[str, Condition]:
         for view in views.values():
             if [*columns.values()] == view.columns:
                 parts = tuple(_condition(each, columns, view) for each in filters)
-                found.setdefault(view.name, []).append(Both(parts))
+                found.setdefault(view.name, []).append(Every(parts))
             elif {*columns.values()} <= {*view.columns}:  # perhaps that table, without some columns
-                found.setdefault(view.name, []).append(Anything())
-    return {name: each[0] if len(each) == 1 else Either(tuple(each)) for name, each in found.items()}
+                found.setdefault(view.name, []).append(ANYTHING)
+    return {name: Some(tuple(each)) for name, each in found.items()}
 
 
 def _tree(nodes: list[Fields]) -> Node:
@@ -86,91 +86,84 @@ def _nested(value: object) -> Iterator[Node]:
     if isinstance(value, dict):
         yield from _nested([*value.values()])
     elif isinstance(value, list):
-        if value and isinstance(value[0], dict) and _is_plan(str(value[0].get("class"))):
+        name = str(value[0].get("class")) if value and isinstance(value[0], dict) else ""
+        if ".plans.logical." in name or name.endswith(".LogicalRelation"):
             yield _tree(value)
         else:
             for each in value:
                 yield from _nested(each)
 
 
-def _is_plan(name: str) -> bool:
-    return ".plans.logical." in name or name.endswith(".LogicalRelation")
-
-
 def _condition(node: Node, columns: Columns, view: View) -> Condition:
-    """Convert an expression to a condition; `Anything` if it is not understood."""
-    children = node.children
-    match node.kind:
-        case "And" | "Or":
-            parts = tuple(_condition(child, columns, view) for child in children)
-            condition: Condition = Both(parts) if node.kind == "And" else Either(parts)
-        case "In":
-            condition = Either(tuple(_comparison("=", children[0], each, columns, view) for each in children[1:]))
-        case "IsNotNull" | "IsNull" | "StartsWith":
-            condition = _about_one(node, columns, view)
-        case kind if kind in _RELATIONS:
-            condition = _comparison(_RELATIONS[kind], children[0], children[1], columns, view)
-        case _:
-            condition = Anything()
+    """Convert an expression to a condition; `ANYTHING` if it is not understood."""
+    kind, children = node.kind, node.children
+    condition: Condition = ANYTHING
+    if kind == "And":
+        condition = Every(tuple(_condition(child, columns, view) for child in children))
+    elif kind == "Or":
+        condition = Some(tuple(_condition(child, columns, view) for child in children))
+    elif kind == "In":
+        condition = Some(tuple(_comparison("EqualTo", children[0], each, columns, view) for each in children[1:]))
+    elif kind in _MIRRORED and _column(children[0], columns) is None:
+        condition = _comparison(_MIRRORED[kind], children[1], children[0], columns, view)
+    elif kind in _MIRRORED:
+        condition = _comparison(kind, children[0], children[1], columns, view)
+    elif kind in ("IsNotNull", "IsNull", "StartsWith") and (column := _column(children[0], columns)) is not None:
+        computed = view.computed.get(column)
+        source = column if computed is None else computed.source
+        if kind == "StartsWith":
+            prefix = _constant(children[1], "string")
+            condition = ANYTHING if prefix is None else _prefix(column, str(prefix), computed)
+        else:
+            condition = Null(source) if kind == "IsNull" else Within(source)
     return condition
 
 
-def _about_one(node: Node, columns: Columns, view: View) -> Condition:
-    column = _column(node.children[0], columns)
-    if column is None:
-        return Anything()
-    if node.kind != "StartsWith":
-        return (Known if node.kind == "IsNotNull" else Unknown)(view.source_of(column))
-    prefix = _constant(node.children[1], "string")
-    return Anything() if prefix is None else _prefix(column, str(prefix), view)
-
-
-def _comparison(relation: str, left: Node, right: Node, columns: Columns, view: View) -> Condition:
-    if _column(left, columns) is None:
-        left, right, relation = right, left, _MIRRORED[relation]
+def _comparison(kind: str, left: Node, right: Node, columns: Columns, view: View) -> Condition:
     column = _column(left, columns)
     value = None if column is None else _constant(right, left.fields["dataType"])
     if column is None or value is None:
-        return Anything()
-    if column in view.channels:
-        return _channel(relation, str(value), view.channels[column])
-    if column in view.days:
-        assert isinstance(value, int)
-        return _day(relation, value, view.days[column])
-    return Compared(view.moments.get(column, column), relation, value)
+        return ANYTHING
+    computed = view.computed.get(column)
+    if computed is not None and computed.kind == "channel":
+        return _channel(str(value), computed.source) if kind.startswith("Equal") else ANYTHING  # their orders differ
+    last: Value = value
+    if computed is not None:
+        column = computed.source
+        if computed.kind == "day":  # a day is the times from its beginning to its end
+            assert isinstance(value, int)
+            last = value + DAY_US - 1
+            if kind in ("LessThan", "GreaterThan"):
+                value, last = last, value
+    low = value if kind.startswith(("Equal", "GreaterThan")) else None
+    high = last if kind.startswith(("Equal", "LessThan")) else None
+    return Within(column, low, high)
 
 
-def _day(relation: str, start_us: int, column: str) -> Condition:
-    """Convert a comparison with a day to one with its times; `start_us` is the day's beginning."""
-    end_us = start_us + DAY_US
-    return {
-        "=": Both((Compared(column, ">=", start_us), Compared(column, "<", end_us))),
-        "<": Compared(column, "<", start_us),
-        "<=": Compared(column, "<", end_us),
-        ">": Compared(column, ">=", end_us),
-        ">=": Compared(column, ">=", start_us),
-    }[relation]
-
-
-def _channel(relation: str, name: str, column: str) -> Condition:
-    """Convert a comparison with a channel name to one with the topic. Only =, since their orders differ."""
-    if relation != "=":
-        return Anything()
+def _channel(name: str, column: str) -> Condition:
+    """Convert the equality with a channel's name to a condition on the topic."""
     plain = _plain(name)
-    return Compared(column, "=", name[1:]) if plain == name[1:] and name[:1] == "/" else _topics(name, plain, column)
+    is_plain = plain == name[1:] and name[:1] == "/"
+    return Within(column, plain, plain) if is_plain else _topics(name, plain, column)
 
 
-def _prefix(column: str, prefix: str, view: View) -> Condition:
-    if column in view.channels:
-        return _topics(prefix, _plain(prefix), view.channels[column])
-    return Anything() if column in view.days or column in view.moments else Begins(column, prefix)
+def _prefix(column: str, prefix: str, computed: Computed | None) -> Condition:
+    if computed is None:
+        return _begins(column, prefix)
+    return _topics(prefix, _plain(prefix), computed.source) if computed.kind == "channel" else ANYTHING
 
 
 def _topics(name: str, plain: str, column: str) -> Condition:
     """The condition that a topic's channel begins with `name`, of which only the `plain` part is checked."""
     if not name:
-        return Known(column)
-    return Begins(column, plain) if name[0] == "/" else Either(())
+        return Within(column)
+    return _begins(column, plain) if name[0] == "/" else Some(())
+
+
+def _begins(column: str, prefix: str) -> Condition:
+    """The condition that a text begins with a prefix: the text is at most the prefix with the next last character."""
+    is_ascii = prefix[-1:].isascii() and prefix
+    return Within(column, prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1) if is_ascii else None)
 
 
 def _plain(name: str) -> str:

@@ -1,0 +1,14 @@
+"""Queries of the lake.
+
+    sql.py          a query, from its text to its rows; the busiest channels
+    views.py        the tables as queries see them: with channel names and times
+    plans.py        the conditions on each table in Spark's plan of a query
+    skipping.py     conditions on rows, and the files of a table that can hold such rows
+    output.py       rows as a table, CSV, JSON or Parquet
+    events.py       events in the order of their offsets, in parts that fit into memory
+    replay.py       republishing old events
+    report.py       a page with plots
+    report_data.py  the figures of that page
+
+Only sql.py and views.py need Spark. Nothing here changes the lake.
+"""

@@ -1,0 +1,152 @@
+"""The tables of the lake as queries see them: the stored columns, and computed ones that are easier to read.
+
+channel   the topic's Bayeux name
+time ...  for each column that ends in `_us` a timestamp, named without that ending
+day       the tables' column `day`, which is computed, since it is only in the names of folders
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import and_, or_
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from deltalake import Schema
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+
+from app.pipeline.errors import no_lake
+from app.pipeline.lake.tables import TABLES, File, LakeTable, open_table, path
+from app.pipeline.queries.skipping import Condition, Every, Null, Some, Within
+
+_DAY_OF = {"events": "time_us", "rollups": "start_us"}
+_PLAIN_IN_CHANNELS = {"!7e": "~", "!28": "(", "!29": ")", "!24": "$", "!40": "@"}
+
+
+class Computed(NamedTuple):
+    """How a column is computed from the stored column `source`."""
+
+    kind: Literal["channel", "time", "day"]
+    source: str
+
+    def of_row(self) -> Column:
+        """Return the value as an expression."""
+        if self.kind == "channel":
+            return _channel(f.col(self.source))
+        time = f.timestamp_micros(f.col(self.source))
+        return time.cast("date") if self.kind == "day" else time
+
+
+class View(NamedTuple):
+    """The view of one table.
+
+    name      the table's name
+    folder    the table's folder
+    table     the Delta table; None if it does not exist
+    stored    the table's columns, with Spark's types
+    computed  the computed columns, by name
+    """
+
+    name: str
+    folder: Path
+    table: LakeTable | None
+    stored: StructType
+    computed: Mapping[str, Computed]
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns, in order."""
+        return [*dict.fromkeys([*self.stored.names, *self.computed])]
+
+    def files(self) -> list[File]:
+        """The files of the table; empty if it does not exist."""
+        return [] if self.table is None else self.table.data_files()
+
+    def empty(self, spark: SparkSession, folder: Path) -> DataFrame:
+        """A frame with the same columns, none of them computed, over a folder without files."""
+        types = {"channel": StringType(), "time": TimestampType()}
+        more = [
+            StructField(name, types[each.kind]) for name, each in self.computed.items() if name not in self.stored.names
+        ]
+        return spark.read.schema(StructType([*self.stored.fields, *more])).parquet(folder.as_uri())
+
+    def rows(self, spark: SparkSession, files: Sequence[File], condition: Condition) -> DataFrame:
+        """The rows of these files of which the condition is true, by which Parquet's reader skips parts of files."""
+        apart = [name for name in TABLES[self.name].partition_by if name not in self.computed]
+        inside = StructType(
+            [field for field in self.stored.fields if field.name not in apart and field.name not in self.computed]
+        )
+        groups: dict[tuple[object, ...], list[str]] = {}
+        for file in files:
+            groups.setdefault(tuple(file.partition[name] for name in apart), []).append(str(self.folder / file.path))
+        parts = []
+        for values, paths in groups.items():
+            frame = spark.read.schema(inside).option("__globPaths__", "false").parquet(*paths)
+            for name, value in zip(apart, values, strict=True):
+                frame = frame.withColumn(name, f.lit(value).cast(self.stored[name].dataType))
+            parts.append(frame)
+        if not parts:
+            nothing = [f.lit(None).cast(field.dataType).alias(field.name) for field in self.stored.fields]
+            parts.append(spark.range(0).select(nothing))
+        whole = reduce(DataFrame.unionByName, parts).filter(as_column(condition))
+        return whole.select(
+            [
+                self.computed[name].of_row().alias(name) if name in self.computed else f.col(name)
+                for name in self.columns
+            ]
+        )
+
+
+def views_of(lake: Path, names: Iterable[str]) -> dict[str, View]:
+    """Return views of these tables, by name; a table that does not exist yet has no rows.
+
+    Raises `Refused`, also if there is no lake.
+    """
+    views = {name: _view(lake, name) for name in names}
+    if views and not any(path(lake, name).is_dir() for name in TABLES):
+        raise no_lake(lake)
+    return views
+
+
+def as_column(condition: Condition) -> Column:
+    """Return a condition as an expression."""
+    match condition:
+        case Within(column, low, high):
+            bounds = [f.col(column).isNotNull()]
+            if low is not None:
+                bounds.append(f.col(column) >= low)
+            if high is not None:
+                bounds.append(f.col(column) <= high)
+            return reduce(and_, bounds)
+        case Null(column):
+            return f.col(column).isNull()
+        case Every(parts):
+            return reduce(and_, map(as_column, parts), f.lit(True))  # noqa: FBT003 - a value
+        case Some(parts):
+            return reduce(or_, map(as_column, parts), f.lit(False))  # noqa: FBT003 - a value
+
+
+def _view(lake: Path, name: str) -> View:
+    table = open_table(lake, name)
+    columns = TABLES[name].columns if table is None else table.columns()
+    computed = {"day": Computed("day", _DAY_OF[name])} if name in _DAY_OF else {}
+    if "topic" in columns.names and "channel" not in columns.names:
+        computed["channel"] = Computed("channel", "topic")
+    for each in columns.names:
+        if each.endswith("_us") and each.removesuffix("_us") not in columns.names:
+            computed[each.removesuffix("_us")] = Computed("time", each)
+    stored = StructType.fromJson(json.loads(Schema.from_arrow(columns).to_json()))
+    return View(name, path(lake, name), table, stored, computed)
+
+
+def _channel(topic: Column) -> Column:
+    """The same conversion as `protocols.bayeux.names.to_channel`, in Spark."""
+    shown = topic
+    for escape, char in _PLAIN_IN_CHANNELS.items():
+        shown = f.replace(shown, f.lit(escape), f.lit(char))
+    shown = f.regexp_replace(shown, "!21(?![0-9a-f]{2})", "!")
+    return f.concat(f.lit("/"), f.when(topic.contains("!"), shown).otherwise(topic))
