@@ -14,7 +14,7 @@ from app.embed.local_session import LocalSession
 from app.embed.names import pattern_of
 from app.embed.server_session import ServerSession
 from app.protocols.bayeux.hooks import Hooks, Listener
-from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.bayeux.session import BayeuxSession
 from app.server.server import House
 from app.settings import Settings
 

@@ -11,7 +11,7 @@ from app.broker.policy import SERVER
 from app.embed.names import pattern_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.names import to_subscription
-from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.bayeux.session import BayeuxSession
 
 
 class ServerSession:
