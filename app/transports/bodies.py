@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
-import orjson
+from orjson import JSONDecodeError
+from orjson import loads as loads_quickly
 
 from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, loads, may_have_huge_integer
 from app.settings import Limits
@@ -97,8 +98,8 @@ def lone_message(body: bytes, content_type: bytes, limits: Limits) -> dict[str, 
     ):
         return None
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        value = loads_quickly(body)
+    except JSONDecodeError:
         return None
     if type(value) is list and len(value) == 1:
         value = value[0]

@@ -56,6 +56,7 @@ class Endpoint:
         self._guard = guard
         self.door = Door(guard, self.note)
         self._settings = settings
+        self._limits = settings.limits
         self._cookie_field = settings.cookie.name.encode()
 
     # The ASGI application
@@ -72,7 +73,7 @@ class Endpoint:
             await self._callback_poll(visit.head, visit.cors, exchange)
 
     async def _long_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
-        body = await read_body(exchange.receive, self._settings.limits)
+        body = await read_body(exchange.receive, self._limits)
         reply = await exchange.reply_to(self.request(head.fields, body, exchange, head))
         if reply is not None:
             headers = [*HEADERS, *cors, *self.headers(reply, head.scheme)]
@@ -91,8 +92,8 @@ class Endpoint:
         return True
 
     async def _callback_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
-        callback, batch = callback_polling.read(head, self._settings.bayeux, self._settings.limits)
-        cookies = self._cookies(head.fields)
+        callback, batch = callback_polling.read(head, self._settings.bayeux, self._limits)
+        cookies = cookie_values(head.fields.get(b"cookie", b""), self._cookie_field)
         request = Request(batch.messages, Transport.CALLBACK_POLLING, exchange, cookies, head)
         request.has_odd_numbers = batch.has_odd_numbers
         reply = await exchange.reply_to(request)
@@ -115,7 +116,8 @@ class Endpoint:
 
         `fields` are the headers, and `context` is the request's head or makes it.
         """
-        content_type, limits, cookies = fields.get(b"content-type", b""), self._settings.limits, self._cookies(fields)
+        content_type, cookie, limits = fields.get(b"content-type", b""), fields.get(b"cookie"), self._limits
+        cookies = () if cookie is None else cookie_values(cookie, self._cookie_field)
         message = lone_message(body, content_type, limits)
         if message is not None:
             request = Request([message], _LONG_POLLING, connection, cookies, context)
@@ -138,10 +140,6 @@ class Endpoint:
         if reply.is_last:
             headers.append(CLOSE)
         return headers
-
-    def _cookies(self, fields: dict[bytes, bytes]) -> tuple[str, ...]:
-        header = fields.get(b"cookie")
-        return () if header is None else cookie_values(header, self._cookie_field)
 
 
 def cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
