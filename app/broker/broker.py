@@ -187,7 +187,8 @@ class Broker:
     def touch(self, session: Session, deadline: float) -> None:
         """Move a session's deadline (monotonic seconds), but not beyond the expiry of its token."""
         if session.closed is None:
-            session.deadline = deadline = min(deadline, session.expiry)
+            deadline = min(deadline, session.expiry)
+            session.deadline = deadline
             if session.alarm is not None and deadline < session.alarm[0]:
                 self.deadlines.move(session, deadline)
 

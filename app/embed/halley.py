@@ -15,7 +15,7 @@ from app import telemetry
 from app.embed.local_session import LocalSession
 from app.embed.server_session import ServerSession, pattern_of
 from app.protocols.bayeux.hooks import Hooks, Listener
-from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.bayeux.session import BayeuxSession
 from app.server.composition import Server
 from app.server.protocols import PROTOCOLS, Compose
 from app.settings import Settings

@@ -14,10 +14,10 @@ from app.broker.sessions import Session
 from app.broker.topics import Pattern, patterns_over
 from app.embed.server_session import pattern_of
 from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchanges import Outcome, Reply, Request, Transport, Wait
+from app.protocols.bayeux.exchange import AwaitHook, Outcome, Request, Transport
 from app.protocols.bayeux.messages import decode_data
 from app.protocols.bayeux.names import to_channel
-from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.bayeux.session import BayeuxSession, Reply
 from app.transports.exchange import verdict_on
 
 Heard = Callable[[str, Any], None]
@@ -77,7 +77,8 @@ class LocalSession:
     def _send(self, fields: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         asker = _Asker(self._engine, answer, self._tasks)
-        request = Request([fields], Transport.LOCAL, asker, session=self._session)
+        request = Request([fields], Transport.LOCAL, asker)
+        request.session = self._session
         asker.write(self._engine.receive(request, monotonic()))
         return answer
 
@@ -125,13 +126,13 @@ class _Asker:
 
     def write(self, outcome: Outcome | None) -> None:
         """Set the future's result to the message's reply, or begin to wait for what it needs first."""
-        if isinstance(outcome, Wait):
+        if isinstance(outcome, AwaitHook):
             task = asyncio.get_running_loop().create_task(self._wait(outcome))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         elif isinstance(outcome, Reply) and outcome.parts and not self._answer.done():
             self._answer.set_result(decode_data(outcome.parts[0]))
 
-    async def _wait(self, wait: Wait) -> None:
+    async def _wait(self, wait: AwaitHook) -> None:
         verdict = await verdict_on(wait, self._engine.options.policy_s)
         self.write(self._engine.resume(wait, verdict, monotonic()))

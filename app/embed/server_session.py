@@ -12,7 +12,7 @@ from app.broker.policy import SERVER
 from app.broker.topics import Pattern
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.names import to_pattern, to_subscription
-from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.bayeux.session import BayeuxSession
 
 
 class ServerSession:

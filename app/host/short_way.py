@@ -1,10 +1,10 @@
-"""The short way: Bayeux' hot requests are served where they are parsed, without a scope, a task or a future for each.
+"""Bayeux's requests are served where they are parsed, without a scope, a task or a future for each.
 
-A POST to one of Bayeux' paths is passed from the parser's callback through the guard to the engine, and its response is
-sent in one write. A held connect is only a `Hold` in a slot of the connection object; its peer is watched by
-`connection_lost` alone. An unusual request (a query, chunks, `Expect`, HTTP/1.0, another request before it, a head that
-the guard refuses) is passed to the application instead, which uses the same engine by the same rules and returns the
-same bytes: the whole wire suite runs over both.
+A POST to one of Bayeux's paths is passed from the parser's callback through the guard to the endpoint, which makes the
+engine's request of it, and its response is sent in one write. A held connect is only a `Hold` in a slot of the
+connection object; its peer is watched by `connection_lost` alone. An unusual request (a query, chunks, `Expect`,
+HTTP/1.0, another request before it, a head that the guard refuses) is passed to the application instead, which uses the
+same guard, endpoint and engine: the whole wire suite runs over both.
 """
 
 from __future__ import annotations
@@ -17,13 +17,10 @@ from typing import Any
 from app import telemetry
 from app.host.connection import Connection
 from app.host.peer import begin, response
-from app.protocols.bayeux import hot
-from app.protocols.bayeux.exchanges import Hold, Outcome, Reply, Wait
+from app.protocols.bayeux.exchange import AwaitHook, Outcome
+from app.protocols.bayeux.session import Hold, Reply
 from app.server.composition import Server
-from app.transports import long_polling
-from app.transports.bodies import plain_message
-from app.transports.cookies import lone_cookie
-from app.transports.endpoint import leaving
+from app.transports.endpoint import HEADERS, leaving
 from app.transports.exchange import verdict_on
 from app.transports.guard import TEXT_HEADERS, Rejection
 from app.transports.head import Head
@@ -31,7 +28,7 @@ from app.transports.head import Head
 Header = tuple[bytes, bytes]
 
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
-_OK = begin(200, long_polling.HEADERS)
+_OK = begin(200, HEADERS)
 _NO_HEADERS: list[Header] = []
 _NO_FIELDS: dict[bytes, bytes] = {}
 
@@ -43,15 +40,13 @@ class ShortWay:
         self.engine = server.engine
         self.endpoint = server.endpoint
         self.guard = server.guard
-        self.limits = server.settings.limits
         self.proxies = server.proxies
-        self.cookie = server.settings.cookie.name.encode() + b"="
-        self._mounts = frozenset(path.encode() for path in server.settings.bayeux.paths)
-        self._below = tuple(mount + b"/" for mount in self._mounts)
+        self.mounts = frozenset(path.encode() for path in server.settings.bayeux.paths)
+        self._below = tuple(mount + b"/" for mount in self.mounts)
 
     def matches(self, url: bytes) -> bool:
-        """Whether a request target is one of Bayeux' paths, in plain letters and without a query."""
-        return url in self._mounts or (url.startswith(self._below) and _PLAIN_PATH.fullmatch(url) is not None)
+        """Whether a request target is below one of Bayeux's paths, in plain letters and without a query."""
+        return url.startswith(self._below) and _PLAIN_PATH.fullmatch(url) is not None
 
 
 class BayeuxConnection(Connection):
@@ -77,7 +72,7 @@ class BayeuxConnection(Connection):
     def _takes(self, fields: dict[bytes, bytes]) -> bool:
         way, parser = self._way, self.parser
         if (
-            not way.matches(self.url)
+            (self.url not in way.mounts and not way.matches(self.url))
             or parser.get_method() != b"POST"
             or b"content-length" not in fields  # chunks have none
             or b"transfer-encoding" in fields
@@ -85,48 +80,33 @@ class BayeuxConnection(Connection):
             or b"expect" in fields
             or len(fields) != len(self.headers)
             or not parser.should_keep_alive()
+            or b"host" not in fields
+            or not way.guard.serves(fields[b"host"])
             or (b"connection" in fields and parser.get_http_version() != "1.1")
         ):
             return False
         if self._is_proxy:
             self._seen = way.proxies.seen_through(self.address, self.scheme or "http", self.headers)
-        cors = way.guard.judge_post(fields, self._seen[1])
-        if cors is None:
+        try:
+            self._cors = way.guard.check_fields(fields, self._seen[1])
+        except Rejection:  # the application rejects it, for the same reason
             return False
-        self._fields, self._cors = fields, cors
+        self._fields = fields
         return True
 
     def _serve(self, body: bytes) -> None:
-        way, fields = self._way, self._fields
-        self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # a held connect needs them no longer
-        now = monotonic()
-        try:
-            message = plain_message(body, fields.get(b"content-type", b""), way.limits)
-            if message is not None:
-                cookies = lone_cookie(fields[b"cookie"], way.cookie) if b"cookie" in fields else ()
-                outcome = hot.receive(way.engine, message, cookies, self, now)
-                if outcome is not None:
-                    self._take_outcome(outcome)
-                    return
-        except Exception as error:  # noqa: BLE001 - see `_fail`
-            self._fail(error, self._head(fields))
-            return
-        self._serve_any(self._head(fields), body, now)
-
-    def _serve_any(self, head: Head, body: bytes, now: float) -> None:
-        """Pass a request that is not hot to the engine."""
         way = self._way
         try:
-            outcome = way.engine.receive(way.endpoint.request(head, body, self), now)
-            self._take_outcome(outcome)
+            request = way.endpoint.request(self._fields, body, self, self._head)
+            self._take_outcome(way.engine.receive(request, monotonic()))
         except Exception as error:  # noqa: BLE001 - see `_fail`
-            self._fail(error, head)
+            self._fail(error)
 
     async def _wait(self, outcome: Outcome) -> None:
-        """Wait for a hook of the embedding program; only this needs a task."""
+        """AwaitHook for a hook of the embedding program; only this needs a task."""
         engine = self._way.engine
         try:
-            while isinstance(outcome, Wait):
+            while isinstance(outcome, AwaitHook):
                 outcome = engine.resume(outcome, await verdict_on(outcome, engine.options.policy_s), monotonic())
             self._take_outcome(outcome)
         except asyncio.CancelledError:  # the server shuts down, and the grace period has ended
@@ -135,17 +115,18 @@ class BayeuxConnection(Connection):
         except Exception as error:  # noqa: BLE001 - see `_fail`
             self._fail(error)
 
-    def _head(self, fields: dict[bytes, bytes]) -> Head:
-        return Head("POST", self.url.decode(), b"", fields, *self._seen)
+    def _head(self) -> Head:
+        return Head("POST", self.url.decode(), b"", self._fields, *self._seen)
 
     def _take_outcome(self, outcome: Outcome) -> None:
-        if type(outcome) is Hold:
+        if type(outcome) is Reply:
+            self._write(outcome)
+        elif type(outcome) is Hold:
             if self._is_lost or self._has_ended:
                 self._way.engine.gone(outcome, monotonic())
             self._hold = outcome
-        elif type(outcome) is Reply:
-            self._write(outcome)
-        elif type(outcome) is Wait:
+            self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # there may be very many held connects
+        elif type(outcome) is AwaitHook:
             task = self.loop.create_task(self._wait(outcome))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
@@ -153,7 +134,9 @@ class BayeuxConnection(Connection):
     def write(self, outcome: Outcome | None) -> None:
         """Send the response of a held connect; None: a newer connect has replaced it, so the connection is cut."""
         self._hold = None
-        if outcome is None:
+        if type(outcome) is Reply:
+            self._write(outcome)
+        elif outcome is None:
             self.cut("replaced")
         else:
             self._take_outcome(outcome)
@@ -168,20 +151,20 @@ class BayeuxConnection(Connection):
     def _write(self, reply: Reply) -> None:
         engine = self._way.engine
         if reply.status == 200 and reply.set_cookie is None and not (reply.is_last or self._cors):
-            body = b"[%b]" % b",".join(reply.parts)
-            has_left = self.respond(b"%b%d\r\n\r\n%b" % (_OK, len(body), body), closes=False)
+            body = b",".join(reply.parts)
+            has_left = self.respond(b"%b%d\r\n\r\n[%b]" % (_OK, len(body) + 2, body), closes=False)
         else:
-            headers = (*long_polling.HEADERS, *self._cors, *self._way.endpoint.headers(reply, self._seen[1]))
+            headers = (*HEADERS, *self._cors, *self._way.endpoint.headers(reply, self._seen[1]))
             has_left = self.respond(response(reply.status, headers, reply.body()), closes=reply.is_last)
         if has_left:
             engine.written(reply)
         else:
             self.settle(lambda is_written: engine.written(reply) if is_written else engine.unwritten(reply))
 
-    def _fail(self, error: Exception, head: Head | None = None) -> None:
+    def _fail(self, error: Exception) -> None:
         """Respond with the reason for which a request was rejected, or with 500 for any other error."""
-        if isinstance(error, Rejection) and head is not None:
-            self._way.endpoint.note(error, head)
+        if isinstance(error, Rejection):
+            self._way.endpoint.note(error, self._head())
             rejection = error
         else:
             telemetry.fault("request", error)

@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
-import orjson
+from orjson import JSONDecodeError
+from orjson import loads as loads_quickly
 
 from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, loads, may_have_huge_integer
 from app.settings import Limits
@@ -83,11 +84,12 @@ def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
     raise Rejection(400, "body is not a Bayeux message")
 
 
-def plain_message(body: bytes, content_type: bytes, limits: Limits) -> dict[str, Any] | None:
-    """The message of a body that is one message in JSON; None for any other body, or one that needs all checks.
+def lone_message(body: bytes, content_type: bytes, limits: Limits) -> dict[str, Any] | None:
+    """The message of a body as nearly all are: one message in JSON, small and flat. None for any other body.
 
-    The cheap tests here are enough to be safe: a number that not every protocol can carry has many digits or is refused
-    by orjson, and does no harm outside `data`; deep nesting has many brackets; many values have many bytes.
+    What `messages_of_body` counts need not be counted in it: deep nesting has many brackets, and many values have many
+    bytes. Integers beyond 64 bits are looked for only where there is more than the fields of a connect, whose only
+    number is its id.
     """
     if (
         len(body) > limits.nodes
@@ -96,12 +98,12 @@ def plain_message(body: bytes, content_type: bytes, limits: Limits) -> dict[str,
     ):
         return None
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        value = loads_quickly(body)
+    except JSONDecodeError:
         return None
     if type(value) is list and len(value) == 1:
         value = value[0]
-    if type(value) is not dict or ("data" in value and may_have_huge_integer(body)):
+    if type(value) is not dict or ((len(value) > 4 or "data" in value) and may_have_huge_integer(body)):
         return None
     return value
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 
-from app.protocols.bayeux.exchanges import Reply, Transport
+from app.protocols.bayeux.session import Reply
 from app.settings import Bayeux, Limits
 from app.transports.bodies import Batch, form_fields, parse
 from app.transports.guard import Rejection
 from app.transports.head import Head
 
-TRANSPORT = Transport.CALLBACK_POLLING
 HEADERS = (
     (b"content-type", b"text/javascript;charset=UTF-8"),
     (b"content-disposition", b"attachment; filename=f.txt"),

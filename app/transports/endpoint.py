@@ -1,22 +1,25 @@
 """The Bayeux endpoint: serves every request below one of Bayeux's paths.
 
-It has two interfaces. One is the ASGI application, which serves everything and runs under any server. The other is
-`request` and `headers`, with which Halley's own host serves hot requests without a task for each
-(`host/short_way.py`). It is a raw ASGI application on purpose: the request and response objects of a framework cost
-more than all of Bayeux.
+A POST is long-polling (Bayeux 1.0, 6.1): messages in its body, and replies as a JSON array. A GET is callback-polling
+(`callback_polling.py`). `request` makes the engine's request, and `headers` those of its response; Halley's own host
+uses both too, which serves a POST without a scope and a task (`host/short_way.py`). For all other requests and servers
+this is an ASGI application. It is a raw one on purpose: the request and response objects of a framework cost more than
+all of Bayeux.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from app import telemetry
 from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchanges import Reply, Request, Transport
-from app.settings import Settings
-from app.transports import callback_polling, long_polling
-from app.transports.bodies import Batch, messages_of_body, read_body
-from app.transports.cookies import browser_cookie, cookie_values
+from app.protocols.bayeux.exchange import Request, Transport
+from app.protocols.bayeux.session import Reply
+from app.settings import Cookie, Settings
+from app.transports import callback_polling
+from app.transports.bodies import lone_message, messages_of_body, read_body
 from app.transports.exchange import Exchange, respond
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head, bearer_token
@@ -27,6 +30,22 @@ if TYPE_CHECKING:
 
 Header = tuple[bytes, bytes]
 
+HEADERS: tuple[Header, ...] = (
+    (b"content-type", b"application/json; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""The headers of every response by long-polling."""
+
+_COOKIES_LOOKED_AT = 8
+"""Values read of one name: servers on other ports or paths of the host may have set some, and browsers send all."""
+
+_REMEMBERED, _REMEMBERED_CHARS = 8_192, 128
+"""Cookie headers whose values are cached: a client sends the same with each request. They and their size are bounded,
+since clients choose them."""
+
+_LONG_POLLING = Transport.LONG_POLLING
+
 
 class Endpoint:
     """Serves Bayeux over HTTP: long-polling by POST, callback-polling by GET."""
@@ -36,6 +55,7 @@ class Endpoint:
         self._guard = guard
         self.middleware = GuardMiddleware(guard, self.note)
         self._settings = settings
+        self._limits = settings.limits
         self._cookie_field = settings.cookie.name.encode()
 
     # The ASGI application
@@ -52,10 +72,10 @@ class Endpoint:
             await self._callback_poll(context.head, context.cors, exchange)
 
     async def _long_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
-        body = await read_body(exchange.receive, self._settings.limits)
-        reply = await exchange.reply_to(self.request(head, body, exchange))
+        body = await read_body(exchange.receive, self._limits)
+        reply = await exchange.reply_to(self.request(head.fields, body, exchange, head))
         if reply is not None:
-            headers = [*long_polling.HEADERS, *cors, *self.headers(reply, head.scheme)]
+            headers = [*HEADERS, *cors, *self.headers(reply, head.scheme)]
             await exchange.respond(reply, headers, reply.body())
 
     async def _admits_script(self, context: RequestContext) -> bool:
@@ -71,8 +91,11 @@ class Endpoint:
         return True
 
     async def _callback_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
-        callback, batch = callback_polling.read(head, self._settings.bayeux, self._settings.limits)
-        reply = await exchange.reply_to(self._request(callback_polling.TRANSPORT, batch, head, exchange))
+        callback, batch = callback_polling.read(head, self._settings.bayeux, self._limits)
+        cookies = cookie_values(head.fields.get(b"cookie", b""), self._cookie_field)
+        request = Request(batch.messages, Transport.CALLBACK_POLLING, exchange, cookies, head)
+        request.has_odd_numbers = batch.has_odd_numbers
+        reply = await exchange.reply_to(request)
         if reply is not None:
             headers = [*callback_polling.HEADERS, *cors, *self.headers(reply, head.scheme)]
             await exchange.respond(reply, headers, callback_polling.render(reply, callback))
@@ -85,11 +108,24 @@ class Endpoint:
         if rejection.limit:
             self._engine.broker.hits[rejection.limit] += 1
 
-    def request(self, head: Head, body: bytes, connection: object) -> Request:
-        """Make the engine's `Request` from a POST; `connection` is where its reply will go. Raises `Rejection`."""
-        batch = messages_of_body(body, head.fields.get(b"content-type", b""), self._settings.limits)
-        request = self._request(long_polling.TRANSPORT, batch, head, connection)
-        request.token = bearer_token(head.fields.get(b"authorization"))
+    def request(
+        self, fields: dict[bytes, bytes], body: bytes, connection: Any, context: Head | Callable[[], Head]
+    ) -> Request:
+        """Make the engine's `Request` from a POST; `connection` is where its reply will go. Raises `Rejection`.
+
+        `fields` are the headers, and `context` is the request's head or makes it.
+        """
+        content_type, cookie, limits = fields.get(b"content-type", b""), fields.get(b"cookie"), self._limits
+        cookies = () if cookie is None else cookie_values(cookie, self._cookie_field)
+        message = lone_message(body, content_type, limits)
+        if message is not None:
+            request = Request([message], _LONG_POLLING, connection, cookies, context)
+        else:
+            batch = messages_of_body(body, content_type, limits)
+            request = Request(batch.messages, _LONG_POLLING, connection, cookies, context)
+            request.has_odd_numbers = batch.has_odd_numbers
+        if b"authorization" in fields:
+            request.token = bearer_token(fields[b"authorization"])
         return request
 
     def headers(self, reply: Reply, scheme: str) -> list[Header]:
@@ -104,10 +140,41 @@ class Endpoint:
             headers.append(CLOSE)
         return headers
 
-    def _request(self, transport: Transport, batch: Batch, head: Head, connection: object) -> Request:
-        cookie = head.fields.get(b"cookie")
-        cookies = () if cookie is None else cookie_values(cookie, self._cookie_field)
-        return Request(batch.messages, transport, connection, cookies, head, has_odd_numbers=batch.has_odd_numbers)
+
+def cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
+    """The first eight values that a Cookie header has for `name`."""
+    return _remembered(header, name) if len(header) <= _REMEMBERED_CHARS else _cookie_values(header, name)
+
+
+def _cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
+    values = []
+    for pair in header.split(b";"):
+        if name in pair:
+            found, _, value = pair.partition(b"=")
+            if found.strip() == name:
+                values.append(value.strip(b' \t"').decode("latin-1"))
+    return tuple(values[:_COOKIES_LOOKED_AT])
+
+
+_remembered = lru_cache(_REMEMBERED)(_cookie_values)
+
+
+def browser_cookie(value: str, options: Cookie, *, is_secure: bool) -> bytes:
+    """The value of a Set-Cookie header; `is_secure` is whether the request used https."""
+    parts = [f"{options.name}={value}", f"Path={options.path}"]
+    if options.domain:
+        parts.append(f"Domain={options.domain}")
+    if options.max_age_s >= 0:
+        parts.append(f"Max-Age={options.max_age_s}")
+    if options.http_only:
+        parts.append("HttpOnly")
+    if options.secure == "on" or (options.secure == "auto" and is_secure):
+        parts.append("Secure")
+    if options.same_site:
+        parts.append(f"SameSite={options.same_site}")
+    if options.partitioned:
+        parts.append("Partitioned")
+    return "; ".join(parts).encode("latin-1")
 
 
 def leaving() -> Rejection:

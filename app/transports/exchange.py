@@ -13,7 +13,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchanges import Hold, Outcome, Pending, Reply, Request, Verdict, Wait
+from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Request, Verdict
+from app.protocols.bayeux.session import Hold, Reply
 from app.transports.waits import outcome_of
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Exchange:
         departure: asyncio.Future[None] | None = None
         try:
             while outcome is not None and not isinstance(outcome, Reply):
-                if isinstance(outcome, Wait):
+                if isinstance(outcome, AwaitHook):
                     verdict = await verdict_on(outcome, engine.options.policy_s)
                     outcome = engine.resume(outcome, verdict, monotonic())
                 else:
@@ -96,8 +97,8 @@ class Exchange:
                 departure.cancel()
         return outcome
 
-    async def _later(self, waiting: Hold | Pending, departure: asyncio.Future[None]) -> Outcome | None:
-        """Wait for the outcome that `write` brings; None if the peer has disconnected.
+    async def _later(self, waiting: Hold | AwaitCommit, departure: asyncio.Future[None]) -> Outcome | None:
+        """AwaitHook for the outcome that `write` brings; None if the peer has disconnected.
 
         A request whose peer has disconnected is processed to its end nevertheless.
         """
@@ -117,7 +118,7 @@ class Exchange:
             outcome = come.result() if come.done() else None
             if outcome is None:
                 self._outcome.cancel()  # an outcome that comes from now on is returned to the engine at once
-            elif has_left and not isinstance(outcome, Wait):
+            elif has_left and not isinstance(outcome, AwaitHook):
                 self._let_go(outcome)
                 outcome = None
         if outcome is None and not has_left:
@@ -162,7 +163,7 @@ class Exchange:
             self._engine.unwritten(reply)
 
 
-async def verdict_on(wait: Wait, limit_s: float) -> Verdict:
+async def verdict_on(wait: AwaitHook, limit_s: float) -> Verdict:
     """Await a program's hook: its value, or the error that it raised.
 
     `limit_s` is the deadline unless the wait has its own; a hook that misses it has raised `TimeoutError`.

@@ -65,9 +65,11 @@ class Guard:
         self._hosts = frozenset(name.lower() for name in settings.hosts)
         self._origins = frozenset(origin.lower() for origin in settings.cors.origins)
         self._body_bytes = settings.limits.body_bytes
+        self._length_digits = len(str(self._body_bytes))  # what has fewer is within the limit
         self._query_bytes = settings.limits.query_bytes
         self._serves_hidden_pages = settings.bayeux.callback_polling_without_referer
-        self._serves = lru_cache(_REMEMBERED)(self._is_our_host)
+        self.serves = lru_cache(_REMEMBERED)(self._is_our_host)
+        """Whether a Host header names this server."""
         self._cors_of = lru_cache(_REMEMBERED)(self._judge_origin)
         self._preflight = (*_PREFLIGHT, (b"access-control-max-age", b"%d" % settings.cors.max_age_s))
 
@@ -101,7 +103,7 @@ class Guard:
         """
         if len(hosts) != 1:
             raise Rejection(400, "expected exactly one Host header", closes=True)
-        if not self._serves(hosts[0]):
+        if not self.serves(hosts[0]):
             raise Rejection(400, "this Host is not served here")
 
     def check(self, head: Head, methods: tuple[str, ...]) -> tuple[Header, ...]:
@@ -114,17 +116,27 @@ class Guard:
             raise Rejection(
                 405, f"method not allowed; expected {', '.join(others)} or {last}", headers=(_allow(methods),)
             )
-        fields = head.fields
-        cors = self.check_origin(head)
-        try:
-            self._check_body(fields)
-            if b"upgrade" in fields and fields[b"upgrade"].lower() == b"websocket":
-                raise Rejection(400, "this path does not accept WebSockets; use long-polling", closes=True)
-            if len(head.query_string) > self._query_bytes:
-                raise Rejection(414, "query too long", limit="query_bytes")
-        except Rejection as rejection:
-            rejection.headers += cors
-            raise
+        cors = self.check_fields(head.fields, head.scheme, 400 if head.method == "OPTIONS" else 403)
+        if len(head.query_string) > self._query_bytes:
+            raise Rejection(414, "query too long", headers=cors, limit="query_bytes")
+        return cors
+
+    def check_fields(self, fields: dict[bytes, bytes], scheme: str, denied: int = 403) -> tuple[Header, ...]:
+        """Check the origin of a request, and what its headers say of its body and of upgrades.
+
+        Returns the CORS headers for any response to it. Raises `Rejection`, for a wrong origin with status `denied`.
+        """
+        cors = self._check_origin(fields, scheme, denied) if b"origin" in fields else ()
+        length = fields.get(b"content-length", b"0")
+        if b"content-encoding" in fields and fields[b"content-encoding"].strip().lower() not in (b"identity", b""):
+            raise Rejection(415, "content encoding not supported", closes=True, headers=cors)
+        if not length.isdigit():
+            raise Rejection(400, "bad Content-Length", closes=True, headers=cors)
+        if len(length) >= self._length_digits and (len(length) > 18 or int(length) > self._body_bytes):
+            raise Rejection(413, "request body too large", closes=True, headers=cors, limit="body_bytes")
+        if b"upgrade" in fields and fields[b"upgrade"].lower() == b"websocket":
+            text = "this path does not accept WebSockets; use long-polling"
+            raise Rejection(400, text, closes=True, headers=cors)
         return cors
 
     def check_origin(self, head: Head) -> tuple[Header, ...]:
@@ -132,13 +144,9 @@ class Guard:
 
         Returns the CORS headers for any response to it. Raises `Rejection`.
         """
-        fields = head.fields
-        if b"origin" not in fields:  # curl, robots and a page of this server send none
+        if b"origin" not in head.fields:  # curl, robots and a page of this server send none
             return ()
-        cors = self._cors_of(fields[b"origin"], fields.get(b"host", b""), head.scheme)
-        if cors is None:
-            raise Rejection(400 if head.method == "OPTIONS" else 403, "origin not allowed")
-        return cors
+        return self._check_origin(head.fields, head.scheme, 400 if head.method == "OPTIONS" else 403)
 
     def check_script(self, head: Head) -> None:
         """Check that the page whose script element sends the request, if one does, may do so. Raises `Rejection`.
@@ -160,18 +168,6 @@ class Guard:
         if not is_allowed:
             raise Rejection(403, "origin not allowed")
 
-    def judge_post(self, fields: dict[bytes, bytes], scheme: str) -> tuple[Header, ...] | None:
-        """The same as `check_host` and `check`, for a POST in which no header occurs twice.
-
-        Returns the CORS headers of its response; None for a request that needs those checks in full.
-        """
-        length = fields[b"content-length"]
-        if b"content-encoding" in fields or len(length) > 9 or not length.isdigit() or int(length) > self._body_bytes:
-            return None
-        if b"host" not in fields or not self._serves(fields[b"host"]):
-            return None
-        return self._cors_of(fields[b"origin"], fields[b"host"], scheme) if b"origin" in fields else ()
-
     def preflight(self, cors: tuple[Header, ...], methods: tuple[str, ...]) -> tuple[Header, ...]:
         """The headers of a response to OPTIONS."""
         return (*cors, *self._preflight) if cors else (_allow(methods),)
@@ -191,14 +187,11 @@ class Guard:
             return False
         return name in self._hosts or (is_loopback(name) if self.is_loopback else not self._hosts)
 
-    def _check_body(self, fields: dict[bytes, bytes]) -> None:
-        if b"content-encoding" in fields and fields[b"content-encoding"].strip().lower() not in (b"identity", b""):
-            raise Rejection(415, "content encoding not supported", closes=True)
-        length = fields.get(b"content-length", b"0")
-        if not length.isdigit():
-            raise Rejection(400, "bad Content-Length", closes=True)
-        if len(length) > 18 or int(length) > self._body_bytes:
-            raise Rejection(413, "request body too large", closes=True, limit="body_bytes")
+    def _check_origin(self, fields: dict[bytes, bytes], scheme: str, denied: int) -> tuple[Header, ...]:
+        cors = self._cors_of(fields[b"origin"], fields.get(b"host", b""), scheme)
+        if cors is None:
+            raise Rejection(denied, "origin not allowed")
+        return cors
 
     def _judge_origin(self, origin: bytes, host: bytes, scheme: str) -> tuple[Header, ...] | None:
         if not self._allows_origin(origin.decode("latin-1").lower(), host.decode("latin-1"), scheme):

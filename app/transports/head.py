@@ -1,6 +1,6 @@
 """The head of one HTTP request, the same for hot requests and for ASGI scopes: its path, its fields, and its token.
 
-The guard looks at the raw fields. Hooks can use the other properties (`exchanges.HttpContext`), which are computed
+The guard looks at the raw fields. Hooks can use the other properties (`messages.HttpContext`), which are computed
 only then.
 """
 

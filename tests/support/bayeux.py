@@ -17,11 +17,10 @@ from app.broker.broker import Broker
 from app.broker.policy import HouseRules
 from app.broker.topics import Match
 from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchanges import Request, Transport
+from app.protocols.bayeux.exchange import Request, Transport
 from app.protocols.bayeux.hooks import Hooks, Listener
 from app.protocols.bayeux.names import to_pattern
-from app.protocols.bayeux.sessions import BayeuxSession
-from app.protocols.bayeux.states import State
+from app.protocols.bayeux.session import BayeuxSession
 from app.settings import Bayeux, History, Limits
 from support.bayeux_peers import Exchange, Peer
 from support.identities import Known
@@ -98,7 +97,9 @@ class House:
     ) -> Exchange:
         """Send one request with these messages, and end the turn of the loop; `more` is for the `Request`."""
         exchange = Exchange(self, peer, stalled=stalled)
-        request = Request(deepcopy(list(messages)), transport, exchange, cookies, **more)
+        request = Request(deepcopy(list(messages)), transport, exchange, cookies, more.pop("context", None))
+        for name, value in more.items():
+            setattr(request, name, value)
         exchange.write(self.engine.receive(request, self.now))
         self.turn()
         return exchange
@@ -181,11 +182,11 @@ class House:
         for session in sessions:
             assert isinstance(session, BayeuxSession)
             assert session.closed is None
-            assert session.state is not State.CLOSED
+            assert session.state != "closed"
             assert session.alarm is not None
             assert session.alarm[0] <= session.deadline
-            assert (session.state is State.HELD) is (session.held is not None)
-            held += session.state is State.HELD
+            assert (session.state == "held") is (session.held is not None)
+            held += session.state == "held"
         assert self.engine.holds == held
         assert sum(self.engine.holds_by_browser.values()) == held
         assert 0 not in self.engine.holds_by_browser.values()

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from app.protocols.bayeux.exchanges import Hold, Pending, Reply, Transport, Verdict, Wait
+from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Transport, Verdict
+from app.protocols.bayeux.session import Hold, Reply
 from support.messages import HANDSHAKE, JSON
 
 if TYPE_CHECKING:
-    from app.protocols.bayeux.exchanges import Outcome
-    from app.protocols.bayeux.sessions import BayeuxSession
+    from app.protocols.bayeux.exchange import Outcome
+    from app.protocols.bayeux.session import BayeuxSession
     from support.bayeux import House
 
 
@@ -47,7 +48,7 @@ class Exchange:
         self.peer = peer
         self.stalled = stalled
         self.hold: Hold | None = None
-        self.wait: Wait | None = None
+        self.wait: AwaitHook | None = None
         self.reply: Reply | None = None
         self.is_aborted = False
         self.is_pending = False  # it waits for the log
@@ -116,12 +117,12 @@ class Exchange:
 
     def write(self, outcome: Outcome | None) -> None:
         """Note the engine's outcome of this request; None: its connection was cut."""
-        self.is_pending = isinstance(outcome, Pending)
+        self.is_pending = isinstance(outcome, AwaitCommit)
         if isinstance(outcome, Hold):
             self.hold = outcome
-        elif isinstance(outcome, Wait):
+        elif isinstance(outcome, AwaitHook):
             self.wait = outcome
-        elif isinstance(outcome, Pending):
+        elif isinstance(outcome, AwaitCommit):
             pass
         elif outcome is None:
             self.is_aborted = True

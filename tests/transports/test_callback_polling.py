@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.bayeux.exchanges import Reply
 from app.protocols.bayeux.messages import encode
+from app.protocols.bayeux.session import Reply
 from app.settings import Bayeux, Limits
 from app.transports.callback_polling import read, render
 from app.transports.guard import Rejection
@@ -51,7 +51,8 @@ def test_without_a_callback_the_specification_names_one():
 @given(st.lists(st.dictionaries(texts, values, max_size=3), min_size=1, max_size=3))
 def test_a_script_says_what_was_sent_and_nothing_else(messages):
     """A64, S36: one call, without `<`, which could begin a tag, and line separators, which break older JavaScript."""
-    script = render(Reply([json.dumps(message, ensure_ascii=False).encode() for message in messages]), "cb").decode()
+    parts = [json.dumps(message, ensure_ascii=False).encode() for message in messages]
+    script = render(Reply(parts, None, [], None), "cb").decode()
     assert script.startswith("/**/cb([")
     assert script.endswith("]);")
     assert not {"<", "\u2028", "\u2029"} & set(script)

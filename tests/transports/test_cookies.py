@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.settings import Cookie
-from app.transports.cookies import browser_cookie, cookie_values
+from app.transports.endpoint import browser_cookie, cookie_values
 from app.transports.head import Head
 
 NAME = b"BAYEUX_BROWSER"

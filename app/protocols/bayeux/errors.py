@@ -1,10 +1,15 @@
-"""Every error text that a Bayeux reply can carry: `CODE:ARGUMENTS:MESSAGE` (Bayeux 1.0, 3.4).
+"""Every error text that a Bayeux reply can carry, `CODE:ARGUMENTS:MESSAGE` (Bayeux 1.0, 3.4), and how one is raised.
 
 The texts are CometD's where it has one, since its clients match on them. A text never contains input from a peer,
 except a channel name that has passed the grammar.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from app.access import program_policy
+from app.broker.errors import NotForAll, OutcomeUnknown, Refusal, TooManyTopics, WrongType
 
 SESSION_UNKNOWN = "402::session_unknown"  # for any reason: a guessed id and an expired one look the same
 
@@ -63,3 +68,28 @@ CHANNEL_CREATE_DENIED = "403:{}:channel_create_denied"  # for a publish to a cha
 def is_denial(error: str) -> bool:
     """Whether an error text says that a client lacks the right to do something."""
     return error.endswith("_denied")
+
+
+class Fault(Exception):
+    """A message that is refused: the reply's error text, and the `advice` and `ext` that a hook adds to it."""
+
+    def __init__(self, error: str, advice: dict[str, Any] | None = None, ext: dict[str, Any] | None = None) -> None:
+        super().__init__(error)
+        self.error = error
+        self.advice = advice
+        self.ext = ext
+
+
+def fault_of(refusal: Refusal) -> Fault:
+    """The error for an event that the broker or the log refused, or of which the log has not reported the result."""
+    match refusal:
+        case WrongType():
+            return Fault(VALUE_TYPE_MISMATCH.format(refusal))
+        case NotForAll():
+            return Fault(VALUE_FOR_SOME)
+        case TooManyTopics():
+            return Fault(TOO_MANY_TOPICS)
+        case OutcomeUnknown():
+            return Fault(HISTORY_OUTCOME_UNKNOWN)
+        case _:
+            return Fault(HISTORY_UNAVAILABLE)

@@ -1,55 +1,113 @@
-"""The handshake: it negotiates version and connection type, and creates a session (Bayeux 1.0, 4.1)."""
+"""The handshake: it negotiates version and connection type, proves who the client is, and creates a session.
+
+See Bayeux 1.0, 4.1. The client's token is in `ext.authentication` of its handshake, or is the bearer token of the
+request; that in the handshake takes precedence. If the server accepts no tokens at all, both are ignored: they may be
+meant for a program's policy, or for a proxy.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from app.broker.errors import NoRoom, TooManySessions
+from app.broker.errors import NoRoom, TokenRefused, TooManySessions
 from app.broker.events import Event
-from app.protocols.bayeux import asking, errors, replay
-from app.protocols.bayeux.acks import Acks
-from app.protocols.bayeux.exchanges import Reply, Verdict, Wait
-from app.protocols.bayeux.identity import confirm, identify
-from app.protocols.bayeux.messages import Fault, Message, reply_to
-from app.protocols.bayeux.sessions import BayeuxSession
-from app.protocols.bayeux.timesync import Timesync
-
-if TYPE_CHECKING:
-    from app.protocols.bayeux.conversation import Conversation
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.authorization import Authorization
+from app.protocols.bayeux.errors import Fault
+from app.protocols.bayeux.exchange import Request, Steps, Transport
+from app.protocols.bayeux.extensions import Acks, Timesync
+from app.protocols.bayeux.messages import Message, reply_to
+from app.protocols.bayeux.polling import Polling
+from app.protocols.bayeux.request import RequestHandler
+from app.protocols.bayeux.session import BayeuxSession, Reply
 
 _VERSION = re.compile(r"(\d{1,9})((?:\.[A-Za-z0-9]{1,16}){0,8})")
 _OUR_VERSION = "1.0"
 _USER_AGENT_CHARS = 200
 
 
-def shake_hands(talk: Conversation, fields: dict[str, Any]) -> Generator[Wait, tuple[Verdict, float], Reply]:
-    """Answer a handshake: with a new session, with an error, or with HTTP status 503 if the server is at a limit."""
-    engine, request = talk.engine, talk.request
-    session = engine.new_session(request.cookies)
-    if request.context is not None:
-        session.address = request.context.address
-        session.user_agent = request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
-        session.account = engine.broker.account_of(session.address)
-    try:
-        engine.broker.check_admission(session)  # first: a burst of handshakes must not reach the program's hooks
-        message = talk.read(fields)
-        negotiate(message, engine.connection_types)
-        identify(engine, request, message, session, talk.now)
-        arrived_ms = engine.wall_ms(talk.now)
-        yield from asking.may_handshake(talk, session, message)
-        confirm(engine, session)
-        if engine.is_draining:  # checked last: a drain may have begun while the policy was awaited
-            raise TooManySessions
-        if (message.ext or {}).get("ack") is True:
-            session.acks = Acks()
-        engine.open(session, talk.now)
-    except NoRoom:
-        return Reply([], connection=request.connection, status=503, is_last=engine.is_draining)
-    except Fault as fault:
-        return engine.reply_with(None, [talk.refusal(fields, fault)], [], talk.now, connection=request.connection)
-    return _welcome(talk, session, message, arrived_ms)
+class Handshaker:
+    """Answers handshakes."""
+
+    def __init__(self, engine: Polling, authorization: Authorization) -> None:
+        self._engine = engine
+        self._authorization = authorization
+
+    def steps(self, handler: RequestHandler, fields: dict[str, Any]) -> Steps:
+        """Answer a handshake: with a new session, with an error, or with HTTP status 503 at a limit of the server."""
+        engine, request = self._engine, handler.request
+        session = engine.new_session(request.cookies)
+        if request.context is not None:
+            session.address = request.context.address
+            session.user_agent = request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
+            session.account = engine.broker.account_of(session.address)
+        try:
+            engine.broker.check_admission(session)  # first: a burst of handshakes must not reach the program's hooks
+            message = handler.read(fields)
+            negotiate(message, engine.connection_types)
+            self._identify(request, message, session, handler.now)
+            arrived_ms = engine.wall_ms(handler.now)
+            yield from self._authorization.may_handshake(handler, session, message)
+            if not engine.identities.stand_by(session.credential):  # withdrawn while a policy was awaited
+                raise Fault(errors.HANDSHAKE_DENIED.format(TokenRefused.reason))
+            if engine.is_draining:  # checked last: a drain may have begun while the policy was awaited
+                raise TooManySessions
+            if (message.ext or {}).get("ack") is True:
+                session.acks = Acks()
+            engine.open(session, handler.now)
+        except NoRoom:
+            busy = Reply([], None, [], request.connection)
+            busy.status, busy.is_last = 503, engine.is_draining
+            return busy
+        except Fault as fault:
+            return engine.reply_with(None, [engine.refusal(None, fields, fault)], [], handler.now, request.connection)
+        return self._welcome(handler, session, message, arrived_ms)
+
+    def _identify(self, request: Request, message: Message, session: BayeuxSession, now: float) -> None:
+        """Set the identity of a new session from its handshake's token, if there is one. Raises `Fault`."""
+        shown = _shown(message)
+        if not self._engine.identities.accept_tokens or (shown is None and request.token is None):
+            return
+        if request.transport is Transport.CALLBACK_POLLING:  # a URL ends up in logs, histories and Referer headers
+            raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
+        try:
+            token = shown if shown is not None else request.token
+            if not isinstance(token, str):
+                raise TokenRefused("the token is not a string")
+            identity = self._engine.identities.prove(token, self._engine.wall_s(now))
+        except TokenRefused as refused:
+            raise Fault(errors.HANDSHAKE_DENIED.format(refused.reason)) from None
+        session.authid, session.role, session.credential = identity.authid, identity.role, identity.credential
+        if identity.expires_s is not None:
+            session.expiry = identity.expires_s - self._engine.broker.clock_offset_s
+
+    def _welcome(self, handler: RequestHandler, session: BayeuxSession, message: Message, arrived_ms: int) -> Reply:
+        engine = self._engine
+        reply = reply_to(message.sent, successful=True)
+        reply["clientId"] = session.id
+        reply["version"] = reply["minimumVersion"] = _OUR_VERSION
+        reply["supportedConnectionTypes"] = list(engine.connection_types)
+        reply["advice"] = engine.advisor.advice(session)
+        ext = engine.history.offer(session, message, handler.request)
+        events: list[Event] = []
+        if session.acks is not None:
+            ext["ack"] = True
+        if engine.options.handshake_delivery and session.outbox and not engine.hooks.extensions:
+            # An extension may keep an event back, but cometd.js waits for exactly the promised number.
+            events = engine.take(session, handler.now)
+            reply["x-messages"] = len(events)
+            if session.acks is not None:
+                ext["ack"] = {"enabled": True, "batch": session.acks.batch}
+        timesync = Timesync.read(message.ext, arrived_ms)
+        if timesync is not None and timesync.is_wanted:
+            ext["timesync"] = timesync.answer(engine.wall_ms(handler.now))
+        if ext:
+            reply["ext"] = ext
+        answer = engine.reply_with(session, [reply], events, handler.now, handler.request.connection)
+        answer.set_cookie = None if session.is_bound else session.cookie
+        return answer
 
 
 def negotiate(message: Message, ours: Sequence[str]) -> None:
@@ -62,31 +120,13 @@ def negotiate(message: Message, ours: Sequence[str]) -> None:
         raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(ours)))
 
 
-def _welcome(talk: Conversation, session: BayeuxSession, message: Message, arrived_ms: int) -> Reply:
-    engine = talk.engine
-    reply = reply_to(message.sent, successful=True)
-    reply["clientId"] = session.id
-    reply["version"] = reply["minimumVersion"] = _OUR_VERSION
-    reply["supportedConnectionTypes"] = list(engine.connection_types)
-    reply["advice"] = engine.advisor.advice(session)
-    ext = replay.offer(engine, session, message, talk.request)
-    events: list[Event] = []
-    if session.acks is not None:
-        ext["ack"] = True
-    if engine.options.handshake_delivery and session.outbox and not engine.hooks.extensions:
-        # An extension may keep an event back, but cometd.js waits for exactly the promised number.
-        events = engine.take(session, talk.now)
-        reply["x-messages"] = len(events)
-        if session.acks is not None:
-            ext["ack"] = {"enabled": True, "batch": session.acks.batch}
-    timesync = Timesync.read(message.ext, arrived_ms)
-    if timesync is not None and timesync.is_wanted:
-        ext["timesync"] = timesync.answer(engine.wall_ms(talk.now))
-    if ext:
-        reply["ext"] = ext
-    answer = engine.reply_with(session, [reply], events, talk.now, connection=talk.request.connection)
-    answer.set_cookie = None if session.is_bound else session.cookie
-    return answer
+def _shown(message: Message) -> object:
+    """The handshake's token, or any other value in its place; None without one.
+
+    An object without `token` is ignored: CometD's users send names and passwords there for their own policies.
+    """
+    shown = (message.ext or {}).get("authentication")
+    return shown.get("token") if isinstance(shown, dict) else shown
 
 
 def _version(text: object) -> tuple[int, list[str]]:

@@ -14,7 +14,7 @@ from app.broker.names import SPACE
 from app.broker.topics import Match, Pattern
 from app.protocols.bayeux.messages import Message
 from app.protocols.bayeux.names import covering_channels, to_subscription
-from app.protocols.bayeux.sessions import BayeuxSession
+from app.protocols.bayeux.session import BayeuxSession
 from app.protocols.contract import Context
 from app.settings import Verb
 

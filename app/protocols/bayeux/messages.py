@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Protocol
 
-import orjson
+from orjson import dumps, loads
 
 from app.broker.events import Event
 from app.broker.timestamps import to_text
 from app.broker.values import shown
 from app.protocols.bayeux import errors
+from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.names import to_channel
+from app.protocols.contract import Context
 
-if TYPE_CHECKING:
-    from app.protocols.bayeux.exchanges import HttpContext
-
-ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_ID_CHARS = 64
+_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 ECHOED_CHARS = 255
 _ECHOED_SUBSCRIPTIONS = 128
 
@@ -30,14 +31,16 @@ ABSENT: Any = object()
 """A placeholder for a field that was not sent, as distinct from `null`."""
 
 
-class Fault(Exception):
-    """A message that is refused: the reply's error text, and the `advice` and `ext` that a hook adds to it."""
+class HttpContext(Context, Protocol):
+    """The HTTP request that carried a message, for use by hooks."""
 
-    def __init__(self, error: str, advice: dict[str, Any] | None = None, ext: dict[str, Any] | None = None) -> None:
-        super().__init__(error)
-        self.error = error
-        self.advice = advice
-        self.ext = ext
+    @property
+    def cookies(self) -> Mapping[str, str]:
+        """The request's cookies by name."""
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The URL's query parameters by name; the first of each name."""
 
 
 class Message:
@@ -57,13 +60,21 @@ class Message:
         self.fields = fields
         self.sent = fields if sent is None else sent
         self.context = context
-        self.id = _message_id(fields.get("id"))
-        self.channel = _channel(fields)
+        self.id = fields.get("id")
+        if not is_id(self.id) and self.id is not None:
+            raise Fault(errors.MESSAGE_ID_INVALID)
+        self.channel: str = fields.get("channel")  # type: ignore[assignment]  # checked here
+        if not isinstance(self.channel, str):
+            raise Fault(errors.CHANNEL_MISSING if self.channel is None else errors.CHANNEL_INVALID)
         self.client_id = fields.get("clientId")
         if self.client_id is not None and not isinstance(self.client_id, str):
             raise Fault(errors.SESSION_UNKNOWN)
-        self.ext = _object(fields.get("ext"), errors.EXT_INVALID)
-        self.advice = _object(fields.get("advice"), errors.ADVICE_INVALID)
+        self.ext: dict[str, Any] | None = fields.get("ext")
+        if self.ext is not None and not isinstance(self.ext, dict):
+            raise Fault(errors.EXT_INVALID)
+        self.advice: dict[str, Any] | None = fields.get("advice")
+        if self.advice is not None and not isinstance(self.advice, dict):
+            raise Fault(errors.ADVICE_INVALID)
         self.data = fields.get("data", ABSENT)
 
     def milliseconds(self, name: str) -> float | None:
@@ -86,27 +97,12 @@ class Message:
         return names
 
 
-def _message_id(value: object) -> str | int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    if isinstance(value, str) and ID.fullmatch(value):
-        return value
-    raise Fault(errors.MESSAGE_ID_INVALID)
-
-
-def _channel(fields: dict[str, Any]) -> str:
-    channel = fields.get("channel")
-    if channel is None:
-        raise Fault(errors.CHANNEL_MISSING)
-    if not isinstance(channel, str):
-        raise Fault(errors.CHANNEL_INVALID)
-    return channel
-
-
-def _object(value: object, error: str) -> dict[str, Any] | None:
-    if value is None or isinstance(value, dict):
-        return value
-    raise Fault(error)
+def is_id(value: object) -> bool:
+    """Whether a value can be a message's id. Bayeux wants strings; some clients number their messages."""
+    if isinstance(value, str):
+        is_plain = len(value) <= _ID_CHARS and value.isascii() and value.isalnum()
+        return is_plain or _ID.fullmatch(value) is not None
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def reply_to(fields: dict[str, Any], *, successful: bool) -> dict[str, Any]:
@@ -115,11 +111,8 @@ def reply_to(fields: dict[str, Any], *, successful: bool) -> dict[str, Any]:
     The echo lets clients find their request even if its channel is refused. Its length is bounded.
     """
     reply: dict[str, Any] = {}
-    try:
-        message_id = _message_id(fields.get("id"))
-    except Fault:
-        message_id = None
-    if message_id is not None:
+    message_id = fields.get("id")
+    if is_id(message_id):
         reply["id"] = message_id
     channel = fields.get("channel")
     if isinstance(channel, str) and len(channel) <= ECHOED_CHARS:
@@ -141,17 +134,17 @@ def _is_echoable(subscription: object) -> bool:
 
 def encode(message: dict[str, Any]) -> bytes:
     """Encode a reply as JSON. `<` is escaped, so that echoed text can never be read as markup."""
-    return orjson.dumps(message).replace(b"<", b"\\u003c")
+    return dumps(message).replace(b"<", b"\\u003c")
 
 
 def encode_data(data: object) -> bytes:
     """Encode an event's data as JSON text. Raises `TypeError` if it is not JSON."""
-    return bytes(memoryview(orjson.dumps(data)))  # a copy: orjson's own object keeps kilobytes of spare capacity
+    return bytes(memoryview(dumps(data)))  # a copy: orjson's own object keeps kilobytes of spare capacity
 
 
 def decode_data(payload: bytes) -> Any:
     """Decode an event's data; the inverse of `encode_data`."""
-    return orjson.loads(payload)
+    return loads(payload)
 
 
 def event_frame(event: Event) -> bytes:
@@ -183,20 +176,29 @@ def _frame(event: Event, payload: bytes) -> bytes:
         ext = b',"ext":{%b"nt4":%b}' % (replay, shown(event))
     else:
         ext = b',"ext":{"replay":%d}' % event.position if event.position else b""
-    return b'{"channel":%b,"data":%b%b}' % (orjson.dumps(to_channel(event.topic)), payload, ext)
+    return b'{"channel":%b,"data":%b%b}' % (dumps(to_channel(event.topic)), payload, ext)
 
 
 def _has_place(event: Event) -> bool:
     payload = event.payload
     if not event.position or payload[:1] != b"{":
         return False
-    return b'"event"' not in payload or "event" not in orjson.loads(payload)
+    return b'"event"' not in payload or "event" not in loads(payload)
 
 
 def _with_position(event: Event) -> bytes:
     created = to_text(event.time_us)[: -len("000Z")].encode() + b"Z"  # Salesforce's times have milliseconds
     comma = b"," if len(event.payload) > len(b"{}") else b""
     return b'%b%b"event":{"replayId":%d,"createdDate":"%b"}}' % (event.payload[:-1], comma, event.position, created)
+
+
+_REMEMBERED_NOTICES = 100  # a rule usually takes the same few subscriptions from very many sessions
+
+
+@lru_cache(_REMEMBERED_NOTICES)
+def revocation_frame(name: str) -> bytes:
+    """The message by which a client learns that its subscription to `name` was taken away."""
+    return encode({"channel": "/meta/unsubscribe", "subscription": name, "successful": True, "ext": {"revoked": True}})
 
 
 def body_of(parts: Iterable[bytes]) -> bytes:

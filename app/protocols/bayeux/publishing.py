@@ -1,41 +1,40 @@
-"""A publish, from the message to the broker: rights, idempotency, and the reply once it is settled.
+"""A publish, from the message to the broker: rights, idempotency, audience, and the reply once it is settled.
 
-Each function is one part of a `Conversation`, which it gets as `talk`. A publish that must reach the disk first leaves
-its reply open; the conversation continues with the next publish meanwhile, so that a batch is one group for the log.
+A publish that must reach the disk first leaves its reply open; the request continues with the next publish meanwhile,
+so that a batch is one group for the log.
+
+`ext.audience` says who may receive the event, as the four fields of `broker.events.Audience`; one that is missing or
+null does not restrict:
+
+    {"eligible_authids": ["ann"], "eligible_roles": ["staff"], "excluded_authids": [...], "excluded_roles": [...]}
+
+An audience only narrows the set of subscribers, so every publisher may give one. An unknown field is refused: a
+misspelt name must not publish the event to all subscribers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from app.broker.errors import (
-    InvalidName,
-    NotForAll,
-    OutcomeUnknown,
-    RateLimited,
-    Refusal,
-    TooManyTopics,
-    WrongType,
-)
+from app.broker.errors import InvalidName, RateLimited, Refusal, TokenRefused
 from app.broker.events import Audience, Event
 from app.broker.keys import Published
-from app.broker.policy import Identity
-from app.protocols.bayeux import asking, errors
-from app.protocols.bayeux.audience import TooLong, audience_of
-from app.protocols.bayeux.exchanges import Pending, Transport, Verdict, Wait
-from app.protocols.bayeux.identity import visitor
-from app.protocols.bayeux.messages import ABSENT, Fault, Message, encode_data
-from app.protocols.bayeux.names import META, SERVICE, is_wildcard, to_pattern, to_topic
-from app.protocols.bayeux.sessions import BayeuxSession
-
-if TYPE_CHECKING:
-    from app.protocols.bayeux.conversation import Conversation
-
-Steps = Generator[Wait | Pending, tuple[Verdict, float], Any]
+from app.broker.policy import ANONYMOUS, Identity
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.authorization import Authorization
+from app.protocols.bayeux.errors import Fault, fault_of
+from app.protocols.bayeux.exchange import Request, Steps, Transport
+from app.protocols.bayeux.messages import ABSENT, Message, encode_data
+from app.protocols.bayeux.names import META, SERVICE, Bounds, is_wildcard, to_pattern, to_topic
+from app.protocols.bayeux.polling import Polling
+from app.protocols.bayeux.request import RequestHandler
+from app.protocols.bayeux.session import BayeuxSession
 
 _KEY = re.compile(r"[\x20-\x7e]+")
+_AUDIENCE_FIELDS = frozenset(Audience._fields)
+_MARKS_CHARS = 4
+"""What a name takes in addition to its own characters in a stored audience: quotes, a comma, a space."""
 
 
 def is_publish(channel: object) -> bool:
@@ -43,143 +42,190 @@ def is_publish(channel: object) -> bool:
     return isinstance(channel, str) and not channel.startswith((META, SERVICE))
 
 
-def publish(talk: Conversation, message: Message, reply: dict[str, Any]) -> Steps:
-    """Publish a message; `reply` is completed now, or when the event is settled. Raises `Fault`."""
-    engine, channel = talk.engine, message.channel
-    topic = _topic(talk, channel)
-    if channel.startswith(META) or channel == META[:-1]:
-        raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY))
-    session, identity = _publisher(talk, message)
-    payload = _encode(talk, message)
-    if not engine.rights.may(session, "publish", topic, identity):
-        is_told = session is not None or engine.rights.are_written
-        raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY) if is_told else errors.SESSION_UNKNOWN)
-    _check_predecessor(talk, message, identity)
-    _check_rate(talk, session)
-    yield from asking.may_publish(talk, session, channel, message)
-    if session is not None and session.closed is not None:  # it ended while the policy was awaited
-        raise Fault(errors.SESSION_UNKNOWN)
-    asking.bring_into_being(talk, channel)
-    event = Event(topic, payload, publisher=session.id if session else None, authid=identity.authid, role=identity.role)
-    if not channel.startswith(SERVICE):
-        event.idempotency_key = _key(talk, message)
-        if _was_published(talk, event, reply, message):
+class Publisher:
+    """Publishes the messages of requests."""
+
+    def __init__(self, engine: Polling, authorization: Authorization) -> None:
+        self._engine = engine
+        self._authorization = authorization
+
+    def publish(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
+        """Publish a message; `reply` is completed now, or when the event is settled. Raises `Fault`."""
+        channel, request = message.channel, handler.request
+        self._topic(channel)  # what is wrong with the channel is said first
+        session, identity = None, ANONYMOUS
+        if message.client_id is not None or request.session is not None:
+            session = handler.session_of(message)
+        elif request.transport is not Transport.LONG_POLLING:  # a <script> must not publish
+            raise Fault(errors.SESSION_UNKNOWN)
+        else:
+            identity = self._visitor(request, handler.now)
+        event = self.event_of(session, channel, self._data(message), identity)
+        self._check_predecessor(message, event, handler.now)
+        address = request.context.address if session is None and request.context is not None else ""
+        self.check_rate(session, address, handler.now)
+        yield from self._authorization.may(handler, session, "publish", channel, message)
+        if session is not None and session.closed is not None:  # it ended while the policy was awaited
+            raise Fault(errors.SESSION_UNKNOWN)
+        self._authorization.ensure_channel(channel)
+        is_service = channel.startswith(SERVICE)
+        if not is_service:
+            event.idempotency_key = self._key(message, "idempotency_key")
+            if self._was_published(handler, event, reply, message):
+                return
+            event.audience = self._audience(message)
+        if self._authorization.listen(session, event.topic, message, event.payload):
+            event.payload = self._encode(self._data(message))
+        if is_service:
+            yield from self._authorization.serve(handler, session, event.topic, message)
             return
-        event.audience = _audience(talk, message)
-    if asking.listen(talk, session, topic, message, payload):
-        event.payload = _encode(talk, message)
-    if channel.startswith(SERVICE):
-        yield from asking.serve(talk, session, topic, message)
-        return
-    without = session if session is not None and not session.broadcast_to_publisher else None
+        self.issue(event, session, session or handler, handler.now)
+        if event.is_pending:
+            handler.hold_back(event, reply, message.sent)
+
+    def event_of(
+        self, session: BayeuxSession | None, channel: str, data: object, visitor: Identity = ANONYMOUS
+    ) -> Event:
+        """Make the event for a channel, if the session may publish it, or without one the visitor. Raises `Fault`."""
+        topic = self._topic(channel)
+        payload = self._encode(data)
+        rights = self._engine.rights
+        if not rights.may(session, "publish", topic, visitor):
+            is_told = session is not None or rights.are_written
+            raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY) if is_told else errors.SESSION_UNKNOWN)
+        if session is None:
+            return Event(topic, payload, authid=visitor.authid, role=visitor.role)
+        return Event(topic, payload, publisher=session.id, authid=session.authid, role=session.role)
+
+    def check_rate(self, session: BayeuxSession | None, address: str, now: float) -> None:
+        """Check that a session, or without one an address, may publish now. Raises `Fault`."""
+        try:
+            self._engine.broker.check_publish(session, address, now)
+        except RateLimited as refusal:
+            raise Fault(errors.PUBLISH_DENIED.format(refusal.reason)) from None
+        except Refusal:
+            raise Fault(errors.OVERLOADED) from None
+
+    def issue(self, event: Event, session: BayeuxSession | None, source: object, now: float) -> None:
+        """Hand an event to the broker; it may be pending then. Events of one `source` stay in order. Raises `Fault`."""
+        without = None if session is None or session.broadcast_to_publisher else session
+        try:
+            self._engine.broker.publish(event, now, without=without, source=source)
+        except Refusal as refusal:
+            raise fault_of(refusal) from None
+
+    def _visitor(self, request: Request, now: float) -> Identity:
+        """The identity of a publisher without a session; checked once a request, since a signature costs time.
+
+        Raises `Fault`.
+        """
+        engine = self._engine
+        if not engine.identities.accept_tokens or request.token is None:
+            return ANONYMOUS
+        if request.visitor is None:
+            try:
+                request.visitor = engine.identities.prove(request.token, engine.wall_s(now))
+            except TokenRefused as refused:
+                request.visitor = refused
+        if isinstance(request.visitor, TokenRefused):
+            raise Fault(errors.PUBLISH_DENIED.format(request.visitor.reason))
+        return request.visitor
+
+    def _was_published(self, handler: RequestHandler, event: Event, reply: dict[str, Any], message: Message) -> bool:
+        """Whether this publish is a repeat; it is then answered like the first, after waiting for it if need be."""
+        try:
+            earlier = self._engine.broker.recording.repeated(event, handler.now)
+        except Refusal:
+            raise Fault(errors.IDEMPOTENCY_KEY_REUSED) from None
+        if isinstance(earlier, Published) and earlier.position:
+            reply["ext"] = {"position": earlier.position}
+        elif isinstance(earlier, Event):
+            handler.hold_back(earlier, reply, message.sent)
+        return earlier is not None
+
+    def _check_predecessor(self, message: Message, event: Event, now: float) -> None:
+        """Check that the publish named by `ext.after` was made, so that a repeated one is not overtaken by this one."""
+        after = self._key(message, "after")
+        if after is None:
+            return
+        own = self._key(message, "idempotency_key")
+        keys, authid = self._engine.broker.recording.keys, event.authid
+        if not keys.has(authid, after, now) and not (own and keys.has(authid, own, now)):
+            raise Fault(errors.PREDECESSOR_UNKNOWN)
+
+    def _key(self, message: Message, name: str) -> str | None:
+        key = (message.ext or {}).get(name)
+        if key is None:
+            return None
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            raise Fault(errors.IDEMPOTENCY_KEY_INVALID)
+        broker = self._engine.broker
+        if len(key) > broker.recording.options.key_chars:
+            broker.hits["key_chars"] += 1
+            raise Fault(errors.IDEMPOTENCY_KEY_INVALID)
+        return key
+
+    def _audience(self, message: Message) -> Audience | None:
+        """The audience in `ext.audience`; None if it does not restrict. Raises `Fault`.
+
+        Each name is kept once and in order, so that equal audiences are the same text in the log.
+        """
+        value = (message.ext or {}).get("audience")
+        if value is None:
+            return None
+        if not isinstance(value, dict) or not value.keys() <= _AUDIENCE_FIELDS:
+            raise Fault(errors.AUDIENCE_INVALID)
+        named = {field: _names(names) for field, names in value.items() if names is not None}
+        broker = self._engine.broker
+        if sum(len(name) + _MARKS_CHARS for names in named.values() for name in names) > broker.limits.audience_chars:
+            broker.hits["audience_chars"] += 1
+            raise Fault(errors.AUDIENCE_INVALID)
+        audience = Audience(**named)
+        return None if audience == Audience() else audience
+
+    def _topic(self, channel: str) -> str:
+        """The topic of a channel that can be published to. Raises `Fault`."""
+        bounds = self._engine.bounds
+        try:
+            topic = to_topic(channel, bounds)
+        except InvalidName as refusal:
+            if is_wildcard(channel) and is_pattern(channel, bounds):
+                raise Fault(errors.CHANNEL_IS_WILDCARD.format(channel)) from None
+            self._engine.broker.counted(refusal)
+            raise Fault(errors.CHANNEL_INVALID) from None
+        if channel.startswith(META) or topic == "meta":
+            raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY))
+        return topic
+
+    def _data(self, message: Message) -> object:
+        if message.data is ABSENT:
+            raise Fault(errors.DATA_MISSING)
+        return message.data
+
+    def _encode(self, data: object) -> bytes:
+        """Data as JSON text. Raises `Fault` if it is too large."""
+        engine = self._engine
+        try:
+            payload = encode_data(data)
+        except TypeError as error:  # an extension is at fault: the received message was JSON
+            engine.hooks.report("extension.incoming", error)
+            raise Fault(errors.MESSAGE_DELETED) from None
+        if len(payload) > engine.broker.limits.data_bytes:
+            engine.broker.hits["data_bytes"] += 1
+            raise Fault(errors.DATA_TOO_LARGE)
+        return payload
+
+
+def is_pattern(channel: str, bounds: Bounds) -> bool:
+    """Whether a name with a wildcard is valid."""
     try:
-        engine.broker.publish(event, talk.now, without=without, source=session or talk)
-    except Refusal as refusal:
-        raise fault_of(refusal) from None
-    if event.is_pending:
-        talk.hold_back(event, reply, message)
+        to_pattern(channel, bounds)
+    except InvalidName:
+        return False
+    return True
 
 
-def fault_of(refusal: Refusal) -> Fault:
-    """The error for an event that the broker or the log refused, or of which the log has not reported the result."""
-    match refusal:
-        case WrongType():
-            return Fault(errors.VALUE_TYPE_MISMATCH.format(refusal))
-        case NotForAll():
-            return Fault(errors.VALUE_FOR_SOME)
-        case TooManyTopics():
-            return Fault(errors.TOO_MANY_TOPICS)
-        case OutcomeUnknown():
-            return Fault(errors.HISTORY_OUTCOME_UNKNOWN)
-        case _:
-            return Fault(errors.HISTORY_UNAVAILABLE)
-
-
-def _publisher(talk: Conversation, message: Message) -> tuple[BayeuxSession | None, Identity]:
-    if message.client_id is not None or talk.request.session is not None:
-        session = talk.session_of(message)
-        return session, Identity(session.authid, session.role)
-    if talk.request.transport is not Transport.LONG_POLLING:  # a <script> must not publish
-        raise Fault(errors.SESSION_UNKNOWN)
-    return None, visitor(talk.engine, talk.request, talk.now)
-
-
-def _was_published(talk: Conversation, event: Event, reply: dict[str, Any], message: Message) -> bool:
-    """Whether this publish is a repeat; it is then answered like the first, after waiting for it if need be."""
-    try:
-        earlier = talk.engine.broker.recording.repeated(event, talk.now)
-    except Refusal:
-        raise Fault(errors.IDEMPOTENCY_KEY_REUSED) from None
-    if isinstance(earlier, Published) and earlier.position:
-        reply["ext"] = {"position": earlier.position}
-    elif isinstance(earlier, Event):
-        talk.hold_back(earlier, reply, message)
-    return earlier is not None
-
-
-def _check_predecessor(talk: Conversation, message: Message, identity: Identity) -> None:
-    """Check that the publish named by `ext.after` was made, so that a repeated one is not overtaken by this one."""
-    after = _key(talk, message, "after")
-    if after is None:
-        return
-    own = _key(talk, message)
-    keys, now = talk.engine.broker.recording.keys, talk.now
-    if not keys.has(identity.authid, after, now) and not (own and keys.has(identity.authid, own, now)):
-        raise Fault(errors.PREDECESSOR_UNKNOWN)
-
-
-def _key(talk: Conversation, message: Message, name: str = "idempotency_key") -> str | None:
-    key = (message.ext or {}).get(name)
-    if key is None:
-        return None
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise Fault(errors.IDEMPOTENCY_KEY_INVALID)
-    recording = talk.engine.broker.recording
-    if len(key) > recording.options.key_chars:
-        talk.engine.broker.hits["key_chars"] += 1
-        raise Fault(errors.IDEMPOTENCY_KEY_INVALID)
-    return key
-
-
-def _audience(talk: Conversation, message: Message) -> Audience | None:
-    try:
-        return audience_of((message.ext or {}).get("audience"), talk.engine.broker.limits.audience_chars)
-    except TooLong:
-        talk.engine.broker.hits["audience_chars"] += 1
-        raise
-
-
-def _check_rate(talk: Conversation, session: BayeuxSession | None) -> None:
-    address = talk.request.context.address if session is None and talk.request.context is not None else ""
-    try:
-        talk.engine.broker.check_publish(session, address, talk.now)
-    except RateLimited as refusal:
-        raise Fault(errors.PUBLISH_DENIED.format(refusal.reason)) from None
-    except Refusal:
-        raise Fault(errors.OVERLOADED) from None
-
-
-def _topic(talk: Conversation, channel: str) -> str:
-    try:
-        if is_wildcard(channel):
-            to_pattern(channel, talk.engine.bounds)
-            raise Fault(errors.CHANNEL_IS_WILDCARD.format(channel))
-        return to_topic(channel, talk.engine.bounds)
-    except InvalidName as refusal:
-        talk.engine.broker.counted(refusal)
-        raise Fault(errors.CHANNEL_INVALID) from None
-
-
-def _encode(talk: Conversation, message: Message) -> bytes:
-    """The message's data as JSON text. Raises `Fault` if it is missing or too large."""
-    if message.data is ABSENT:
-        raise Fault(errors.DATA_MISSING)
-    try:
-        payload = encode_data(message.data)
-    except TypeError as error:  # an extension is at fault: the received message was JSON
-        talk.engine.hooks.report("extension.incoming", error)
-        raise Fault(errors.MESSAGE_DELETED) from None
-    if len(payload) > talk.engine.broker.limits.data_bytes:
-        talk.engine.broker.hits["data_bytes"] += 1
-        raise Fault(errors.DATA_TOO_LARGE)
-    return payload
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise Fault(errors.AUDIENCE_INVALID)
+    return tuple(sorted(set(value)))

@@ -4,7 +4,7 @@ import pytest
 from support.bayeux import House
 
 from app.broker.flow import GRACE_S
-from app.protocols.bayeux.exchanges import Transport
+from app.protocols.bayeux.exchange import Transport
 
 
 def subscribed(house):

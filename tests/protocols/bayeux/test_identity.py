@@ -10,7 +10,7 @@ from support.messages import connect, publish, subscribe
 from app.access.rules import AccessRules, Rule
 from app.broker.errors import TokenExpired, TokenRefused
 from app.broker.policy import Identity
-from app.protocols.bayeux.exchanges import Transport
+from app.protocols.bayeux.exchange import Transport
 from app.protocols.bayeux.hooks import Refused
 from app.protocols.bayeux.names import Bounds, to_pattern
 

@@ -5,7 +5,7 @@ from support.bayeux import House
 from support.messages import publish
 
 from app.broker.events import Event
-from app.protocols.bayeux.exchanges import Request, Transport
+from app.protocols.bayeux.exchange import Request, Transport
 from app.protocols.bayeux.hooks import Refused
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from protocols.bayeux.twins import LONGEST_INTERVAL_S, Op, Twins
 
-from app.protocols.bayeux.exchanges import Transport
+from app.protocols.bayeux.exchange import Transport
 from app.protocols.bayeux.names import to_subscription
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Sessions(RuleBasedStateMachine):
     """The engine and the model, and the steps that can happen to them."""
 
     queue_events = 1_000
-    hurries = False  # whether lone messages try the hot path
+    hurries = False  # whether lone publishes leave the general way early
 
     @initialize(
         slots=st.sampled_from([1, 1, 2, -1, 0]),
@@ -249,7 +249,7 @@ TestFullSessions = FullSessions.TestCase
 
 
 class HastySessions(Sessions):
-    """The same steps over the hot path."""
+    """The same steps without a policy."""
 
     hurries = True
 
@@ -258,7 +258,7 @@ TestHastySessions = HastySessions.TestCase
 
 
 class FullHastySessions(FullSessions):
-    """The same steps over the hot path, with small outboxes."""
+    """The same steps without a policy, with small outboxes."""
 
     hurries = True
 

@@ -5,7 +5,7 @@ from support.bayeux_peers import handshake
 from support.messages import publish
 
 from app.broker.policy import SERVER
-from app.protocols.bayeux.exchanges import Transport
+from app.protocols.bayeux.exchange import Transport
 from app.protocols.bayeux.hooks import Refused
 
 POLICY = "denied_by_security_policy"

@@ -10,7 +10,7 @@ from support.memory_log import LOG_ID
 
 from app.broker.events import Audience, Event
 from app.broker.log import Keeping
-from app.protocols.bayeux.exchanges import Transport
+from app.protocols.bayeux.exchange import Transport
 from app.protocols.bayeux.names import to_topic
 
 INVALID = (

@@ -17,8 +17,8 @@ from support.values import FakeValues
 
 from app.broker.events import Event
 from app.broker.log import Keeping
-from app.protocols.bayeux.exchanges import Reply
 from app.protocols.bayeux.names import to_topic
+from app.protocols.bayeux.session import Reply
 
 RUNS, STEPS, BUNDLES = 1_000, 70, 10
 

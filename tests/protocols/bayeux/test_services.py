@@ -4,7 +4,7 @@ import pytest
 from support.bayeux_peers import Peer
 from support.messages import publish
 
-from app.protocols.bayeux.exchanges import Transport
+from app.protocols.bayeux.exchange import Transport
 from app.protocols.bayeux.hooks import Refused
 
 

@@ -17,10 +17,10 @@ from protocols.bayeux.model import ABORT, DISMISSED, REFUSED, REPLY, Flight, Mod
 from app.broker.broker import Broker
 from app.broker.policy import HouseRules
 from app.broker.sessions import Session
-from app.protocols.bayeux import hot
 from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchanges import Hold, Reply, Request, Transport, Verdict, Wait
+from app.protocols.bayeux.exchange import AwaitHook, Request, Transport, Verdict
 from app.protocols.bayeux.hooks import Hooks
+from app.protocols.bayeux.session import Hold, Reply
 from app.settings import Bayeux, Limits
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Op:
 class Waiting:
     """A publish that the policy has not decided yet."""
 
-    wait: Wait
+    wait: AwaitHook
     peer: Peer
     channel: str
     number: int
@@ -86,8 +86,7 @@ class Connection(int):
 class Twins:
     """The engine and the model. Settings are as in `settings.Bayeux` and `settings.Limits`.
 
-    If `hurries`, lone messages try the hot path first, as they do under Halley's own host; there is no policy then,
-    since it would keep publishes off the hot path.
+    If `hurries`, there is no policy, so that lone publishes leave the engine's general way early.
     """
 
     def __init__(
@@ -163,7 +162,7 @@ class Twins:
         numbers = [next(self._numbers) for _ in ops]
         acks = [self._ack(op, senders[op.sender]) for op in ops]
         messages = [_message(op, senders[op.sender], *more) for op, *more in zip(ops, numbers, acks, strict=True)]
-        outcome = self._receive(_request(messages, cookie, transport, connection))
+        outcome = self.engine.receive(_request(messages, cookie, transport, connection), self.model.now)
 
         # The request's session is that of its first message with a clientId (A54).
         named = next((senders[op.sender] for op in ops if op.sender != "nobody"), None)
@@ -208,7 +207,7 @@ class Twins:
         if not self.model.admit(peer, cookie):
             assert isinstance(outcome, Reply)
             return
-        assert isinstance(outcome, Wait)
+        assert isinstance(outcome, AwaitHook)
         if peer.held is None:
             peer.deadline = max(peer.deadline, self.model.now + self.policy_s + self.model.max_interval_s)
         self.waiting.append(Waiting(outcome, peer, channel, number, connection, transport))
@@ -301,13 +300,6 @@ class Twins:
                 assert first["advice"]["reconnect"] == {DISMISSED: "none", REFUSED: "handshake"}[end]
                 self._tell(reply, is_written=True)
         assert not any(self.model.answers.values())
-
-    def _receive(self, request: Request) -> Reply | Hold | Wait:
-        if self.hurries and len(request.messages) == 1 and request.transport is Transport.LONG_POLLING:
-            outcome = hot.receive(self.engine, request.messages[0], request.cookies, request.connection, self.model.now)
-            if outcome is not None:
-                return outcome
-        return self.engine.receive(request, self.model.now)
 
     # How messages take effect in the model
 

@@ -1,0 +1,202 @@
+"""What a program's hooks say about a message: policy and authorizers, listeners, services; and the channels that exist.
+
+Those that may have to wait are generators to `yield from`. An exception in a hook is reported, and then counts as the
+hook's docstring says (`hooks.py`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from app.access.program_policy import Checks, Refused
+from app.broker.policy import SERVER
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.errors import Fault
+from app.protocols.bayeux.exchange import Steps
+from app.protocols.bayeux.messages import Message, decode_data, encode_data
+from app.protocols.bayeux.names import to_pattern
+from app.protocols.bayeux.polling import Polling
+from app.protocols.bayeux.request import RequestHandler
+from app.protocols.bayeux.session import BayeuxSession
+from app.settings import Verb
+
+_IDLE_SWEEPS = 3
+_DENIALS: dict[Verb, tuple[str, str]] = {
+    "subscribe": (errors.SUBSCRIBE_DENIED, errors.CREATE_DENIED),
+    "publish": (errors.PUBLISH_DENIED, errors.CHANNEL_CREATE_DENIED),
+}
+"""The errors of a client that may not do something, and of one that may not create the channel for it."""
+
+
+class Channels:
+    """The names of at most `most` channels, with the number of sweeps that each has been idle.
+
+    A channel is created by the first message that subscribes or publishes to it, and forgotten when it has been idle
+    for three sweeps: no subscriber, no publish. Delivery does not depend on it, so nothing is lost with a channel. Its
+    creation matters only to the policy's `can_create` and to the hooks that prepare a channel before it is used.
+    `hits` counts the channels forgotten at that bound.
+    """
+
+    def __init__(self, most: int, hits: Counter[str]) -> None:
+        self._most = most
+        self._hits = hits
+        self._idle_sweeps: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._idle_sweeps)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._idle_sweeps
+
+    def add(self, name: str) -> bool:
+        """Create a channel, or note that it is in use; True if it is new.
+
+        At the bound the oldest channel is forgotten: its next use creates it again.
+        """
+        is_new = name not in self._idle_sweeps
+        if is_new and len(self._idle_sweeps) >= self._most:
+            self._hits["channels"] += 1
+            del self._idle_sweeps[next(iter(self._idle_sweeps))]
+        self._idle_sweeps[name] = 0
+        return is_new
+
+    def sweep(self, is_used: Callable[[str], bool]) -> list[str]:
+        """Forget the channels that were idle for three sweeps, and return them."""
+        gone = []
+        for name, idle_sweeps in self._idle_sweeps.items():
+            if is_used(name):
+                self._idle_sweeps[name] = 0
+            elif idle_sweeps + 1 >= _IDLE_SWEEPS:
+                gone.append(name)
+            else:
+                self._idle_sweeps[name] = idle_sweeps + 1
+        for name in gone:
+            del self._idle_sweeps[name]
+        return gone
+
+
+class Authorization:
+    """Asks the hooks of a program about the messages of requests, and notifies them of new channels."""
+
+    def __init__(self, engine: Polling) -> None:
+        self._engine = engine
+        self.channels = Channels(engine.broker.limits.channels, engine.broker.hits)
+
+    def may(
+        self,
+        handler: RequestHandler,
+        session: BayeuxSession | None,
+        verb: Verb,
+        channel: str,
+        message: Message,
+    ) -> Steps:
+        """Check that policy and authorizers let a session subscribe or publish to a channel. Raises `Fault`.
+
+        A subscription may also be to a pattern. The first to use a channel also needs the permission to create it.
+        """
+        if session is not None and session.role == SERVER:
+            return
+        hooks, pattern = self._engine.hooks, to_pattern(channel, self._engine.bounds)
+        denied, create_denied = _DENIALS[verb]
+        if hooks.watch_channels and channel not in self.channels:
+            yield from self._passed(handler, hooks.check("create", channel, pattern, session, message), create_denied)
+        yield from self._passed(handler, hooks.check(verb, channel, pattern, session, message), denied)
+
+    def may_handshake(self, handler: RequestHandler, session: BayeuxSession, message: Message) -> Steps:
+        """Check that the policy lets a client have a session. Raises `Fault`."""
+        yield from self._passed(handler, self._engine.hooks.check_handshake(session, message), errors.HANDSHAKE_DENIED)
+
+    def ensure_channel(self, name: str) -> None:
+        """Notify the `channel_created` hooks of a new channel, once, before it can be used."""
+        engine = self._engine
+        if engine.hooks.watch_channels and self.channels.add(name):
+            engine.hooks.tell(engine.hooks.channel_created, name)
+
+    def sweep(self) -> None:
+        """Forget channels that are no longer used; to be called about once a second."""
+        self.channels.sweep(self._is_used)
+
+    def _is_used(self, name: str) -> bool:
+        """Whether a channel is in use; service channels always count as used, since they have no subscribers."""
+        channel, hooks = to_pattern(name, self._engine.bounds), self._engine.hooks
+        if channel.topic.partition("/")[0] == "service":
+            return True
+        subscriptions = self._engine.broker.index.subscriptions
+        return channel in subscriptions or channel in hooks.listeners or channel in hooks.authorizers
+
+    def listen(self, session: BayeuxSession | None, topic: str, message: Message, payload: bytes) -> bool:
+        """Let the channel's listeners see a message, change its data, or veto it.
+
+        `payload` is the data as JSON text. Returns True if there were any listeners. Raises `Fault` on a veto.
+        """
+        hooks = self._engine.hooks
+        listeners = hooks.listeners.over(topic)
+        for listener in listeners:
+            try:
+                answer = listener.hear(session, message)
+                payload = encode_data(message.data)
+            except Refused as refused:
+                error = errors.PUBLISH_DENIED.format(refused.reason) if refused.reason else errors.MESSAGE_DELETED
+                raise Fault(error, refused.advice, refused.ext) from None
+            except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+                hooks.report("listener", error)
+                message.data = decode_data(payload)  # the listener may have made half a change
+                answer = False if listener.vetoes else None
+            if answer is False:
+                raise Fault(errors.MESSAGE_DELETED)
+        return bool(listeners)
+
+    def serve(self, handler: RequestHandler, session: BayeuxSession | None, topic: str, message: Message) -> Steps:
+        """Let the channel's services answer the sender. Raises `Fault`."""
+        engine = self._engine
+        for service in engine.hooks.services.over(topic):
+            try:
+                answer = yield from self._call(handler, "service", service, session, message)
+            except Refused as refused:
+                reason = refused.reason or errors.DENIED_BY_POLICY
+                raise Fault(errors.PUBLISH_DENIED.format(reason), refused.advice, refused.ext) from None
+            if answer is None:
+                continue
+            try:
+                if session is not None:
+                    engine.deliver(session, message.channel, answer, message.id, handler.now)
+                else:
+                    named = {} if message.id is None else {"id": message.id}
+                    encode_data(answer)  # raise here, where it is known which service is at fault
+                    handler.extra.append({"channel": message.channel, **named, "data": answer})
+            except TypeError as error:  # the service returned something that is not JSON
+                engine.hooks.report("service", error)
+
+    def _passed(self, handler: RequestHandler, checks: Checks, denied: str) -> Steps:
+        """Make the program's checks, waiting where they have to; `denied` is the error's text. Raises `Fault`."""
+        try:
+            awaitable = next(checks)
+            while True:
+                verdict = yield from handler.wait(awaitable)
+                awaitable = checks.send(verdict.value) if verdict.error is None else checks.throw(verdict.error)
+        except StopIteration:
+            return
+        except Refused as refused:
+            raise Fault(denied.format(refused.reason), refused.advice, refused.ext) from None
+
+    def _call(self, handler: RequestHandler, what: str, hook: Callable[..., Any], *arguments: object) -> Steps:
+        """The answer of a hook, awaited if need be; None if it raises or takes too long. Raises `Refused`."""
+        engine = self._engine
+        try:
+            answer = hook(*arguments)
+            if not inspect.isawaitable(answer):
+                return answer
+        except Refused:
+            raise
+        except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+            engine.hooks.report(what, error)
+            return None
+        verdict = yield from handler.wait(answer)
+        if isinstance(verdict.error, Refused):
+            raise verdict.error
+        if verdict.error is not None:
+            engine.hooks.report(what, verdict.error)
+        return verdict.value

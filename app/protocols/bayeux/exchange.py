@@ -1,0 +1,102 @@
+"""A request and what the engine returns for it.
+
+A transport makes a `Request` and gives it to `Engine.receive`, which returns an `Outcome`:
+
+* `Reply`: write it, then report to the engine whether it was `written` or `unwritten`.
+* `Hold`: a connect that is held. Its reply is written later to the same `connection`, by `Broker.flush`; if the peer
+  closes the connection first, call `Engine.gone`.
+* `AwaitHook`: something outside must be awaited (an async policy, a service, the history). Await it, then call
+  `Engine.resume`.
+* `AwaitCommit`: the request's publishes are on their way to the disk. Its outcome is written to the `connection`
+  later, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from app.broker.errors import TokenRefused
+from app.broker.policy import Identity
+from app.protocols.bayeux.messages import HttpContext
+from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
+
+
+class Transport(Enum):
+    """The way by which a request was received."""
+
+    LONG_POLLING = "long-polling"
+    CALLBACK_POLLING = "callback-polling"
+    LOCAL = "local"
+
+
+class Request:
+    """The messages of one request, in order; each a JSON object that is not yet validated.
+
+    `connection` is where the transport takes outcomes that come later, by its method `write`. `cookies` are all
+    received values of the browser cookie. `context` is the HTTP request for use by hooks, if there is one, or makes it
+    when it is needed. `session` is set by local sessions. `token` is that of `Authorization: Bearer`, for a POST only.
+    With `has_odd_numbers` the messages may contain an `OutOfRange`. `visitor` is the identity of `token`, or why it is
+    refused; None until it is checked.
+    """
+
+    # What few requests have: as attributes of the class, these cost the others nothing.
+    session: BayeuxSession | None = None
+    token: str | None = None
+    has_odd_numbers = False
+    visitor: Identity | TokenRefused | None = None
+
+    def __init__(
+        self,
+        messages: list[dict[str, Any]],
+        transport: Transport,
+        connection: Any,
+        cookies: tuple[str, ...] = (),
+        context: HttpContext | Callable[[], HttpContext] | None = None,
+    ) -> None:
+        self.messages = messages
+        self.transport = transport
+        self.connection = connection
+        self.cookies = cookies
+        self._context = context
+
+    @property
+    def context(self) -> HttpContext | None:
+        """The HTTP request that carried the messages, if there was one."""
+        if callable(self._context):
+            self._context = self._context()
+        return self._context
+
+
+@dataclass(slots=True, eq=False)
+class Verdict:
+    """The result of an `AwaitHook`: a value, or an error (raised by the awaitable, or `TimeoutError`)."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True, eq=False)
+class AwaitHook:
+    """An awaitable whose result the request needs to continue; `limit_s` of None means `policy_s` of the settings."""
+
+    awaitable: Awaitable[Any]
+    limit_s: float | None = None
+    steps: Steps | None = None
+
+
+@dataclass(slots=True, eq=False)
+class AwaitCommit:
+    """A request that continues when the log has stored or refused its publishes, or the log's deadline has passed."""
+
+    connection: Any
+    steps: Steps | None = None
+    proceed: Callable[[AwaitCommit, float], None] | None = None  # continues the request, once its events are settled
+
+
+Steps = Generator[AwaitHook | AwaitCommit, tuple[Verdict, float], Any]
+"""A part of a request's handling that may have to wait: it is sent the result of each wait, and the time."""
+
+Outcome = Reply | Hold | AwaitHook | AwaitCommit

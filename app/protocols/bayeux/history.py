@@ -1,0 +1,320 @@
+"""The history of events: a session reads its channels from a position in the log on, and then goes live (replay).
+
+Wire form (Salesforce's): `ext.replay: true` in the handshake reply; a subscribe carries `ext.replay: {channel: id}`,
+where id is the position after which events are wanted, -1 for only new ones, -2 for all that exist. Halley adds:
+
+* `ext.replay: {channel: position}` in the subscribe's reply: the positions that the ids stand for.
+* `ext.replay_log`, the id of the log that positions belong to: in the handshake reply and, as a condition, in a
+  subscribe.
+* `ext.replay: {channel: position reached}` in every connect reply, also in one without events: where another session
+  can continue.
+* `ext.replay_gap: {channel: [first, last]}` in a connect reply, once: positions whose events no longer exist.
+
+From its first such subscribe on, or from its handshake if that carries `ext.replay`, a session has a cursor
+(`broker/cursors.py`) and receives events on connect replies only. While it is behind, each of its connects waits for a
+page of the history and is answered with that; none is held. `ext.replay: {"in_data": false}` in a handshake keeps data
+as it was published, for clients that read positions from the `ext.replay` of events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from typing import Any
+
+from app.broker.broker import Broker
+from app.broker.cursors import Cursor
+from app.broker.events import Event
+from app.broker.log import Log, Page, Query
+from app.broker.topics import Match, Pattern, patterns_heard
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.errors import Fault
+from app.protocols.bayeux.exchange import AwaitHook, Request, Verdict
+from app.protocols.bayeux.extensions import Gap, Replay, span
+from app.protocols.bayeux.hooks import Hooks
+from app.protocols.bayeux.messages import ABSENT, Message
+from app.protocols.bayeux.names import to_subscription
+from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from app.settings import Bayeux
+
+ONLY_NEW, ALL = -1, -2
+
+_SALESFORCE_PATH = re.compile(r"/cometd/\d{1,3}\.\d(/|$)")
+"""Salesforce's clients append the version of its API. Some of them read positions without having asked for replay."""
+
+_PAGES = 100
+"""The most pages read for one connect; several are read if most of them have no events for its session."""
+
+
+class Replayer:
+    """Replays the history to the sessions that ask for it. `read` reads a page of it; None while there is none."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: Bayeux,
+        hooks: Hooks,
+        is_draining: Callable[[], bool],
+    ) -> None:
+        self.read: Callable[[Query], Awaitable[Page]] | None = None
+        self._broker = broker
+        self._options = options
+        self._hooks = hooks
+        self._is_draining = is_draining
+
+    # Handshake and subscribe
+
+    def offer(self, session: BayeuxSession, message: Message, request: Request) -> dict[str, Any]:
+        """The `ext` fields about replay in a handshake's reply; a client that relies on replay gets a cursor now."""
+        log = self._broker.recording.log
+        if log is None or self.read is None:
+            return {}
+        is_salesforces = request.context is not None and _SALESFORCE_PATH.search(request.context.path) is not None
+        asked = (message.ext or {}).get("replay")
+        if is_salesforces or asked is True or isinstance(asked, dict):
+            self.begin(session, in_data=not isinstance(asked, dict) or asked.get("in_data") is not False)
+        return {"replay": True, "replay_log": log.log_id}
+
+    def wishes(self, session: BayeuxSession, message: Message, wanted: dict[str, Pattern]) -> dict[Pattern, int] | None:
+        """The offset after which each of a subscribe's patterns is wanted; None if it does not concern replay.
+
+        Patterns that a replaying session is already subscribed to, and for which the subscribe gives no position, are
+        left out. Raises `Fault` if any of the positions is invalid.
+        """
+        log, ext = self._broker.recording.log, message.ext or {}
+        if log is None or self.read is None or (session.cursor is None and "replay" not in ext):
+            return None
+        asked = ext.get("replay", {})
+        head = self._broker.recording.tail.head
+        if not isinstance(asked, dict):
+            raise _invalid(log, wanted, asked)
+        if ext.get("replay_log", log.log_id) != log.log_id:
+            raise _invalid(log, wanted, next((asked[name] for name in wanted if name in asked), None))
+        after: dict[Pattern, int] = {}
+        for name, pattern in wanted.items():
+            value = asked.get(name, ABSENT)
+            if value is not ABSENT:
+                before_all = log.start_of(pattern) - 1
+                after[pattern] = {ONLY_NEW: head, ALL: before_all}.get(value, value) if _is_integer(value) else -1
+                if not before_all <= after[pattern] <= head:
+                    raise _invalid(log, wanted, value)
+            elif pattern not in session.subscriptions or session.cursor is None:
+                after[pattern] = head
+        return after
+
+    def begin(self, session: BayeuxSession, *, in_data: bool = True) -> Cursor:
+        """Give a session a cursor; its present subscriptions continue from here."""
+        recording = self._broker.recording
+        given = frozenset(
+            event.publication
+            for event in recording.pending
+            if not event.is_pending and any(pattern in session.subscriptions for pattern in patterns_heard(event.topic))
+        )
+        session.cursor = cursor = Cursor(given)
+        session.outbox.keeps_recorded = True
+        session.replay = Replay(in_data=in_data and self._options.replay_in_data)
+        for pattern in session.subscriptions:
+            cursor.seek(pattern, recording.tail.head, recording.tail.head)
+        return cursor
+
+    def seek(self, session: BayeuxSession, after: dict[Pattern, int]) -> dict[str, Any]:
+        """Replay patterns to a session from after the offsets that `wishes` has returned.
+
+        Returns the `ext` of the subscribe's reply.
+        """
+        head = self._broker.recording.tail.head
+        cursor = session.cursor or self.begin(session)
+        self._clear_the_way(session, cursor, after, head)
+        for pattern, offset in after.items():
+            cursor.seek(pattern, offset, head)
+        if not self._go_live(session) or len(session.outbox):
+            self._broker.mark_ready(session)  # its held connect must be answered, so that the client connects again
+        return {"replay": {to_subscription(pattern): offset for pattern, offset in after.items()}}
+
+    def _clear_the_way(self, session: BayeuxSession, cursor: Cursor, after: dict[Pattern, int], head: int) -> None:
+        """Drop waiting events that are no longer wanted or will be read again: none may precede the sought events."""
+        self.forget(session, after)
+        if any(offset < head for offset in after.values()):
+            cursor.fall_back(head)
+            session.outbox.discard(cursor.take_back)
+
+    def forget(self, session: BayeuxSession, patterns: Iterable[Pattern]) -> None:
+        """Stop replaying these patterns to a session, and drop the events that wait only because of them."""
+        cursor, replay = session.cursor, session.replay
+        if cursor is None or replay is None:
+            return
+        waiting = {event for event in session.outbox if cursor.owes(event)}
+        for pattern in patterns:
+            cursor.drop(pattern)
+            replay.forget(pattern)
+        session.outbox.discard(lambda event: event in waiting and not cursor.owes(event))
+
+    # Connects
+
+    def is_behind(self, session: BayeuxSession) -> bool:
+        """Whether a session has yet to read a part of the history."""
+        return session.cursor is not None and not session.cursor.is_live
+
+    def has_news(self, session: BayeuxSession) -> bool:
+        """Whether a connect must be answered without an event, so that the client connects again or learns of a gap."""
+        return self.is_behind(session) or (session.replay is not None and bool(session.replay.gaps))
+
+    def catch_up(self, hold: Hold, now: float) -> Generator[AwaitHook, tuple[Verdict, float], tuple[bool, float]]:
+        """Put the next page of the history into the outbox of a session that is behind.
+
+        Returns whether the connect `hold` is to be answered with it: False if a newer one has come meanwhile. Also
+        returns the time, since reading takes some.
+        """
+        session = hold.session
+        options = self._broker.recording.options
+        cursor, replay = session.cursor, session.replay
+        if cursor is None or replay is None or self.read is None:
+            return True, now
+        replay.reader = hold
+        deadline = now + options.read_s
+        for _ in range(_PAGES):
+            if self._is_draining() or self._go_live(session) or len(session.outbox) >= options.page_events:
+                break
+            room = session.outbox.room
+            if not room or now >= deadline:
+                break
+            query = Query(
+                cursor.wanted(),
+                self._broker.recording.tail.head,
+                authid=session.authid,
+                role=session.role,
+                limit=min(room, options.page_events),
+                max_bytes=options.page_bytes,
+            )
+            self._broker.touch(session, max(session.deadline, deadline + session.max_interval_s))
+            verdict, now = yield AwaitHook(self.read(query), deadline - now)
+            if session.closed is not None or replay.reader is not hold:
+                return session.closed is not None, now
+            if verdict.error is not None:
+                if isinstance(verdict.error, TimeoutError):
+                    self._broker.hits["read_s"] += 1
+                else:
+                    self._hooks.report("history", verdict.error)
+                break
+            if cursor.wanted() != query.wanted or cursor.is_live:  # a subscribe has changed the cursor meanwhile
+                continue
+            if self._take(session, verdict.value):
+                self._go_live(session)
+                break
+        return True, now
+
+    def settled(self, reply: Reply, *, is_written: bool) -> None:
+        """Note that a connect's reply was written, or that it was not and its gaps must be reported again."""
+        replay = reply.session.replay if reply.session is not None else None
+        if replay is None or not reply.answers_connect or reply.connection is not replay.told_to:
+            return
+        if is_written:
+            replay.told = []
+        else:
+            replay.tell_again()
+
+    def told(self, hold: Hold, *, with_events: bool) -> dict[str, Any]:
+        """The `ext` fields about replay in a connect reply; positions are never beyond what its client will have.
+
+        To be called after the reply's events have been taken. Without `with_events` the reply carries none, and events
+        that are waiting or on their way count as missing.
+        """
+        session = hold.session
+        cursor, replay = session.cursor, session.replay
+        if cursor is None or replay is None:
+            return {}
+        missing: list[Event] = list(session.outbox)
+        if not with_events:
+            missing += session.unsettled.events if session.unsettled is not None else ()
+            missing += session.acks or ()
+        reached = cursor.reached(self._broker.recording.tail.head, missing)
+        ext: dict[str, Any] = {}
+        replay.tell_again()  # gaps of an earlier reply that is not known to be written
+        # A gap is due once no event waits before it.
+        due = [gap for gap in replay.gaps if with_events and gap.last <= reached[gap.pattern]]
+        if due:
+            by_pattern = {gap.pattern: span(other for other in due if other.pattern == gap.pattern) for gap in due}
+            ext["replay_gap"] = {to_subscription(gap.pattern): [gap.first, gap.last] for gap in by_pattern.values()}
+            replay.told, replay.told_to = due, hold.connection
+            replay.gaps = [gap for gap in replay.gaps if gap not in due]
+        for gap in replay.gaps:
+            reached[gap.pattern] = min(reached[gap.pattern], gap.first - 1)
+        ext["replay"] = {to_subscription(pattern): offset for pattern, offset in reached.items()}
+        return ext
+
+    # Reading
+
+    def _go_live(self, session: BayeuxSession) -> bool:
+        """Give a session all events up to the head from memory, if they are there and fit; True if it is live then."""
+        recording, cursor = self._broker.recording, session.cursor
+        if cursor is None or cursor.is_live:
+            return True
+        self._note_removed(session)
+        events = recording.tail.after(min((after for _, after in cursor.wanted()), default=recording.tail.head))
+        if events is None or recording.log is None:
+            return False
+        cursor.is_live = self._give(session, _legible(recording.log, session, cursor, events), recording.tail.head)
+        return cursor.is_live
+
+    def _take(self, session: BayeuxSession, page: Page) -> bool:
+        """Put a page into the outbox, and note its gaps; True if there is now anything to send."""
+        cursor, replay = session.cursor, session.replay
+        assert cursor is not None
+        assert replay is not None
+        for pattern, after in cursor.wanted():
+            for first, last in page.gaps:
+                if last > after:
+                    replay.miss(Gap(pattern, max(first, after + 1), last))
+        self._note_removed(session)
+        self._give(session, [event for event in page.events if event.publication not in cursor.given], page.reached)
+        return bool(len(session.outbox) or replay.gaps)
+
+    def _give(self, session: BayeuxSession, events: list[Event], reached: int) -> bool:
+        """Put all events up to `reached` into the outbox; False if there was no room for some of them."""
+        assert session.cursor is not None
+        broker = self._broker
+        for event in events:
+            if not session.outbox.put(event):
+                session.cursor.advance(event.position - 1)
+                return False
+            event.weigh_on(broker.waiting)
+            broker.delivered += 1
+        session.cursor.advance(reached)
+        return True
+
+    def _note_removed(self, session: BayeuxSession) -> None:
+        """Note as gaps the events that were deleted before a session has read them."""
+        cursor, replay, log = session.cursor, session.replay, self._broker.recording.log
+        if cursor is None or replay is None or log is None:
+            return
+        for pattern, after in cursor.wanted():
+            start = log.start_of(pattern)
+            if start > after + 1:
+                replay.miss(Gap(pattern, after + 1, start - 1))
+                cursor.skip(pattern, start - 1)
+
+
+def _invalid(log: Log, wanted: dict[str, Pattern], value: object) -> Fault:
+    shown = value if _is_integer(value) else "?"
+    starts = {name: log.start_of(pattern) for name, pattern in wanted.items()}
+    return Fault(errors.REPLAY_INVALID.format(shown), ext={"replay_start": starts})
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _legible(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[Event]) -> list[Event]:
+    """Those of the newest events that a session wants and may read, as a page of the history would have them."""
+    after: dict[str, float] = {}  # by topic, since there are many events of few topics
+    legible = []
+    for event in events:
+        begin_after = after.get(event.topic)
+        if begin_after is None:
+            start = log.start_of(Pattern(Match.EXACT, event.topic))
+            begin_after = after[event.topic] = max(start - 1, cursor.after(event.topic))
+        if event.position <= begin_after or event.publication in cursor.given:
+            continue
+        if event.audience is None or event.audience.admits(session.authid, session.role):
+            legible.append(event)
+    return legible

@@ -1,0 +1,603 @@
+"""Sessions and their polls: which connects are held, what ends a hold, and the replies.
+
+What happens to a session between its requests (events, deadlines, dead sockets, changed rights) is decided by the table
+in `session.py`; `Polling` does what the table says. An `Engine` is this and the handling of requests.
+
+Nothing is lost when a poll's socket dies. Events leave a session's outbox with a `Reply`. Until the transport reports
+that the reply is `written`, no further events leave the outbox; if it reports `unwritten`, the events return to the
+front of the outbox in their order. With the acknowledge extension they stay in `session.acks` until the client
+confirms them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from math import inf
+from typing import Any
+
+from app.broker.broker import Broker
+from app.broker.events import Event
+from app.broker.flow import GRACE_S
+from app.broker.policy import SERVER, Identities, Rights
+from app.broker.sessions import Session
+from app.broker.topics import matches, patterns_heard
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.errors import Fault
+from app.protocols.bayeux.exchange import Outcome, Request, Transport
+from app.protocols.bayeux.history import Replayer
+from app.protocols.bayeux.hooks import Hooks
+from app.protocols.bayeux.messages import (
+    decode_data,
+    encode,
+    encode_data,
+    event_frame,
+    replay_frame,
+    reply_to,
+    revocation_frame,
+)
+from app.protocols.bayeux.names import Bounds, to_subscription, to_topic
+from app.protocols.bayeux.session import (
+    DISCONNECTED,
+    DISMISSED,
+    EXPIRED,
+    SLOW_CONSUMER,
+    TOKEN_EXPIRED,
+    TRANSITIONS,
+    Action,
+    BayeuxSession,
+    Hold,
+    Reply,
+    Trigger,
+)
+from app.settings import Bayeux
+
+CONNECT = "/meta/connect"
+HANDSHAKE = "/meta/handshake"
+
+
+class Advisor:
+    """Makes advice, by which clients learn how and when to connect again (Bayeux 1.0, 3.4).
+
+    Advice always has all of `reconnect`, `interval` and `timeout`: cometd.js replaces its earlier advice by its own
+    defaults plus these. It is sent in reply to the handshake, to a session's first connect, to a connect that failed or
+    carried its own advice, and whenever it differs from the last advice sent; other connect replies carry none.
+    `drain_interval` returns the seconds that clients shall wait during a drain.
+    """
+
+    def __init__(self, options: Bayeux) -> None:
+        self._options = options
+        self.is_draining = False
+        self.drain_interval: Callable[[], float] = lambda: 0.0
+
+    def advice(self, session: BayeuxSession, reconnect: str = "retry") -> dict[str, Any]:
+        """Advice for a client with a session."""
+        return {"reconnect": reconnect, "interval": _ms(session.own_interval_s), "timeout": _ms(session.hold_s)}
+
+    def for_stranger(self, reconnect: str) -> dict[str, Any]:
+        """Advice for a client that has no session on this server."""
+        return {"reconnect": reconnect, "interval": 0, "timeout": _ms(self._options.hold_s)}
+
+    def interval_s(self, hold: Hold) -> float:
+        """The seconds that a client is to wait after the reply to `hold`."""
+        own_s = hold.session.own_interval_s
+        return max(own_s, self._options.browser_interval_s) if hold.is_crowded else own_s
+
+    def for_reply(self, hold: Hold, terms: tuple[float, float, bool]) -> dict[str, Any]:
+        """The advice in the reply to `hold`; `terms` are the session's `hold_s`, the interval, and `is_crowded`."""
+        session = hold.session
+        if self.is_draining:
+            return {**self.advice(session), "interval": _ms(self.drain_interval())}
+        session.announced = terms
+        if not hold.is_crowded:
+            return self.advice(session)
+        polls = self._options.browser_interval_s > 0
+        advice = self.advice(session, "retry" if polls else "none")
+        return {**advice, "interval": _ms(terms[1]), "multiple-clients": True}
+
+
+class Polling:
+    """The sessions of all Bayeux clients, and their connects; the arguments are those of `Engine`."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        options: Bayeux,
+        rights: Rights,
+        hooks: Hooks,
+        identities: Identities,
+        connection_types: Sequence[str],
+        new_id: Callable[[], str],
+    ) -> None:
+        self.broker = broker
+        self.options = options
+        self.rights = rights
+        self.identities = identities
+        self.hooks = hooks
+        self.connection_types = tuple(connection_types)
+        self.new_id = new_id
+        self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
+        self.advisor = Advisor(options)
+        self.history = Replayer(broker, options, hooks, lambda: self.advisor.is_draining)
+        self.holds_by_browser: dict[str, int] = {}
+        # plain counts, read by telemetry
+        self.holds = 0
+        self.connects = 0
+        self.refused: Counter[str] = Counter()  # messages, by error
+        self.put_back = 0  # events whose reply did not reach its socket
+
+    # What a transport reports
+
+    def written(self, reply: Reply) -> None:
+        """Note that all of a reply has been written to its socket."""
+        session = reply.session
+        if session is not None:
+            if session.replay is not None:
+                self.history.settled(reply, is_written=True)
+            if session.unsettled is reply and not reply.is_settled:
+                session.unsettled = None
+                if session.held is not None and len(session.outbox):
+                    self.broker.mark_ready(session)
+        reply.is_settled = True
+        reply.events = []  # replies and connections refer to each other: events must not wait for the garbage collector
+
+    def unwritten(self, reply: Reply) -> None:
+        """Return the events of a reply to the session: its connection was lost before all of it was written."""
+        session = reply.session
+        if not reply.is_settled and session is not None and session.closed is None:
+            session.announced = None  # its advice may not have arrived either
+            self.history.settled(reply, is_written=False)
+            if session.acks is None:
+                session.outbox.put_back(reply.events)
+                self.put_back += len(reply.events)
+        self.written(reply)  # the rest is the same as for a written reply
+
+    def gone(self, hold: Hold, now: float) -> None:
+        """Note that the peer of a held connect has closed its connection."""
+        if hold.session.held is hold:
+            self._apply(hold.session, "gone", now)
+
+    # What the broker calls (sessions.Owner)
+
+    def due(self, session: Session, now: float) -> None:
+        """Handle a deadline: the hold or the session has timed out, or the token has expired."""
+        assert isinstance(session, BayeuxSession)
+        if session.expiry <= now:
+            self._apply(session, "cut", now, TOKEN_EXPIRED)
+        else:
+            self._apply(session, "timeout", now)
+
+    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Any, Outcome | None]]:
+        """Answer a held connect with the new events, or because there is news of the session's replay."""
+        assert isinstance(session, BayeuxSession)
+        if session.held is None or not self._has_news(session):
+            return ()
+        _, reply = self._transition(session, "events", now)
+        return () if reply is None else ((reply.connection, reply),)
+
+    def overflow(self, session: Session, event: Event, now: float) -> None:
+        """Handle a full outbox: answer a held connect with its events, else end the session as a slow consumer."""
+        assert isinstance(session, BayeuxSession)
+        if session.held is not None and self.can_take(session):
+            self._apply(session, "events", now)
+        if not session.outbox.put(event):
+            self._apply(session, "cut", now, SLOW_CONSUMER)
+
+    def rights_changed(self, session: Session, now: float) -> int:
+        """Take away the subscriptions that the session's rights no longer grant; return their number.
+
+        Bayeux has no word for this. The client gets the message that would answer its own unsubscribe, without an id
+        and with `ext: {"revoked": true}`, as an event of the session: cometd.js passes it to its listeners for
+        `/meta/unsubscribe`, and Faye ignores it. Events that wait because of such a subscription are dropped, also
+        those that were sent and whose reply has not been written or acknowledged.
+        """
+        assert isinstance(session, BayeuxSession)
+        denied = [each for each in session.subscriptions if not self.rights.may(session, "subscribe", each)]
+        if not denied:
+            return 0
+        self.history.forget(session, denied)
+        for pattern in denied:
+            self.broker.unsubscribe(session, pattern)
+
+        def is_unwanted(event: Event) -> bool:
+            if not event.publication or not any(matches(pattern, event.topic) for pattern in denied):
+                return False  # what a program sends to one session needs no subscription
+            return not any(pattern in session.subscriptions for pattern in patterns_heard(event.topic))
+
+        session.discard(is_unwanted)
+        for name in map(to_subscription, denied):
+            self.hooks.tell(self.hooks.unsubscribed, session, name)
+            frame = revocation_frame(name)
+            self._send_to(session, Event("meta/unsubscribe", frame), frame, now)
+        return len(denied)
+
+    # Sessions
+
+    def find(self, client_id: str, request: Request, now: float) -> BayeuxSession | None:
+        """The session with that id, if the request may use it; the first request with its cookie binds it to that."""
+        session = self.broker.sessions.get(client_id)
+        if not isinstance(session, BayeuxSession) or session.role == SERVER:
+            return None
+        # A script's request is any site's, with its visitors' cookies (S38).
+        if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:
+            return None
+        if not session.admits(request.cookies):
+            return None
+        if session.expiry <= now:  # the sweeper runs only from time to time
+            self.due(session, now)
+        return session if session.closed is None else None
+
+    def new_session(self, cookies: Sequence[str] = ()) -> BayeuxSession:
+        """Create a session, not yet admitted, for the browser that `cookies` identify or for a new one."""
+        session = BayeuxSession(self.new_id(), self, self.broker.outbox(), self.options)
+        session.join(cookies, self.new_id)
+        return session
+
+    def open(self, session: BayeuxSession, now: float) -> None:
+        """Admit a session, and notify the hooks. Raises `NoRoom`."""
+        self.broker.open(session, now + session.max_interval_s, now)
+        session.reads_until = now + GRACE_S
+        self.hooks.tell(self.hooks.session_opened, session)
+
+    def heard_from(self, session: BayeuxSession, now: float) -> None:
+        """Keep a session for another `max_interval_s`, after any message but a connect."""
+        deadline = now + session.max_interval_s
+        if session.state != "held" and session.deadline < deadline:
+            self.broker.touch(session, deadline)
+
+    def deliver(
+        self, session: BayeuxSession, channel: str, data: Any, message_id: str | int | None, now: float
+    ) -> bool:
+        """Send an event to one session, subscribed or not; False if the session has ended.
+
+        `message_id` is the id of the message that it answers, if any: cometd.js's remote calls find their caller by it.
+        """
+        event = Event(to_topic(channel, self.bounds), encode_data(data))
+        event.weigh_on(self.broker.waiting)
+        answer = {"channel": channel, "id": message_id, "data": data}
+        return self._send_to(session, event, None if message_id is None else encode(answer), now)
+
+    def leave(self, session: BayeuxSession, now: float, *, by_client: bool) -> None:
+        """End a session at the request of its client, or else of this program."""
+        self._apply(session, "leave", now, DISCONNECTED if by_client else DISMISSED)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server is draining."""
+        return self.advisor.is_draining
+
+    def drain(self, interval_s: Callable[[], float] | None = None) -> list[BayeuxSession]:
+        """Stop holding connects and admitting sessions; return the sessions to `release`.
+
+        `interval_s` returns the seconds that a client that is released is to wait before it connects again.
+        """
+        self.advisor.is_draining = True
+        if interval_s is not None:
+            self.advisor.drain_interval = interval_s
+        sessions = self.broker.sessions.values()
+        return [session for session in sessions if isinstance(session, BayeuxSession) and session.held is not None]
+
+    def release(self, session: BayeuxSession, now: float) -> None:
+        """Answer a session's held connect because the server is draining."""
+        self._apply(session, "drain", now)
+
+    def _send_to(self, session: BayeuxSession, event: Event, frame: bytes | None, now: float) -> bool:
+        event.time_us = int(self.wall_s(now) * 1_000_000)
+        if frame is not None:
+            event.frames["bayeux"] = frame
+        return self.broker.deliver(session, event, now)
+
+    # Connects and their replies
+
+    def connect(self, hold: Hold, now: float) -> bool:
+        """Handle a connect: True if it is held, False if the caller is to reply with `connect_reply`."""
+        self.connects += 1
+        session = hold.session
+        if session.held is not None:
+            self._apply(session, "replaced", now)
+        half_written = session.unsettled
+        if half_written is not None and half_written.answers_connect:
+            self.unwritten(half_written)
+            self.send(half_written.connection, None)
+        waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session)
+        if waits and session.state == "idle":
+            hold.browser = browser = session.browser
+            if 0 <= self.options.holds_per_browser <= self.holds_by_browser.get(browser, 0):
+                self.broker.hits["holds_per_browser"] += 1
+                hold.is_crowded = True
+                waits = False
+        action, _ = self._transition(session, "poll" if waits else "connect", now, hold)
+        return action == "hold"
+
+    def connect_reply(self, hold: Hold, now: float) -> tuple[dict[str, Any], list[Event]]:
+        """Make the reply to a connect whose session continues, and take the events that go with it."""
+        session = hold.session
+        reply: dict[str, Any] = {} if hold.message_id is None else {"id": hold.message_id}
+        reply["channel"] = CONNECT
+        reply["successful"] = not hold.is_crowded or self.options.browser_interval_s != 0
+        reply["clientId"] = session.id
+        interval_s = session.interval_s if session.client_interval_s is None else session.client_interval_s
+        if hold.is_crowded:
+            interval_s = self.advisor.interval_s(hold)
+        terms = (session.hold_s, interval_s, hold.is_crowded)
+        if session.announced != terms or hold.is_crowded or hold.wants_advice or self.advisor.is_draining:
+            reply["advice"] = self.advisor.for_reply(hold, terms)
+        takes_events = hold.takes_events and session.unsettled is None
+        if not takes_events:
+            events = []
+        elif session.acks is None:
+            events = self.broker.take(session, now)
+        else:
+            events = self.take(session, now)
+        if session.acks is not None or session.cursor is not None or hold.timesync is not None:
+            ext = self._connect_ext(hold, now, with_events=takes_events)
+            if ext:
+                reply["ext"] = ext
+        self._await_connect(session, interval_s, now)
+        return reply, events
+
+    def late_reply(self, hold: Hold, now: float) -> dict[str, Any]:
+        """Make the reply to a connect that a newer one has overtaken; it does not move the session's deadline."""
+        deadline = hold.session.deadline
+        hold.takes_events = False
+        reply, _ = self.connect_reply(hold, now)
+        self.broker.touch(hold.session, deadline)
+        hold.session.announced = None  # clients ignore this reply
+        return reply
+
+    def reply_to_connect(self, hold: Hold, now: float) -> Reply:
+        """Make the response to a connect that was sent alone."""
+        message, events = self.connect_reply(hold, now)
+        reply = self.reply_with(hold.session, [message], events, now, hold.connection)
+        reply.answers_connect = True
+        return reply
+
+    def reply_with(
+        self,
+        session: BayeuxSession | None,
+        messages: Sequence[dict[str, Any]],
+        events: list[Event],
+        now: float,
+        connection: Any,
+    ) -> Reply:
+        """Make a response of replies and then events, passed through the extensions; with events it is unsettled.
+
+        Without extensions an event is encoded once for all its subscribers. With extensions it is encoded for each
+        subscriber: an extension may add to it, change it or keep it back.
+        """
+        if self.hooks.extensions or self.options.timestamp:
+            parts = self._parts(session, messages, events, now)
+        else:
+            parts = [encode(message) for message in messages] if len(messages) > 1 else [encode(messages[0])]
+            if session is not None and session.replay is not None:
+                parts += map(_frame_for(session), events)
+            else:
+                for event in events:
+                    parts.append(event.frames.get("bayeux") or event_frame(event))
+        reply = Reply(parts, session, events, connection)
+        if self.advisor.is_draining:
+            reply.is_last = True
+        if events and session is not None:
+            session.unsettled = reply
+        return reply
+
+    def refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any]:
+        """Make the reply to a message that is refused; count that, and report denials to the hooks.
+
+        `fields` are the message as it was sent, and `session` is the request's, if there is one.
+        """
+        self.refused[fault.error.partition(":")[0]] += 1
+        if errors.is_denial(fault.error):
+            self.hooks.tell(self.hooks.message_refused, session, fields, fault.error)
+        reply = reply_to(fields, successful=False)
+        reply["error"] = fault.error
+        advice = fault.advice
+        if fields.get("channel") == HANDSHAKE:
+            # Without "none" cometd.js would repeat a handshake that can never succeed forever.
+            advice = {**self.advisor.for_stranger("none"), **(advice or {})}
+        elif fields.get("channel") == CONNECT and advice is None:
+            # A client that disconnected or was dismissed during this request shall not return; an expired one shall
+            # (#921).
+            is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED)
+            may_return = fault.error == errors.SESSION_UNKNOWN and not is_over
+            advice = self.advisor.for_stranger("handshake" if may_return else "none")
+        if advice is not None:
+            reply["advice"] = advice
+        if fault.ext is not None:
+            reply["ext"] = fault.ext
+        return reply
+
+    def can_take(self, session: BayeuxSession) -> bool:
+        """Whether events may leave the session's outbox: not while a reply with events is being written."""
+        return session.unsettled is None
+
+    def take(self, session: BayeuxSession, now: float) -> list[Event]:
+        """Take the waiting events for a reply; with the acknowledge extension, after all unacknowledged ones."""
+        events = self.broker.take(session, now)
+        if session.acks is not None:
+            session.outbox.retain(events)
+            events = session.acks.close_batch(events)
+        return events
+
+    def send(self, connection: Any, outcome: Outcome | None) -> None:
+        """Have an outcome written to a connection at the end of this turn; None: abort that connection."""
+        self.broker.mark_ready(_Answer(connection, outcome))
+
+    def wall_s(self, now: float) -> float:
+        """The wall clock, in seconds."""
+        return now + self.broker.clock_offset_s
+
+    def wall_ms(self, now: float) -> int:
+        """The wall clock, in milliseconds."""
+        return int(self.wall_s(now) * 1000)
+
+    def _has_news(self, session: BayeuxSession) -> bool:
+        """Whether a connect is to be answered: events may go with its reply, or the replay has something to report."""
+        if session.unsettled is None and not session.open_batches and len(session.outbox):
+            return True
+        if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
+            return True
+        return session.cursor is not None and self.history.has_news(session)
+
+    def _connect_ext(self, hold: Hold, now: float, *, with_events: bool) -> dict[str, Any]:
+        session = hold.session
+        ext: dict[str, Any] = {}
+        if with_events and session.acks is not None:
+            ext["ack"] = session.acks.batch
+        if hold.timesync is not None and hold.timesync.is_wanted:
+            ext["timesync"] = hold.timesync.answer(self.wall_ms(now))
+        return ext | self.history.told(hold, with_events=with_events)
+
+    def _parts(
+        self, session: BayeuxSession | None, messages: Sequence[dict[str, Any]], events: Sequence[Event], now: float
+    ) -> list[bytes]:
+        """The JSON texts of a response, each passed through the extensions."""
+        frame = _frame_for(session)
+        replies = [self._passed(session, message, now, is_event=False) for message in messages]
+        shown = [self._passed(session, decode_data(frame(event)), now, is_event=True) for event in events]
+        return [part for part in (*replies, *shown) if part is not None]
+
+    def _passed(
+        self, session: BayeuxSession | None, fields: dict[str, Any], now: float, *, is_event: bool
+    ) -> bytes | None:
+        """A message as the extensions return it, encoded; None if they keep an event back (replies cannot be)."""
+        if self.options.timestamp:  # Bayeux 1.0, 3.11: ISO 8601, "SHOULD be GMT"
+            at = datetime.fromtimestamp(self.wall_s(now), UTC)
+            fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 10_000:02}"
+        unchanged = encode(fields)
+        if not self.hooks.extensions:
+            return unchanged
+        passed = self.hooks.outgoing(session, fields)
+        if passed is None:
+            return None if is_event else unchanged
+        try:
+            return encode(passed)
+        except TypeError as error:  # the extension returned something that is not JSON: send the message unchanged
+            self.hooks.report("extension.outgoing", error)
+            return unchanged
+
+    # Transitions
+
+    def _apply(self, session: BayeuxSession, trigger: Trigger, now: float, reason: str = EXPIRED) -> None:
+        """Make a transition, and have the reply to the held connect written, if that ends with it."""
+        _, reply = self._transition(session, trigger, now, None, reason)
+        if reply is not None:
+            self.send(reply.connection, reply)
+
+    def _transition(
+        self, session: BayeuxSession, trigger: Trigger, now: float, hold: Hold | None = None, reason: str = EXPIRED
+    ) -> tuple[Action | None, Reply | None]:
+        """Do what the table in `session.py` says; the only place where a session's state changes.
+
+        `hold` is the new connect, for `CONNECT` and `POLL`; `reason` is why the session ends, if it does. Returns the
+        action, and the reply to the connect that was held, which the caller is to have written.
+        """
+        row = TRANSITIONS.get((session.state, trigger))
+        if row is None:
+            return None, None
+        session.state, action = row
+        held, reply = session.held, None
+        if held is not None:
+            self._end_hold(held)
+        if action == "hold" and hold is not None:
+            self._begin_hold(hold, now)
+        elif action == "answer_held" and held is not None:
+            reply = self.reply_to_connect(held, now)
+        elif action == "release" and held is not None:
+            self._await_connect(session, self.advisor.interval_s(held), now)
+        elif action == "answer_empty" and held is not None:
+            held.takes_events = False
+            reply = self.reply_to_connect(held, now)
+            reply.status = self.options.superseded_status
+            session.announced = None  # clients ignore the reply to a connect that they have replaced
+        elif action == "dismiss" and held is not None:
+            reply = self._dismissal(held, now, is_told=reason == DISMISSED)
+        elif action == "refuse" and held is not None:
+            error = errors.EXPIRED_TOKEN if reason == TOKEN_EXPIRED else errors.SESSION_UNKNOWN
+            reply = self._refusal(held, now, error)
+        if session.state == "closed" and self.broker.close(session, reason):
+            self.broker.hits["max_interval_s"] += reason == EXPIRED
+            if session.acks is not None:
+                session.acks.clear()
+            self.hooks.tell(self.hooks.session_closed, session, reason)
+        return action, reply
+
+    def _begin_hold(self, hold: Hold, now: float) -> None:
+        """Hold a connect, and count it for its browser."""
+        session = hold.session
+        session.held = hold
+        self.holds += 1
+        holds, browser = self.holds_by_browser, hold.browser
+        holds[browser] = holds.get(browser, 0) + 1
+        session.reads_until = inf
+        self.broker.touch(session, now + hold.wait_s)
+        if self.hooks.suspended:
+            self.hooks.tell(self.hooks.suspended, session)
+
+    def _end_hold(self, hold: Hold) -> None:
+        """Stop holding a connect, for any reason."""
+        hold.session.held = None
+        self.holds -= 1
+        holds, browser = self.holds_by_browser, hold.browser
+        holds[browser] -= 1
+        if not holds[browser]:
+            del holds[browser]
+        if self.hooks.resumed:
+            self.hooks.tell(self.hooks.resumed, hold.session)
+
+    def _await_connect(self, session: BayeuxSession, interval_s: float, now: float) -> None:
+        """Note that a session has no connect until its client sends the next one, `interval_s` from now."""
+        session.reads_until = now + interval_s + GRACE_S
+        self.broker.touch(session, now + interval_s + session.max_interval_s)
+
+    # The last reply of a session, to the connect that is held when it ends
+
+    def _dismissal(self, hold: Hold, now: float, *, is_told: bool) -> Reply:
+        """Make the reply, with the last events, for a session that is disconnected by its client or the program.
+
+        `is_told`: add a `/meta/disconnect` message, since the client did not ask for the disconnect itself.
+        """
+        reply: dict[str, Any] = {} if hold.message_id is None else {"id": hold.message_id}
+        reply |= {"channel": CONNECT, "successful": True, "advice": self.advisor.advice(hold.session, "none")}
+        messages = [reply]
+        if is_told:
+            messages.append({"channel": "/meta/disconnect", "successful": True})
+        may_take = self.can_take(hold.session)
+        events = self.take(hold.session, now) if may_take else []
+        if hold.session.replay is not None:
+            reply["ext"] = self.history.told(hold, with_events=may_take)
+        session = hold.session if hold.session.replay is not None else None  # replay frames differ
+        return self.reply_with(session, messages, events, now, hold.connection)
+
+    def _refusal(self, hold: Hold, now: float, error: str) -> Reply:
+        """Make the reply with `error` for a session that cannot continue; its client may begin a new one."""
+        reply: dict[str, Any] = {} if hold.message_id is None else {"id": hold.message_id}
+        reply |= {"channel": CONNECT, "successful": False, "error": error}
+        reply["advice"] = self.advisor.for_stranger("handshake")
+        return self.reply_with(None, [reply], [], now, hold.connection)
+
+
+class _Answer:
+    """An outcome for a connection that came outside of a flush of its session (`broker.sessions.Outlet`)."""
+
+    __slots__ = ("_connection", "_outcome", "is_ready")
+
+    def __init__(self, connection: Any, outcome: Outcome | None) -> None:
+        self._connection = connection
+        self._outcome = outcome
+        self.is_ready = False
+
+    def flush(self, now: float) -> Iterable[tuple[Any, Outcome | None]]:  # noqa: ARG002 - Outlet's form
+        """Return the connection and its outcome."""
+        return ((self._connection, self._outcome),)
+
+
+def _frame_for(session: BayeuxSession | None) -> Callable[[Event], bytes]:
+    """The encoding of events for a session; None for a reply without one."""
+    has_positions = session is not None and session.replay is not None and session.replay.in_data
+    return replay_frame if has_positions else event_frame
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

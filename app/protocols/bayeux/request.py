@@ -1,0 +1,129 @@
+"""One request while it is handled: its session, its replies so far, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from app.broker.errors import Refusal
+from app.broker.events import Event
+from app.broker.topics import Pattern
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.errors import Fault, fault_of
+from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Request, Steps
+from app.protocols.bayeux.messages import Message
+from app.protocols.bayeux.polling import Polling
+from app.protocols.bayeux.session import BayeuxSession
+from app.protocols.json_text import has_out_of_range
+
+
+class RequestHandler:
+    """The handling of one request; the parts of the engine get it as `handler`.
+
+    `replies` are those to the messages so far, in their order, `extra` those of services to a sender without a session.
+    `latest` are new subscriptions that asked for the last values. `held_back` are replies that are not complete until
+    their events are settled.
+    """
+
+    __slots__ = (
+        "_client_id",
+        "_engine",
+        "_pending",
+        "extra",
+        "held_back",
+        "latest",
+        "now",
+        "replies",
+        "request",
+        "session",
+    )
+
+    def __init__(self, engine: Polling, request: Request, now: float) -> None:
+        self._engine = engine
+        self.request = request
+        self.now = now
+        self.session: BayeuxSession | None = request.session
+        self.replies: list[dict[str, Any]] = []
+        self.extra: list[dict[str, Any]] = []
+        self.latest: dict[Pattern, None] = {}
+        self.held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # (reply, fields) pairs
+        self._client_id: str | None = None
+        self._pending: AwaitCommit | None = None  # waits for the events of `held_back`
+
+    def choose_session(self) -> None:
+        """Choose the request's session: that of its first message with a clientId, even if that message is refused."""
+        for fields in self.request.messages:
+            client_id = fields.get("clientId")
+            if isinstance(client_id, str):
+                self._client_id = client_id
+                break
+        else:
+            return
+        if self.session is None:
+            self.session = session = self._engine.find(client_id, self.request, self.now)
+            if session is not None:
+                self._engine.heard_from(session, self.now)
+
+    def session_of(self, message: Message) -> BayeuxSession:
+        """The session of a message. Raises `Fault` if it has none."""
+        session = self._session_if_known(message)
+        if session is None:
+            raise Fault(errors.SESSION_UNKNOWN)
+        return session
+
+    def _session_if_known(self, message: Message) -> BayeuxSession | None:
+        """The session of a message; None if it names another than the request's (A54), or the session has ended."""
+        if self.request.session is None and (message.client_id is None or message.client_id != self._client_id):
+            return None
+        return self.session if self.session is not None and self.session.closed is None else None
+
+    def read(self, fields: dict[str, Any]) -> Message:
+        """Check one message and pass it through the extensions. Raises `Fault`."""
+        message = Message(fields, self.request.context)
+        if self.request.has_odd_numbers and has_out_of_range(fields):
+            raise Fault(errors.NUMBER_OUT_OF_RANGE)
+        hooks = self._engine.hooks
+        if hooks.extensions:
+            seen = hooks.incoming(self._session_if_known(message), dict(fields))
+            if seen is None:
+                raise Fault(errors.MESSAGE_DELETED)
+            message = Message(seen, self.request.context, sent=fields)
+        return message
+
+    # Waiting
+
+    def wait(self, awaitable: Awaitable[Any]) -> Steps:
+        """Await something of the program's; returns the `Verdict`."""
+        engine, session = self._engine, self.session
+        if session is not None and session.state != "held":
+            # The client waits for the server, so its session must not expire meanwhile.
+            longest_s = engine.options.policy_s + session.max_interval_s
+            engine.broker.touch(session, max(session.deadline, self.now + longest_s))
+        verdict, self.now = yield AwaitHook(awaitable)
+        if isinstance(verdict.error, TimeoutError):
+            engine.broker.hits["policy_s"] += 1
+        return verdict
+
+    def hold_back(self, event: Event, reply: dict[str, Any], fields: dict[str, Any]) -> None:
+        """Keep the reply to the message with these fields open until its event is settled."""
+        self.held_back.setdefault(event, []).append((reply, fields))
+        event.waiters.append(self)
+
+    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
+        """Complete the replies that wait for an event, which is stored or refused (`broker.events.Waiter`)."""
+        for reply, fields in self.held_back.pop(event, ()):
+            if refusal is not None:
+                reply.clear()
+                reply.update(self._engine.refusal(self.session, fields, fault_of(refusal)))
+            elif event.position:
+                reply["ext"] = {"position": event.position}
+        if self._pending is not None and not self.held_back:
+            pending, self._pending = self._pending, None
+            assert pending.proceed is not None
+            pending.proceed(pending, now)
+
+    def commits(self) -> Steps:
+        """Wait until no reply is held back."""
+        if self.held_back:
+            self._pending = AwaitCommit(self.request.connection)
+            _, self.now = yield self._pending

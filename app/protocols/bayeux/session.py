@@ -1,0 +1,223 @@
+"""A Bayeux session: the states of its life as a table, its held connect, and the reply on its way to its client.
+
+A handshake makes a session `new`. From then on a session is in exactly one state: a `/meta/connect` is held (`held`),
+or none is (`idle`, and `new` before the first connect), or the session has ended (`closed`). All rules about polling
+are rows of `TRANSITIONS`:
+
+* The first connect is not held: clients take the reply as the sign that they are connected, and some do not ask
+  for it by advice. So `new` has no row that leads to `held`.
+* A connect may be held only if it was sent alone, nothing is waiting for the session, its browser has a free slot, the
+  client did not ask for an immediate answer and the server is not draining. The engine decides that and calls the
+  connect `poll` if it may be held and `connect` if it may not.
+* There is never more than one held connect. A newer one first makes the older one `replaced`; the older one is answered
+  with its own empty reply, and gets none of the waiting events.
+* A held connect ends in one of five ways, each of which leaves the session `idle` and its expiry clock running: events
+  arrived, it timed out (`timeout`), it was replaced, its socket died (`gone`), or the server is draining (`drain`).
+* The same `timeout` without a held connect means that the client has not connected again: the session ends. There is
+  one deadline for both, so no state is without one.
+* `leave` is a disconnect by either side, `cut` the end of a session that cannot be served (its outbox overflowed). A
+  held connect is answered: by `dismiss` with `reconnect: none`, or by `refuse` with `reconnect: handshake`.
+
+A pair without a row has no effect: an event for a session without a held connect waits in its outbox, and a socket that
+dies after its reply was made affects that reply (`Engine.unwritten`), not the session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Any, Literal
+
+from app.broker.events import Event
+from app.broker.outbox import Outbox
+from app.broker.sessions import Owner, Session
+from app.protocols.bayeux.extensions import Acks, Replay, Timesync
+from app.protocols.bayeux.messages import body_of
+from app.settings import Bayeux
+
+_COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
+
+DISCONNECTED = "disconnected"
+DISMISSED = "dismissed"
+EXPIRED = "expired"
+SLOW_CONSUMER = "slow_consumer"
+TOKEN_EXPIRED = "token_expired"  # noqa: S105 - not a password
+"""The reasons for which a session ends."""
+
+
+State = Literal["new", "idle", "held", "closed"]
+"""The states of a session."""
+
+Trigger = Literal["connect", "poll", "replaced", "events", "timeout", "gone", "drain", "leave", "cut"]
+"""What may change a session's state."""
+
+Action = Literal[
+    "answer",  # the connect gets its reply, with all waiting events
+    "hold",  # the connect stays unanswered until one of the rows of `held`
+    "answer_held",  # the held connect gets its reply, with all waiting events
+    "answer_empty",  # the held connect gets its reply without events
+    "release",  # the held connect's peer has closed the connection: no reply
+    "expire",
+    "dismiss",
+    "refuse",
+    "end",  # no connect is held; the session ends without a reply
+]
+"""What the engine does on a change of state."""
+
+TRANSITIONS: dict[tuple[State, Trigger], tuple[State, Action]] = {
+    ("new", "connect"): ("idle", "answer"),
+    ("new", "poll"): ("idle", "answer"),
+    ("new", "timeout"): ("closed", "expire"),
+    ("new", "leave"): ("closed", "end"),
+    ("new", "cut"): ("closed", "end"),
+    ("idle", "connect"): ("idle", "answer"),
+    ("idle", "poll"): ("held", "hold"),
+    ("idle", "timeout"): ("closed", "expire"),
+    ("idle", "leave"): ("closed", "end"),
+    ("idle", "cut"): ("closed", "end"),
+    ("held", "replaced"): ("idle", "answer_empty"),
+    ("held", "events"): ("idle", "answer_held"),
+    ("held", "timeout"): ("idle", "answer_held"),
+    ("held", "gone"): ("idle", "release"),
+    ("held", "drain"): ("idle", "answer_held"),
+    ("held", "leave"): ("closed", "dismiss"),
+    ("held", "cut"): ("closed", "refuse"),
+}
+
+
+class BayeuxSession(Session):
+    """The session of a client, or a local session of the program itself.
+
+    `cookie` is the browser cookie that the session belongs to. Once `is_bound`, its client has sent that cookie, and
+    every further request must; until then the session's id alone is the secret. `hold_s`, `interval_s` and
+    `max_interval_s` are this session's own (seconds), from the settings unless a program changed them.
+    """
+
+    __slots__ = (
+        "acks",
+        "announced",
+        "attributes",
+        "broadcast_to_publisher",
+        "browser",
+        "client_interval_s",
+        "connect_delivery_only",
+        "cookie",
+        "handle",
+        "held",
+        "hold_s",
+        "interval_s",
+        "is_bound",
+        "max_interval_s",
+        "open_batches",
+        "replay",
+        "state",
+        "unsettled",
+    )
+
+    def __init__(self, session_id: str, owner: Owner, outbox: Outbox, options: Bayeux) -> None:
+        super().__init__(session_id, "bayeux", owner, outbox)
+        self.state: State = "new"
+        self.cookie = ""
+        self.is_bound = False
+        self.browser = session_id  # by which held connects are counted: the cookie, once the session is bound to it
+        self.held: Hold | None = None
+        self.unsettled: Reply | None = None  # the reply with events that is not known to be written
+        self.acks: Acks | None = None
+        self.replay: Replay | None = None  # set together with `cursor`
+        self.hold_s = options.hold_s
+        self.interval_s = options.interval_s
+        self.max_interval_s = options.max_interval_s
+        self.client_interval_s: float | None = None  # from the advice of its latest connect
+        self.announced: tuple[float, float, bool] | None = None  # hold_s, interval_s and is_crowded, as last advised
+        self.broadcast_to_publisher = options.broadcast_to_publisher
+        self.connect_delivery_only = options.connect_delivery_only
+        self.open_batches = 0  # events wait while a program is in a batch
+        self.attributes: dict[str, Any] = {}
+        self.handle: object = None  # the embedding API's object for this session
+
+    def join(self, cookies: Sequence[str], new_cookie: Callable[[], str]) -> None:
+        """Join the browser that a handshake's `cookies` identify, else a new one, which will get a new cookie."""
+        known = next((cookie for cookie in cookies if _COOKIE.fullmatch(cookie)), None)
+        self.cookie = known or new_cookie()
+        if known is not None:
+            self.is_bound, self.browser = True, known
+
+    def admits(self, cookies: Sequence[str]) -> bool:
+        """Whether a request with these cookies may use this session; the first that has its cookie binds it."""
+        for cookie in cookies:
+            if cookie.isascii() and compare_digest(self.cookie, cookie):
+                if not self.is_bound:
+                    self.is_bound, self.browser = True, self.cookie
+                return True
+        return not cookies and not self.is_bound
+
+    @property
+    def own_interval_s(self) -> float:
+        """The seconds that the client is to wait between two connects, as it wished or else by this session's value."""
+        return self.interval_s if self.client_interval_s is None else self.client_interval_s
+
+    def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
+        """Drop the events for which `is_unwanted` is true: those that wait, and those that might be sent again."""
+        self.outbox.discard(is_unwanted)
+        if self.unsettled is not None:
+            self.unsettled.events = [event for event in self.unsettled.events if not is_unwanted(event)]
+        if self.acks is not None:
+            self.outbox.release(self.acks.discard(is_unwanted))
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A connect, with what is needed for its reply, now or after a hold.
+
+    `message_id` is the id that the reply repeats, or None; `takes_events` is whether it also carries the session's
+    events. A connect may be held for `wait_s`, not at all if that is 0. `browser` is the one that the hold is counted
+    for; `is_crowded` if the connect is not held because that browser has as many held connects as it may.
+    """
+
+    session: BayeuxSession
+    connection: Any
+    message_id: str | int | None
+    wait_s: float
+    wants_advice: bool = False
+    timesync: Timesync | None = None
+    browser: str = ""
+    is_crowded: bool = False
+    takes_events: bool = True
+
+
+class Reply:
+    """A response to write: its messages, each encoded as JSON.
+
+    `events` are the session's events among them, which return to its outbox if the reply is not written. With a
+    `status` other than 200 the body is empty. `set_cookie` is the value of a new browser cookie. With `is_last` the
+    connection is to be closed afterwards.
+    """
+
+    __slots__ = (
+        "answers_connect",
+        "connection",
+        "events",
+        "is_last",
+        "is_settled",
+        "parts",
+        "session",
+        "set_cookie",
+        "status",
+    )
+
+    def __init__(self, parts: list[bytes], session: BayeuxSession | None, events: list[Event], connection: Any) -> None:
+        self.parts = parts
+        self.session = session
+        self.events = events
+        self.connection = connection
+        self.answers_connect = False
+        self.status = 200
+        self.set_cookie: str | None = None
+        self.is_last = False
+        self.is_settled = False
+
+    def body(self) -> bytes:
+        """The response's body: a JSON array, or empty if the status is not 200."""
+        return body_of(self.parts) if self.status == 200 else b""

@@ -1,0 +1,92 @@
+"""Subscribe and unsubscribe (Bayeux 1.0, 4.3 and 4.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.broker.errors import InvalidName, Refusal
+from app.broker.topics import Pattern
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.authorization import Authorization
+from app.protocols.bayeux.errors import Fault
+from app.protocols.bayeux.exchange import Steps
+from app.protocols.bayeux.messages import Message
+from app.protocols.bayeux.names import SERVICE, to_pattern
+from app.protocols.bayeux.polling import Polling
+from app.protocols.bayeux.request import RequestHandler
+from app.protocols.bayeux.session import BayeuxSession
+
+
+class Subscriber:
+    """Changes the subscriptions of sessions, as their messages say."""
+
+    def __init__(self, engine: Polling, authorization: Authorization) -> None:
+        self._engine = engine
+        self._authorization = authorization
+
+    def subscribe(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
+        """Subscribe to all of a message's names or none (A46): all are checked before the first takes effect.
+
+        Raises `Fault`.
+        """
+        engine, session = self._engine, handler.session_of(message)
+        wanted: dict[str, Pattern] = {}
+        for name in message.subscriptions():
+            pattern = self._pattern(name)
+            self._check_right(session, pattern)
+            if not name.startswith(SERVICE):  # Bayeux 1.0, 2.2.3: answered, never recorded
+                wanted[name] = pattern
+        self._check_capacity(session, list(wanted.values()))
+        for name in wanted:
+            yield from self._authorization.may(handler, session, "subscribe", name, message)
+        if session.closed is not None:  # it ended while the policy was awaited
+            raise Fault(errors.SESSION_UNKNOWN)
+        for pattern in wanted.values():
+            self._check_right(session, pattern)  # again: the rules may have changed meanwhile
+        self._check_capacity(session, list(wanted.values()))
+        positions = engine.history.wishes(session, message, wanted)
+        ext = None if positions is None else engine.history.seek(session, positions)
+        for name, pattern in wanted.items():
+            self._authorization.ensure_channel(name)
+            if engine.broker.subscribe(session, pattern):
+                engine.hooks.tell(engine.hooks.subscribed, session, name)
+            if message.ext is not None and message.ext.get("latest") is True:
+                handler.latest[pattern] = None
+        reply["clientId"] = session.id
+        if ext is not None:
+            reply["ext"] = ext
+
+    def unsubscribe(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> None:
+        """End the subscriptions to a message's names. Raises `Fault`."""
+        engine, session = self._engine, handler.session_of(message)
+        reply["clientId"] = session.id
+        patterns = {name: self._pattern(name) for name in message.subscriptions()}
+        engine.history.forget(session, patterns.values())
+        for name, pattern in patterns.items():
+            if engine.broker.unsubscribe(session, pattern):
+                engine.hooks.tell(engine.hooks.unsubscribed, session, name)
+
+    def show_latest(self, handler: RequestHandler) -> None:
+        """Deliver the last values once for the whole request: very many values may match."""
+        session = handler.session
+        if session is not None:
+            wanted = [pattern for pattern in handler.latest if pattern in session.subscriptions]
+            self._engine.broker.show_latest(session, wanted, handler.now)
+
+    def _check_right(self, session: BayeuxSession, pattern: Pattern) -> None:
+        is_meta = pattern.topic.partition("/")[0] == "meta"
+        if is_meta or not self._engine.rights.may(session, "subscribe", pattern):
+            raise Fault(errors.SUBSCRIBE_DENIED.format(errors.DENIED_BY_POLICY))
+
+    def _check_capacity(self, session: BayeuxSession, patterns: list[Pattern]) -> None:
+        try:
+            self._engine.broker.check_room(session, patterns)
+        except Refusal as refusal:
+            raise Fault(errors.SUBSCRIBE_DENIED.format(refusal.reason)) from None
+
+    def _pattern(self, name: str) -> Pattern:
+        try:
+            return to_pattern(name, self._engine.bounds)
+        except InvalidName as refusal:
+            self._engine.broker.counted(refusal)
+            raise Fault(errors.SUBSCRIPTION_INVALID) from None
