@@ -30,6 +30,7 @@ import orjson
 from app import telemetry
 from app.broker.erasure import Erasure, Work
 from app.history.documents import sync_folder
+from app.protocols.contract import Count
 from app.protocols.json_text import NotJson, loads
 from app.protocols.nt4.errors import BadValue
 from app.protocols.nt4.names import acl_name, is_reserved
@@ -315,6 +316,10 @@ class TopicSaver:
             await self._saving
         if self._tables.has_unsaved:
             await asyncio.to_thread(self._save, *self._take())
+
+    def counts(self) -> Iterable[Count]:
+        """Return no metrics: those of the tables are the protocol's."""
+        return ()
 
     def erase(self, erasure: Erasure) -> Work:
         """Drop values from the tables, and return what cleans the file (`broker.erasure.Holder`)."""
