@@ -317,8 +317,8 @@ class TopicSaver:
         if self._tables.has_unsaved:
             await asyncio.to_thread(self._save, *self._take())
 
-    def counts(self) -> tuple[Count, ...]:
-        """Return no metrics (`Service.counts`): the protocol has those of its topics."""
+    def counts(self) -> Iterable[Count]:
+        """Return no metrics: those of the tables are the protocol's."""
         return ()
 
     def erase(self, erasure: Erasure) -> Work:

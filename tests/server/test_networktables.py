@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 from time import monotonic
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -20,12 +19,12 @@ from app.broker.policy import HouseRules
 from app.broker.topics import Match, Pattern
 from app.protocols.nt4.names import V41
 from app.server.persistent_topics import FILE
-from app.server.protocols import Parts, nt4
+from app.server.protocols import nt4
 from app.settings import Limits, Nt4, Settings
 
 
 class Waits:
-    """A stand-in for `transports.waits.Waits`."""
+    """A stand-in for `routing.Waits`."""
 
     def __init__(self):
         self.wait = Waiting()
@@ -52,15 +51,11 @@ class House:
 
     def __init__(self, folder, permissions=lambda *_: True, **options):
         self.broker = Broker(Limits())
-        self.woken = asyncio.Event()
         self.waits = Waits()
         settings = replace(Settings(), data_dir=str(folder), nt4=Nt4(enabled=True, **options))
         rights = HouseRules(loopback=True, anonymous_publish=True)
         policy = Policy(permissions)
-        middleware = SimpleNamespace(note=None)
-        parts = Parts(
-            settings, self.broker, rights, policy, None, middleware, None, self.waits, None, self.woken.set, lambda: 0.0
-        )
+        parts = Mock(settings=settings, broker=self.broker, access=rights, hooks=policy, waits=self.waits)
         spoken = nt4(parts)
         self.server = spoken.protocol
         (self.saver,) = spoken.services
