@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
@@ -210,17 +211,19 @@ class SegmentWriter:
         """
         connection = self.connection
         connection.execute("begin immediate")
-        alike: dict[tuple[bool, ...], list[Any]] = {}
+        topic_ids, audience_ids = self._topics, self._audiences
+        alike: defaultdict[tuple[bool, ...], list[Any]] = defaultdict(list)
         topics = set()
         nbytes = 0
         for row in rows:
-            values = list(row)
-            values[_TOPIC] = self._topic_id(row.topic)
-            values[_AUDIENCE] = self._audience_id(row.audience)
-            topics.add(values[_TOPIC])
+            values: list[Any] = [*row]
+            topic, audience = row.topic, row.audience
+            values[_TOPIC] = number = topic_ids.get(topic) or self._topic_id(topic)
+            values[_AUDIENCE] = audience_ids[audience] if audience in audience_ids else self._audience_id(audience)
+            topics.add(number)
             nbytes += _ROW_BYTES + len(row.payload or "")
             given = tuple([value is not None for value in values])
-            alike.setdefault(given, []).extend([value for value in values if value is not None])
+            alike[given] += compress(values, given)
         for given, values in alike.items():
             self._insert_rows(given, values)
         connection.execute("commit")
@@ -241,15 +244,12 @@ class SegmentWriter:
             at, left = at + count * width, left - count
 
     def _topic_id(self, topic: str) -> int:
-        number = self._topics.get(topic)
-        if number is None:
-            number = self._topics[topic] = self._insert("insert into topics values (null, ?)", topic)
+        """Give a new topic a number, from 1 on."""
+        number = self._topics[topic] = self._insert("insert into topics values (null, ?)", topic)
         return number
 
     def _audience_id(self, audience: str | None) -> int:
-        number = self._audiences.get(audience)
-        if number is None:
-            number = self._audiences[audience] = self._insert("insert into audiences values (null, ?)", audience)
+        number = self._audiences[audience] = self._insert("insert into audiences values (null, ?)", audience)
         return number
 
     def _insert(self, statement: str, text: str | None) -> int:

@@ -101,8 +101,9 @@ class Writer:
         self._turn: deque[Event] = deque()  # not yet in the inbox
         self._latest: object = None  # the source of its last event
         self._handing_over = Lock()
-        self._inbox: SimpleQueue[list[Event] | Flag | None] = SimpleQueue()
+        self._inbox: SimpleQueue[tuple[list[Event], int] | Flag | None] = SimpleQueue()  # events and their bytes
         self._taken_bytes = 0  # by `append` alone
+        self._handed_bytes = 0
         self._done_bytes = 0  # by the writer alone
         self._is_full = self._is_broken = self._is_moved = self._is_closed = False
         self._current = current
@@ -164,7 +165,9 @@ class Writer:
             self._latest = None  # it may be as large as a request
             turn = [self._turn.popleft() for _ in range(len(self._turn))]
             if turn:
-                self._inbox.put(turn)
+                nbytes = self._taken_bytes - self._handed_bytes
+                self._handed_bytes += nbytes
+                self._inbox.put((turn, nbytes))
 
     def written(self, timeout_s: float) -> bool:
         """Wait until everything appended before is reported; False after `timeout_s` seconds. For any thread."""
@@ -193,10 +196,10 @@ class Writer:
         is_open = True
         while is_open:
             group: list[Event] = []
-            flag = self._collect(group)
+            flag, nbytes = self._collect(group)
             if group:
                 self._write(group)
-                self._done_bytes += sum(event.nbytes for event in group)
+                self._done_bytes += nbytes
             if isinstance(flag, _Roll) and self._listed is not None and not self._is_moved:
                 self._tend(is_over=True)
             if isinstance(flag, Flag):
@@ -214,20 +217,23 @@ class Writer:
         for each in self._abandoned:
             each.close()
 
-    def _collect(self, group: list[Event]) -> Flag | Literal[True] | None:
-        """Fill `group` with the waiting events; returns the flag behind them, None to stop, or True for neither."""
+    def _collect(self, group: list[Event]) -> tuple[Flag | Literal[True] | None, int]:
+        """Fill `group` with the waiting events.
+
+        Returns the flag behind them, None to stop, or True for neither; and the events' bytes.
+        """
+        nbytes = 0
         try:
             item = self._inbox.get(timeout=_LOOK_S)
-            nbytes = 0
-            while isinstance(item, list):
-                group += item
-                nbytes += sum(event.nbytes for event in item)
+            while isinstance(item, tuple):
+                group += item[0]
+                nbytes += item[1]
                 if len(group) >= _GROUP_ROWS or nbytes > _GROUP_BYTES:
-                    return True
+                    return True, nbytes
                 item = self._inbox.get_nowait()
         except Empty:
-            return True
-        return item
+            return True, nbytes
+        return item, nbytes
 
     def _write(self, group: list[Event]) -> None:
         """Write a group and report it; an event that cannot be made into a row is refused, in order."""

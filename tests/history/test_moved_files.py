@@ -103,7 +103,8 @@ def test_what_waits_when_it_is_noticed_is_refused(tmp_path):
         log.write(1)
         deleted(tmp_path / "log")
         awaited(lambda: refuses(log))
-        log.history._writer._inbox.put([log.event("waiting")])
+        waiting = log.event("waiting")
+        log.history._writer._inbox.put(([waiting], waiting.nbytes))
         assert log.history.written(10)
         assert log.reports.refused == ["waiting"]
 

@@ -20,7 +20,7 @@ from contextlib import closing, suppress
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from app.history import checksummed_json, consumers, segment
 from app.history.checksummed_json import DocumentDamaged
@@ -30,10 +30,7 @@ from app.history.rules import NEVER
 from app.history.seals import Seal
 from app.history.stored import COLUMNS
 from app.pipeline.errors import JobFailed, Refused
-from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, are_sound, explained
-
-if TYPE_CHECKING:
-    from app.pipeline.source.log import Row
+from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
 
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset >= ? and offset < ? order by offset"  # noqa: S608
 _PAYLOAD = COLUMNS.index("payload")
