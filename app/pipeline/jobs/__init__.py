@@ -2,7 +2,6 @@
 
     run.py         the progress of jobs, and concurrent jobs in one session, until a signal ends them or one fails
     ingest.py      the log into the table `events`, with compaction of small files during a live ingest
-    writing.py     the part of ingest that Spark's workers do
     rollup.py      totals by window of time and channel: into the table `rollups`, and to subscribers
     totals.py      the sums that Spark computes for the rollups
     alerts.py      channels that are busier than usual, or silent: the query that keeps their states

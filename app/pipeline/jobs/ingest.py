@@ -1,10 +1,14 @@
 """Ingest: the log's events into the table `events`, each exactly once, even if processes are killed.
 
-A batch is a range of offsets. Spark's workers read it and write Parquet files, in one job; the driver checks that
-the files account for every offset, and commits. Offsets without an event are committed first: to `rejected` those that
-the log has and the lake cannot hold, to `gaps` those that the log has lost. Then the events are committed, with the
-offset up to which the batch reaches: this commit alone decides. A crash between the two leaves rows in `rejected` and
-`gaps` above that offset; the next batch has the same end, and replaces them.
+A batch is a range of offsets. Spark's workers read it and write Parquet files, in one job (`write_range`): a worker's
+rows go from the log to Parquet in one process, since through Spark's own source and writer they would go to Java, and
+there from columns to rows and back, which took twice the time. A task that is run twice writes two sets of files; only
+the files that its result names count.
+
+The driver checks that the files account for every offset, and commits. Offsets without an event are committed first: to
+`rejected` those that the log has and the lake cannot hold, to `gaps` those that the log has lost. Then the events are
+committed, with the offset up to which the batch reaches: this commit alone decides. A crash between the two leaves rows
+in `rejected` and `gaps` above that offset; the next batch has the same end, and replaces them.
 
 Files that are written belong to no table until the commit, so a killed job is started again with the same command.
 """
@@ -29,15 +33,14 @@ from pyspark.sql import SparkSession
 from app.history.stored import COLUMNS
 from app.pipeline.errors import JobFailed, PipelineError, Refused, cause_of
 from app.pipeline.jobs.run import Progress, consumer, turns_until
-from app.pipeline.jobs.writing import EVENT, kind_of, write_range
 from app.pipeline.lake import locks, tables, upkeep
 from app.pipeline.lake.commit import Step, commit_files, commit_rows
-from app.pipeline.lake.files import Written, staged
-from app.pipeline.lake.tables import INGEST, LakeTable
+from app.pipeline.lake.files import Written, staged, write_files
+from app.pipeline.lake.tables import DAY_US, INGEST, LakeTable
 from app.pipeline.source import open_log
-from app.pipeline.source.columns import Lifting
+from app.pipeline.source.columns import FAULT_COLUMNS, Lifting
 from app.pipeline.source.log import Head, offsets, split
-from app.pipeline.source.source import read_options
+from app.pipeline.source.source import Options, Table, read_options
 from app.settings import Pipeline
 
 _LOST = ("hole", "missing")
@@ -247,3 +250,56 @@ class Tidying:
     def _go_on(self, _done: int, _of: int) -> None:
         if self._end.is_set():
             raise _Ended
+
+
+EVENT = "event"
+"""The kind of rows that the table `events` can hold; any other kind is the reason why a row is not an event."""
+
+_END_US = 253_402_300_800_000_000
+"""The first microsecond of the year 10000, which a date cannot express."""
+
+_FOLDER_NAME = "^[A-Za-z0-9_-]+$"
+"""The names of protocols that can name a partition's folder."""
+
+
+def write_range(options: Mapping[str, str], folder: Path, first: int, until: int) -> list[Written]:
+    """Write the offsets [first, until) as files below `folder`, by kind, day and protocol, in the order of offsets.
+
+    In files of another kind than `EVENT`, `crc` is the last offset. `options` are the source's, with faults. Raises
+    `Refused`, `JobFailed`, `OSError`.
+    """
+    table = Table(Options(options))
+    rows = pa.RecordBatchReader.from_batches(
+        _columns(pa.RecordBatch.from_pylist([], table.schema)).schema,
+        map(_columns, table.batches(first, until)),
+    )
+    return write_files(folder, rows, ("kind", "day", "protocol"))
+
+
+def kind_of(file: Path) -> str:
+    """Return the kind of the rows of a file that `write_range` has written."""
+    return file.parts[-4].removeprefix("kind=")
+
+
+def _kinds(batch: pa.RecordBatch) -> pa.Array:
+    """Return the kind of each row: `EVENT`, or the reason why it is not an event."""
+    times = batch["time_us"]
+    is_untimely = pc.or_(pc.less(times, 0), pc.greater_equal(times, _END_US))
+    is_nameless = pc.invert(pc.match_substring_regex(pc.fill_null(batch["protocol"], ""), _FOLDER_NAME))
+    own = pc.if_else(is_untimely, "time", pc.if_else(is_nameless, "protocol", EVENT))
+    return pc.coalesce(batch["fault"], own)
+
+
+def _days(times: pa.Array) -> pa.Array:
+    """Return the days of times, in UTC; null for times outside the calendar."""
+    numbers = pc.divide(times, DAY_US)
+    is_date = pc.and_(pc.greater_equal(times, 0), pc.less(times, _END_US))
+    return pc.if_else(is_date, numbers, pa.scalar(None, pa.int64())).cast(pa.int32()).cast(pa.date32())
+
+
+def _columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns of a batch as the table's files have them, with the columns that name their folders."""
+    lasts = pc.coalesce(batch["fault_last"], batch["crc"])
+    kinds, days = _kinds(batch), _days(batch["time_us"])
+    batch = batch.set_column(batch.schema.get_field_index("crc"), "crc", lasts).drop_columns([*FAULT_COLUMNS])
+    return batch.append_column("kind", kinds).append_column("day", days)

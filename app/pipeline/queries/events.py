@@ -1,6 +1,6 @@
 """Events of the lake in the order of their offsets, in parts that fit into memory.
 
-The offsets of files overlap, since a compacted file has a day's events by topic. Files that overlap are read together:
+The offsets of compacted files overlap, since they are sorted by topic. Files that overlap are read together:
 first only the offsets of matching events, then the rows, one range of offsets after another. Spark is not needed.
 """
 
