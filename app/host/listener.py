@@ -18,7 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from app.host.connection import Connection
+from app.host.http import Connection
 from app.host.timeouts import ServerContext
 from app.host.websocket import Sockets
 from app.server.composition import Server

@@ -40,7 +40,7 @@ from app.configuration import Configuration
 from app.configuration.protection import NotProtected
 from app.embed import Halley, load
 from app.history.folder import FolderLocked, FolderUnusable
-from app.host.connection import Connection
+from app.host.http import Connection
 from app.host.listener import (
     CannotListen,
     HttpServer,
