@@ -27,7 +27,7 @@ from app.broker.errors import (
     TooManySubscriptions,
     TooMuchWaiting,
 )
-from app.broker.events import Event
+from app.broker.events import Event, Stage
 from app.broker.flow import Flow
 from app.broker.index import TopicIndex
 from app.broker.memory import subscription_bytes
@@ -90,7 +90,7 @@ class Broker:
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
         self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that are not yet delivered to all subscribers
         self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
-        self.recording = Recording(history, self._spread, self.counted)
+        self.recording = Recording(history, self._fan_out, self.counted)
         self.publications = Publications(new_key())
         self.activity = Activity(ticks.remembered_topics)
         self.holders: list[Holder] = [self.recording.tail, self.activity]  # the other rooms add theirs
@@ -164,8 +164,8 @@ class Broker:
         if session.closed is not None:
             return False
         session.closed = reason
-        session.heard = tuple(session.subscriptions)
-        for pattern in session.heard:
+        session.had = tuple(session.subscriptions)
+        for pattern in session.had:
             self.index.remove(pattern, session)
         session.subscriptions.clear()
         session.subscription_bytes = 0
@@ -257,7 +257,7 @@ class Broker:
         session.subscriptions[pattern] = self.index.add(pattern, session)
         session.subscription_bytes += subscription_bytes(pattern)
         if self.values is not None:
-            self.values.hearers_changed()
+            self.values.subscribers_changed()
         self.note_subscribed(session, [pattern])
         return True
 
@@ -268,7 +268,7 @@ class Broker:
         session.subscription_bytes -= subscription_bytes(pattern)
         self.index.remove(pattern, session)
         if self.values is not None:
-            self.values.hearers_changed()
+            self.values.subscribers_changed()
         self.note_unsubscribed(session, [pattern])
         return True
 
@@ -323,7 +323,7 @@ class Broker:
         if not event.publication:
             self._stamp(event, now)
         event.without = without
-        self._spread(event, now, is_new=True, is_final=False)
+        self._fan_out(event, now, Stage.LIVE)
         event.without = None  # values are kept, and must not keep a session alive
 
     def keep(self, event: Event, now: float) -> bool:
@@ -334,7 +334,7 @@ class Broker:
         self._stamp(event, now)
         if self.recording.keep(event, now):
             return True
-        self._spread(event, now, is_new=False, is_final=True)
+        self._fan_out(event, now, Stage.COMMITTED)
         return False
 
     def latest(self, patterns: Collection[Pattern], most: int, now: float) -> list[Event]:
@@ -388,9 +388,9 @@ class Broker:
             except HistoryUnavailable as refusal:
                 raise self.counted(refusal) from None
         if event.is_pending:
-            self.index.hearers(event.topic)  # cache the match in the publisher's turn: a commit delivers many events
+            self.index.match(event.topic)  # cache the match in the publisher's turn: a commit delivers many events
         else:
-            self._spread(event, now, is_new=True, is_final=not event.is_recorded)
+            self._fan_out(event, now, Stage.LIVE if event.is_recorded else Stage.BOTH)
 
     def _time_us(self, now: float) -> int:
         """The wall clock in microseconds; a small step backwards repeats the latest time instead."""
@@ -400,18 +400,19 @@ class Broker:
         self._latest_us = time_us
         return time_us
 
-    def _spread(self, event: Event, now: float, is_new: bool, is_final: bool) -> None:  # noqa: FBT001 - see there
-        """Deliver an event to the subscribers of its topic; `Recording` explains the two flags."""
+    def _fan_out(self, event: Event, now: float, stage: Stage) -> None:
+        """Deliver an event to the subscribers of its topic that it is due to at this stage."""
         without, audience, chosen = event.without, event.audience, event.chosen
-        if is_final:
+        is_live, is_committed = stage is not Stage.COMMITTED, stage is not Stage.LIVE
+        if is_committed:
             event.without = event.source = None  # events that are kept must not keep a session alive
-        hearers = self.index.hearers(event.topic)
-        if not hearers:
+        subscribers, event.matched = self.index.match(event.topic)
+        if not subscribers:
             return
         event.weigh_on(self.waiting)
-        for session in hearers:
+        for session in subscribers:
             cursor = session.cursor
-            if session is without or not (is_new if cursor is None else is_final):
+            if session is without or not (is_live if cursor is None else is_committed):
                 continue
             if audience is not None and not audience.admits(session.authid, session.role):
                 continue
@@ -419,7 +420,7 @@ class Broker:
                 continue
             if cursor is not None and (
                 (event.position and not cursor.is_live)  # the session will read it from the history
-                or (not is_new and event.publication in cursor.given)
+                or (not is_live and event.publication in cursor.given)
             ):
                 continue
             self.deliver(session, event, now)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple, Protocol
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
 
 from app.broker.errors import Refusal
 from app.broker.watermark import Watermark
@@ -13,6 +14,19 @@ _OBJECTS_BYTES = 640
 
 BARE = "bare"
 """The shape of a payload that is one JSON value, as Bayeux and NT4 publish them."""
+
+
+class Stage(Enum):
+    """Which subscribers a fan-out is for: those that hear events live, those that replay, or both.
+
+    Sessions that do not replay receive an event once, before or after it is recorded. Sessions that replay receive it
+    when it is in the log or known never to get there, since the committed position is their border between history
+    and live (`commits.py`).
+    """
+
+    LIVE = "live"  # not yet in the log: only sessions that do not replay
+    COMMITTED = "committed"  # delivered live before: only sessions that replay
+    BOTH = "both"
 
 
 class Audience(NamedTuple):
@@ -68,6 +82,7 @@ class Event:
     `position` is the event's offset in the log, and 0 until it is on disk there.
     An event that `is_fleeting` was meant for some sessions and not others: it is not logged, since sessions end.
     `frames` keeps each protocol's encoded bytes: made at the first delivery, reused at all others.
+    `matched` are the subscriptions that the latest fan-out found for it: WAMP names them in what it writes.
     `chosen` restricts delivery to some sessions.
     """
 
@@ -83,6 +98,7 @@ class Event:
         "is_fleeting",
         "is_pending",
         "is_recorded",
+        "matched",
         "nt4_time_us",
         "nt4_type",
         "payload",
@@ -129,6 +145,7 @@ class Event:
         self.time_us = 0
         self.position = 0
         self.frames: dict[Hashable, bytes] = {}
+        self.matched: tuple[Any, ...] = ()  # of `subscriptions.Subscription`
         self._waiting: Watermark | None = None
         # used while the event is pending, see `Recording`
         self.source: object = None

@@ -36,10 +36,10 @@ class Subscription(Generic[Subscriber]):
         self.sessions: dict[Subscriber, None] = {}  # a set that keeps the order of subscribing
 
 
-class Heard(NamedTuple, Generic[Subscriber]):
+class Matched(NamedTuple, Generic[Subscriber]):
     """The subscribers of a topic, each once, and the subscriptions that match it."""
 
-    sessions: tuple[Subscriber, ...]
+    subscribers: tuple[Subscriber, ...]
     subscriptions: tuple[Subscription[Subscriber], ...]
 
 
@@ -48,7 +48,7 @@ class TopicIndex(Generic[Subscriber]):
 
     def __init__(self) -> None:
         self.subscriptions: dict[Pattern, Subscription[Subscriber]] = {}
-        self._heard: dict[str, Heard[Subscriber]] = {}
+        self._matched: dict[str, Matched[Subscriber]] = {}
         # The number of prefixes by their count of whole segments and the length of the rest, and the number of
         # wildcards by their count of segments and the positions that have a name.
         self._prefix_chars: dict[int, Counter[int]] = {}
@@ -83,36 +83,36 @@ class TopicIndex(Generic[Subscriber]):
             self._count(pattern, -1)
         self._forget(pattern)
 
-    def hearers(self, topic: str) -> tuple[Subscriber, ...]:
+    def subscribers(self, topic: str) -> tuple[Subscriber, ...]:
         """The subscribers of `topic`: each session once, even if several of its patterns match."""
-        return self.heard(topic).sessions
+        return self.match(topic).subscribers
 
-    def heard(self, topic: str) -> Heard[Subscriber]:
+    def match(self, topic: str) -> Matched[Subscriber]:
         """The subscribers of `topic`, and the subscriptions that match it."""
-        found = self._heard.get(topic)
+        found = self._matched.get(topic)
         if found is None:
-            if len(self._heard) >= _CACHED_TOPICS:  # clients make up topics: the cache must be bounded
-                self._heard.clear()
-            found = self._heard[topic] = self._match(topic)
+            if len(self._matched) >= _CACHED_TOPICS:  # clients make up topics: the cache must be bounded
+                self._matched.clear()
+            found = self._matched[topic] = self._match(topic)
         return found
 
-    def count_hearers(self, topic: str) -> int:
+    def count_subscribers(self, topic: str) -> int:
         """Count the subscribers of `topic` without caching them, for idle topics.
 
         It takes little time where one pattern has most of the subscribers.
         """
-        found = self._heard.get(topic)
+        found = self._matched.get(topic)
         if found is not None:
-            return len(found.sessions)
+            return len(found.subscribers)
         most, *others = sorted((each.sessions for each in self._found(topic)), key=len, reverse=True) or [{}]
         return len(most) + len({session for sessions in others for session in sessions if session not in most})
 
-    def _match(self, topic: str) -> Heard[Subscriber]:
+    def _match(self, topic: str) -> Matched[Subscriber]:
         sessions: dict[Subscriber, None] = {}
         found = self._found(topic)
         for subscription in found:
             sessions.update(subscription.sessions)
-        return Heard(tuple(sessions), tuple(found))
+        return Matched(tuple(sessions), tuple(found))
 
     def _found(self, topic: str) -> list[Subscription[Subscriber]]:
         """The subscriptions that match `topic`."""
@@ -146,9 +146,9 @@ class TopicIndex(Generic[Subscriber]):
 
     def _forget(self, pattern: Pattern) -> None:
         if pattern.match is Match.EXACT:
-            self._heard.pop(pattern.topic, None)
+            self._matched.pop(pattern.topic, None)
         else:
-            self._heard.clear()
+            self._matched.clear()
 
 
 def _add(counts: dict[int, Counter[Key]], outer: int, inner: Key, by: int) -> None:

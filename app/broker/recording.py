@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from app.broker.errors import HistoryUnavailable, OutcomeUnknown, Refusal
-from app.broker.events import Event
+from app.broker.events import Event, Stage
 from app.broker.flow import Delays
 from app.broker.keys import Keys, Published
 from app.broker.log import Keeping, Log
@@ -24,17 +24,12 @@ from app.settings import History
 
 
 class Recording:
-    """The broker's connection to its log, if it has one; `spread` puts an event into the outboxes of its subscribers.
-
-    The flags of `spread(event, now, is_new, is_final)` select the subscribers. Sessions that do not replay receive an
-    event when it is new, that is, not delivered before. Sessions that replay receive it when it is final, that is, in
-    the log or known never to get there.
-    """
+    """The broker's connection to its log, if it has one; `fan_out` delivers an event to its subscribers."""
 
     def __init__(
         self,
         options: History,
-        spread: Callable[[Event, float, bool, bool], None],
+        fan_out: Callable[[Event, float, Stage], None],
         counted: Callable[[Refusal], Refusal] = lambda refusal: refusal,
     ) -> None:
         self.options = options
@@ -42,7 +37,7 @@ class Recording:
         self.tail = Tail(options.tail_bytes)
         self.keys = Keys(options.keys, options.key_age_s)
         self.pending: deque[Event] = deque()  # in the log's order
-        self._spread = spread
+        self._fan_out = fan_out
         self._counted = counted
         self._pending_of: Counter[object] = Counter()  # by source
         self.delays = Delays()  # until events were on disk: for each group the event that waited longest
@@ -178,7 +173,7 @@ class Recording:
         try:
             if refusal is None:
                 self.remember(event, now)
-                self._spread(event, now, is_new, True)  # noqa: FBT003 - the event is final
+                self._fan_out(event, now, Stage.BOTH if is_new else Stage.COMMITTED)
             elif event.idempotency_key is not None:
                 self.keys.forget(event.authid, event.idempotency_key)
         finally:

@@ -54,7 +54,7 @@ class SessionObserver(Protocol):
         """Note that a session was admitted."""
 
     def closed(self, session: Session, reason: str) -> None:
-        """Note that a session has ended; `session.heard` are the subscriptions that it had."""
+        """Note that a session has ended; `session.had` are the subscriptions that it had."""
 
     def subscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
         """Note that a session has subscribed to patterns, or to names as its protocol writes them."""
@@ -86,7 +86,7 @@ class Session:
         "cursor",
         "deadline",
         "expiry",
-        "heard",
+        "had",
         "id",
         "is_ready",
         "meter",
@@ -123,7 +123,7 @@ class Session:
         self.alarm: tuple[float, int, Session] | None = None  # the one live entry in the heap of deadlines
         self.is_ready = False  # waits in Broker.ready
         self.closed: str | None = None  # why it ended
-        self.heard: tuple[Pattern, ...] = ()  # the subscriptions that it had when it ended
+        self.had: tuple[Pattern, ...] = ()  # the subscriptions that it had when it ended
 
     def flush(self, now: float) -> Iterable[tuple[Any, Any]]:
         """Have the owner say what is to be written to the session's client (`Outlet`)."""
@@ -131,7 +131,7 @@ class Session:
 
     def subscription_names(self) -> Sequence[Pattern | str]:
         """The subscriptions that the session has or had: patterns, or names as its protocol writes them."""
-        return list(self.subscriptions if self.closed is None else self.heard)
+        return list(self.subscriptions if self.closed is None else self.had)
 
     @property
     def lasting_authid(self) -> str | None:

@@ -35,7 +35,7 @@ class Values(Protocol):
     def closed(self, session: Session) -> None:
         """Remove a session of another protocol, which has ended, from the publishers of its topics."""
 
-    def hearers_changed(self) -> None:
+    def subscribers_changed(self) -> None:
         """Note that a session of another protocol has subscribed or unsubscribed."""
 
 

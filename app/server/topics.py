@@ -185,7 +185,7 @@ class Ticker:
             return
         flow = self._flow(elapsed_s)  # measured every time, so that rates are of this tick alone
         self._ticked_at = now
-        told = [(topic, self._told(topic, flow, now)) for topic in _TICKING if self._broker.index.hearers(topic)]
+        told = [(topic, self._told(topic, flow, now)) for topic in _TICKING if self._broker.index.subscribers(topic)]
         for topic, news in told:  # after all are made, so that none counts another one as waiting
             payload = orjson.dumps({"time": self._time(now), **news})
             self._broker.announce(Event(topic, payload, protocol="halley", role=SERVER), now)
@@ -271,7 +271,7 @@ class Ticker:
 
     def _subscribers(self, topic: str) -> int:
         others = sum(protocol.count_subscribers(topic) for protocol in self._protocols)
-        return self._broker.index.count_hearers(topic) + others
+        return self._broker.index.count_subscribers(topic) + others
 
     # Queues
 

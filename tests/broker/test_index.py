@@ -48,14 +48,14 @@ class Index(RuleBasedStateMachine):
     @rule(topic=topics)
     def ask(self, topic):
         """A50, W20: each session and each subscription is found once, however many patterns match."""
-        counted = self.index.count_hearers(topic)
-        heard = self.index.heard(topic)
-        assert counted == self.index.count_hearers(topic) == len(heard.sessions)
+        counted = self.index.count_subscribers(topic)
+        matched = self.index.match(topic)
+        assert counted == self.index.count_subscribers(topic) == len(matched.subscribers)
         expected = {(pattern, who) for pattern, who in self.subscribed if matches_by_the_word(pattern, topic)}
-        assert len(heard.sessions) == len(set(heard.sessions))
-        assert set(heard.sessions) == {who for _, who in expected}
-        assert {each.pattern for each in heard.subscriptions} == {pattern for pattern, _ in expected}
-        assert len(heard.subscriptions) == len({pattern for pattern, _ in expected})
+        assert len(matched.subscribers) == len(set(matched.subscribers))
+        assert set(matched.subscribers) == {who for _, who in expected}
+        assert {each.pattern for each in matched.subscriptions} == {pattern for pattern, _ in expected}
+        assert len(matched.subscriptions) == len({pattern for pattern, _ in expected})
 
     @invariant()
     def subscriptions_are_shared_and_never_empty(self):
@@ -81,7 +81,7 @@ def test_one_who_names_the_servers_own_room_hears_it():
     below, named = session("below"), session("named")
     index.add(Pattern(Match.DESCENDANTS, "halley"), below)
     index.add(Pattern(Match.EXACT, "halley/rates"), named)
-    assert index.hearers("halley/rates") == (below, named)
+    assert index.subscribers("halley/rates") == (below, named)
 
 
 def test_subscribers_hear_in_the_order_of_their_subscribing():
@@ -90,7 +90,7 @@ def test_subscribers_hear_in_the_order_of_their_subscribing():
     everyone = [session(str(number)) for number in range(20)]
     for who in everyone:
         index.add(Pattern(Match.EXACT, "a"), who)
-    assert index.hearers("a") == tuple(everyone)
+    assert index.subscribers("a") == tuple(everyone)
 
 
 @pytest.mark.parametrize("match", [Match.DESCENDANTS, Match.PREFIX])
@@ -101,8 +101,8 @@ def test_made_up_topics_do_not_grow_the_index_without_end(monkeypatch, match):
     who = session()
     index.add(Pattern(match, ""), who)
     for number in range(100):
-        assert index.hearers(f"made/up/{number}") == (who,)
-        assert len(index._heard) <= 10
+        assert index.subscribers(f"made/up/{number}") == (who,)
+        assert len(index._matched) <= 10
 
 
 def test_counting_the_hearers_of_resting_topics_keeps_nothing():
@@ -110,5 +110,5 @@ def test_counting_the_hearers_of_resting_topics_keeps_nothing():
     index = TopicIndex()
     for number in range(3):
         index.add(Pattern(Match.DESCENDANTS, "a"), session(str(number)))
-    assert [index.count_hearers(f"a/{number}") for number in range(100)] == [3] * 100
-    assert index._heard == {}
+    assert [index.count_subscribers(f"a/{number}") for number in range(100)] == [3] * 100
+    assert index._matched == {}

@@ -58,7 +58,7 @@ class FakeValues:
         self.last[event.topic] = event
         self.broker.show(event, now, without=without)
 
-    def hearers_changed(self) -> None:
+    def subscribers_changed(self) -> None:
         """See `Values`."""
 
     def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:

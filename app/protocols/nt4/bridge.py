@@ -73,7 +73,7 @@ class Bridge:
             self.unshared["no_json"] += 1
             return
         event = None
-        has_hearers = bool(self._broker.index.hearers(topic.shared))
+        has_hearers = bool(self._broker.index.subscribers(topic.shared))
         if has_hearers:
             event = self._event(topic, time_us, value, origin)
             if event is None:
@@ -209,9 +209,9 @@ class Bridge:
         """Return the publishers of other protocols, which meta topics show as the server's own."""
         return [publisher for owned in self._owned.values() for publisher in owned.values()]
 
-    def hearers_changed(self) -> None:
-        """Note that other protocols' subscriptions have changed (`Values.hearers_changed`)."""
-        self._tables.meta.hearers_changed()
+    def subscribers_changed(self) -> None:
+        """Note that other protocols' subscriptions have changed (`Values.subscribers_changed`)."""
+        self._tables.meta.subscribers_changed()
 
     def wants(self, topic: Topic) -> bool:
         """Return whether a session of another protocol or the history gets the topic's values."""
@@ -219,12 +219,12 @@ class Bridge:
             return False
         log = self._broker.recording.log
         is_recorded = log is not None and log.keeping(topic.shared) is not Keeping.NOT
-        return is_recorded or bool(self._broker.index.hearers(topic.shared))
+        return is_recorded or bool(self._broker.index.subscribers(topic.shared))
 
     def closed(self, session: Session) -> None:
         """Note that a session of another protocol has ended, so that its publishers end (`Values.closed`)."""
-        if session.heard:
-            self.hearers_changed()
+        if session.had:
+            self.subscribers_changed()
         owned = self._owned.pop(session, None)
         if owned is not None:
             self._withdrawn += owned.values()

@@ -114,7 +114,7 @@ class Meta:
                 for topic in self._tables.topics.matching(subscription):
                     self._touch(_SUB + topic.name)
 
-    def hearers_changed(self) -> None:
+    def subscribers_changed(self) -> None:
         """Note that the subscriptions of other protocols' sessions have changed, and so those of the bridge."""
         if self.is_wanted and not self._has_other_hearers:
             self._has_other_hearers = True

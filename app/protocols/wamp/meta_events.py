@@ -64,7 +64,9 @@ def _publish(
     An event `about` a pattern is sent only to those who may subscribe to that pattern.
     """
     topic, may = own_topic(uri, session.realm.space), router.rights.may
-    hearers = [each for each in router.broker.index.hearers(topic) if about is None or may(each, "subscribe", about)]
+    hearers = [
+        each for each in router.broker.index.subscribers(topic) if about is None or may(each, "subscribe", about)
+    ]
     if not hearers:
         return
     payload, shape = stored(args, None, JSON)

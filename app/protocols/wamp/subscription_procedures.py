@@ -60,7 +60,7 @@ def matching(engine: Engine, session: WampSession, call: Call, _now: float) -> l
         topic = realm.topic(text_of(args[0], "topic"))
     except InvalidName as refusal:
         raise refused(engine.router.broker.counted(refusal)) from None
-    heard = engine.router.broker.index.heard(topic).subscriptions
+    heard = engine.router.broker.index.match(topic).subscriptions
     matched = [realm.subscriptions[each.pattern] for each in heard if each.pattern in realm.subscriptions]
     return [[live.number for live in matched if _is_shown(engine, session, live)] or None]
 
