@@ -2,7 +2,7 @@
 
 | File | What it does |
 |---|---|
-| `connection.py` | an HTTP connection as it is read: bounds, deadlines, requests one after the other |
+| `http.py` | an HTTP connection as it is read: bounds, deadlines, requests one after the other |
 | `peer.py` | the same as it is written to: whether responses have left, refusals, ways to end it |
 | `short_way.py` | Bayeux's frequent requests, served where they are parsed |
 | `websocket.py`, `tls.py` | connections that have become WebSockets; TLS below either |

@@ -18,7 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from app.host.connection import Connection
+from app.host.http import Connection
 from app.host.timeouts import ServerContext
 from app.host.websocket import Sockets
 from app.server.composition import Server
@@ -247,7 +247,5 @@ def nt4_server(server: Server, bound: socket.socket) -> SideServer:
     """Return the server of NetworkTables' own port, without TLS; the public one serves the same paths with `wss`."""
     side = SideServer(own_page(), server, bound, scheme="ws", grace_s=server.settings.drain.grace_s)
     route = nt4_route(server.protocol("nt4"), server.settings, server.settings.nt4.host)
-    sockets = Sockets(route, server.proxies, side.shared)
-    sockets.connections = side.server_state.connections
-    side.shared.sockets.append(sockets)
+    side.shared.sockets.append(Sockets(route, server.proxies, side.shared, side.server_state.connections))
     return side

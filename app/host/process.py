@@ -40,7 +40,7 @@ from app.configuration import Configuration
 from app.configuration.protection import NotProtected
 from app.embed import Halley, load
 from app.history.folder import FolderLocked, FolderUnusable
-from app.host.connection import Connection
+from app.host.http import Connection
 from app.host.listener import (
     CannotListen,
     HttpServer,
@@ -127,11 +127,9 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
     asyncio.get_running_loop().set_exception_handler(_report)
     server = halley.house
     shared = ServerContext(server.settings.limits, server.broker.hits)
-    public = HalleyServer(server, shared, certificate)
-    contexts = [shared]
-    if listeners.nt4 is not None:
-        public.beside = nt4_server(server, listeners.nt4)
-        contexts.append(public.beside.shared)
+    beside = [] if listeners.nt4 is None else [nt4_server(server, listeners.nt4)]
+    contexts = [shared, *(side.shared for side in beside)]
+    public = HalleyServer(server, shared, certificate, beside, partial(announce, server, listeners))
     operations: SideServer | None = None
     if listeners.operations is not None:
         app = operations_app(
@@ -141,7 +139,6 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
         )
         operations = SideServer(app, server, listeners.operations, scheme="http", grace_s=_SCRAPE_S)
         operations.begin()
-    public.on_startup = partial(announce, server, listeners)
     await public.serve([listeners.public])
     if operations is not None:
         await operations.end()
@@ -176,25 +173,33 @@ def _protocol(
 
 
 class HalleyServer(HttpServer):
-    """The public server, which drains before it closes. `signals` are the received ones, in order."""
+    """The public server, which drains before it closes. `signals` are the received ones, in order.
 
-    def __init__(self, server: Server, shared: ServerContext, certificate: Certificate | None = None) -> None:
+    The servers in `beside` start and shut down with it. `on_startup` is called when all serve.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        shared: ServerContext,
+        certificate: Certificate | None = None,
+        beside: Sequence[SideServer] = (),
+        on_startup: Callable[[], None] = lambda: None,
+    ) -> None:
         settings = server.settings
         protocol = _protocol(server, shared, certificate)
         super().__init__(config_of(server.application, settings, protocol, settings.drain.grace_s))
         for route in (spoken.face.route for spoken in server.spoken):
             if route is not None:
-                sockets = Sockets(route, server.proxies, shared)
-                sockets.connections = self.server_state.connections
-                shared.sockets.append(sockets)
+                shared.sockets.append(Sockets(route, server.proxies, shared, self.server_state.connections))
         server.on_sweep += [shared.sweep, Resources(server.broker).sweep]
         self._scheme = "https" if certificate else "http"
         if certificate is not None:
             server.reloading.parts.append(certificate.reload)
         self._loop: asyncio.AbstractEventLoop
         self.signals: list[int] = []
-        self.on_startup: Callable[[], None] = lambda: None
-        self.beside: SideServer | None = None  # NetworkTables' own server, which starts and shuts down with this one
+        self._beside = beside
+        self._on_startup = on_startup
         self._server = server
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
@@ -239,16 +244,16 @@ class HalleyServer(HttpServer):
     def leave(self, *, is_forced: bool = False) -> None:
         """See `HttpServer`."""
         super().leave(is_forced=is_forced)
-        if is_forced and self.beside is not None:
-            self.beside.leave(is_forced=True)
+        for side in self._beside if is_forced else ():
+            side.leave(is_forced=True)
 
     async def startup(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to serve, and announce it."""
         self._server.lifecycle.start()
         await super().startup(sockets)
-        if self.beside is not None:
-            self.beside.begin()
-        self.on_startup()
+        for side in self._beside:
+            side.begin()
+        self._on_startup()
 
     async def shutdown(self, sockets: Sequence[socket.socket]) -> None:
         """Drain while still listening, then close everything."""
@@ -256,9 +261,9 @@ class HalleyServer(HttpServer):
         await self._server.lifecycle.drain(is_forced=lambda: self.is_forced)
         for bound in sockets:
             telemetry.log.info("not_listening", url=url_of(bound, self._scheme))
-        if self.beside is not None:
-            telemetry.log.info("not_listening", url=self.beside.url)
-            await self.beside.end()  # before the sweeper ends: it cuts peers that do not close
+        for side in self._beside:
+            telemetry.log.info("not_listening", url=side.url)
+            await side.end()  # before the sweeper ends: it cuts peers that do not close
         await super().shutdown(sockets)
         await self._server.lifecycle.stop(is_cut_short=self.is_forced)
 

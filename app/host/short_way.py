@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from app import telemetry
-from app.host.connection import Connection
+from app.host.http import Connection
 from app.host.peer import begin, response
 from app.protocols.bayeux.exchange import AwaitHook, Outcome
 from app.protocols.bayeux.session import Hold, Reply

@@ -441,10 +441,12 @@ class Opening(Protocol):
 class Sockets:
     """The WebSockets of one route. `connections` are all of the server; it closes them when it shuts down."""
 
-    def __init__(self, route: WebSocketRoute, proxies: Proxies, shared: ServerContext) -> None:
+    def __init__(
+        self, route: WebSocketRoute, proxies: Proxies, shared: ServerContext, connections: set[Any] | None = None
+    ) -> None:
         self.route = route
         self.shared = shared
-        self.connections: set[Any] = set()
+        self.connections: set[Any] = set() if connections is None else connections
         self.leaving: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.kill_s)
         self._proxies = proxies
         self._looks: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.look_s)

@@ -27,7 +27,7 @@ _OVERDUE_S = 60.0
 
 
 class Socket(Protocol):
-    """A connection of Halley's own host (`app/host/connection.py`); other ASGI servers have no such interface."""
+    """A connection of Halley's own host (`app/host/http.py`); other ASGI servers have no such interface."""
 
     def settle(self, report: Callable[[bool], None]) -> None:
         """Call `report(True)` when all that was written has left for the kernel, `report(False)` if it never will."""

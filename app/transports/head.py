@@ -20,7 +20,7 @@ class Head:
     """Method, path (decoded), query, and the first of each header field by lower-case name.
 
     `address` and `port` are the peer's, empty and 0 where the server does not know them; `scheme` is `http` or `https`.
-    A WebSocket's path keeps its percent escapes, since its engine decodes it (`links.Context`).
+    A WebSocket's path keeps its percent escapes, since its engine decodes it (`contract.Context`).
     """
 
     __slots__ = ("_headers", "address", "fields", "method", "path", "port", "query_string", "scheme")

@@ -13,7 +13,7 @@ from support.refusals import PUBLISH
 from support.server import ASGI, SHORT_WAY, THOROUGHLY, brisk, serving
 from support.wire import chunked, head, post, request
 
-import app.host.connection
+import app.host.http
 import app.host.peer
 import app.server.sweeper
 
@@ -210,7 +210,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (app.server.sweeper, app.host.connection, app.host.peer):
+    for module in (app.server.sweeper, app.host.http, app.host.peer):
         monkeypatch.setattr(module, "monotonic", clock)
     return clock
 

@@ -169,13 +169,14 @@ async def serving(
     socket = bind(settings.host, settings.port, "--port")
     url = url_of(socket, "https" if certificate else "http")
     watch = ServerContext(settings.limits, halley.house.broker.hits)
-    server = HalleyServer(halley.house, watch, certificate)
-    served = Served(halley, server, watch, url)
+    beside = []
     if settings.nt4.enabled:
-        bound = bind(settings.nt4.host, settings.nt4.port, "--nt4-port")
-        served.nt4_port = bound.getsockname()[1]
-        server.beside = nt4_server(halley.house, bound)
-        served.watches.append(server.beside.shared)
+        beside.append(nt4_server(halley.house, bind(settings.nt4.host, settings.nt4.port, "--nt4-port")))
+    server = HalleyServer(halley.house, watch, certificate, beside)
+    served = Served(halley, server, watch, url)
+    for side in beside:
+        served.nt4_port = int(side.url.rpartition(":")[2])
+        served.watches.append(side.shared)
     with capture_logs() as served.log, _listening(served.complaints):
         running = asyncio.create_task(server.serve([socket]))
         try:
