@@ -17,7 +17,7 @@ BARE = "bare"
 
 
 class Stage(Enum):
-    """Which subscribers a fan-out is for: those that hear events live, those that replay, or both.
+    """Which subscribers a fan-out is for: those that receive events live, those that replay, or both.
 
     Sessions that do not replay receive an event once, before or after it is recorded. Sessions that replay receive it
     when it is in the log or known never to get there, since the committed position is their border between history
