@@ -12,8 +12,8 @@ from app.access.json_web_tokens import JsonWebTokens
 from app.access.keys import Report
 from app.access.tokens import StaticTokens
 from app.broker.errors import TokenRefused, TokenTooLong
+from app.broker.names import Pattern
 from app.broker.policy import ANONYMOUS, Identity, Principal, Rights
-from app.broker.topics import Pattern
 from app.settings import Settings, Token, User, Verb
 
 

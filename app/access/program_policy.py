@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Literal, Protocol, TypeVar
 
-from app.broker.topics import Match, Pattern, patterns_over
+from app.broker.names import Match, Pattern, patterns_over
 from app.settings import Verb
 
 DENIED = "denied_by_security_policy"

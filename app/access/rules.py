@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from app.broker.names import SPACE
+from app.broker.names import RESERVED, SPACE, Match, Pattern, encloses, leaves_out, meet
 from app.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Identity, Principal, as_rules_name_it
-from app.broker.topics import RESERVED, Match, Pattern, encloses, leaves_out, meet
 from app.settings import Verb
 
 ANY = "*"

@@ -11,9 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from app.broker.activity import Activity
-from app.broker.deadlines import Deadlines
-from app.broker.erasure import Erasure, Holder, Work
+from app.broker.commits import Recording
 from app.broker.errors import (
     HistoryUnavailable,
     MemoryShort,
@@ -27,19 +25,14 @@ from app.broker.errors import (
     TooManySubscriptions,
     TooMuchWaiting,
 )
-from app.broker.events import Event, Stage
-from app.broker.flow import Flow
-from app.broker.index import TopicIndex
-from app.broker.memory import subscription_bytes
-from app.broker.meters import Meters
-from app.broker.newest import Conflation
-from app.broker.outbox import Outbox
-from app.broker.publications import Publications, new_key
-from app.broker.recording import Recording
-from app.broker.sessions import Outlet, Session, SessionObserver
-from app.broker.topics import Match, Pattern
-from app.broker.values import Values
-from app.broker.watermark import Watermark
+from app.broker.events import Event, Publications, Stage, new_key
+from app.broker.flow import Activity, Flow
+from app.broker.limits import Meters, Watermark, subscription_bytes
+from app.broker.names import Match, Pattern
+from app.broker.outbox import Conflation, Outbox
+from app.broker.ports import Erasure, Holder, Values, Work
+from app.broker.sessions import Deadlines, Outlet, Session, SessionObserver
+from app.broker.subscriptions import TopicIndex
 from app.settings import History, Limits, Ticks, Token, User
 
 _HISTORY, _TICKS = History(), Ticks()
@@ -301,7 +294,7 @@ class Broker:
         The session `without` receives nothing. If the event must be stored before it is delivered, it is pending
         afterwards: append to its `waiters` to be notified of the result. `source` is the publisher, a session or a
         request without one; events of one source stay in order. An event on a topic with a last value becomes that
-        value and is never pending (`values.py`).
+        value and is never pending (`ports.Values`).
         Raises `HistoryUnavailable`; for values also `WrongType`, `NotForAll` and `TooManyTopics`.
         """
         if self.values is not None and self.values.takes(event.topic):

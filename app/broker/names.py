@@ -1,19 +1,25 @@
-"""Topic names: the canonical form used inside, and its one-to-one mapping to each protocol's own form.
+"""Topic names and patterns: the canonical form of a name, and which topics a pattern matches.
 
-The canonical form is segments joined by `/`, without a leading one, in which every UTF-8 byte outside `[A-Za-z0-9_-]`
-is written `!hh` (lower-case hexadecimal). Each protocol shows a character plain where its own grammar allows it and
+A canonical name is segments joined by `/`, without a leading one, in which every UTF-8 byte outside `[A-Za-z0-9_-]` is
+written `!hh` (lower-case hexadecimal). Each protocol shows a character plain where its own grammar allows it and
 escapes it where not; `!` itself is plain unless two hexadecimal digits follow. A shown name must be in that shortest
-form.
+form, so names map one to one. WAMP's form is defined here too, since string prefixes compare names as WAMP shows them, and
+Bayeux's, since the limit on length applies to names as Bayeux shows them (`protocols/nt4/names.py`).
 
-WAMP's form is defined here too, since string prefixes compare names as WAMP shows them (`topics.py`), and Bayeux's,
-since the limit on length applies to names as Bayeux shows them (`protocols/nt4/names.py`).
+There are five kinds of patterns, in three protocols' languages. Each is a sequence of parts, one for each segment of the
+topic, that is either closed or goes on (further segments may follow). A part names a segment, or stands for all segments
+that begin with some text. So `/a/*` is `a` and any one; `/a/**` is `a`, any one, and goes on; WAMP's prefix `a.b` is `a`,
+any that begins with `b`, and goes on; its wildcard `a..c` is `a`, any one, `c`. A prefix's last part is as WAMP shows it.
+Topics in a separate space are matched only by patterns of that space.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from app.broker.errors import InvalidName
 
@@ -101,3 +107,198 @@ def _escaped(chars: str) -> str:
 
 def _unescaped(pair: re.Match[bytes]) -> bytes:
     return bytes.fromhex(pair[1].decode())
+
+
+RESERVED = "halley"
+"""The first segment of the server's own topics."""
+
+_BAYEUX_OWN = frozenset({"meta", "service"})
+UNHEARD_UNNAMED = frozenset({RESERVED, "wamp"})
+"""First segments that a WAMP pattern matches only if it names them: the server's own, and WAMP's for routers."""
+
+_REMEMBERED_PATTERNS = 65_536
+_REST = "[^/]*"
+_AFTER_ALL = "\U0010ffff"
+
+
+class Match(Enum):
+    """How a pattern's topic is compared with an event's."""
+
+    EXACT = "exact"
+    CHILDREN = "children"  # Bayeux /a/*: one more segment
+    DESCENDANTS = "descendants"  # Bayeux /a/**: one or more further segments
+    PREFIX = "prefix"  # WAMP: the name begins with this text, wherever it ends
+    WILDCARD = "wildcard"  # WAMP: as many segments; an empty one stands for any
+
+
+WIDE_IN_WAMP = frozenset({Match.PREFIX, Match.WILDCARD})
+
+
+class Pattern(NamedTuple):
+    """The name or wildcard that a subscription is for.
+
+    `topic` is canonical; "" is the root of all topics. In a prefix the last segment is as WAMP shows it, and may be
+    empty; in a wildcard any segment may be empty.
+    """
+
+    match: Match
+    topic: str
+
+
+class Part(NamedTuple):
+    """A pattern's condition on one segment: its name, or, if it `is_open`, its beginning as WAMP shows it."""
+
+    text: str
+    is_open: bool
+
+    def accepts(self, segment: str) -> bool:
+        """Whether a topic's segment meets this condition."""
+        if not self.is_open:
+            return segment == self.text
+        return not segment.startswith(SPACE) and (not self.text or component(segment).startswith(self.text))
+
+    def takes_in(self, other: Part) -> bool:
+        """Whether every segment that `other` accepts is accepted here."""
+        if not other.is_open:
+            return self.accepts(other.text)
+        return self.is_open and other.text.startswith(self.text)
+
+    def meets(self, other: Part) -> bool:
+        """Whether there is a segment that both accept."""
+        return self.takes_in(other) or other.takes_in(self)
+
+
+_ANY = Part("", is_open=True)
+
+
+class Shape(NamedTuple):
+    """A pattern as its parts; with `goes_on`, further segments may follow."""
+
+    parts: tuple[Part, ...]
+    goes_on: bool
+
+    @property
+    def named(self) -> int:
+        """The number of parts that name their segment, before the first that does not."""
+        return next((at for at, part in enumerate(self.parts) if part.is_open), len(self.parts))
+
+
+@lru_cache(_REMEMBERED_PATTERNS)
+def shape_of(pattern: Pattern) -> Shape:
+    """The parts of a pattern."""
+    match, topic = pattern
+    segments = topic.split("/") if topic or match in WIDE_IN_WAMP else []
+    if match is Match.WILDCARD:
+        return Shape(tuple(Part(segment, is_open=not segment) for segment in segments), goes_on=False)
+    named = tuple(Part(segment, is_open=False) for segment in segments)
+    if match is Match.PREFIX:
+        return Shape((*named[:-1], Part(segments[-1], is_open=True)), goes_on=True)
+    if match is Match.EXACT:
+        return Shape(named, goes_on=False)
+    return Shape((*named, _ANY), goes_on=match is Match.DESCENDANTS)
+
+
+def patterns_over(topic: str) -> Iterator[Pattern]:
+    """Every exact name and Bayeux pattern that matches `topic`, from `/**` down to the topic itself."""
+    segments = topic.split("/")
+    for depth in range(len(segments)):
+        yield Pattern(Match.DESCENDANTS, "/".join(segments[:depth]))
+    yield Pattern(Match.CHILDREN, "/".join(segments[:-1]))
+    yield Pattern(Match.EXACT, topic)
+
+
+def patterns_heard(topic: str) -> Iterator[Pattern]:
+    """The patterns of `patterns_over` whose subscribers receive events of `topic`."""
+    apart = is_apart(topic)
+    return (pattern for pattern in patterns_over(topic) if pattern.topic or not apart)
+
+
+def matches(pattern: Pattern, topic: str) -> bool:
+    """Whether a subscriber to `pattern` receives events of `topic`. Called very often by reads of the history."""
+    match, base = pattern
+    if match is Match.EXACT:
+        return topic == base
+    if match is Match.DESCENDANTS:
+        return topic.startswith(f"{base}/") if base else topic != "" and not is_apart(topic)
+    if match is Match.CHILDREN:
+        return topic.rpartition("/")[0] == base and (base != "" or (topic != "" and not is_apart(topic)))
+    parts, goes_on = shape_of(pattern)
+    segments = topic.split("/")
+    if len(segments) != len(parts) and not (goes_on and len(segments) > len(parts)):
+        return False
+    if segments[0] in UNHEARD_UNNAMED and parts[0].text != segments[0]:
+        return False
+    return topic != "" and all(part.accepts(segment) for part, segment in zip(parts, segments, strict=False))
+
+
+def matcher(pattern: Pattern) -> Callable[[str], bool]:
+    """Return `matches` for one pattern, to be used for very many topics.
+
+    A WAMP pattern becomes one regular expression if its parts can be expressed so.
+    """
+    if pattern.match not in WIDE_IN_WAMP:
+        return partial(matches, pattern)
+    parts, goes_on = shape_of(pattern)
+    if any(plain_beginning(part.text) != part.text for part in parts if part.is_open):
+        return partial(matches, pattern)
+    texts = [f"(?!{SPACE}){re.escape(part.text)}{_REST}" if part.is_open else re.escape(part.text) for part in parts]
+    unheard = "|".join(UNHEARD_UNNAMED - {parts[0].text})
+    found = re.compile(f"(?!(?:{unheard})(?:/|$)){'/'.join(texts)}{'(?:/.*)?' * goes_on}", re.DOTALL).fullmatch
+    return lambda topic: topic != "" and found(topic) is not None
+
+
+def narrowed(pattern: Pattern, topic: str) -> Pattern | None:
+    """The exact pattern of `topic` if `pattern` matches it, else None."""
+    return Pattern(Match.EXACT, topic) if matches(pattern, topic) else None
+
+
+def encloses(wide: Pattern, narrow: Pattern) -> bool:
+    """Whether `wide` matches all names that `narrow` does, not regarding which topics are apart (`is_apart`)."""
+    if wide == narrow:
+        return True
+    outer, inner = shape_of(wide), shape_of(narrow)
+    if len(inner.parts) < len(outer.parts) or (
+        not outer.goes_on and (inner.goes_on or len(inner.parts) > len(outer.parts))
+    ):
+        return False
+    return all(part.takes_in(other) for part, other in zip(outer.parts, inner.parts, strict=False))
+
+
+def meet(one: Pattern, other: Pattern) -> bool:
+    """Whether both patterns match some name, not regarding which topics are apart (`is_apart`)."""
+    left, right = shape_of(one), shape_of(other)
+    if len(left.parts) > len(right.parts):
+        left, right = right, left
+    if len(left.parts) < len(right.parts) and not left.goes_on:
+        return False
+    return all(part.meets(other) for part, other in zip(left.parts, right.parts, strict=False))
+
+
+def span(pattern: Pattern) -> tuple[str, str]:
+    """The half-open range of texts that contains all topics that `pattern` matches, and possibly others."""
+    match, base = pattern
+    if match is Match.EXACT:
+        return base, base + "\0"
+    shape = shape_of(pattern)
+    parts, named = shape.parts, shape.named
+    if named == len(parts):  # a wildcard without an empty segment
+        return base, base + "\0"
+    first = "".join(f"{part.text}/" for part in parts[:named]) + plain_beginning(parts[named].text)
+    return first, first + _AFTER_ALL
+
+
+def is_apart(topic: str) -> bool:
+    """Whether `/*` and `/**` do not match `topic`: it is the server's own, Bayeux's own, or in a separate space."""
+    first, slash, _ = topic.partition("/")
+    return first == RESERVED or (first in _BAYEUX_OWN and bool(slash)) or first.startswith(SPACE)
+
+
+def leaves_out(wide: Pattern, narrow: Pattern) -> bool:
+    """Whether a subscriber to `wide` receives nothing that `narrow` matches, since all of that is apart."""
+    outer, inner = shape_of(wide).parts[0], shape_of(narrow).parts[0]
+    if inner.is_open or not outer.is_open or outer.text == inner.text:
+        return False
+    if wide.match in WIDE_IN_WAMP:
+        return inner.text in UNHEARD_UNNAMED
+    is_one_topic = narrow.match is Match.EXACT or (narrow.match is Match.WILDCARD and "/" not in narrow.topic)
+    return is_apart(narrow.topic if is_one_topic else f"{inner.text}/*")

@@ -13,8 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from app.broker.errors import TokenRefused
-from app.broker.names import SPACE, escaped
-from app.broker.topics import RESERVED, Match, Pattern, meet
+from app.broker.names import RESERVED, SPACE, Match, Pattern, escaped, meet
 from app.settings import Token, User, Verb
 
 SERVER = "server"

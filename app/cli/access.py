@@ -17,8 +17,8 @@ import click
 
 from app.access.tokens import LEAST_CHARS, can_be_given, hash_of, is_token, new_token, user_key
 from app.broker.errors import InvalidName
+from app.broker.names import Match, Pattern
 from app.broker.policy import SERVER, HouseRules
-from app.broker.topics import Match, Pattern
 from app.cli.terminal import STDIN
 from app.configuration import ENTRIES, Configuration, entry_key
 from app.configuration.protection import rights_of

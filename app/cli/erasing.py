@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import click
 
-from app.broker.erasure import Erasure
+from app.broker.ports import Erasure
 from app.cli.options import pattern_of
 from app.cli.terminal import STDERR, STDIN, WRONG_USE, say
 from app.protocols.bayeux.names import Bounds

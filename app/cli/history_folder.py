@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from app.broker.erasure import Erasure
+from app.broker.ports import Erasure
 from app.cli.history import erased
 from app.cli.terminal import DONE, FAILED, ShareBar, say
 from app.history.backup import backup as copy

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from app.broker.errors import InvalidName
-from app.broker.timestamps import to_ns
+from app.broker.events import to_ns
 from app.cli.erasing import erasure_of, named
 from app.cli.options import client_of, pattern_of, server_options
 from app.cli.pipeline import Place, exit_code, lake_options, spark_options, work_on_lake

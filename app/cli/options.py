@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.broker.errors import InvalidName
-from app.broker.topics import Pattern
+from app.broker.names import Pattern
 from app.cli.terminal import WRONG_USE, say
 from app.configuration import KNOBS, BadSettings, Configuration, load
 from app.protocols.bayeux.names import Bounds, to_pattern

@@ -9,9 +9,9 @@ from time import monotonic
 from typing import Any
 
 from app.broker.events import Event
+from app.broker.names import Pattern, patterns_over
 from app.broker.policy import SERVER
 from app.broker.sessions import Session
-from app.broker.topics import Pattern, patterns_over
 from app.embed.server_session import pattern_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import AwaitHook, Outcome, Request, Transport

@@ -8,8 +8,8 @@ from time import monotonic
 from typing import Any
 
 from app.broker.errors import InvalidName
+from app.broker.names import Pattern
 from app.broker.policy import SERVER
-from app.broker.topics import Pattern
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.names import to_pattern, to_subscription
 from app.protocols.bayeux.session import BayeuxSession

@@ -22,7 +22,7 @@ from zlib import crc32
 
 import orjson
 
-from app.broker.publications import new_key
+from app.broker.events import new_key
 from app.history import checksummed_json, segment
 from app.history.checksummed_json import place_of
 from app.history.damage import Damage, joined
@@ -76,7 +76,7 @@ class Identity:
     """A log's identity, as it is stored in `log.json`.
 
     log_id           a random id of this log
-    publication_key  the key of its publication ids (`broker/publications.py`)
+    publication_key  the key of its publication ids (`broker/events.py`)
     format           of its segments (`segment.FORMAT`)
     ancestors        ids of the logs it was restored from; their segments belong to it
     holes            ranges of offsets that are lost permanently, both ends included
@@ -134,7 +134,7 @@ class Identity:
 class HighWaterMark:
     """The open mark: a small file with the last committed offset, outside of the segments.
 
-    `offset` is that offset and `number` the one of its publication (`broker/publications.py`); both are 0 if unknown. A
+    `offset` is that offset and `number` the one of its publication (`broker/events.py`); both are 0 if unknown. A
     WAL whose end is torn off looks like one that ended there; by the mark recovery sees after a crash that rows are
     missing. It is written for each group but not synced: after a power loss it may be too low, never too high.
     """

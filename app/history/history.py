@@ -15,11 +15,10 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from app.broker.erasure import Erasure
 from app.broker.errors import HistoryUnavailable
 from app.broker.events import Event
-from app.broker.log import Keeping, Page, Query
-from app.broker.topics import Pattern
+from app.broker.names import Pattern
+from app.broker.ports import Erasure, Keeping, Page, Query
 from app.history import rewriting
 from app.history.backup import begin_anew
 from app.history.consumers import Consumers
@@ -117,12 +116,12 @@ class History:
 
     @property
     def publication_key(self) -> int:
-        """The key of the log's publication ids (`broker/publications.py`)."""
+        """The key of the log's publication ids (`broker/events.py`)."""
         return self.folder.identity.publication_key
 
     @property
     def last_number(self) -> int:
-        """The number of the newest publication in the log (`broker/publications.py`)."""
+        """The number of the newest publication in the log (`broker/events.py`)."""
         return self._writer.last_number
 
     @property

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from app.broker.events import Event
-from app.broker.log import Page, Query, UnknownPublication
-from app.broker.publications import Publications
-from app.broker.topics import Pattern
+from app.broker.events import Event, Publications
+from app.broker.names import Pattern
+from app.broker.ports import Page, Query, UnknownPublication
 from app.history.damage import Corrupt, joined, outside
 from app.history.folder import Folder, Segment, begin_of
 from app.history.query import Batch, Budget, QueryFilter, SegmentScan
@@ -58,7 +57,7 @@ class PublicationSearch:
     There is no index for that. Publication ids are a counter shown through a permutation, as WAMP wants them random, so
     an index over them takes each new entry at a random page: measured with segments of 64 MiB, it costs the writer 40 %
     of its events per second, with fsync and without, and twice the CPU time. An index on their order would cost little,
-    but the order is there already: with the log's key an id becomes its number again (`broker/publications.py`), and
+    but the order is there already: with the log's key an id becomes its number again (`broker/events.py`), and
     numbers grow with the offset. So the segment is found by the first row of each, and the row in it by bisection: some
     20 rows are looked at, in less than a millisecond.
     """

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple
 
-from app.broker.keys import Published
+from app.broker.commits import Published
 from app.history import segment
 from app.history.folder import Segment
 from app.history.stored import COLUMNS, Stored

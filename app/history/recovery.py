@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.broker.publications import Publications
+from app.broker.events import Publications
 from app.history import checksummed_json, seals, segment
 from app.history.damage import Damage, outside
 from app.history.examination import examine, intact_rows

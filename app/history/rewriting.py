@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import orjson
 
-from app.broker.erasure import Erasure
+from app.broker.ports import Erasure
 from app.history import seals, segment
 from app.history.checksummed_json import DRAFT, DocumentDamaged, sync_folder
 from app.history.damage import is_passing

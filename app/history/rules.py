@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from app.broker.log import Keeping
-from app.broker.names import SPACE
-from app.broker.topics import RESERVED, Match, Pattern, encloses, leaves_out, matches, meet
+from app.broker.names import RESERVED, SPACE, Match, Pattern, encloses, leaves_out, matches, meet
+from app.broker.ports import Keeping
 
 DEFAULT_AGE_S = 72 * 3600.0
 NEVER = (1 << 63) - 1

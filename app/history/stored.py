@@ -23,7 +23,7 @@ class Stored(NamedTuple):
 
     offset           its position in the log, from 1
     time_us          the broker's wall clock when it was published, microseconds since 1970
-    topic            in canonical form (`app/broker/topics.py`); "" for a purged event
+    topic            in canonical form (`app/broker/names.py`); "" for a purged event
     publication      its publication id, from 1 to 2^53
     protocol, shape  the publisher's protocol, and how the payload is to be read (`app/broker/events.py`)
     payload          JSON text; None for a purged event

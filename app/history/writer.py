@@ -23,8 +23,7 @@ from time import monotonic
 from typing import Literal
 
 from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull, LogMoved, Refusal
-from app.broker.events import Event
-from app.broker.publications import Publications
+from app.broker.events import Event, Publications
 from app.history import segment
 from app.history.folder import Folder, Segment, delete
 from app.history.seals import Sealer

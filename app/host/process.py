@@ -35,7 +35,7 @@ from typing import Any
 from app import __version__, telemetry
 from app.access.keys import BadKeys
 from app.broker.broker import Broker
-from app.broker.watermark import Watermark
+from app.broker.limits import Watermark
 from app.configuration import Configuration
 from app.configuration.protection import NotProtected
 from app.embed import Halley, load

@@ -31,7 +31,7 @@ from websockets.server import ServerProtocol
 from websockets.utils import accept_key
 
 from app import telemetry
-from app.broker.meters import Meter
+from app.broker.limits import Meter
 from app.host.peer import DISCARDED_BYTES, unread_bytes
 from app.host.timeouts import SLICE_S, ServerContext, TimeoutQueue
 from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings

@@ -14,8 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from app.broker.events import Event
-from app.broker.publications import Publications
+from app.broker.events import Event, Publications
 from app.history.history import History
 from app.history.rules import Rules
 from app.pipeline.errors import JobFailed, cause_of

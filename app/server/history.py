@@ -20,12 +20,9 @@ from typing import Any, TypeVar
 
 from app import telemetry
 from app.broker.broker import Broker
-from app.broker.erasure import Erasure
 from app.broker.errors import InvalidName, Refusal
-from app.broker.events import Event
-from app.broker.log import Page, Query
-from app.broker.publications import Publications
-from app.broker.timestamps import SECONDS_TO_2026
+from app.broker.events import SECONDS_TO_2026, Event, Publications
+from app.broker.ports import Erasure, Page, Query
 from app.history.consumers import Overtaken
 from app.history.damage import Damage
 from app.history.history import History

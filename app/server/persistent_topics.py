@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from app import telemetry
-from app.broker.erasure import Erasure, Work
+from app.broker.ports import Erasure, Work
 from app.history.checksummed_json import sync_folder
 from app.protocols.contract import Count
 from app.protocols.json_text import NotJson, loads
@@ -63,7 +63,7 @@ class _Wrong(Exception):
 
 
 class PersistentTopics:
-    """One file of persistent topics, a `broker.erasure.Holder`; its methods read and write it, and block on the disk.
+    """One file of persistent topics, a `broker.ports.Holder`; its methods read and write it, and block on the disk.
 
     `erasures` counts how often something was erased: what was to be saved before that may have to be erased too.
     """
@@ -155,7 +155,7 @@ class PersistentTopics:
             return True
 
     def erase(self, erasure: Erasure) -> Work:
-        """Return what cleans the files (`broker.erasure.Holder`)."""
+        """Return what cleans the files (`broker.ports.Holder`)."""
         return partial(self.clean, erasure)
 
     def clean(self, erasure: Erasure) -> None:
@@ -275,7 +275,7 @@ def _shown(number: float) -> float | str:
 class TopicSaver:
     """Restores the persistent topics of an earlier run, and saves the changed ones (a `Service` of the server).
 
-    `save_every_s` is the least number of seconds between two saves. It is a `broker.erasure.Holder` too: what is erased
+    `save_every_s` is the least number of seconds between two saves. It is a `broker.ports.Holder` too: what is erased
     must go from the tables and from the file.
     """
 
@@ -322,7 +322,7 @@ class TopicSaver:
         return ()
 
     def erase(self, erasure: Erasure) -> Work:
-        """Drop values from the tables, and return what cleans the file (`broker.erasure.Holder`)."""
+        """Drop values from the tables, and return what cleans the file (`broker.ports.Holder`)."""
         self._protocol.erase(erasure, monotonic())
         self._tables.broker.wake()
         return self._file.erase(erasure)

@@ -20,8 +20,8 @@ from starlette.types import Receive, Scope, Send
 from app import __version__, telemetry
 from app.access.control import AccessControl
 from app.broker.broker import Broker
-from app.broker.timestamps import SECONDS_TO_2026
-from app.broker.topics import Pattern
+from app.broker.events import SECONDS_TO_2026
+from app.broker.names import Pattern
 from app.history.checksummed_json import sync_folder
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks

@@ -8,8 +8,8 @@ from typing import Any
 
 from app import telemetry
 from app.broker.broker import Broker
+from app.broker.names import Pattern
 from app.broker.sessions import Session
-from app.broker.topics import Pattern
 from app.transports.guard import Rejection
 from app.transports.head import Head
 

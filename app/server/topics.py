@@ -43,15 +43,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app.broker.activity import Trace
 from app.broker.broker import Broker
-from app.broker.events import Event
-from app.broker.flow import Delays
-from app.broker.names import SPACE
+from app.broker.events import Event, to_text
+from app.broker.flow import Delays, Trace
+from app.broker.names import RESERVED, SPACE, WIDE_IN_WAMP, Pattern
 from app.broker.policy import SERVER
 from app.broker.sessions import Session
-from app.broker.timestamps import to_text
-from app.broker.topics import RESERVED, WIDE_IN_WAMP, Pattern
 from app.protocols.bayeux.names import to_channel, to_subscription
 from app.protocols.contract import WireProtocol
 from app.protocols.wamp.names import uri_of

@@ -16,7 +16,7 @@ from support.patterns import TOPICS, matches_by_the_word, wamp_patterns
 from support.wamp_peers import Context
 
 from app.access.program_policy import DENIED, NOT_GRANTED, ProgramPolicy, Refused
-from app.broker.topics import WIDE_IN_WAMP, Match, Pattern
+from app.broker.names import WIDE_IN_WAMP, Match, Pattern
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import covering_channels
 

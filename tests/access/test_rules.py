@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.broker import session
 
 from app.access.rules import AccessRules, Rule
+from app.broker.names import Match, Pattern, is_apart
 from app.broker.policy import ANONYMOUS, NOBODY, SERVER, Identity
-from app.broker.topics import Match, Pattern, is_apart
 from app.protocols.bayeux.names import Bounds, to_pattern
 
 BOUNDS = Bounds(255, 16)

@@ -18,8 +18,7 @@ from bench.rounds import side_command, side_environment
 from app.bench.load import BenchFailed
 from app.bench.measurement import Phase, Watch
 from app.bench.requests import channel_name
-from app.broker.events import Audience, Event
-from app.broker.publications import Publications
+from app.broker.events import Audience, Event, Publications
 from app.history.history import History
 from app.history.rules import Rules
 from app.processes import kill

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support.broker import event
 
-from app.broker.activity import Activity
 from app.broker.broker import Broker
+from app.broker.flow import Activity
 from app.settings import Limits
 
 

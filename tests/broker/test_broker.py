@@ -9,7 +9,7 @@ from support.broker import Owner, event, join, payloads, session
 
 from app.broker.broker import FLUSHED_AT_ONCE, Broker
 from app.broker.errors import SubscriptionsTooLarge, TooManyPatterns, TooManySessions, TooManySubscriptions
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
 from app.settings import Limits
 
 NOW = 50.0

@@ -7,8 +7,8 @@ from support.broker import event
 from support.memory_log import MemoryLog
 
 from app.broker.broker import Broker
-from app.broker.erasure import Erasure
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure
 from app.settings import Limits
 
 BELOW_A = Erasure(Pattern(Match.DESCENDANTS, "a"), None)

@@ -10,7 +10,7 @@ from support.readme import ROOT
 
 from app.broker.broker import Broker
 from app.broker.flow import DELAY, Delays
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
 from app.settings import Limits
 
 LONGEST_US = 600_000_000

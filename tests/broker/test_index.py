@@ -8,9 +8,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from support.broker import session
 from support.patterns import matches_by_the_word, patterns, topics
 
-from app.broker import index as index_module
-from app.broker.index import TopicIndex
-from app.broker.topics import Match, Pattern
+from app.broker import subscriptions as index_module
+from app.broker.names import Match, Pattern
+from app.broker.subscriptions import TopicIndex
 
 
 class Index(RuleBasedStateMachine):

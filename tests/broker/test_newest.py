@@ -8,10 +8,9 @@ from support.broker import event, payloads
 from support.values import value
 
 from app.broker.broker import Broker
-from app.broker.cursors import Cursor
-from app.broker.newest import Conflation
-from app.broker.outbox import Outbox
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.outbox import Conflation, Outbox
+from app.broker.sessions import Cursor
 from app.settings import Limits
 from tests.support.broker import join
 

@@ -9,12 +9,12 @@ from support.broker import event, join, payloads
 from support.memory_log import MemoryLog
 
 from app.broker.broker import Broker
-from app.broker.cursors import Cursor
+from app.broker.commits import Published
 from app.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown
 from app.broker.events import Audience, Event
-from app.broker.keys import Published
-from app.broker.log import Keeping
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Keeping
+from app.broker.sessions import Cursor
 from app.settings import History, Limits
 
 NOW = 50.0

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from app.broker.broker import Broker
-from app.broker.cursors import Cursor
+from app.broker.commits import Published
 from app.broker.errors import KeyReused, NotForAll, TooManyTopics, WrongType
 from app.broker.events import Audience, Chosen, Event
-from app.broker.keys import Published
-from app.broker.log import Keeping
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Keeping
+from app.broker.sessions import Cursor
 from app.settings import Limits
 from tests.support.broker import event, join, payloads
 from tests.support.memory_log import MemoryLog

@@ -5,8 +5,8 @@ from __future__ import annotations
 from support.broker import event, join
 
 from app.broker.broker import Broker
-from app.broker.topics import Match, Pattern
-from app.broker.watermark import Watermark
+from app.broker.limits import Watermark
+from app.broker.names import Match, Pattern
 from app.settings import Limits
 
 

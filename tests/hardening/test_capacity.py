@@ -13,7 +13,7 @@ from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
 from support.server import brisk, serving
 from support.wire import DEADLINE_S, post
 
-from app.broker.watermark import Watermark
+from app.broker.limits import Watermark
 from app.settings import Limits
 
 CHARGED = {"exempt": []}

@@ -8,8 +8,8 @@ import shutil
 import pytest
 from support.log import ALL, SEGMENT_BYTES
 
-from app.broker.erasure import Erasure
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure
 from app.history import writer
 from app.history.backup import BACKUP_MARKER, backup
 from app.history.consumers import Ignored, Overtaken

@@ -11,8 +11,8 @@ import pytest
 from support.log import SMALL, OpenLog
 
 from app.broker.events import Audience
-from app.broker.log import Query
-from app.broker.topics import Match, Pattern, matches
+from app.broker.names import Match, Pattern, matches
+from app.broker.ports import Query
 from app.history.rules import Rules
 
 FLIPS = 1_000 if os.environ.get("HALLEY_FULL") else 40

@@ -8,10 +8,9 @@ import time
 import pytest
 from support.log import SMALL, ClockedLog, OpenLog
 
-from app.broker.erasure import Erasure
 from app.broker.errors import LogMoved
-from app.broker.log import Query
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure, Query
 from app.history import writer
 from app.history.examination import verify
 from app.history.folder import FolderLocked

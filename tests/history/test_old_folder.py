@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 from support.log import SMALL, ClockedLog, OpenLog
 
-from app.broker.erasure import Erasure
-from app.broker.log import Query
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure, Query
 from app.history.examination import verify
 from app.history.rules import Rules
 from app.history.stored import Stored

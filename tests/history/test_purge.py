@@ -10,9 +10,8 @@ import pytest
 from support.damage import flip
 from support.log import SMALL, OpenLog
 
-from app.broker.erasure import Erasure
-from app.broker.log import Query
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure, Query
 from app.history import checksummed_json, rewriting
 from app.history.examination import verify
 from app.history.folder import segment_files

@@ -18,8 +18,8 @@ from support.patterns import matches_by_the_word
 from support.segments import Row, write
 
 from app.broker.events import Audience
-from app.broker.log import Keeping, Query
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Keeping, Query
 from app.history.reader import Reader
 from app.history.rules import Rules
 from app.history.segment_reader import MOST_IDLE, SegmentPool

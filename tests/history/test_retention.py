@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.log import ALL
 
-from app.broker.log import Query, UnknownPublication
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Query, UnknownPublication
 from app.history.rules import GRACE_S
 
 HOUR = 3_600.0

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import patterns as world
 
-from app.broker.log import Keeping
-from app.broker.topics import Match, Pattern, matches, patterns_over, span
+from app.broker.names import Match, Pattern, matches, patterns_over, span
+from app.broker.ports import Keeping
 from app.history.rules import DEFAULT_AGE_S, NEVER, Rules, parse_age
 
 ALL = Pattern(Match.DESCENDANTS, "")

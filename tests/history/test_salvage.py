@@ -12,8 +12,7 @@ import pytest
 from support.damage import files, flip, move_mark, remove_rows
 from support.log import ALL, SMALL, OpenLog
 
-from app.broker.erasure import Erasure
-from app.broker.log import Query
+from app.broker.ports import Erasure, Query
 from app.history import checksummed_json, rewriting
 from app.history.examination import verify
 from app.pipeline.source.folder_log import FolderLog

@@ -15,8 +15,8 @@ import pytest
 from support.damage import append_rows, files, flip, move_mark, remove_rows, seal_again
 from support.log import SMALL, OpenLog
 
-from app.broker.erasure import Erasure
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure
 from app.history import checksummed_json, segment
 from app.history.folder import Identity
 from app.history.stored import Stored, checksum

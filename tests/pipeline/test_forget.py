@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from support.lake import INGEST, LOG_ID, NOON_US, ingested, offsets, stored
 
-from app.broker.erasure import Erasure
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure
 from app.pipeline.errors import Refused
 from app.pipeline.lake import forget as forgetting
 from app.pipeline.lake import locks, tables

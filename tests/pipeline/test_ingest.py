@@ -14,8 +14,8 @@ from support.damage import append_rows, files, flip, move_mark
 from support.lake import INGEST, offsets
 from support.log import OpenLog
 
-from app.broker.erasure import Erasure
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure
 from app.history import checksummed_json
 from app.history.folder import delete
 from app.history.stored import COLUMNS, Stored, checksum

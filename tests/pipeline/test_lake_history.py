@@ -13,8 +13,8 @@ from support.server import brisk, serving
 from support.values import value
 from support.wire import request
 
-from app.broker.timestamps import to_text
-from app.broker.topics import Match, Pattern, matches
+from app.broker.events import to_text
+from app.broker.names import Match, Pattern, matches
 from app.cli import main
 from app.pipeline.errors import JobFailed, Refused
 from app.pipeline.lake.tables import path

@@ -20,7 +20,7 @@ from support.server import brisk, serving
 from support.wire import request
 
 from app.access.tokens import hash_of
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
 from app.cli import main
 from app.client import Client
 from app.history import checksummed_json

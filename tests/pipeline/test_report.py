@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from support.lakes import DAY_US, START_US, add, make_lake, row
 
-from app.broker.timestamps import to_text
+from app.broker.events import to_text
 from app.cli import main
 from app.pipeline.lake.tables import path
 from app.pipeline.queries.report import _lateness, latencies, page_of, seconds, short

@@ -12,8 +12,8 @@ from support.log import SMALL, OpenLog
 from support.server import brisk, serving
 
 from app.access.tokens import hash_of
-from app.broker.erasure import Erasure
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure
 from app.history import checksummed_json
 from app.history.stored import COLUMNS, Stored, checksum
 from app.pipeline.errors import JobFailed, Refused, cause_of

@@ -14,9 +14,9 @@ from support.nt4_peers import FakeLink, Peer
 from support.wamp_peers import Waiting
 
 from app.broker.broker import Broker
-from app.broker.erasure import Erasure
+from app.broker.names import Match, Pattern
 from app.broker.policy import HouseRules
-from app.broker.topics import Match, Pattern
+from app.broker.ports import Erasure
 from app.protocols.nt4.names import V41
 from app.server.persistent_topics import FILE
 from app.server.protocols import nt4

@@ -6,16 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from app.broker.events import Audience, Event
-from app.broker.log import Page, UnknownPublication
-from app.broker.topics import matches
+from app.broker.names import matches
+from app.broker.ports import Page, UnknownPublication
 from app.history.rewriting import is_concerned
 from app.history.stored import event_of, row_of, tombstone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from app.broker.erasure import Erasure
-    from app.broker.log import Query
+    from app.broker.ports import Erasure, Query
     from app.history.history import History
     from app.history.stored import Stored
     from support.server import Served

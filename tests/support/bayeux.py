@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from app.broker.broker import Broker
+from app.broker.names import Match
 from app.broker.policy import HouseRules
-from app.broker.topics import Match
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import Request, Transport
 from app.protocols.bayeux.hooks import Hooks, Listener

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
-from app.broker.events import BARE, Event
-from app.broker.log import Query
-from app.broker.publications import Publications
-from app.broker.topics import Match, Pattern
+from app.broker.events import BARE, Event, Publications
+from app.broker.names import Match, Pattern
+from app.broker.ports import Query
 from app.history import checksummed_json
 from app.history.history import History
 from app.history.rules import Rules
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from app.broker.log import Page
+    from app.broker.ports import Page
     from app.history.consumers import Ignored, Overtaken
     from app.history.stored import Stored
     from app.history.writer import Report

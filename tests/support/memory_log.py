@@ -1,4 +1,4 @@
-"""A history in memory, as `broker/log.py` requires it: the test moves its writer, and its reader needs no time.
+"""A history in memory, as `broker/ports.py` requires it: the test moves its writer, and its reader needs no time.
 
 It does not judge whether a replay is right: it only stores, finds and forgets events.
 """
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from app.broker.errors import HistoryUnavailable
 from app.broker.events import Event
-from app.broker.log import Keeping, Page, Query
-from app.broker.topics import patterns_heard
+from app.broker.names import patterns_heard
+from app.broker.ports import Keeping, Page, Query
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from app.broker.broker import Broker
-    from app.broker.topics import Pattern
+    from app.broker.names import Pattern
 
 LOG_ID = "log-in-memory"
 

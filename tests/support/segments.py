@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from app.broker.publications import Publications
+from app.broker.events import Publications
 from app.history import seals, segment
 from app.history.folder import Folder, Segment
 from app.history.stored import Stored, checksum, tombstone

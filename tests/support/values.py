@@ -1,4 +1,4 @@
-"""A stand-in for the keeper of values (`broker/values.py`), with a type and a last value for each topic."""
+"""A stand-in for the keeper of values (`broker/ports.py`), with a type and a last value for each topic."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import orjson
 
 from app.broker.errors import TooManyTopics, WrongType
 from app.broker.events import Event
-from app.broker.topics import matches
+from app.broker.names import matches
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from app.broker.broker import Broker
+    from app.broker.names import Pattern
     from app.broker.sessions import Session
-    from app.broker.topics import Pattern
 
 _FITTING: dict[str, tuple[type, ...]] = {
     "double": (int, float),

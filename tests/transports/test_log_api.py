@@ -14,8 +14,8 @@ from support.server import brisk, serving
 from support.wire import DEADLINE_S, request
 
 from app.access.tokens import hash_of
-from app.broker.erasure import Erasure
 from app.broker.events import Audience
+from app.broker.ports import Erasure
 from app.history.history import PurgeUnderWay
 from app.history.stored import COLUMNS, Stored
 from app.settings import Access, Record, Token

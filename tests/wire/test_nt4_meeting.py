@@ -14,8 +14,8 @@ from support.nt4 import BOOLEAN, FLOAT, INT, RAW, STRING
 from support.server import brisk, serving
 from support.wire import request
 
-from app.broker.erasure import Erasure
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure
 from app.cli.publish import publish_value, read_json
 from app.client import Client
 from app.settings import Access

@@ -24,8 +24,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from app.broker.events import to_text
 from app.broker.names import SPACE
-from app.broker.timestamps import to_text
 from app.pipeline.errors import cause_of
 from app.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_events, on_silence
 from app.pipeline.jobs.publishing import Message, Publisher, key_of

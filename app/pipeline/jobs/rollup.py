@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from app.broker.events import to_text
 from app.broker.names import SPACE
-from app.broker.timestamps import to_text
 from app.pipeline.errors import Refused, cause_of
 from app.pipeline.jobs.publishing import Message, Publisher, key_of
 from app.pipeline.jobs.run import Progress, consumer, turns_until

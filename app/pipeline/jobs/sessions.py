@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
 from app.pipeline.errors import Refused
 from app.pipeline.jobs.run import Progress
 from app.pipeline.lake import tables

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from app.broker.erasure import Erasure
-from app.broker.topics import RESERVED, matches, span
+from app.broker.names import RESERVED, matches, span
+from app.broker.ports import Erasure
 from app.history.damage import joined
 from app.history.rewriting import is_concerned
 from app.history.stored import COLUMNS, Stored

@@ -17,8 +17,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from app.broker.timestamps import to_text
-from app.broker.topics import Match, Pattern, matches, span
+from app.broker.events import to_text
+from app.broker.names import Match, Pattern, matches, span
 from app.pipeline.errors import no_lake
 from app.pipeline.lake.tables import STORED, File, check_files, open_table, path, translate_read_errors
 from app.pipeline.queries.skipping import Every, Within, extent, needed

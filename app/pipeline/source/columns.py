@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
-from app.broker.topics import Match, Pattern, matches
+from app.broker.names import Match, Pattern, matches
 from app.history.stored import COLUMNS
 from app.pipeline.errors import Refused
 from app.protocols.bayeux.names import Bounds, to_pattern

@@ -20,8 +20,8 @@ from typing import Any
 
 from app.broker.broker import Broker
 from app.broker.events import Event
-from app.broker.log import Page, Query
 from app.broker.policy import Identities, NoIdentities, Rights
+from app.broker.ports import Page, Query
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.authorization import Authorization, Channels
 from app.protocols.bayeux.errors import Fault

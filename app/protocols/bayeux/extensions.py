@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from app.broker.events import Event
-from app.broker.topics import Pattern
+from app.broker.names import Pattern
 
 _ACCURATE_MS = 25
 _LARGEST_MS = 2**53  # beyond any real clock; sums of such values stay within what JSON carries

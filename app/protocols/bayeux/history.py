@@ -11,7 +11,7 @@ where id is the position after which events are wanted, -1 for only new ones, -2
 * `ext.replay_gap: {channel: [first, last]}` in a connect reply, once: positions whose events no longer exist.
 
 From its first such subscribe on, or from its handshake if that carries `ext.replay`, a session has a cursor
-(`broker/cursors.py`) and receives events on connect replies only. While it is behind, each of its connects waits for a
+(`broker/sessions.py`) and receives events on connect replies only. While it is behind, each of its connects waits for a
 page of the history and is answered with that; none is held. `ext.replay: {"in_data": false}` in a handshake keeps data
 as it was published, for clients that read positions from the `ext.replay` of events.
 """
@@ -23,10 +23,10 @@ from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any
 
 from app.broker.broker import Broker
-from app.broker.cursors import Cursor
 from app.broker.events import Event
-from app.broker.log import Log, Page, Query
-from app.broker.topics import Match, Pattern, patterns_heard
+from app.broker.names import Match, Pattern, patterns_heard
+from app.broker.ports import Log, Page, Query
+from app.broker.sessions import Cursor
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.exchange import AwaitHook, Request, Verdict

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from app.access.program_policy import ProgramPolicy, Refused, Registry, report_nothing
-from app.broker.names import SPACE
-from app.broker.topics import Match, Pattern
+from app.broker.names import SPACE, Match, Pattern
 from app.protocols.bayeux.messages import Message
 from app.protocols.bayeux.names import covering_channels, to_subscription
 from app.protocols.bayeux.session import BayeuxSession

@@ -14,9 +14,8 @@ from typing import Any, Protocol
 
 from orjson import dumps, loads
 
-from app.broker.events import Event
-from app.broker.timestamps import to_text
-from app.broker.values import shown
+from app.broker.events import Event, to_text
+from app.broker.ports import shown
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.names import to_channel

@@ -12,8 +12,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from app.broker.errors import InvalidName, NameTooDeep, NameTooLong
-from app.broker.names import from_segment, is_plain_in_channel, to_segment
-from app.broker.topics import UNHEARD_UNNAMED, WIDE_IN_WAMP, Match, Pattern, shape_of
+from app.broker.names import (
+    UNHEARD_UNNAMED,
+    WIDE_IN_WAMP,
+    Match,
+    Pattern,
+    from_segment,
+    is_plain_in_channel,
+    shape_of,
+    to_segment,
+)
 
 _SEGMENTS = re.compile(r"(?:/[A-Za-z0-9\-_!~()$@]+)+", re.ASCII)
 _REMEMBERED_NAMES = 65_536

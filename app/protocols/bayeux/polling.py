@@ -20,9 +20,9 @@ from typing import Any
 from app.broker.broker import Broker
 from app.broker.events import Event
 from app.broker.flow import GRACE_S
+from app.broker.names import matches, patterns_heard
 from app.broker.policy import SERVER, Identities, Rights
 from app.broker.sessions import Session
-from app.broker.topics import matches, patterns_heard
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.exchange import Outcome, Request, Transport

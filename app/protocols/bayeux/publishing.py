@@ -17,9 +17,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from app.broker.commits import Published
 from app.broker.errors import InvalidName, RateLimited, Refusal, TokenRefused
 from app.broker.events import Audience, Event
-from app.broker.keys import Published
 from app.broker.policy import ANONYMOUS, Identity
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.authorization import Authorization

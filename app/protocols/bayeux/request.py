@@ -7,7 +7,7 @@ from typing import Any
 
 from app.broker.errors import Refusal
 from app.broker.events import Event
-from app.broker.topics import Pattern
+from app.broker.names import Pattern
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault, fault_of
 from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Request, Steps

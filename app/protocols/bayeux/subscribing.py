@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.broker.errors import InvalidName, Refusal
-from app.broker.topics import Pattern
+from app.broker.names import Pattern
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.authorization import Authorization
 from app.protocols.bayeux.errors import Fault

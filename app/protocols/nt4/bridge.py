@@ -15,12 +15,11 @@ from itertools import count, islice, takewhile
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
-from app.broker.erasure import Erasure
 from app.broker.errors import TooManyTopics, WrongType
 from app.broker.events import BARE, Event
-from app.broker.log import Keeping
+from app.broker.names import Match, Pattern, matcher
+from app.broker.ports import Erasure, Keeping
 from app.broker.sessions import Session
-from app.broker.topics import Match, Pattern, matcher
 from app.protocols.nt4 import names, types
 from app.protocols.nt4.errors import BadValue, Unportable
 from app.protocols.nt4.tables import Observer, Tables

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from app.broker.events import Event
+from app.broker.names import Pattern
 from app.broker.sessions import Session
-from app.broker.topics import Pattern
 from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Context, Link, WaitFor
 from app.protocols.nt4 import messages, values
 from app.protocols.nt4.errors import DRAINED, LOST, SLOW_CONSUMER, UNDECODABLE, Undecodable

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from app.broker.broker import Broker
-from app.broker.erasure import Erasure
 from app.broker.errors import NoRoom
-from app.broker.meters import Meters
+from app.broker.limits import Meters
 from app.broker.policy import Rights
+from app.broker.ports import Erasure
 from app.protocols.contract import GOING_AWAY, TRY_AGAIN_LATER, Context, Count, Link, WaitFor, WireProtocol
 from app.protocols.nt4.bridge import Bridge
 from app.protocols.nt4.engine import Engine, Permission, Policy

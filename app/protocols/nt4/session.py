@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from math import gcd
 
 from app.broker.broker import Broker
-from app.broker.memory import text_bytes
+from app.broker.limits import text_bytes
+from app.broker.names import Pattern
 from app.broker.sessions import Owner, Session
-from app.broker.topics import Pattern
 from app.protocols.contract import Context, Link
 from app.protocols.nt4.messages import Subscribe
 from app.protocols.nt4.names import V40, is_reserved

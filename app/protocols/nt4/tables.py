@@ -13,10 +13,10 @@ from math import inf
 from typing import Any
 
 from app.broker.broker import Broker
-from app.broker.erasure import Erasure
+from app.broker.names import Match, Pattern
 from app.broker.policy import Rights
+from app.broker.ports import Erasure
 from app.broker.sessions import Session
-from app.broker.topics import Match, Pattern
 from app.protocols.nt4 import messages, names
 from app.protocols.nt4.errors import LIMITS
 from app.protocols.nt4.pacing import Pacing

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from app.broker.errors import TokenRefused
+from app.broker.events import to_text
 from app.broker.policy import ANONYMOUS, Identities, Identity, NoIdentities
-from app.broker.timestamps import to_text
 from app.protocols.wamp.errors import (
     AUTHENTICATION_REQUIRED,
     NO_MATCHING_AUTH_METHOD,

@@ -13,8 +13,8 @@ from typing import Any
 
 from app.broker.events import Event
 from app.broker.flow import GRACE_S
+from app.broker.names import Pattern
 from app.broker.sessions import Session
-from app.broker.topics import Pattern
 from app.protocols.contract import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import Undecodable, Violation, WampError

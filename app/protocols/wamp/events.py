@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from app.broker.events import BARE, Event
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
 from app.protocols.wamp.messages import EVENT
 from app.protocols.wamp.names import to_uri
 from app.protocols.wamp.serializers import Format, Serializer

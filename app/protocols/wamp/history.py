@@ -23,12 +23,10 @@ from typing import Any
 import orjson
 
 from app.broker.errors import InvalidName
-from app.broker.events import Event
-from app.broker.log import USUAL_LIMIT, Keeping, Page, Query, UnknownPublication
+from app.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
+from app.broker.names import Match, Pattern, narrowed
 from app.broker.policy import Identity
-from app.broker.publications import LAST_PUBLICATION
-from app.broker.timestamps import BOUNDS, Span, to_ns, to_text
-from app.broker.topics import Match, Pattern, narrowed
+from app.broker.ports import USUAL_LIMIT, Keeping, Page, Query, UnknownPublication
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import InvalidArgument, WampError
 from app.protocols.wamp.events import arguments, details_of, parts

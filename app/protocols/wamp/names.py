@@ -16,8 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from app.broker.errors import InvalidName, NameTooDeep, NameTooLong
-from app.broker.names import SPACE, component, is_plain_in_uri, to_segment
-from app.broker.topics import Match, Pattern
+from app.broker.names import SPACE, Match, Pattern, component, is_plain_in_uri, to_segment
 from app.settings import Realm, Settings
 
 _REMEMBERED_NAMES = 65_536

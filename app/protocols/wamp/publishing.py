@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
+from app.broker.commits import Published
 from app.broker.errors import InvalidName, Refusal
 from app.broker.events import Audience, Chosen, Event
-from app.broker.keys import Published
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import AudienceTooLong, InvalidOption, Unportable, Violation, WampError, wamp_error
 from app.protocols.wamp.events import to_payload

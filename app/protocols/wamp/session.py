@@ -14,13 +14,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from app.broker.broker import Broker
-from app.broker.erasure import Erasure
-from app.broker.events import Event
-from app.broker.names import SPACE
+from app.broker.events import Event, to_text
+from app.broker.names import SPACE, Match, Pattern, matcher, span
 from app.broker.outbox import Outbox
+from app.broker.ports import Erasure
 from app.broker.sessions import Owner, Session
-from app.broker.timestamps import to_text
-from app.broker.topics import Match, Pattern, matcher, span
 from app.protocols.contract import Context
 from app.protocols.wamp import errors
 from app.protocols.wamp.authentication import AuthDetails
@@ -313,7 +311,7 @@ class RetainedEvents:
         return events[-limit:]
 
     def erase(self, erasure: Erasure) -> None:
-        """Drop the events that an erasure concerns (`broker.erasure.Holder`)."""
+        """Drop the events that an erasure concerns (`broker.ports.Holder`)."""
         for topic, events in tuple(self._events.items()):
             left = [each for each in events if not erasure.concerns(topic, each.authid, each.payload)]
             self._nbytes += sum(each.nbytes for each in left) - sum(each.nbytes for each in events)

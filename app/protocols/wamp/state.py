@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from app.broker.broker import Broker
 from app.broker.events import Chosen, Event
-from app.broker.log import Page, Query
-from app.broker.meters import Meters
+from app.broker.limits import Meters
+from app.broker.names import Pattern
 from app.broker.policy import SERVER, Rights
-from app.broker.topics import Pattern
+from app.broker.ports import Page, Query
 from app.protocols.contract import Context, WaitFor
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.events import to_payload

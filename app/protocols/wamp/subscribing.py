@@ -11,7 +11,7 @@ from functools import partial
 
 from app.broker.errors import InvalidName, Refusal, TooManyPatterns
 from app.broker.events import Event
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import WampError, wamp_error
 from app.protocols.wamp.events import retained_frame

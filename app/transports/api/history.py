@@ -16,13 +16,10 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
 from app.broker.errors import InvalidName
-from app.broker.events import Event
-from app.broker.log import USUAL_LIMIT, Page, Query, UnknownPublication
+from app.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
+from app.broker.names import Pattern, narrowed
 from app.broker.policy import Identity
-from app.broker.publications import LAST_PUBLICATION
-from app.broker.timestamps import BOUNDS, Span, to_ns, to_text
-from app.broker.topics import Pattern, narrowed
-from app.broker.values import shown
+from app.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication, shown
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
 from app.settings import Settings

@@ -19,8 +19,8 @@ from typing import Any
 import orjson
 
 from app import telemetry
-from app.broker.erasure import Erasure
 from app.broker.errors import InvalidName
+from app.broker.ports import Erasure
 from app.history.consumers import TooManyConsumers, is_name
 from app.history.history import PurgeUnderWay
 from app.history.segment import FORMAT

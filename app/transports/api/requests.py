@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, TypeVar
 from urllib.parse import parse_qsl
 
-from app.broker.erasure import Erasure
 from app.broker.errors import TokenRefused
-from app.broker.log import Page, Query
+from app.broker.names import Match, Pattern
 from app.broker.policy import ANONYMOUS, Identities, Identity, Rights
-from app.broker.topics import Match, Pattern
+from app.broker.ports import Erasure, Page, Query
 from app.history.stored import Stored
 from app.settings import Verb
 from app.transports.guard import Rejection

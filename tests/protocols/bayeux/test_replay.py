@@ -9,7 +9,7 @@ from support.bayeux_peers import Exchange, Peer, handshake
 from support.memory_log import LOG_ID
 
 from app.broker.events import Audience, Event
-from app.broker.log import Keeping
+from app.broker.ports import Keeping
 from app.protocols.bayeux.exchange import Transport
 from app.protocols.bayeux.names import to_topic
 

@@ -16,7 +16,7 @@ from support.bayeux_peers import Exchange, Peer
 from support.values import FakeValues
 
 from app.broker.events import Event
-from app.broker.log import Keeping
+from app.broker.ports import Keeping
 from app.protocols.bayeux.names import to_topic
 from app.protocols.bayeux.session import Reply
 

@@ -9,11 +9,11 @@ from support.broker import join
 from support.memory_log import MemoryLog
 from support.nt4_peers import NOW_US, World
 
-from app.broker.cursors import Cursor
 from app.broker.errors import TooManyTopics, WrongType
 from app.broker.events import Event
-from app.broker.log import Keeping
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Keeping
+from app.broker.sessions import Cursor
 from app.settings import Limits
 
 ALL = Pattern(Match.DESCENDANTS, "")

@@ -4,7 +4,7 @@ import msgpack
 import pytest
 from support.nt4_peers import NOW_US, WALL_S, Peer, World
 
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
 from app.protocols.nt4.names import RTT
 from app.settings import Limits
 

@@ -6,9 +6,9 @@ import pytest
 from support.memory_log import MemoryLog
 from support.nt4_peers import World
 
-from app.broker.erasure import Erasure
 from app.broker.events import Event
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure
 from app.protocols.nt4.names import to_own
 
 ROBOT = Erasure(Pattern(Match.DESCENDANTS, "robot"), None)

@@ -7,7 +7,7 @@ from support.memory_log import MemoryLog
 from support.nt4_peers import World
 
 from app.broker.events import Event
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
 from app.protocols.nt4.names import RTT, V40
 
 FIXED = {"$clients", "$serverpub", "$serversub"}

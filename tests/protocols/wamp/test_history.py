@@ -10,11 +10,10 @@ import pytest
 from support.log import SMALL, OpenLog
 from support.wire import DEADLINE_S
 
-from app.broker.events import Audience
-from app.broker.log import Page, UnknownPublication
+from app.broker.events import Audience, to_text
+from app.broker.names import Match
 from app.broker.policy import ANONYMOUS, Identity
-from app.broker.timestamps import to_text
-from app.broker.topics import Match
+from app.broker.ports import Page, UnknownPublication
 from app.protocols.wamp.errors import InvalidArgument
 from app.protocols.wamp.events import to_payload
 from app.protocols.wamp.history import nothing, read, result

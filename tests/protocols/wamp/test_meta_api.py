@@ -8,9 +8,9 @@ import pytest
 from support.wamp_peers import Peer, World
 
 from app.access.rules import AccessRules, Rule
+from app.broker.events import to_ns
+from app.broker.names import Match, Pattern
 from app.broker.policy import HouseRules
-from app.broker.timestamps import to_ns
-from app.broker.topics import Match, Pattern
 from app.settings import Realm, Wamp
 
 META = ("wamp.subscription.on_create", "wamp.subscription.on_subscribe")

@@ -8,7 +8,7 @@ import pytest
 from support.memory_log import MemoryLog
 from support.wamp_peers import World
 
-from app.broker.log import Keeping
+from app.broker.ports import Keeping
 
 
 def recorded() -> tuple[World, MemoryLog]:

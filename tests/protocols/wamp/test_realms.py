@@ -13,7 +13,7 @@ from support.wamp_peers import World
 
 from app.access.rules import AccessRules, Rule
 from app.broker.events import Event
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
 from app.protocols.bayeux.names import Bounds, to_channel, to_pattern
 from app.protocols.bayeux.names import to_topic as from_bayeux
 from app.protocols.wamp.names import MATCHES

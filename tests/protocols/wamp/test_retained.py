@@ -11,9 +11,9 @@ from support.memory_log import MemoryLog
 from support.values import FakeValues, value
 from support.wamp_peers import Peer, World
 
-from app.broker.erasure import Erasure
 from app.broker.events import Event
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure
 from app.protocols.wamp.session import RetainedEvents
 from app.settings import Limits, Realm, Wamp
 

@@ -9,8 +9,8 @@ from support.identities import Known
 from support.wamp_peers import CAPABLE, World
 
 from app.access.rules import AccessRules, Rule
+from app.broker.names import Match, Pattern
 from app.broker.policy import Identity
-from app.broker.topics import Match, Pattern
 from app.protocols.wamp.authentication import Authentication, Pending
 from app.protocols.wamp.errors import AuthenticationDenied
 from app.settings import Token, User

@@ -6,9 +6,8 @@ import pytest
 from support.broker import session
 
 from app.access.rules import AccessRules
-from app.broker.log import Keeping
-from app.broker.names import SPACE
-from app.broker.topics import Match, Pattern
+from app.broker.names import SPACE, Match, Pattern
+from app.broker.ports import Keeping
 from app.configuration.protection import rights_of
 from app.history.rules import DEFAULT_AGE_S, Rules
 from app.protocols.wamp.names import Grammar, realms_of, spaces_of, to_pattern, to_topic, within

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.wamp_peers import World
 
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
 from app.protocols.wamp import state
 from app.protocols.wamp.state import RESERVED_AT_ONCE, SubscriptionIds
 

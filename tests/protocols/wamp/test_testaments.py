@@ -9,7 +9,7 @@ from support.memory_log import MemoryLog
 from support.wamp_peers import CAPABLE, Peer, World
 
 from app.access.rules import AccessRules, Rule
-from app.broker.topics import Match, Pattern
+from app.broker.names import Match, Pattern
 from app.settings import Realm, Wamp
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-from app.broker.names import SPACE, component
-from app.broker.topics import UNHEARD_UNNAMED, Match, Pattern, patterns_heard
+from app.broker.names import SPACE, UNHEARD_UNNAMED, Match, Pattern, component, patterns_heard
 
 Key = TypeVar("Key")
 Subscriber = TypeVar("Subscriber", bound=Hashable)

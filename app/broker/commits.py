@@ -6,21 +6,119 @@ recorded is delivered immediately and written afterwards. Later events of the sa
 one, recorded or not. The log also reports the events that it could not write (`refused`).
 
 The log reports in the order in which events were appended, so the committed position, `tail.head`, is the only border
-between history and live: sessions that replay receive recorded events from `committed` only (`cursors.py`).
+between history and live: sessions that replay receive recorded events from `committed` only (`sessions.Cursor`).
+
+A publisher that got no reply can repeat its publish with the same idempotency key, and the event is published once. A
+key belongs to an authid, so one client cannot use up another's keys; all anonymous clients share theirs.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import NamedTuple
 
-from app.broker.errors import HistoryUnavailable, OutcomeUnknown, Refusal
+from app.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
 from app.broker.events import Event, Stage
 from app.broker.flow import Delays
-from app.broker.keys import Keys, Published
-from app.broker.log import Keeping, Log
-from app.broker.tail import Tail
+from app.broker.ports import Erasure, Keeping, Log
 from app.settings import History
+
+
+class Tail:
+    """The latest committed events, at most `max_bytes` bytes, without a hole. `head` is the log's last offset."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.head = 0
+        self._max_bytes = max_bytes
+        self._events: deque[Event] = deque()
+        self._nbytes = 0
+
+    def append(self, event: Event) -> None:
+        """Add the next event, which is on disk; offsets lost before it must have been passed to `skip_to`."""
+        self.head = event.position
+        self._events.append(event)
+        self._nbytes += event.nbytes
+        while self._nbytes > self._max_bytes:
+            self._nbytes -= self._events.popleft().nbytes
+
+    def skip_to(self, head: int) -> None:
+        """Set the last offset and drop all events: those before are read from disk."""
+        self.head = head
+        self._events.clear()
+        self._nbytes = 0
+
+    def erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - a part of the log must have no hole
+        """Drop all events (`ports.Holder`); they are read from disk from now on."""
+        self.skip_to(self.head)
+
+    def after(self, offset: int) -> list[Event] | None:
+        """All events above `offset`; None if the tail does not reach back that far."""
+        missing = self.head - offset
+        if missing > len(self._events):
+            return None
+        return list(islice(self._events, len(self._events) - missing, None)) if missing > 0 else []
+
+
+class Published(NamedTuple):
+    """What is remembered of a published event; `position` is 0 if it was not recorded, or is not recorded yet."""
+
+    topic: str
+    position: int
+    publication: int
+
+
+class Keys:
+    """The keys used recently: at most `most`, each for `age_s` seconds.
+
+    Times are those of the monotonic clock: a wall clock can be set, and keys would be forgotten too early. A key of an
+    earlier run has a time before the start of this one.
+    """
+
+    def __init__(self, most: int, age_s: float) -> None:
+        self._most = most
+        self._age_s = age_s
+        self._known: dict[tuple[str | None, str], tuple[float, Event | Published]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, authid: str | None, key: str, topic: str, now: float) -> Event | Published | None:
+        """What was published with that key, an `Event` while it is pending; None if the key is unknown or expired.
+
+        Raises `KeyReused` if the key belongs to another topic.
+        """
+        if not self.has(authid, key, now):
+            return None
+        found = self._known[authid, key]
+        if found[1].topic != topic:
+            raise KeyReused
+        return found[1]
+
+    def has(self, authid: str | None, key: str, now: float) -> bool:
+        """Whether an event was published with that key, or is pending."""
+        found = self._known.get((authid, key))
+        return found is not None and now - found[0] <= self._age_s
+
+    def remember(self, authid: str | None, key: str, what: Event | Published, now: float) -> None:
+        """Store a key that is used now, or whose event is settled; the oldest are dropped when there are too many."""
+        self._known.pop((authid, key), None)  # so that the dictionary is in the order of use
+        self._known[authid, key] = (now, what)
+        while len(self._known) > self._most:
+            del self._known[next(iter(self._known))]
+
+    def forget(self, authid: str | None, key: str) -> None:
+        """Remove a key whose event was refused: a repeat is a new attempt."""
+        self._known.pop((authid, key), None)
+
+    def sweep(self, now: float) -> None:
+        """Remove the keys that are expired."""
+        while self._known:
+            name = next(iter(self._known))
+            if now - self._known[name][0] <= self._age_s:
+                return
+            del self._known[name]
 
 
 class Recording:

@@ -1,10 +1,13 @@
-"""Rate limits: a token bucket for each session, or for each address where there is no session.
+"""What limits measure: rates of publishing, loads with two marks, and the memory of subscriptions.
 
-A bucket is one number, the time at which it will be full again; taking a token adds the time in which one is refilled
-(the generic cell rate algorithm). So an idle bucket needs no work, and one that is full again need not be kept.
+A rate limit is a token bucket for each session, or for each address where there is no session. A bucket is one number,
+the time at which it will be full again; taking a token adds the time in which one is refilled (the generic cell rate
+algorithm). So an idle bucket needs no work, and one that is full again need not be kept.
 """
 
 from __future__ import annotations
+
+from app.broker.names import Pattern
 
 _METERS = 10_000
 
@@ -70,3 +73,43 @@ class Meters:
         """Remove the meters that are full."""
         for name in [name for name, meter in self._meters.items() if meter.is_full(now)]:
             del self._meters[name]
+
+
+_LOW_SHARE = 0.95
+
+
+class Watermark:
+    """A measured `value`, and whether it `is_over`, after the last `move_to`; `peak` is the highest value so far."""
+
+    __slots__ = ("high", "is_over", "low", "peak", "value")
+
+    def __init__(self, high: float) -> None:
+        self.high = high
+        self.low = high * _LOW_SHARE
+        self.value = self.peak = 0
+        self.is_over = False
+
+    def move_to(self, value: int) -> None:
+        """Set the present value."""
+        self.value = value
+        self.peak = max(self.peak, value)
+        self.is_over = value > (self.low if self.is_over else self.high)
+
+
+_WIDEST_CHAR_BYTES = 4
+
+_BESIDE_NAME_BYTES = 1_000
+"""What a subscription takes besides its name: its objects and its entries in the dictionaries of broker and protocol.
+
+Measured by `tests/bench/session_memory.py`; sessions of WAMP have the most.
+"""
+
+
+def text_bytes(text: str) -> int:
+    """The most bytes that a text takes: Python stores one with other characters than ASCII in up to 4 for each."""
+    return len(text) if text.isascii() else _WIDEST_CHAR_BYTES * len(text)
+
+
+def subscription_bytes(pattern: Pattern) -> int:
+    """The bytes that one session's subscription to a pattern takes."""
+    return _BESIDE_NAME_BYTES + text_bytes(pattern.topic)
