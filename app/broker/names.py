@@ -3,14 +3,14 @@
 A canonical name is segments joined by `/`, without a leading one, in which every UTF-8 byte outside `[A-Za-z0-9_-]` is
 written `!hh` (lower-case hexadecimal). Each protocol shows a character plain where its own grammar allows it and
 escapes it where not; `!` itself is plain unless two hexadecimal digits follow. A shown name must be in that shortest
-form, so names map one to one. WAMP's form is defined here too, since string prefixes compare names as WAMP shows them, and
-Bayeux's, since the limit on length applies to names as Bayeux shows them (`protocols/nt4/names.py`).
+form, so names map one to one. WAMP's form is defined here too, since string prefixes compare names as WAMP shows them,
+and Bayeux's, since the limit on length applies to names as Bayeux shows them (`protocols/nt4/names.py`).
 
-There are five kinds of patterns, in three protocols' languages. Each is a sequence of parts, one for each segment of the
-topic, that is either closed or goes on (further segments may follow). A part names a segment, or stands for all segments
-that begin with some text. So `/a/*` is `a` and any one; `/a/**` is `a`, any one, and goes on; WAMP's prefix `a.b` is `a`,
-any that begins with `b`, and goes on; its wildcard `a..c` is `a`, any one, `c`. A prefix's last part is as WAMP shows it.
-Topics in a separate space are matched only by patterns of that space.
+There are five kinds of patterns, in three protocols' languages. Each is a sequence of parts, one for each segment of
+the topic, that is either closed or goes on (further segments may follow). A part names a segment, or stands for all
+segments that begin with some text. So `/a/*` is `a` and any one; `/a/**` is `a`, any one, and goes on; WAMP's prefix
+`a.b` is `a`, any that begins with `b`, and goes on; its wildcard `a..c` is `a`, any one, `c`. A prefix's last part is
+as WAMP shows it. Topics in a separate space are matched only by patterns of that space.
 """
 
 from __future__ import annotations

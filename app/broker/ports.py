@@ -1,4 +1,4 @@
-"""What the broker needs of other rooms: the log of its events, the keeper of last values, and who else has events' data.
+"""What the broker needs of others: the log of its events, the keeper of last values, and holders of events' data.
 
 The history (`app/history/`) stores bytes and has threads; here are only the types that both sides share. An **offset**
 numbers the events of a log from 1 on, without holes; shown to a client it is called a position.
