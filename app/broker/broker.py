@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from app.broker.commits import Recording
+from app.broker.commits import Commits
 from app.broker.errors import (
     HistoryUnavailable,
     MemoryShort,
@@ -43,7 +43,7 @@ FLUSHED_AT_ONCE = 500
 """Sessions flushed in one turn of the loop; the others wait for the next, so that a burst does not delay reading."""
 
 
-class Room(Protocol):
+class SubscriptionLimits(Protocol):
     """Bounds on the number of a session's subscriptions, and on how many of them have a wildcard."""
 
     @property
@@ -83,10 +83,10 @@ class Broker:
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
         self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that are not yet delivered to all subscribers
         self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
-        self.recording = Recording(history, self._fan_out, self.counted)
+        self.commits = Commits(history, self._fan_out, self.counted)
         self.publications = Publications(new_key())
         self.activity = Activity(ticks.remembered_topics)
-        self.holders: list[Holder] = [self.recording.tail, self.activity]  # the other rooms add theirs
+        self.holders: list[Holder] = [self.commits.tail, self.activity]  # the other rooms add theirs
         self.observers: list[SessionObserver] = []
         self.values: Values | None = None  # set by the keeper of last values, where NetworkTables is served
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
@@ -122,7 +122,7 @@ class Broker:
     # Sessions
 
     def check_admission(self, session: Session) -> None:
-        """Check that one more session may be opened. Raises `NoRoom`."""
+        """Check that one more session may be opened. Raises `AtCapacity`."""
         self.check_load()
         if len(self.sessions) >= self.limits.sessions:
             raise self.counted(TooManySessions())
@@ -130,14 +130,14 @@ class Broker:
             raise self.counted(TooManyFromAddress())
 
     def check_load(self) -> None:
-        """Check that neither waiting events nor the process's memory are over their limits. Raises `NoRoom`."""
+        """Check that neither waiting events nor the process's memory are over their limits. Raises `AtCapacity`."""
         if self.waiting.is_over:
             raise self.counted(TooMuchWaiting())
         if self.memory.is_over:
             raise self.counted(MemoryShort())
 
     def open(self, session: Session, deadline: float, now: float) -> None:
-        """Admit a session, with a deadline in monotonic seconds. Raises `NoRoom`."""
+        """Admit a session, with a deadline in monotonic seconds. Raises `AtCapacity`."""
         self.check_admission(session)
         session.opened_at = now
         self.sessions[session.id] = session
@@ -229,7 +229,9 @@ class Broker:
 
     # Subscriptions and events
 
-    def check_room(self, session: Session, patterns: list[Pattern], bounds: Room | None = None) -> None:
+    def check_capacity(
+        self, session: Session, patterns: list[Pattern], bounds: SubscriptionLimits | None = None
+    ) -> None:
         """Check that a session may have these subscriptions too, within `bounds` or else the general limits.
 
         Raises `TooManySubscriptions`, `SubscriptionsTooLarge` or `TooManyPatterns`.
@@ -277,7 +279,7 @@ class Broker:
             observer.unsubscribed(session, names)
 
     def check_publish(self, session: Session | None, address: str, now: float) -> None:
-        """Check that `session`, or without one `address`, may publish now. Raises `RateLimited`, `NoRoom`."""
+        """Check that `session`, or without one `address`, may publish now. Raises `RateLimited`, `AtCapacity`."""
         if self.waiting.is_over or self.memory.is_over:
             self.check_load()
         if session is not None:
@@ -309,7 +311,7 @@ class Broker:
         """Publish an event of the server itself; it is not counted as a client's publish."""
         self._issue(event, now, without)
 
-    def show(self, event: Event, now: float, *, without: Session | None = None) -> None:
+    def deliver_value(self, event: Event, now: float, *, without: Session | None = None) -> None:
         """Deliver a value immediately to its subscribers, except the session `without` and sessions that replay.
 
         The value gets a time and a publication if it has none yet. It is not written to the log.
@@ -320,18 +322,18 @@ class Broker:
         self._fan_out(event, now, Stage.LIVE)
         event.without = None  # values are kept, and must not keep a session alive
 
-    def keep(self, event: Event, now: float) -> bool:
+    def record_value(self, event: Event, now: float) -> bool:
         """Append a value to the log if its topic is recorded; values are never durable. Return whether it was taken.
 
         Only sessions that replay receive it: when it is on disk, or immediately if the log does not take it.
         """
         self._stamp(event, now)
-        if self.recording.keep(event, now):
+        if self.commits.keep(event, now):
             return True
         self._fan_out(event, now, Stage.COMMITTED)
         return False
 
-    def latest(self, patterns: Collection[Pattern], most: int, now: float) -> list[Event]:
+    def last_values(self, patterns: Collection[Pattern], most: int, now: float) -> list[Event]:
         """The last values of topics that match any of `patterns`: the newest `most` of them, oldest first.
 
         Each has a publication.
@@ -342,13 +344,13 @@ class Broker:
                 self._stamp(event, now)
         return events
 
-    def show_latest(self, session: Session, patterns: Collection[Pattern], now: float) -> None:
+    def deliver_last_values(self, session: Session, patterns: Collection[Pattern], now: float) -> None:
         """Deliver to one session the last values of topics that match any of `patterns`, as if published now.
 
         At most the newest `limits.queue_events` are delivered, so that a client that asks repeatedly does not occupy
         the loop for long.
         """
-        for event in self.latest(patterns, self.limits.queue_events, now):
+        for event in self.last_values(patterns, self.limits.queue_events, now):
             self.deliver(session, event, now)
 
     def erase(self, erasure: Erasure) -> list[Work]:
@@ -364,7 +366,7 @@ class Broker:
             values.publish(event, now, without, source)
         except Refusal as refusal:
             raise self.counted(refusal) from None
-        self.recording.remember(event, now)
+        self.commits.remember(event, now)
 
     def _stamp(self, event: Event, now: float) -> None:
         event.time_us = self._time_us(now)
@@ -374,11 +376,11 @@ class Broker:
         event.time_us = self._time_us(now)  # `_stamp`, inlined: every publish runs this
         event.publication = self.publications.next()
         event.without = without
-        recording = self.recording
-        if recording.log is not None or event.idempotency_key is not None:
+        commits = self.commits
+        if commits.log is not None or event.idempotency_key is not None:
             event.source = source
             try:
-                recording.take(event, now)
+                commits.take(event, now)
             except HistoryUnavailable as refusal:
                 raise self.counted(refusal) from None
         if event.is_pending:
@@ -403,7 +405,7 @@ class Broker:
         subscribers, event.matched = self.index.match(event.topic)
         if not subscribers:
             return
-        event.weigh_on(self.waiting)
+        event.charge_to(self.waiting)
         for session in subscribers:
             cursor = session.cursor
             if session is without or not (is_live if cursor is None else is_committed):

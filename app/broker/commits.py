@@ -22,7 +22,7 @@ from typing import NamedTuple
 from app.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
 from app.broker.events import Event, Stage
 from app.broker.flow import Delays
-from app.broker.ports import Erasure, Keeping, Log
+from app.broker.ports import Durability, Erasure, Log
 from app.settings import History
 
 
@@ -121,7 +121,7 @@ class Keys:
             del self._known[name]
 
 
-class Recording:
+class Commits:
     """The broker's connection to its log, if it has one; `fan_out` delivers an event to its subscribers."""
 
     def __init__(
@@ -159,9 +159,9 @@ class Recording:
 
         Raises `HistoryUnavailable`, and nothing is done, if there is no room for an event that must wait.
         """
-        keeping = Keeping.NOT if self.log is None or event.is_fleeting else self.log.keeping(event.topic)
-        event.is_durable = keeping is Keeping.DURABLE
-        event.is_recorded = keeping is not Keeping.NOT
+        keeping = Durability.NONE if self.log is None or event.is_transient else self.log.durability_of(event.topic)
+        event.is_durable = keeping is Durability.DURABLE
+        event.is_recorded = keeping is not Durability.NONE
         is_pending = event.is_durable or (event.source is not None and event.source in self._pending_of)
         if self.log is not None and (is_pending or event.is_recorded):
             try:
@@ -185,7 +185,7 @@ class Recording:
 
         False if its topic is not recorded, or the log has no room for it.
         """
-        if self.log is None or self.log.keeping(event.topic) is Keeping.NOT:
+        if self.log is None or self.log.durability_of(event.topic) is Durability.NONE:
             return False
         event.is_recorded = True
         try:

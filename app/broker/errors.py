@@ -11,7 +11,7 @@ Refusal                 the peer's request is not carried out; nothing has chang
     TokenTooLong
     TokenExpired
   RateLimited           too many publishes a second
-  NoRoom                the server is at a limit: try later
+  AtCapacity                the server is at a limit: try later
     TooManySessions       the server is at its limit of sessions
     TooManyFromAddress    the address is at its limit of sessions
     TooMuchWaiting        too many bytes of undelivered events
@@ -85,31 +85,31 @@ class RateLimited(Refusal):
     limit = "publishes_per_s"
 
 
-class NoRoom(Refusal):
+class AtCapacity(Refusal):
     """The server is at a limit and takes no more for now; the request may succeed later."""
 
     reason = "no_room"
 
 
-class TooManySessions(NoRoom):
+class TooManySessions(AtCapacity):
     """The server has reached `limits.sessions`."""
 
     limit = "sessions"
 
 
-class TooManyFromAddress(NoRoom):
+class TooManyFromAddress(AtCapacity):
     """The address has reached `limits.sessions_per_address`."""
 
     limit = "sessions_per_address"
 
 
-class TooMuchWaiting(NoRoom):
+class TooMuchWaiting(AtCapacity):
     """Events that wait for delivery have reached `limits.waiting_bytes`."""
 
     limit = "waiting_bytes"
 
 
-class MemoryShort(NoRoom):
+class MemoryShort(AtCapacity):
     """The process's memory has reached `limits.memory_share`."""
 
     limit = "memory_share"
@@ -174,7 +174,7 @@ class NotForAll(Refusal):
     reason = "value_for_some"
 
 
-class TooManyTopics(NoRoom):
+class TooManyTopics(AtCapacity):
     """NetworkTables has reached `nt4.topics`."""
 
     reason = "too_many_topics"

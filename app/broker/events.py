@@ -61,7 +61,7 @@ class Audience(NamedTuple):
         return self.eligible_roles is None or role in self.eligible_roles
 
 
-class Chosen(NamedTuple):
+class SessionFilter(NamedTuple):
     """The subscribers within an event's audience that may receive it, by session id; None: no restriction.
 
     It applies to live delivery only: a session's id means nothing once the session has ended.
@@ -92,7 +92,7 @@ class Event:
     that no other has, `publisher` the id of the publishing session if it had one. `authid` and `role` are the
     publisher's identity.
     `position` is the event's offset in the log, and 0 until it is on disk there.
-    An event that `is_fleeting` was meant for some sessions and not others: it is not logged, since sessions end.
+    An event that `is_transient` was meant for some sessions and not others: it is not logged, since sessions end.
     `frames` keeps each protocol's encoded bytes: made at the first delivery, reused at all others.
     `matched` are the subscriptions that the latest fan-out found for it: WAMP names them in what it writes.
     `chosen` restricts delivery to some sessions.
@@ -107,9 +107,9 @@ class Event:
         "frames",
         "idempotency_key",
         "is_durable",
-        "is_fleeting",
         "is_pending",
         "is_recorded",
+        "is_transient",
         "matched",
         "nt4_time_us",
         "nt4_type",
@@ -148,7 +148,7 @@ class Event:
         self.role = role
         self.idempotency_key = idempotency_key
         self.audience = audience
-        self.is_fleeting = False
+        self.is_transient = False
         self.shape = BARE
         self.details: str | None = None  # JSON text: further details from the publisher's protocol
         self.nt4_type: str | None = None
@@ -159,9 +159,9 @@ class Event:
         self.frames: dict[Hashable, bytes] = {}
         self.matched: tuple[Any, ...] = ()  # of `subscriptions.Subscription`
         self._waiting: Watermark | None = None
-        # used while the event is pending, see `Recording`
+        # used while the event is pending, see `Commits`
         self.source: object = None
-        self.chosen: Chosen | None = None
+        self.chosen: SessionFilter | None = None
         self.without: object = None  # the session that is left out
         self.waiters: list[Waiter] = []
         self.pending_since = 0.0
@@ -169,15 +169,15 @@ class Event:
         self.is_durable = False
         self.is_pending = False  # not delivered to anyone yet
 
-    def weigh_on(self, waiting: Watermark) -> None:
+    def charge_to(self, waiting: Watermark) -> None:
         """Count this event's bytes in `waiting`, once for all subscribers, until nothing refers to the event."""
         if self._waiting is None:
             self._waiting = waiting
-            waiting.move_to(waiting.value + self.nbytes)
+            waiting.set(waiting.value + self.nbytes)
 
     def __del__(self) -> None:
         if self._waiting is not None:
-            self._waiting.move_to(self._waiting.value - self.nbytes)
+            self._waiting.set(self._waiting.value - self.nbytes)
 
     @property
     def nbytes(self) -> int:

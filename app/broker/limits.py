@@ -79,7 +79,7 @@ _LOW_SHARE = 0.95
 
 
 class Watermark:
-    """A measured `value`, and whether it `is_over`, after the last `move_to`; `peak` is the highest value so far."""
+    """A measured `value`, and whether it `is_over`, after the last `set`; `peak` is the highest value so far."""
 
     __slots__ = ("high", "is_over", "low", "peak", "value")
 
@@ -89,7 +89,7 @@ class Watermark:
         self.value = self.peak = 0
         self.is_over = False
 
-    def move_to(self, value: int) -> None:
+    def set(self, value: int) -> None:
         """Set the present value."""
         self.value = value
         self.peak = max(self.peak, value)

@@ -1,7 +1,7 @@
 """What a session may do to a topic, the same for every protocol.
 
 All checks go through one method, `Rights.may`. It is answered by an operator's access rules (`app/access/rules.py`) or,
-if there are none, by the default rules below (`HouseRules`); `app/access/control.py` has those that count now. The
+if there are none, by the default rules below (`DefaultRules`); `app/access/control.py` has those that count now. The
 rights are those of a `Session`, or, for a request without one, of the `Identity` that it proved.
 """
 
@@ -122,7 +122,7 @@ def as_rules_name_it(what: Pattern) -> Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class HouseRules:
+class DefaultRules:
     """The default rights if an operator has not written any; they are the same for every role.
 
     The server's own topics are published by the server alone, or by any client where only this machine can connect

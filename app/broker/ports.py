@@ -27,25 +27,25 @@ USUAL_LIMIT = 100
 """The number of events in a page if the query does not give a limit."""
 
 
-class Keeping(Enum):
+class Durability(Enum):
     """Whether and when a topic's events are written to the log."""
 
-    NOT = "not"  # delivered only
-    AFTERWARDS = "afterwards"  # delivered immediately, then written
+    NONE = "none"  # delivered only
+    ASYNC = "async"  # delivered immediately, then written
     DURABLE = "durable"  # on disk first, then delivered, then acknowledged
 
 
 class Log(Protocol):
     """The store of the broker's events. Its methods are called on the event loop and never block.
 
-    The result of each append is reported to `Recording.committed` or `refused`, in the order of appending.
+    The result of each append is reported to `Commits.committed` or `refused`, in the order of appending.
     """
 
     @property
     def log_id(self) -> str:
         """An id that is unique to this log; a restored copy has another."""
 
-    def keeping(self, topic: str) -> Keeping:
+    def durability_of(self, topic: str) -> Durability:
         """Whether and when the events of a canonical topic are written."""
 
     def append(self, event: Event) -> None:
@@ -156,7 +156,7 @@ class Values(Protocol):
         """Whether events that are published on a canonical topic become its value."""
 
     def publish(self, event: Event, now: float, without: Session | None, source: object) -> None:
-        """Make an event of another protocol a value, and have it delivered to all protocols (`Broker.show`).
+        """Make an event of another protocol a value, and have it delivered to all protocols (`Broker.deliver_value`).
 
         The event has a time and a publication, and is not restricted to an audience. `source` is the publishing
         session, which may have ended (WAMP's testaments), or a request without one. Raises `WrongType` and

@@ -18,7 +18,7 @@ import click
 from app.access.tokens import LEAST_CHARS, can_be_given, hash_of, is_token, new_token, user_key
 from app.broker.errors import InvalidName
 from app.broker.names import Match, Pattern
-from app.broker.policy import SERVER, HouseRules
+from app.broker.policy import SERVER, DefaultRules
 from app.cli.terminal import STDIN
 from app.configuration import ENTRIES, Configuration, entry_key
 from app.configuration.protection import rights_of
@@ -179,7 +179,7 @@ def _decision(configuration: Configuration, role: str, verb: Verb, pattern: Patt
     if pattern.topic.partition("/")[0] == "meta":
         return False, "meta channels are for the protocol alone"
     rights = rights_of(settings)
-    if isinstance(rights, HouseRules):
+    if isinstance(rights, DefaultRules):
         is_allowed = rights.grant(verb, pattern)
         beside = "only this machine can connect" if rights.loopback else _open(verb)
         return is_allowed, f"there are no access rules, and {beside}"
@@ -193,7 +193,7 @@ def _decision(configuration: Configuration, role: str, verb: Verb, pattern: Patt
 
 
 def _open(verb: Verb) -> str:
-    """Describe what `HouseRules` grant for a verb on a listener that other machines can reach."""
+    """Describe what `DefaultRules` grant for a verb on a listener that other machines can reach."""
     return (
         "clients may call the router's procedures, except those that end sessions"
         if verb == "call"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.access.control import Authenticator, Grants
 from app.access.rules import AccessRules, Rule
-from app.broker.policy import HouseRules
+from app.broker.policy import DefaultRules
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.protocols.wamp.names import spaces_of, within
 from app.settings import Settings, is_loopback
@@ -34,13 +34,13 @@ def unprotected_hosts(settings: Settings) -> dict[str, str]:
     return {key: host for key, host in _hosts(settings).items() if settings.proxies or not is_loopback(host)}
 
 
-def rights_of(settings: Settings) -> HouseRules | AccessRules:
+def rights_of(settings: Settings) -> DefaultRules | AccessRules:
     """The rights that the settings give: the rules of [[access]], or those of a server without any."""
     wanted = settings.bayeux.anonymous_publish
     if not settings.access:
         is_local = is_loopback(settings.host) and not settings.proxies  # through which other machines connect
         is_private = is_local and all(map(is_loopback, _hosts(settings).values()))
-        return HouseRules(is_private, wanted == "on" or (wanted == "auto" and is_local))
+        return DefaultRules(is_private, wanted == "on" or (wanted == "auto" and is_local))
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     spaces = spaces_of(settings)
     rules = [

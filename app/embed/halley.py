@@ -42,19 +42,19 @@ class Halley:
         Raises `NotProtected` for a host that others can reach, unless `settings.open`.
         """
         self._hooks = Hooks(telemetry.fault)
-        self.house = Server(settings, self._hooks, protocols)
-        self._engine = self.house.engine
+        self.server = Server(settings, self._hooks, protocols)
+        self._engine = self.server.engine
         self._own: LocalSession | None = None
 
     @property
     def app(self) -> Server:
         """The ASGI application, to run or to mount."""
-        return self.house
+        return self.server
 
     @property
     def lifespan(self) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         """The lifespan to pass to `Starlette(lifespan=...)` or `FastAPI(lifespan=...)`."""
-        return self.house.lifespan
+        return self.server.lifespan
 
     # What the program does
 
@@ -71,12 +71,12 @@ class Halley:
     @property
     def sessions(self) -> list[ServerSession]:
         """All Bayeux sessions that are open."""
-        found = self.house.broker.sessions.values()
+        found = self.server.broker.sessions.values()
         return [self._shown(session) for session in found if isinstance(session, BayeuxSession)]
 
     def session(self, session_id: str) -> ServerSession | None:
         """The Bayeux session with that id; None if there is none or it has ended."""
-        session = self.house.broker.sessions.get(session_id)
+        session = self.server.broker.sessions.get(session_id)
         return self._shown(session) if isinstance(session, BayeuxSession) else None
 
     # The program's hooks
@@ -166,7 +166,7 @@ class Halley:
 
     def background(self, task: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
         """Run a coroutine function while the server runs; it is cancelled when the server stops."""
-        self.house.lifecycle.background.append(task)
+        self.server.lifecycle.background.append(task)
         return task
 
     def _with_session(self, hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from app.broker.errors import HistoryUnavailable
 from app.broker.events import Event
 from app.broker.names import Pattern
-from app.broker.ports import Erasure, Keeping, Page, Query
+from app.broker.ports import Durability, Erasure, Page, Query
 from app.history import rewriting
 from app.history.backup import begin_anew
 from app.history.consumers import Consumers
@@ -190,9 +190,9 @@ class History:
         """Bytes of events that wait to be written or are being written."""
         return self._writer.waiting_bytes
 
-    def keeping(self, topic: str) -> Keeping:
+    def durability_of(self, topic: str) -> Durability:
         """How a topic's events are kept."""
-        return self._rules.keeping(topic)
+        return self._rules.durability_of(topic)
 
     def append(self, event: Event) -> None:
         """Queue an event to be written; never waits. Its `Committed` or `Refused` is reported later.

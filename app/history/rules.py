@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from app.broker.names import RESERVED, SPACE, Match, Pattern, encloses, leaves_out, matches, meet
-from app.broker.ports import Keeping
+from app.broker.ports import Durability
 
 DEFAULT_AGE_S = 72 * 3600.0
 NEVER = (1 << 63) - 1
@@ -56,11 +56,11 @@ class Rule:
 
     __slots__ = ("age_s", "keeping", "pattern", "start")
 
-    def __init__(self, pattern: Pattern, age_s: float, keeping: Keeping) -> None:
+    def __init__(self, pattern: Pattern, age_s: float, keeping: Durability) -> None:
         self.pattern = pattern
         self.age_s = age_s
-        self.keeping = keeping if age_s > 0 else Keeping.NOT
-        self.start = NEVER if self.keeping is Keeping.NOT else 1
+        self.keeping = keeping if age_s > 0 else Durability.NONE
+        self.start = NEVER if self.keeping is Durability.NONE else 1
 
 
 class Rules:
@@ -73,18 +73,18 @@ class Rules:
 
     def __init__(self, records: Iterable[tuple[Pattern, float, bool]] = (), spaces: Iterable[str] = ()) -> None:
         self.all = (
-            *(Rule(pattern, 0, Keeping.NOT) for pattern in _UNKEPT),
+            *(Rule(pattern, 0, Durability.NONE) for pattern in _UNKEPT),
             *(Rule(pattern, age_s, _keeping(is_durable)) for pattern, age_s, is_durable in records),
-            Rule(Pattern(Match.DESCENDANTS, "service"), 0, Keeping.NOT),
-            Rule(Pattern(Match.EXACT, RESERVED), DEFAULT_AGE_S, Keeping.AFTERWARDS),
-            Rule(Pattern(Match.DESCENDANTS, RESERVED), DEFAULT_AGE_S, Keeping.AFTERWARDS),
-            Rule(Pattern(Match.DESCENDANTS, ""), DEFAULT_AGE_S, Keeping.DURABLE),
-            *(Rule(Pattern(Match.DESCENDANTS, space), DEFAULT_AGE_S, Keeping.DURABLE) for space in spaces),
+            Rule(Pattern(Match.DESCENDANTS, "service"), 0, Durability.NONE),
+            Rule(Pattern(Match.EXACT, RESERVED), DEFAULT_AGE_S, Durability.ASYNC),
+            Rule(Pattern(Match.DESCENDANTS, RESERVED), DEFAULT_AGE_S, Durability.ASYNC),
+            Rule(Pattern(Match.DESCENDANTS, ""), DEFAULT_AGE_S, Durability.DURABLE),
+            *(Rule(Pattern(Match.DESCENDANTS, space), DEFAULT_AGE_S, Durability.DURABLE) for space in spaces),
         )
-        self._routers = Rule(Pattern(Match.DESCENDANTS, SPACE + SPACE), 0, Keeping.NOT)
+        self._routers = Rule(Pattern(Match.DESCENDANTS, SPACE + SPACE), 0, Durability.NONE)
         self.kept = [rule for at, rule in enumerate(self.all) if self._is_kept(rule.pattern, at, rule.pattern)]
         longest_s = max((rule.age_s for rule in self.kept), default=0)
-        self._elsewhere = Rule(Pattern(Match.DESCENDANTS, SPACE), longest_s, Keeping.DURABLE)
+        self._elsewhere = Rule(Pattern(Match.DESCENDANTS, SPACE), longest_s, Durability.DURABLE)
         if self.kept:
             self.kept.append(self._elsewhere)
         self._decided: dict[str, Rule] = {}
@@ -100,7 +100,7 @@ class Rules:
             rule = self._decided[topic] = next((rule for rule in self.all if matches(rule.pattern, topic)), last)
         return rule
 
-    def keeping(self, topic: str) -> Keeping:
+    def durability_of(self, topic: str) -> Durability:
         """How a topic's events are kept."""
         return self.of(topic).keeping
 
@@ -113,7 +113,7 @@ class Rules:
         """
         if pattern.match is Match.EXACT:
             rule = self.of(pattern.topic)
-            return 1 if rule.keeping is Keeping.NOT else rule.start
+            return 1 if rule.keeping is Durability.NONE else rule.start
         starts = (rule.start for at, rule in enumerate(self.all) if self._is_kept(rule.pattern, at, pattern))
         return min(starts, default=1)
 
@@ -122,7 +122,7 @@ class Rules:
 
         It does not where a rule before it takes all of them.
         """
-        if self.all[at].keeping is Keeping.NOT or not meet(part, within):
+        if self.all[at].keeping is Durability.NONE or not meet(part, within):
             return False
         if leaves_out(part, within) or leaves_out(within, part):
             return False
@@ -134,5 +134,5 @@ def _takes(rule: Pattern, what: Pattern) -> bool:
     return encloses(rule, what) and not leaves_out(rule, what)
 
 
-def _keeping(is_durable: bool) -> Keeping:  # noqa: FBT001 - a setting's value
-    return Keeping.DURABLE if is_durable else Keeping.AFTERWARDS
+def _keeping(is_durable: bool) -> Durability:  # noqa: FBT001 - a setting's value
+    return Durability.DURABLE if is_durable else Durability.ASYNC

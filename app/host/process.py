@@ -92,12 +92,12 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
     try:
         certificate = Certificate(settings.tls) if settings.tls.cert else None
         halley = Halley(settings)
-        reloading = halley.house.reloading
+        reloading = halley.server.reloading
         reloading.parts.append(SettingsFiles(reloading, configuration, read))
         for name in settings.load:
             load(name, halley)
         listeners = listen(settings)
-        halley.house.lifecycle.open()
+        halley.server.lifecycle.open()
     except _WRONG as error:
         close(listeners or ())
         print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - for the terminal that the server was started in
@@ -125,7 +125,7 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
 
 async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate | None) -> int:
     asyncio.get_running_loop().set_exception_handler(_report)
-    server = halley.house
+    server = halley.server
     shared = ServerContext(server.settings.limits, server.broker.hits)
     beside = [] if listeners.nt4 is None else [nt4_server(server, listeners.nt4)]
     contexts = [shared, *(side.shared for side in beside)]
@@ -344,7 +344,7 @@ class Resources:
             return
         self._looked_at = now
         try:
-            self._broker.memory.move_to(self._resident_bytes())
+            self._broker.memory.set(self._resident_bytes())
         except OSError as error:
             # New connections are closed or wait, existing ones are served; nothing else would log why.
             if error.errno in OUT_OF_FILES:

@@ -89,10 +89,10 @@ class OpenHistory:
             Path(settings.data_dir).resolve(), self._options, rules_of(settings), self._report
         )
         broker.publications = Publications(history.publication_key, max(history.last_number, _number_of_now()))
-        broker.recording.begin(history, history.head)
+        broker.commits.begin(history, history.head)
         now = monotonic()
         for each in history.recent_keys():
-            broker.recording.keys.remember(each.authid, each.key, each.published, now - each.age_s)
+            broker.commits.keys.remember(each.authid, each.key, each.published, now - each.age_s)
         telemetry.log.info(
             "history_opened",
             folder=str(history.folder.path),
@@ -117,7 +117,7 @@ class OpenHistory:
         while self._reports:
             self._take_reports()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._broker.recording.end()
+        self._broker.commits.end()
 
     # The interface `transports.api.archive.Archive`
 
@@ -139,7 +139,7 @@ class OpenHistory:
     @property
     def head(self) -> int:
         """The last committed offset that was reported to the broker."""
-        return self._broker.recording.tail.head
+        return self._broker.commits.tail.head
 
     @property
     def holes(self) -> list[tuple[int, int]]:
@@ -169,7 +169,7 @@ class OpenHistory:
 
     async def settle(self) -> None:
         """Return when every event published before is committed or refused, or its wait for the commit timed out."""
-        pending = self._broker.recording.pending
+        pending = self._broker.commits.pending
         if pending:
             settled = _Settled()
             pending[-1].waiters.append(settled)
@@ -213,12 +213,12 @@ class OpenHistory:
 
     def sweep(self, now: float) -> None:
         """Answer publishers whose wait timed out, forget old keys, and let retention take a step."""
-        recording = self._broker.recording
-        recording.expire(now)
+        commits = self._broker.commits
+        commits.expire(now)
         if now - self._stepped_at < _STEP_S:
             return
         self._stepped_at = now
-        recording.keys.sweep(now)
+        commits.keys.sweep(now)
         self._tell()
         if self._step is None or self._step.done():
             self._step = asyncio.get_running_loop().run_in_executor(self._pool, self._retain, now)
@@ -287,16 +287,16 @@ class OpenHistory:
                 self._call_soon()
 
     def _tell_broker(self, report: Report, most: int) -> None:
-        recording, now = self._broker.recording, monotonic()
+        commits, now = self._broker.commits, monotonic()
         events, rest = report.events[:most], report.events[most:]
         try:
             if isinstance(report, Committed):
-                recording.committed(events, report.first, now)
+                commits.committed(events, report.first, now)
             else:
-                recording.refused(events, report.refusal, now)
+                commits.refused(events, report.refusal, now)
         finally:
             if rest and isinstance(report, Committed):
-                self._reports.appendleft(Committed(rest, recording.tail.head + 1))
+                self._reports.appendleft(Committed(rest, commits.tail.head + 1))
             elif rest:
                 self._reports.appendleft(replace(report, events=rest))
 

@@ -116,19 +116,19 @@ class HalleyCollector(Collector):
 
     def _commits(self) -> Iterator[Metric]:
         """Yield the broker's counts of what it has given to the history."""
-        recording = self._server.broker.recording
-        yield _counter("halley_history_recorded", "Events committed to the log.", recording.recorded)
-        yield _counter("halley_history_refused", "Durable events that the log refused.", recording.refusals)
-        yield _counter("halley_history_lost", "Events that were delivered but could not be written.", recording.lost)
+        commits = self._server.broker.commits
+        yield _counter("halley_history_recorded", "Events committed to the log.", commits.recorded)
+        yield _counter("halley_history_refused", "Durable events that the log refused.", commits.refusals)
+        yield _counter("halley_history_lost", "Events that were delivered but could not be written.", commits.lost)
         yield _counter(
             "halley_history_lost_values",
             "NetworkTables values that the log had no room for or could not write.",
-            recording.lost_values,
+            commits.lost_values,
         )
-        yield _gauge("halley_history_pending", "Events waiting for their commit.", len(recording.pending))
-        yield _gauge("halley_history_keys", "Idempotency keys that are remembered.", len(recording.keys))
+        yield _gauge("halley_history_pending", "Events waiting for their commit.", len(commits.pending))
+        yield _gauge("halley_history_keys", "Idempotency keys that are remembered.", len(commits.keys))
         yield _histogram(
-            "halley_history_commit_seconds", "Time from publishing an event to its commit.", recording.delays
+            "halley_history_commit_seconds", "Time from publishing an event to its commit.", commits.delays
         )
 
 

@@ -237,12 +237,12 @@ class Ticker:
         }
 
     def _history(self, elapsed_s: float) -> dict[str, Any] | None:
-        figures, recording = self._archive.figures(), self._broker.recording
+        figures, commits = self._archive.figures(), self._broker.commits
         if figures is None:
             return None
-        before, self._recorded = self._recorded, recording.recorded
-        recorded_per_s = round((recording.recorded - before) / elapsed_s, 1)
-        return {**figures, "recorded_per_s": recorded_per_s, "lost": recording.lost}
+        before, self._recorded = self._recorded, commits.recorded
+        recorded_per_s = round((commits.recorded - before) / elapsed_s, 1)
+        return {**figures, "recorded_per_s": recorded_per_s, "lost": commits.lost}
 
     # Topics
 

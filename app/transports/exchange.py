@@ -103,7 +103,7 @@ class Exchange:
         A request whose peer has disconnected is processed to its end nevertheless.
         """
         ends: list[asyncio.Future[Any]] = [self._outcome]
-        limit_s = self._engine.broker.recording.options.commit_s
+        limit_s = self._engine.broker.commits.options.commit_s
         if isinstance(waiting, Hold):
             ends.append(departure)
             limit_s = waiting.wait_s

@@ -143,17 +143,17 @@ def test_room_for_subscriptions_is_counted_with_what_is_there():
     broker = limited(subscriptions=2, patterns=1)
     me = join(broker, "1")
     broker.subscribe(me, A)
-    broker.check_room(me, [A, B])
-    broker.check_room(me, [A, ALL, ALL])
+    broker.check_capacity(me, [A, B])
+    broker.check_capacity(me, [A, ALL, ALL])
     with pytest.raises(TooManySubscriptions):
-        broker.check_room(me, [B, ALL])
+        broker.check_capacity(me, [B, ALL])
     broker.subscribe(me, ALL)
-    broker.check_room(me, [A, ALL])
+    broker.check_capacity(me, [A, ALL])
     with pytest.raises(TooManySubscriptions):
-        broker.check_room(me, [B])
+        broker.check_capacity(me, [B])
     broker.unsubscribe(me, A)
     with pytest.raises(TooManyPatterns):
-        broker.check_room(me, [ONE])
+        broker.check_capacity(me, [ONE])
     assert list(me.subscriptions) == [ALL]
 
 
@@ -164,18 +164,18 @@ def test_room_for_subscriptions_is_counted_in_bytes(letter, fitting):
     me = join(broker, "1")
     names = [Pattern(Match.EXACT, str(number) + letter * 699) for number in range(5)]
     for name in names[:fitting]:
-        broker.check_room(me, [name, name, *me.subscriptions])
+        broker.check_capacity(me, [name, name, *me.subscriptions])
         broker.subscribe(me, name)
         broker.subscribe(me, name)
     for _ in range(2):
         with pytest.raises(SubscriptionsTooLarge):
-            broker.check_room(me, [names[fitting]])
+            broker.check_capacity(me, [names[fitting]])
     assert broker.hits == {"subscription_bytes": 2}
     broker.unsubscribe(me, names[0])
     broker.unsubscribe(me, names[0])
-    broker.check_room(me, [names[fitting]])
+    broker.check_capacity(me, [names[fitting]])
     with pytest.raises(TooManySubscriptions):
-        broker.check_room(me, [names[0], names[fitting]])
+        broker.check_capacity(me, [names[0], names[fitting]])
     broker.close(me, "over")
     assert me.subscription_bytes == 0
 
@@ -184,9 +184,9 @@ def test_no_wildcards_at_all_is_a_setting():
     """With the limit `patterns` at 0, names can be subscribed to and wildcards cannot."""
     broker = limited(patterns=0)
     me = join(broker, "1")
-    broker.check_room(me, [A])
+    broker.check_capacity(me, [A])
     with pytest.raises(TooManyPatterns):
-        broker.check_room(me, [ALL])
+        broker.check_capacity(me, [ALL])
 
 
 # Publishing

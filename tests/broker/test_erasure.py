@@ -63,9 +63,9 @@ def test_the_newest_events_and_the_names_of_busy_topics_are_dropped():
     for topic in ("a/b", "a/c", "b"):
         broker.publish(event(topic=topic), 50.0)
     log.commit(now=50.0)
-    assert len(broker.recording.tail.after(0) or []) == 3
+    assert len(broker.commits.tail.after(0) or []) == 3
     broker.erase(BELOW_A)
-    assert broker.recording.tail.after(0) is None
-    assert broker.recording.tail.head == 3
+    assert broker.commits.tail.after(0) is None
+    assert broker.commits.tail.head == 3
     assert [topic for topic, _ in broker.activity.latest()] == ["b"]
     assert broker.activity.forgotten == 2

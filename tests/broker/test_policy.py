@@ -6,14 +6,14 @@ import pytest
 from support.broker import session
 
 from app.broker.names import Match, Pattern
-from app.broker.policy import SERVER, HouseRules, as_rules_name_it
+from app.broker.policy import SERVER, DefaultRules, as_rules_name_it
 
 OWN = ["halley", "halley/sessions", "stats/1m/a", "alerts/a", "replay/a"]
 FREE = ["a", "a/halley", "halleyx", "statsx/a", "Halley/x", ""]
 
 
 def rules(*, loopback, anonymous_publish=True):
-    return HouseRules(loopback, anonymous_publish)
+    return DefaultRules(loopback, anonymous_publish)
 
 
 @pytest.mark.parametrize("topic", OWN + FREE)

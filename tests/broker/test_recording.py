@@ -13,7 +13,7 @@ from app.broker.commits import Published
 from app.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown
 from app.broker.events import Audience, Event
 from app.broker.names import Match, Pattern
-from app.broker.ports import Keeping
+from app.broker.ports import Durability
 from app.broker.sessions import Cursor
 from app.settings import History, Limits
 
@@ -39,7 +39,7 @@ def broker():
 def recorded(broker):
     """Return a log for the broker, in which every topic is durable except the ones named here."""
     log = MemoryLog(broker)
-    log.keepings = {"loose/a": Keeping.AFTERWARDS, "none": Keeping.NOT, "none/a": Keeping.NOT}
+    log.keepings = {"loose/a": Durability.ASYNC, "none": Durability.NONE, "none/a": Durability.NONE}
     return log
 
 
@@ -90,7 +90,7 @@ def test_positions_have_no_holes_and_follow_the_order_of_publishing(broker, log)
     events = me.outbox.take()
     assert payloads(events) == [b"0", b"1", b"2", b"3", b"4"]
     assert [event.position for event in events] == [1, 0, 2, 0, 3]
-    assert broker.recording.tail.head == 3
+    assert broker.commits.tail.head == 3
 
 
 def test_hearers_are_looked_up_when_the_event_is_on_disk(broker, log):
@@ -146,7 +146,7 @@ def test_a_refused_event_is_delivered_to_nobody_and_its_publisher_is_told(broker
     log.refuse(now=NOW)
     assert waiting(me) == [b"2", b"3"]
     assert told.news == [(b"1", HistoryUnavailable), (b"2", type(None)), (b"3", type(None))]
-    assert broker.recording.refusals == 1
+    assert broker.commits.refusals == 1
     publish(broker, 4)
     log.commit(now=NOW)
     assert [event.position for event in me.outbox.take()] == [1]
@@ -156,7 +156,7 @@ def test_recorded_rows_that_are_lost_are_counted(broker, log):
     """An event that is delivered and then not stored is counted in `history_lost`."""
     publish(broker, 1, "loose/a")
     log.refuse(now=NOW)
-    assert (broker.recording.lost, broker.recording.refusals) == (1, 0)
+    assert (broker.commits.lost, broker.commits.refusals) == (1, 0)
 
 
 def test_a_full_log_refuses_what_is_durable_and_sheds_the_rest(broker, log):
@@ -168,7 +168,7 @@ def test_a_full_log_refuses_what_is_durable_and_sheds_the_rest(broker, log):
     publish(broker, 2, "loose/a")
     publish(broker, 3, "none/a")
     assert waiting(me) == [b"2", b"3"]
-    assert (broker.recording.lost, broker.recording.refusals, broker.published) == (1, 1, 2)
+    assert (broker.commits.lost, broker.commits.refusals, broker.published) == (1, 1, 2)
 
 
 def test_after_its_deadline_nobody_knows_what_becomes_of_an_event():
@@ -176,10 +176,10 @@ def test_after_its_deadline_nobody_knows_what_becomes_of_an_event():
     broker = Broker(Limits(), history=replace(History(), commit_s=10))
     log, me, told = recorded(broker), hearer(broker), Told()
     publish(broker, 1).waiters.append(told)
-    broker.recording.expire(NOW + 9.9)
+    broker.commits.expire(NOW + 9.9)
     assert told.news == []
-    broker.recording.expire(NOW + 10)
-    broker.recording.expire(NOW + 11)
+    broker.commits.expire(NOW + 10)
+    broker.commits.expire(NOW + 11)
     assert told.news == [(b"1", OutcomeUnknown)]
     log.commit(now=NOW + 20)
     assert waiting(me) == [b"1"]
@@ -199,7 +199,7 @@ def test_one_event_s_fault_does_not_keep_the_others_from_their_publishers(broker
     with pytest.raises(RuntimeError, match="boom"):
         log.commit(now=NOW)
     assert told.news == [(b"2", type(None))]
-    assert not broker.recording.pending
+    assert not broker.commits.pending
 
 
 # Audience
@@ -207,7 +207,7 @@ def test_one_event_s_fault_does_not_keep_the_others_from_their_publishers(broker
 
 def fleeting(broker, payload, topic="a", **fields):
     meant = Event(topic, payload)
-    meant.is_fleeting = True
+    meant.is_transient = True
     broker.publish(meant, NOW, **fields)
     return meant
 
@@ -236,7 +236,7 @@ def test_what_is_meant_for_sessions_keeps_its_place_behind_its_publisher_s_other
     events = me.outbox.take()
     assert [(event.payload, event.position) for event in events] == [(b"1", 1), (b"2", 0), (b"3", 2)]
     assert [event.payload for event in log.events] == [b"1", b"3"]
-    assert [event.payload for event in broker.recording.tail.after(0)] == [b"1", b"3"]
+    assert [event.payload for event in broker.commits.tail.after(0)] == [b"1", b"3"]
     assert told.news == [(b"2", type(None))]
 
 
@@ -257,7 +257,7 @@ def test_an_audience_holds_for_every_session(broker, log):
 def replaying(broker):
     joined = hearer(broker)
     joined.cursor = Cursor()
-    joined.cursor.seek(ALL, broker.recording.tail.head, broker.recording.tail.head)
+    joined.cursor.seek(ALL, broker.commits.tail.head, broker.commits.tail.head)
     return joined
 
 
@@ -306,12 +306,12 @@ def test_the_tail_has_the_youngest_events_without_a_hole(broker, log):
     for number in range(3):
         publish(broker, number)
     log.commit(now=NOW)
-    tail = broker.recording.tail
+    tail = broker.commits.tail
     assert payloads(tail.after(1)) == [b"1", b"2"]
     assert tail.after(3) == []
     log.commit(now=NOW)
     publish(broker, 3)
-    broker.recording.committed(log.inbox, 10, NOW)  # the log has lost some offsets and continues above them
+    broker.commits.committed(log.inbox, 10, NOW)  # the log has lost some offsets and continues above them
     assert (tail.head, tail.after(3), payloads(tail.after(9))) == (10, None, [b"3"])
 
 
@@ -321,7 +321,7 @@ def test_the_tail_is_bounded_by_bytes():
     for number in range(1_000):
         publish(broker, number)
     log.commit(now=NOW)
-    held = [offset for offset in range(1_001) if broker.recording.tail.after(offset) is not None]
+    held = [offset for offset in range(1_001) if broker.commits.tail.after(offset) is not None]
     assert held == list(range(held[0], 1_001))
     assert 2 < len(held) < 10
 
@@ -333,38 +333,38 @@ def test_a_repeat_is_known_while_it_is_pending_and_after(broker, log):
     """A repeat finds the pending event, and after the commit its publication and position."""
     first = publish(broker, 1, idempotency_key="k")
     repeat = Event("a", b"1", idempotency_key="k")
-    assert broker.recording.repeated(repeat, NOW) is first
+    assert broker.commits.repeated(repeat, NOW) is first
     log.commit(now=NOW)
-    assert broker.recording.repeated(repeat, NOW) == Published("a", 1, first.publication)
+    assert broker.commits.repeated(repeat, NOW) == Published("a", 1, first.publication)
 
 
 def test_a_refused_event_s_key_is_free_again(broker, log):
     """Repeating an event that was not stored is a new attempt."""
     publish(broker, 1, idempotency_key="k")
     log.refuse(now=NOW)
-    assert broker.recording.repeated(Event("a", b"1", idempotency_key="k"), NOW) is None
+    assert broker.commits.repeated(Event("a", b"1", idempotency_key="k"), NOW) is None
 
 
 @pytest.mark.parametrize("topic", ["none/a", "loose/a"])
 def test_repeats_are_known_of_events_that_are_not_durable(broker, log, topic):
     """Keys of events that are not durable are remembered while the server runs, and also with the history off."""
     first = publish(broker, 1, topic, idempotency_key="k")
-    found = broker.recording.repeated(Event(topic, b"1", idempotency_key="k"), NOW)
+    found = broker.commits.repeated(Event(topic, b"1", idempotency_key="k"), NOW)
     assert found == Published(topic, 0, first.publication)
 
 
 def test_a_key_belongs_to_one_identity_and_one_channel(broker, log):
     """An identity cannot use up another's keys; using a key again for another channel is refused with `KeyReused`."""
     publish(broker, 1, idempotency_key="k", authid="ann")
-    assert broker.recording.repeated(Event("a", b"1", idempotency_key="k", authid="bob"), NOW) is None
+    assert broker.commits.repeated(Event("a", b"1", idempotency_key="k", authid="bob"), NOW) is None
     with pytest.raises(KeyReused):
-        broker.recording.repeated(Event("b", b"1", idempotency_key="k", authid="ann"), NOW)
+        broker.commits.repeated(Event("b", b"1", idempotency_key="k", authid="ann"), NOW)
 
 
 def test_keys_are_bounded_by_number_and_age():
     """The settings `keys` and `key_age_s` bound the keys, by default 100,000 for 10 minutes; the oldest go first."""
     broker = Broker(Limits(), history=replace(History(), keys=2, key_age_s=600))
-    keys = broker.recording.keys
+    keys = broker.commits.keys
     for number in range(3):
         keys.remember(None, str(number), Published("a", number, 0), 1_000.0 + number)
     assert [keys.find(None, str(number), "a", 1_010.0) is not None for number in range(3)] == [False, True, True]
@@ -379,10 +379,10 @@ def test_a_clock_that_is_set_makes_no_key_older_or_younger(broker, log, step_s):
     first = publish(broker, 1, idempotency_key="k")
     log.commit(now=NOW)
     broker.clock_offset_s += step_s
-    broker.recording.keys.sweep(NOW + 1)
+    broker.commits.keys.sweep(NOW + 1)
     repeat = Event("a", b"1", idempotency_key="k")
-    assert broker.recording.repeated(repeat, NOW + 1) == Published("a", 1, first.publication)
-    assert broker.recording.repeated(repeat, NOW + 601) is None
+    assert broker.commits.repeated(repeat, NOW + 1) == Published("a", 1, first.publication)
+    assert broker.commits.repeated(repeat, NOW + 601) is None
 
 
 # Time

@@ -9,9 +9,9 @@ import pytest
 from app.broker.broker import Broker
 from app.broker.commits import Published
 from app.broker.errors import KeyReused, NotForAll, TooManyTopics, WrongType
-from app.broker.events import Audience, Chosen, Event
+from app.broker.events import Audience, Event, SessionFilter
 from app.broker.names import Match, Pattern
-from app.broker.ports import Keeping
+from app.broker.ports import Durability
 from app.broker.sessions import Cursor
 from app.settings import Limits
 from tests.support.broker import event, join, payloads
@@ -34,7 +34,7 @@ def _replaying(broker: Broker, name: str) -> Outbox:
     """Return the outbox of a session that replays and has reached the head."""
     session = join(broker, name)
     session.cursor = Cursor()
-    session.cursor.seek(_A, broker.recording.tail.head, broker.recording.tail.head)
+    session.cursor.seek(_A, broker.commits.tail.head, broker.commits.tail.head)
     broker.subscribe(session, _A)
     return session.outbox
 
@@ -68,7 +68,7 @@ def test_other_topics_go_their_ordinary_way(broker: Broker) -> None:
     assert values.sources == []
 
 
-@pytest.mark.parametrize("narrowing", [{"audience": Audience(("me",))}, {"chosen": Chosen(frozenset({"h"}))}])
+@pytest.mark.parametrize("narrowing", [{"audience": Audience(("me",))}, {"chosen": SessionFilter(frozenset({"h"}))}])
 def test_a_value_is_for_all_or_it_is_none(broker: Broker, narrowing: dict[str, object]) -> None:
     """A later subscriber gets the last value, so a value cannot be meant for some sessions only."""
     values = FakeValues(broker, a="double")
@@ -89,7 +89,7 @@ def test_what_is_refused_is_not_published(broker: Broker) -> None:
     with pytest.raises(WrongType) as refused:
         broker.publish(wrong, _NOW)
     assert refused.value.type_name == "double"
-    assert broker.recording.repeated(wrong, _NOW) is None
+    assert broker.commits.repeated(wrong, _NOW) is None
     with pytest.raises(TooManyTopics):
         broker.publish(event(1, "b"), _NOW)
     assert broker.hits["topics"] == 1
@@ -103,9 +103,9 @@ def test_a_repeated_value_is_known(broker: Broker) -> None:
     first = Event("a", b"1", idempotency_key="k")
     broker.publish(first, _NOW)
     again = Event("a", b"2", idempotency_key="k")
-    assert broker.recording.repeated(again, _NOW) == Published("a", 0, first.publication)
+    assert broker.commits.repeated(again, _NOW) == Published("a", 0, first.publication)
     with pytest.raises(KeyReused):
-        broker.recording.repeated(Event("b", b"2", idempotency_key="k"), _NOW)
+        broker.commits.repeated(Event("b", b"2", idempotency_key="k"), _NOW)
 
 
 def test_values_are_told_of_sessions_that_end(broker: Broker) -> None:
@@ -124,7 +124,7 @@ def test_live_sessions_are_shown_values_and_replaying_ones_get_what_is_kept(brok
     broker.subscribe(live, _A)
     replaying = _replaying(broker, "replaying")
     shown = values.put_and_keep_later("a", b"1", _NOW)
-    broker.show(value("a", b"2"), _NOW)  # this one is not recorded
+    broker.deliver_value(value("a", b"2"), _NOW)  # this one is not recorded
     assert payloads(live.outbox.take()) == [b"1", b"2"]
     assert not list(replaying)
     log.commit()
@@ -155,7 +155,7 @@ def test_a_value_yields_whether_it_is_on_disk_or_not(broker: Broker) -> None:
     live = join(broker, "live")
     for topic in ("a", "b"):
         broker.subscribe(live, Pattern(Match.EXACT, topic))
-    log.keepings["b"] = Keeping.NOT
+    log.keepings["b"] = Durability.NONE
     for number in range(3):
         values.put("a", b"%d" % number, _NOW)
     log.commit()
@@ -168,12 +168,12 @@ def test_a_value_yields_whether_it_is_on_disk_or_not(broker: Broker) -> None:
 def test_publications_of_the_log_ascend(broker: Broker) -> None:
     """Later events in the log have later publications, because events are found in it by their publication."""
     log, values = MemoryLog(broker), FakeValues(broker, a="double")
-    log.keepings["a"] = Keeping.AFTERWARDS
+    log.keepings["a"] = Durability.ASYNC
     shown = value("a", b"1")
-    broker.show(shown, _NOW)
+    broker.deliver_value(shown, _NOW)
     broker.publish(event("x", "other"), _NOW)
     assert shown.publication
-    broker.keep(value("a", b"1"), _NOW)
+    broker.record_value(value("a", b"1"), _NOW)
     values.put_and_keep_later("a", b"2", _NOW)
     log.commit()
     numbers = [broker.publications.number_of(stored.publication) for stored in log.events]
@@ -186,15 +186,15 @@ def test_what_the_log_does_not_take_is_no_error(broker: Broker) -> None:
     log = MemoryLog(broker)
     replaying = _replaying(broker, "replaying")
     log.is_full = True
-    assert not broker.keep(value("a", b"1"), _NOW)
+    assert not broker.record_value(value("a", b"1"), _NOW)
     log.is_full = False
-    assert broker.keep(value("a", b"2"), _NOW)
+    assert broker.record_value(value("a", b"2"), _NOW)
     log.refuse()
-    log.keepings["a"] = Keeping.NOT
-    assert not broker.keep(value("a", b"3"), _NOW)
+    log.keepings["a"] = Durability.NONE
+    assert not broker.record_value(value("a", b"3"), _NOW)
     assert payloads(list(replaying)) == [b"1", b"2", b"3"]
     assert all(not kept.position for kept in replaying)
-    recording = broker.recording
+    recording = broker.commits
     assert (recording.lost_values, recording.lost, recording.refusals, recording.recorded) == (2, 0, 0, 0)
 
 
@@ -202,7 +202,7 @@ def test_without_a_history_nothing_is_kept(broker: Broker) -> None:
     """Without a history, values are delivered all the same."""
     hearer = join(broker, "h")
     broker.subscribe(hearer, _A)
-    assert not broker.keep(value("a", b"1"), _NOW)
-    broker.show(value("a", b"1"), _NOW)
+    assert not broker.record_value(value("a", b"1"), _NOW)
+    broker.deliver_value(value("a", b"1"), _NOW)
     assert payloads(hearer.outbox.take()) == [b"1"]
-    assert broker.recording.lost_values == 0
+    assert broker.commits.lost_values == 0

@@ -15,7 +15,7 @@ def test_it_does_not_flap():
     mark = Watermark(1_000)
     seen = []
     for value in (1_000, 1_001, 1_000, 951, 950, 1_000, 1_001):
-        mark.move_to(value)
+        mark.set(value)
         seen.append(mark.is_over)
     assert seen == [False, True, True, True, False, False, True]
 

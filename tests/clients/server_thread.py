@@ -74,4 +74,4 @@ class ServerThread:
 
 def _mount_pages(halley: Halley) -> None:
     """Serve the clients' pages where Halley has its own, for clients of the same origin."""
-    halley.house.apis.router.default = Starlette(routes=[Mount("/", StaticFiles(directory=HERE))])
+    halley.server.apis.router.default = Starlette(routes=[Mount("/", StaticFiles(directory=HERE))])

@@ -124,7 +124,7 @@ async def test_a_programs_policy_is_asked():
     """
     asked = Asked()
     settings = brisk(nt4={"enabled": True, "port": 0})
-    async with serving(settings, lambda halley: setattr(halley.house.hooks, "policy", asked)) as served:
+    async with serving(settings, lambda halley: setattr(halley.server.hooks, "policy", asked)) as served:
         async with await entered(served) as client, await entered(served, "other") as other:
             for pubuid, name in enumerate(("/no", "/raises", "/yes")):
                 await client.publish(name, pubuid)

@@ -19,7 +19,7 @@ from support.segments import Row, write
 
 from app.broker.events import Audience
 from app.broker.names import Match, Pattern
-from app.broker.ports import Keeping, Query
+from app.broker.ports import Durability, Query
 from app.history.reader import Reader
 from app.history.rules import Rules
 from app.history.segment_reader import MOST_IDLE, SegmentPool
@@ -65,7 +65,7 @@ def expected(rows, query, rules):
     places = {row.publication: row.offset for row in rows}
     found = []
     for row in rows:
-        if row.is_purged or rules.keeping(row.topic) is Keeping.NOT or row.offset < rules.of(row.topic).start:
+        if row.is_purged or rules.durability_of(row.topic) is Durability.NONE or row.offset < rules.of(row.topic).start:
             continue
         audience = audience_of(row.audience)
         if (

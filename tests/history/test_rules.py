@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support import patterns as world
 
 from app.broker.names import Match, Pattern, matches, patterns_over, span
-from app.broker.ports import Keeping
+from app.broker.ports import Durability
 from app.history.rules import DEFAULT_AGE_S, NEVER, Rules, parse_age
 
 ALL = Pattern(Match.DESCENDANTS, "")
@@ -27,40 +27,40 @@ def under(topic, match=Match.DESCENDANTS):
 @pytest.mark.parametrize(
     ("topic", "keeping"),
     [
-        ("chat/room", Keeping.DURABLE),
-        ("service", Keeping.DURABLE),
-        ("halley/sessions", Keeping.AFTERWARDS),
-        ("halley", Keeping.AFTERWARDS),
-        ("halley/rates", Keeping.NOT),
-        ("halley/topics", Keeping.NOT),
-        ("halley/pipeline", Keeping.NOT),
-        ("service/x", Keeping.NOT),
-        ("meta/connect", Keeping.NOT),
+        ("chat/room", Durability.DURABLE),
+        ("service", Durability.DURABLE),
+        ("halley/sessions", Durability.ASYNC),
+        ("halley", Durability.ASYNC),
+        ("halley/rates", Durability.NONE),
+        ("halley/topics", Durability.NONE),
+        ("halley/pipeline", Durability.NONE),
+        ("service/x", Durability.NONE),
+        ("meta/connect", Durability.NONE),
     ],
 )
 def test_without_a_rule_the_house_decides(topic, keeping):
     """All topics are durable except the server's own, written afterwards, its ticks, and the protocols' own topics."""
-    assert Rules().keeping(topic) is keeping
+    assert Rules().durability_of(topic) is keeping
 
 
 def test_the_first_rule_that_matches_decides():
     """Rules are tried in the order of the [[record]] tables."""
     rules = Rules([(under("a/b"), 60, False), (under("a"), 0, True), (ALL, 30, True)])
-    assert rules.keeping("a/b/c") is Keeping.AFTERWARDS
-    assert rules.keeping("a/c") is Keeping.NOT
-    assert rules.keeping("b") is Keeping.DURABLE
+    assert rules.durability_of("a/b/c") is Durability.ASYNC
+    assert rules.durability_of("a/c") is Durability.NONE
+    assert rules.durability_of("b") is Durability.DURABLE
     assert rules.of("b").age_s == 30
 
 
 def test_a_wildcard_above_reaches_neither_service_nor_the_servers_own_topics():
     """/** does not apply to /service/** and /halley/**; rules that name them do."""
-    assert Rules([(ALL, 60, True)]).keeping("service/x") is Keeping.NOT
+    assert Rules([(ALL, 60, True)]).durability_of("service/x") is Durability.NONE
     assert Rules([(ALL, 60, True)]).of("halley/sessions").age_s == DEFAULT_AGE_S
     rules = Rules([(under("service/x"), 60, True), (under("halley"), 60, True)])
-    assert rules.keeping("service/x/y") is Keeping.DURABLE
-    assert rules.keeping("service/z") is Keeping.NOT
-    assert rules.keeping("halley/sessions") is Keeping.DURABLE
-    assert rules.keeping("halley/rates") is Keeping.NOT
+    assert rules.durability_of("service/x/y") is Durability.DURABLE
+    assert rules.durability_of("service/z") is Durability.NONE
+    assert rules.durability_of("halley/sessions") is Durability.DURABLE
+    assert rules.durability_of("halley/rates") is Durability.NONE
 
 
 def test_where_several_rules_decide_the_one_that_reaches_back_furthest_counts():
@@ -78,17 +78,17 @@ def test_where_several_rules_decide_the_one_that_reaches_back_furthest_counts():
 @pytest.mark.parametrize(
     ("topic", "keeping"),
     [
-        (":r/chat/room", Keeping.DURABLE),
-        (":r/news", Keeping.AFTERWARDS),
-        (":r/deep/news", Keeping.DURABLE),
-        ("::/wamp/session/on_join", Keeping.NOT),
-        ("::r/wamp/session/on_join", Keeping.NOT),
+        (":r/chat/room", Durability.DURABLE),
+        (":r/news", Durability.ASYNC),
+        (":r/deep/news", Durability.DURABLE),
+        ("::/wamp/session/on_join", Durability.NONE),
+        ("::r/wamp/session/on_join", Durability.NONE),
     ],
 )
 def test_another_realm_has_rules_of_its_own(topic, keeping):
     """Another realm has its own history; the router's meta events are in none (W48)."""
     rules = Rules([(under("chat"), 0, True), (under(":r", Match.CHILDREN), 60, False)], [":r"])
-    assert rules.keeping(topic) is keeping
+    assert rules.durability_of(topic) is keeping
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_pattern_starts_no_later_than_any_topic_it_matches(patterns, pattern, 
     """A pattern's start is the earliest of all rules for topics that the pattern matches."""
     rules = Rules([(each, 60, True) for each in patterns])
     for number, rule in enumerate(rules.all):
-        if rule.keeping is not Keeping.NOT:
+        if rule.keeping is not Durability.NONE:
             rule.start = 10 + number
     for topic in topics:
-        if matches(pattern, topic) and rules.keeping(topic) is not Keeping.NOT:
+        if matches(pattern, topic) and rules.durability_of(topic) is not Durability.NONE:
             assert rules.start_of(pattern) <= rules.of(topic).start

@@ -80,7 +80,9 @@ async def test_a_line_is_that_of_the_server(tmp_path):
         wire = await served.wire()
         for data in ({"a": [1, 2.5, None, "<é\u0007"]}, "text", 0, [], {"event": 1}):
             await wire.post({"channel": "/caf!c3!a9/~a", "data": data})
-        served.house.broker.keep(value("caf!c3!a9/~a".replace("~", "!7e"), b"1.5", 'struct:"é\u0007"'), monotonic())
+        served.house.broker.record_value(
+            value("caf!c3!a9/~a".replace("~", "!7e"), b"1.5", 'struct:"é\u0007"'), monotonic()
+        )
         answer = await wire.request(request("GET", "/history/caf!c3!a9/~a", accept="application/x-ndjson"))
         archive = served.house.apis.archive()
         rows = [each for batch in archive.history.rows(1, 6) for each in batch]

@@ -15,7 +15,7 @@ from support.wamp_peers import Waiting
 
 from app.broker.broker import Broker
 from app.broker.names import Match, Pattern
-from app.broker.policy import HouseRules
+from app.broker.policy import DefaultRules
 from app.broker.ports import Erasure
 from app.protocols.nt4.names import V41
 from app.server.persistent_topics import FILE
@@ -53,7 +53,7 @@ class House:
         self.broker = Broker(Limits())
         self.waits = Waits()
         settings = replace(Settings(), data_dir=str(folder), nt4=Nt4(enabled=True, **options))
-        rights = HouseRules(loopback=True, anonymous_publish=True)
+        rights = DefaultRules(loopback=True, anonymous_publish=True)
         policy = Policy(permissions)
         parts = Mock(settings=settings, broker=self.broker, access=rights, hooks=policy, waits=self.waits)
         spoken = nt4(parts)

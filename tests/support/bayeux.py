@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.broker.broker import Broker
 from app.broker.names import Match
-from app.broker.policy import HouseRules
+from app.broker.policy import DefaultRules
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import Request, Transport
 from app.protocols.bayeux.hooks import Hooks, Listener
@@ -78,7 +78,7 @@ class House:
         self.engine = Engine(
             self.broker,
             replace(Bayeux(), **options),
-            rights or HouseRules(loopback, anonymous_publish),
+            rights or DefaultRules(loopback, anonymous_publish),
             self.hooks,
             identities=self.identities,
             read=None if history is None else lambda query: self.log.read(query),  # noqa: PLW0108 - made below

@@ -23,7 +23,7 @@ class Foreign:
     until = staticmethod(until)
 
     def __init__(self, halley: Halley, port: int) -> None:
-        self.tables = cast(EchoTables, next((each for each in halley.house.protocols if each.name == "nt4"), None))
+        self.tables = cast(EchoTables, next((each for each in halley.server.protocols if each.name == "nt4"), None))
         self.port = port
         self._wires: list[Wire] = []
 

@@ -124,7 +124,7 @@ class LineEngine:
         session, rights = self._session, self._protocol.rights
         if verb == "SUB":
             pattern = to_pattern(channel, self._protocol.bounds)
-            self._broker.check_room(session, [pattern])
+            self._broker.check_capacity(session, [pattern])
             return rights.may(session, "subscribe", pattern) and self._broker.subscribe(session, pattern)
         topic = to_topic(channel, self._protocol.bounds)
         loads(text.encode())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from app.broker.errors import HistoryUnavailable
 from app.broker.events import Event
 from app.broker.names import patterns_heard
-from app.broker.ports import Keeping, Page, Query
+from app.broker.ports import Durability, Page, Query
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -41,7 +41,7 @@ class MemoryLog:
 
     def __init__(self, broker: Broker, *, short: int = 1_000_000) -> None:
         self.broker = broker
-        self.keepings: dict[str, Keeping] = {}
+        self.keepings: dict[str, Durability] = {}
         self.short = short
         self.inbox: list[Event] = []
         self.events: list[Event] = []  # the event with offset n is at index n - 1
@@ -49,12 +49,12 @@ class MemoryLog:
         self.reads: list[Query] = []
         self.is_full = False
         self._start = 1
-        broker.recording.begin(self, 0)
+        broker.commits.begin(self, 0)
 
     # broker.log.Log
 
-    def keeping(self, topic: str) -> Keeping:
-        return self.keepings.get(topic, Keeping.DURABLE)
+    def durability_of(self, topic: str) -> Durability:
+        return self.keepings.get(topic, Durability.DURABLE)
 
     def append(self, event: Event) -> None:
         if self.is_full or len(self.inbox) >= 1_000:
@@ -102,12 +102,12 @@ class MemoryLog:
         group, self.inbox = self.inbox[:count], self.inbox[len(self.inbox[:count]) :]
         first = len(self.events) + 1
         self.events += [event for event in group if event.is_recorded]
-        self.broker.recording.committed(group, first, now)
+        self.broker.commits.committed(group, first, now)
 
     def refuse(self, count: int | None = None, now: float = 0.0) -> None:
         """Refuse the oldest `count` of the waiting events, or all."""
         group, self.inbox = self.inbox[:count], self.inbox[len(self.inbox[:count]) :]
-        self.broker.recording.refused(group, HistoryUnavailable(), now)
+        self.broker.commits.refused(group, HistoryUnavailable(), now)
 
     def remove_before(self, offset: int) -> None:
         """Remove the events before an offset, as retention does."""
@@ -115,7 +115,7 @@ class MemoryLog:
 
     def forget_tail(self) -> None:
         """Forget the newest events that are also in memory, as a restart does."""
-        self.broker.recording.tail.skip_to(len(self.events))
+        self.broker.commits.tail.skip_to(len(self.events))
 
 
 def _from_disk(event: Event) -> Event:

@@ -13,7 +13,7 @@ import msgpack
 import orjson
 
 from app.broker.broker import Broker
-from app.broker.policy import HouseRules
+from app.broker.policy import DefaultRules
 from app.protocols.contract import Close
 from app.protocols.nt4.names import V41
 from app.protocols.nt4.protocol import NetworkTables
@@ -107,7 +107,7 @@ class World:
         self.server = NetworkTables(
             self.broker,
             Nt4(enabled=True, **options),
-            rights or HouseRules(loopback=True, anonymous_publish=True),
+            rights or DefaultRules(loopback=True, anonymous_publish=True),
             wait=self.waiting,
             **named,
         )

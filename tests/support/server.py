@@ -94,7 +94,7 @@ class Served:
     @property
     def house(self) -> Server:
         """The server's rooms."""
-        return self.halley.house
+        return self.halley.server
 
     async def wire(self, port: int | None = None, **options: Any) -> Wire:
         """Open a connection, by TLS if the server's port has it; it is closed with the server at the latest.
@@ -168,11 +168,11 @@ async def serving(
     certificate = Certificate(settings.tls) if settings.tls.cert else None
     socket = bind(settings.host, settings.port, "--port")
     url = url_of(socket, "https" if certificate else "http")
-    watch = ServerContext(settings.limits, halley.house.broker.hits)
+    watch = ServerContext(settings.limits, halley.server.broker.hits)
     beside = []
     if settings.nt4.enabled:
-        beside.append(nt4_server(halley.house, bind(settings.nt4.host, settings.nt4.port, "--nt4-port")))
-    server = HalleyServer(halley.house, watch, certificate, beside)
+        beside.append(nt4_server(halley.server, bind(settings.nt4.host, settings.nt4.port, "--nt4-port")))
+    server = HalleyServer(halley.server, watch, certificate, beside)
     served = Served(halley, server, watch, url)
     for side in beside:
         served.nt4_port = int(side.url.rpartition(":")[2])
@@ -192,8 +192,8 @@ async def serving(
     assert not left, f"tasks left behind: {left}"
     for each in served.watches:
         assert not len(each.heads) + len(each.bodies) + len(each.writes), "a deadline runs for the dead"
-    assert halley.house.engine.holds == 0
-    assert not halley.house.broker.hits.keys() - LIMITS, "a limit that /metrics does not know"
+    assert halley.server.engine.holds == 0
+    assert not halley.server.broker.hits.keys() - LIMITS, "a limit that /metrics does not know"
     assert served.complaints == []
     assert served.faults("request") == []
 

@@ -122,7 +122,7 @@ async def speaking(*, tls: bool = False, **changed: Any) -> AsyncIterator[Any]:
     changed["wamp"] = {"kill_s": 0.05} | changed.get("wamp", {})
     if tls:
         changed["tls"] = {"cert": str(authority.folder() / "cert.pem"), "key": str(authority.folder() / "key.pem")}
-    async with serving(brisk(**changed), lambda halley: join(halley.house, board)) as served:
+    async with serving(brisk(**changed), lambda halley: join(halley.server, board)) as served:
         cast(Any, served).board = board
         yield served
     _end_polls(served.house)

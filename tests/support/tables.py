@@ -90,7 +90,7 @@ class EchoTables(WireProtocol):
     def __init__(self, halley: Halley) -> None:
         self.engines: list[Echo] = []
         self.swept = 0
-        self.broker = halley.house.broker
+        self.broker = halley.server.broker
 
     @property
     def last(self) -> Echo:
@@ -113,7 +113,7 @@ class EchoTables(WireProtocol):
 
 def setup(halley: Halley) -> None:
     """Replace NetworkTables by `EchoTables`; for `--load support.tables:setup`."""
-    house, tables = halley.house, EchoTables(halley)
+    house, tables = halley.server, EchoTables(halley)
     route = nt4_route(tables, house.settings, house.settings.host)
     face = WebSocketEndpoint(route, house.settings.limits, house.middleware)
     house.speak(Spoken(tables, face))

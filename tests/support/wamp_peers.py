@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from app import __version__
 from app.broker.broker import Broker
-from app.broker.policy import HouseRules
+from app.broker.policy import DefaultRules
 from app.protocols.contract import Close
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import DEFAULT_REALM
@@ -72,7 +72,7 @@ class World:
         *realms: Realm,
         limits: Limits | None = None,
         options: Wamp | None = None,
-        rights: HouseRules | AccessRules | None = None,
+        rights: DefaultRules | AccessRules | None = None,
         authentication: Authentication | None = None,
     ) -> None:
         self.now = 0.0
@@ -85,7 +85,7 @@ class World:
             self.broker,
             options,
             realms or (DEFAULT_REALM,),
-            rights or HouseRules(loopback=True, anonymous_publish=True),
+            rights or DefaultRules(loopback=True, anonymous_publish=True),
             authentication or Authentication(),
             Environment(self._reserve, self.waiting, agent=f"Halley-{__version__}"),
         )

@@ -30,7 +30,7 @@ async def connected(http):
     try:
         yield wire
         await wire.close()
-        assert halley.house.broker.published == 0
+        assert halley.server.broker.published == 0
     finally:
         server.should_exit = True
         async with asyncio.timeout(DEADLINE_S):

@@ -462,7 +462,7 @@ async def test_a_read_waits_for_the_disk(tmp_path):
     settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0})
     async with serving(settings) as served:
         publisher, reader = await served.wire(), await served.wire()
-        pending = served.house.broker.recording.pending
+        pending = served.house.broker.commits.pending
         (segment,) = tmp_path.glob("seg-*.db")
         with closing(sqlite3.connect(segment)) as other:
             other.execute("begin immediate")  # like a disk that hangs

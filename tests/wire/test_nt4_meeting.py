@@ -397,7 +397,7 @@ async def test_a_page_s_value_is_recorded_in_its_turn_though_nothing_else_comes(
         await client.put(1, 1, 0.0)
         await client.quiet()
         await (await served.wire()).post(publish("/robot/x", 1.5))
-        tail = served.house.broker.recording.tail
+        tail = served.house.broker.commits.tail
         await served.until(lambda: [each.payload for each in tail.after(0) if each.topic == "robot/x"][1:] == [b"1.5"])
 
 
@@ -479,7 +479,7 @@ async def test_what_waits_to_be_recorded_when_it_is_erased_is_not_recorded_later
             assert erased == 2
             await other.subscribe("robot.", match="prefix", get_retained=True)
             assert await other.receive_all() == []
-        assert served.house.broker.recording.tail.after(0) is None
+        assert served.house.broker.commits.tail.after(0) is None
         await client.unpublish(1)
         await client.time()
         await client.publish("/robot/x", 2)

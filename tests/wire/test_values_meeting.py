@@ -61,7 +61,7 @@ async def replaying(served, channel, after=-2):
 
 async def recorded(served, count):
     """Wait until `count` of the robot's events are on disk."""
-    tail = served.house.broker.recording.tail
+    tail = served.house.broker.commits.tail
     await served.until(lambda: sum(event.topic.startswith("robot/") for event in tail.after(0)) == count)
 
 
@@ -100,7 +100,7 @@ async def test_live_ones_and_replaying_ones(served, values):
     assert await polled_live(served, live) == shown
     await recorded(served, 1)
     kept = await polled(served, later)
-    position = served.house.broker.recording.tail.head
+    position = served.house.broker.commits.tail.head
     assert kept == [{"channel": "/robot/speed", "data": 1.5, "ext": {"replay": position, "nt4": NT4}}]
     assert await polled(served, await replaying(served, "/robot/**")) == kept
     assert await polled(served, live) == []

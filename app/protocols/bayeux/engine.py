@@ -229,7 +229,7 @@ class Engine(Polling):
         """
         yield from handler.commits()
         if handler.latest:
-            self._subscriber.show_latest(handler)
+            self._subscriber.deliver_last_values(handler)
         request, replies, session = handler.request, handler.replies, handler.session
         events: list[Event] = []
         for place, message in connects:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from app.broker.errors import NoRoom, TokenRefused, TooManySessions
+from app.broker.errors import AtCapacity, TokenRefused, TooManySessions
 from app.broker.events import Event
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.authorization import Authorization
@@ -57,7 +57,7 @@ class Handshaker:
             if (message.ext or {}).get("ack") is True:
                 session.acks = Acks()
             engine.open(session, handler.now)
-        except NoRoom:
+        except AtCapacity:
             busy = Reply([], None, [], request.connection)
             busy.status, busy.is_last = 503, engine.is_draining
             return busy

@@ -66,7 +66,7 @@ class Replayer:
 
     def offer(self, session: BayeuxSession, message: Message, request: Request) -> dict[str, Any]:
         """The `ext` fields about replay in a handshake's reply; a client that relies on replay gets a cursor now."""
-        log = self._broker.recording.log
+        log = self._broker.commits.log
         if log is None or self.read is None:
             return {}
         is_salesforces = request.context is not None and _SALESFORCE_PATH.search(request.context.path) is not None
@@ -81,11 +81,11 @@ class Replayer:
         Patterns that a replaying session is already subscribed to, and for which the subscribe gives no position, are
         left out. Raises `Fault` if any of the positions is invalid.
         """
-        log, ext = self._broker.recording.log, message.ext or {}
+        log, ext = self._broker.commits.log, message.ext or {}
         if log is None or self.read is None or (session.cursor is None and "replay" not in ext):
             return None
         asked = ext.get("replay", {})
-        head = self._broker.recording.tail.head
+        head = self._broker.commits.tail.head
         if not isinstance(asked, dict):
             raise _invalid(log, wanted, asked)
         if ext.get("replay_log", log.log_id) != log.log_id:
@@ -104,7 +104,7 @@ class Replayer:
 
     def begin(self, session: BayeuxSession, *, in_data: bool = True) -> Cursor:
         """Give a session a cursor; its present subscriptions continue from here."""
-        recording = self._broker.recording
+        recording = self._broker.commits
         given = frozenset(
             event.publication
             for event in recording.pending
@@ -122,7 +122,7 @@ class Replayer:
 
         Returns the `ext` of the subscribe's reply.
         """
-        head = self._broker.recording.tail.head
+        head = self._broker.commits.tail.head
         cursor = session.cursor or self.begin(session)
         self._clear_the_way(session, cursor, after, head)
         for pattern, offset in after.items():
@@ -166,7 +166,7 @@ class Replayer:
         returns the time, since reading takes some.
         """
         session = hold.session
-        options = self._broker.recording.options
+        options = self._broker.commits.options
         cursor, replay = session.cursor, session.replay
         if cursor is None or replay is None or self.read is None:
             return True, now
@@ -180,7 +180,7 @@ class Replayer:
                 break
             query = Query(
                 cursor.wanted(),
-                self._broker.recording.tail.head,
+                self._broker.commits.tail.head,
                 authid=session.authid,
                 role=session.role,
                 limit=min(room, options.page_events),
@@ -227,7 +227,7 @@ class Replayer:
         if not with_events:
             missing += session.unsettled.events if session.unsettled is not None else ()
             missing += session.acks or ()
-        reached = cursor.reached(self._broker.recording.tail.head, missing)
+        reached = cursor.reached(self._broker.commits.tail.head, missing)
         ext: dict[str, Any] = {}
         replay.tell_again()  # gaps of an earlier reply that is not known to be written
         # A gap is due once no event waits before it.
@@ -246,7 +246,7 @@ class Replayer:
 
     def _go_live(self, session: BayeuxSession) -> bool:
         """Give a session all events up to the head from memory, if they are there and fit; True if it is live then."""
-        recording, cursor = self._broker.recording, session.cursor
+        recording, cursor = self._broker.commits, session.cursor
         if cursor is None or cursor.is_live:
             return True
         self._note_removed(session)
@@ -277,14 +277,14 @@ class Replayer:
             if not session.outbox.put(event):
                 session.cursor.advance(event.position - 1)
                 return False
-            event.weigh_on(broker.waiting)
+            event.charge_to(broker.waiting)
             broker.delivered += 1
         session.cursor.advance(reached)
         return True
 
     def _note_removed(self, session: BayeuxSession) -> None:
         """Note as gaps the events that were deleted before a session has read them."""
-        cursor, replay, log = session.cursor, session.replay, self._broker.recording.log
+        cursor, replay, log = session.cursor, session.replay, self._broker.commits.log
         if cursor is None or replay is None or log is None:
             return
         for pattern, after in cursor.wanted():

@@ -235,7 +235,7 @@ class Polling:
         return session
 
     def open(self, session: BayeuxSession, now: float) -> None:
-        """Admit a session, and notify the hooks. Raises `NoRoom`."""
+        """Admit a session, and notify the hooks. Raises `AtCapacity`."""
         self.broker.open(session, now + session.max_interval_s, now)
         session.reads_until = now + GRACE_S
         self.hooks.tell(self.hooks.session_opened, session)
@@ -254,7 +254,7 @@ class Polling:
         `message_id` is the id of the message that it answers, if any: cometd.js's remote calls find their caller by it.
         """
         event = Event(to_topic(channel, self.bounds), encode_data(data))
-        event.weigh_on(self.broker.waiting)
+        event.charge_to(self.broker.waiting)
         answer = {"channel": channel, "id": message_id, "data": data}
         return self._send_to(session, event, None if message_id is None else encode(answer), now)
 

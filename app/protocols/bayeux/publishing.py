@@ -134,7 +134,7 @@ class Publisher:
     def _was_published(self, handler: RequestHandler, event: Event, reply: dict[str, Any], message: Message) -> bool:
         """Whether this publish is a repeat; it is then answered like the first, after waiting for it if need be."""
         try:
-            earlier = self._engine.broker.recording.repeated(event, handler.now)
+            earlier = self._engine.broker.commits.repeated(event, handler.now)
         except Refusal:
             raise Fault(errors.IDEMPOTENCY_KEY_REUSED) from None
         if isinstance(earlier, Published) and earlier.position:
@@ -149,7 +149,7 @@ class Publisher:
         if after is None:
             return
         own = self._key(message, "idempotency_key")
-        keys, authid = self._engine.broker.recording.keys, event.authid
+        keys, authid = self._engine.broker.commits.keys, event.authid
         if not keys.has(authid, after, now) and not (own and keys.has(authid, own, now)):
             raise Fault(errors.PREDECESSOR_UNKNOWN)
 
@@ -160,7 +160,7 @@ class Publisher:
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise Fault(errors.IDEMPOTENCY_KEY_INVALID)
         broker = self._engine.broker
-        if len(key) > broker.recording.options.key_chars:
+        if len(key) > broker.commits.options.key_chars:
             broker.hits["key_chars"] += 1
             raise Fault(errors.IDEMPOTENCY_KEY_INVALID)
         return key

@@ -66,12 +66,12 @@ class Subscriber:
             if engine.broker.unsubscribe(session, pattern):
                 engine.hooks.tell(engine.hooks.unsubscribed, session, name)
 
-    def show_latest(self, handler: RequestHandler) -> None:
+    def deliver_last_values(self, handler: RequestHandler) -> None:
         """Deliver the last values once for the whole request: very many values may match."""
         session = handler.session
         if session is not None:
             wanted = [pattern for pattern in handler.latest if pattern in session.subscriptions]
-            self._engine.broker.show_latest(session, wanted, handler.now)
+            self._engine.broker.deliver_last_values(session, wanted, handler.now)
 
     def _check_right(self, session: BayeuxSession, pattern: Pattern) -> None:
         is_meta = pattern.topic.partition("/")[0] == "meta"
@@ -80,7 +80,7 @@ class Subscriber:
 
     def _check_capacity(self, session: BayeuxSession, patterns: list[Pattern]) -> None:
         try:
-            self._engine.broker.check_room(session, patterns)
+            self._engine.broker.check_capacity(session, patterns)
         except Refusal as refusal:
             raise Fault(errors.SUBSCRIBE_DENIED.format(refusal.reason)) from None
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from app.broker.errors import TooManyTopics, WrongType
 from app.broker.events import BARE, Event
 from app.broker.names import Match, Pattern, matcher
-from app.broker.ports import Erasure, Keeping
+from app.broker.ports import Durability, Erasure
 from app.broker.sessions import Session
 from app.protocols.nt4 import names, types
 from app.protocols.nt4.errors import BadValue, Unportable
@@ -74,10 +74,10 @@ class Bridge(Observer):
             event = self._event(topic, time_us, value, origin)
             if event is None:
                 return
-        if self._broker.recording.log is not None:
+        if self._broker.commits.log is not None:
             self._record(topic, event or _Value(time_us, value, origin), now, is_newest=is_newest)
         if event is not None:
-            self._broker.show(event, now)
+            self._broker.deliver_value(event, now)
 
     def _record(self, topic: Topic, what: Event | _Value, now: float, *, is_newest: bool) -> None:
         if topic.recorded_at + self._every_s <= now:
@@ -98,7 +98,7 @@ class Bridge(Observer):
             topic.recorded_at = now
             self._recent[topic] = None
             self._recent.move_to_end(topic)
-            self._broker.keep(event, now)
+            self._broker.record_value(event, now)
 
     @property
     def due(self) -> float:
@@ -186,9 +186,9 @@ class Bridge(Observer):
         time_us = tables.time_us(now)
         event.nt4_type, event.nt4_time_us = topic.type, time_us
         is_newest = tables.put(topic, time_us, value, session, event.authid, time_us)
-        if self._broker.recording.log is not None:
+        if self._broker.commits.log is not None:
             self._record(topic, event, now, is_newest=is_newest)  # before delivery, so that all get the same id
-        self._broker.show(event, now, without=without)
+        self._broker.deliver_value(event, now, without=without)
 
     def _add_publisher(self, topic: Topic, session: Session | None, now: float) -> None:
         published = {} if session is None else self._external.setdefault(session, {})
@@ -212,8 +212,8 @@ class Bridge(Observer):
         """Return whether a session of another protocol or the history gets the topic's values."""
         if topic.shared is None:
             return False
-        log = self._broker.recording.log
-        is_recorded = log is not None and log.keeping(topic.shared) is not Keeping.NOT
+        log = self._broker.commits.log
+        is_recorded = log is not None and log.durability_of(topic.shared) is not Durability.NONE
         return is_recorded or bool(self._broker.index.subscribers(topic.shared))
 
     def closed(self, session: Session) -> None:

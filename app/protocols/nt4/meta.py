@@ -198,7 +198,7 @@ class MetaTopics(Observer):
         return [_publisher(each) for each in self._bridge.external_publishers()]
 
     def _server_sub(self, _: str) -> list[dict[str, Any]]:
-        if self._tables.broker.recording.log is None:
+        if self._tables.broker.commits.log is None:
             return []
         names = list(self._tables.options.bridge_out)
         return [{"uid": _BRIDGE_SUBUID, "topics": names, "options": _BRIDGE_OPTIONS}]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from app.broker.broker import Broker
-from app.broker.errors import NoRoom
+from app.broker.errors import AtCapacity
 from app.broker.limits import Meters
 from app.broker.policy import Rights
 from app.broker.ports import Erasure
@@ -74,7 +74,7 @@ class NetworkTables(WireProtocol):
         client = engine.client
         try:
             tables.join(client, now, is_listed=is_listed)
-        except NoRoom as refusal:
+        except AtCapacity as refusal:
             engine.refuse(refusal.reason, TRY_AGAIN_LATER, "too many connections, or too little memory")
         else:
             client.meter = self._meters.new() if client.account is not None else None

@@ -343,7 +343,7 @@ class Tables:
         return next(other for number in count(1) if (other := f"{name}@{number}") not in self.clients)
 
     def join(self, client: Client, now: float, *, is_listed: bool) -> None:
-        """Add a connection, which counts as a client if it `is_listed`. Raises `NoRoom`."""
+        """Add a connection, which counts as a client if it `is_listed`. Raises `AtCapacity`."""
         self.broker.open(client, inf, now)
         if is_listed:
             self.clients[client.name] = client

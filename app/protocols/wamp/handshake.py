@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from app.broker.errors import InvalidName, NoRoom
+from app.broker.errors import AtCapacity, InvalidName
 from app.protocols.wamp import errors
 from app.protocols.wamp.authentication import Authenticated, Pending
 from app.protocols.wamp.errors import Violation, WampError
@@ -106,7 +106,7 @@ class Handshake:
         session.account = broker.account_of(session.address)
         try:
             state.open(session, now)
-        except NoRoom:
+        except AtCapacity:
             raise WampError(errors.UNAVAILABLE, "The server accepts no further sessions now.") from None
         self._applicant = self._challenge = None
         return session

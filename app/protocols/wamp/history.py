@@ -26,7 +26,7 @@ from app.broker.errors import InvalidName
 from app.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
 from app.broker.names import Match, Pattern, narrowed
 from app.broker.policy import Identity
-from app.broker.ports import USUAL_LIMIT, Keeping, Page, Query, UnknownPublication
+from app.broker.ports import USUAL_LIMIT, Durability, Page, Query, UnknownPublication
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import InvalidArgument, WampError
 from app.protocols.wamp.events import arguments, details_of, parts
@@ -44,14 +44,14 @@ class EventHistory:
     def __init__(self, state: RouterState, subscriber: Subscriber) -> None:
         self._state = state
         self._subscriber = subscriber
-        self._recording = state.broker.recording
+        self._recording = state.broker.commits
 
     def is_kept(self, pattern: Pattern) -> bool:
         """Return whether events that match a pattern may be in the history."""
         log = self._recording.log
         if log is None or is_meta(pattern):
             return False
-        return pattern.match is not Match.EXACT or log.keeping(pattern.topic) is not Keeping.NOT
+        return pattern.match is not Match.EXACT or log.durability_of(pattern.topic) is not Durability.NONE
 
     def get_events(self, session: WampSession, call: Call, now: float) -> None:
         """Read a page of the history for a client, and answer later. Raises `WampError`."""
@@ -64,7 +64,7 @@ class EventHistory:
         self._subscriber.check_right(session, pattern)
         if state.archive is None or not self.is_kept(pattern):
             raise WampError(errors.HISTORY_UNAVAILABLE)
-        session.requests.check_room()
+        session.requests.check_capacity()
         start = partial(self._start, session, call, reading, pattern)
         session.owner.if_permitted("subscribe", pattern, call, start, now, blocks=False)
 

@@ -13,7 +13,7 @@ import orjson
 
 from app.broker.commits import Published
 from app.broker.errors import InvalidName, Refusal
-from app.broker.events import Audience, Chosen, Event
+from app.broker.events import Audience, Event, SessionFilter
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import AudienceTooLong, InvalidOption, Unportable, Violation, WampError, wamp_error
 from app.protocols.wamp.events import to_payload
@@ -81,7 +81,7 @@ class Publisher:
         broker, options = self._broker, message.options
         acknowledgement = PublishAck(session, message, session.realm if options.get("retain") is True else None)
         try:
-            earlier = broker.recording.repeated(event, now)
+            earlier = broker.commits.repeated(event, now)
             if earlier is not None:
                 acknowledgement.realm = None
                 if isinstance(earlier, Published):
@@ -121,7 +121,7 @@ class Publisher:
             return None
         if not _KEY.fullmatch(key):
             raise InvalidOption("_idempotency_key")
-        if len(key) > self._broker.recording.options.key_chars:
+        if len(key) > self._broker.commits.options.key_chars:
             self._broker.hits["key_chars"] += 1
             raise InvalidOption("_idempotency_key")
         return key
@@ -189,8 +189,8 @@ def _apply_options(event: Event, session: WampSession, options: dict[str, Any]) 
         event.details = orjson.dumps(details).decode()
     eligible, excluded = (ids_option(options, name) for name in _SESSION_LISTS)
     if eligible is not None or excluded is not None:
-        event.is_fleeting = True  # session ids have no meaning later (A7.37)
-        event.chosen = Chosen(None if eligible is None else _texts(eligible), _texts(excluded or ()))
+        event.is_transient = True  # session ids have no meaning later (A7.37)
+        event.chosen = SessionFilter(None if eligible is None else _texts(eligible), _texts(excluded or ()))
 
 
 def _texts(numbers: tuple[int, ...]) -> frozenset[str]:

@@ -117,7 +117,7 @@ class RequestQueue:
         self._backlog: deque[tuple[Message, int]] = deque()
         self._backlog_bytes = 0
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         """Check that one more request may be answered later (`wamp.waiting_calls`). Raises `WampError`."""
         if self._pending >= self._max_pending:
             raise self._full("waiting_calls")

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, Protocol
 
 from app.broker.broker import Broker
-from app.broker.events import Chosen, Event
+from app.broker.events import Event, SessionFilter
 from app.broker.limits import Meters
 from app.broker.names import Pattern
 from app.broker.policy import SERVER, Rights
@@ -158,7 +158,7 @@ class MetaEvents:
         payload, shape = to_payload(args, None, JSON)
         event = Event(topic, payload, protocol="wamp", role=SERVER)
         event.shape = shape
-        event.chosen = None if about is None else Chosen(frozenset(each.id for each in subscribers))
+        event.chosen = None if about is None else SessionFilter(frozenset(each.id for each in subscribers))
         self._broker.announce(event, now, without=session)
 
 
@@ -216,7 +216,7 @@ class RouterState:
         self._session_ids.discard(number)
 
     def open(self, session: WampSession, now: float) -> None:
-        """Admit a session, and publish the meta event. Raises `NoRoom`.
+        """Admit a session, and publish the meta event. Raises `AtCapacity`.
 
         The session has no deadline but its token's: it ends with its connection, which has its own deadlines.
         """

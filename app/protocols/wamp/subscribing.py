@@ -104,7 +104,7 @@ class Subscriber:
     def _check_room(self, session: WampSession, pattern: Pattern) -> None:
         broker, options = self._broker, self._state.options
         try:
-            broker.check_room(session, [pattern], options)
+            broker.check_capacity(session, [pattern], options)
             is_form_new = pattern.match is Match.WILDCARD and not broker.index.has_form(pattern)
             if is_form_new and broker.index.wildcard_forms >= options.wildcard_forms:
                 broker.hits["wildcard_forms"] += 1
@@ -134,7 +134,7 @@ class Subscriber:
         """Return the realm's retained events and the last NetworkTables values; of the same topic, the younger one."""
         limit = self._state.options.retained_events
         retained = session.realm.retained.of(pattern, session, limit)
-        values = self._broker.latest([pattern], limit, now) if session.realm.is_shared else []
+        values = self._broker.last_values([pattern], limit, now) if session.realm.is_shared else []
         if not values:
             return retained
         youngest: dict[str, Event] = {}

@@ -58,7 +58,7 @@ class Testaments:
         if has_unannounced_passthru(message, session):
             raise WampError(errors.INVALID_ARGUMENT, "ppt_scheme: payload passthru mode was not announced")
         event = self._publisher.event_of(session, message, now)
-        session.requests.check_room()
+        session.requests.check_capacity()
         keep = partial(self._keep, session, call.request, scope, message, event)
         session.owner.if_permitted("publish", event.topic, call, keep, now, blocks=False)
 

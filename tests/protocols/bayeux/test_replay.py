@@ -9,7 +9,7 @@ from support.bayeux_peers import Exchange, Peer, handshake
 from support.memory_log import LOG_ID
 
 from app.broker.events import Audience, Event
-from app.broker.ports import Keeping
+from app.broker.ports import Durability
 from app.protocols.bayeux.exchange import Transport
 from app.protocols.bayeux.names import to_topic
 
@@ -281,7 +281,7 @@ def test_position_of_an_event(house):
 
 def test_event_delivered_before_its_commit(house):
     """An event that is delivered before its commit has no position; a later delivery of it has."""
-    house.log.keepings["a"] = Keeping.AFTERWARDS
+    house.log.keepings["a"] = Durability.ASYNC
     early, late = house.join(), house.join()
     for peer in (early, late):
         peer.subscribe("/a")
@@ -380,7 +380,7 @@ def test_sessions_without_replay_hear_of_no_position(house):
 
 def test_position_of_a_page(house):
     """While a session is behind, the reply has the page's position, not the head's."""
-    house.broker.recording.options = replace(house.broker.recording.options, page_events=2)
+    house.broker.commits.options = replace(house.broker.commits.options, page_events=2)
     publish(house, "/a", 1, 2, 3, 4, 5)
     peer = house.join()
     subscribe(peer, a=-2)
@@ -510,7 +510,7 @@ def test_overflow(house):
 
 def test_unrecorded_events_do_not_keep_it_from_reading(house):
     """A session with a steady stream of events that are not recorded still reads the log (P3)."""
-    house.log.keepings["tick"] = Keeping.NOT
+    house.log.keepings["tick"] = Durability.NONE
     publish(house, "/a", 1, 2)
     peer = house.join()
     subscribe(peer, a=-2, tick=-1)
@@ -565,7 +565,7 @@ def test_hidden_by_age(quick):
 
 def test_plain_subscriber_that_begins_to_replay(house):
     """Events that were delivered before the session replayed are not sent again, even if stored only now (P3)."""
-    house.log.keepings["a"] = Keeping.AFTERWARDS
+    house.log.keepings["a"] = Durability.ASYNC
     peer = house.join()
     peer.subscribe("/a")
     house.broker.publish(Event("a", b"1"), house.now)
@@ -578,7 +578,7 @@ def test_plain_subscriber_that_begins_to_replay(house):
 
 def test_resuming_while_its_event_is_being_written(house):
     """A new session gets an event that was published before it began and is stored afterwards (P3)."""
-    house.log.keepings["a"] = Keeping.AFTERWARDS
+    house.log.keepings["a"] = Durability.ASYNC
     house.broker.publish(Event("a", b"1"), house.now)
     peer = house.join()
     subscribe(peer, a=0)
@@ -634,7 +634,7 @@ def waiting_for_a_page(house):
 def test_deadline_of_a_page(house):
     """A page has a deadline; after it the reply has no events and the old position."""
     peer, polled = waiting_for_a_page(house)
-    assert polled.wait.limit_s == house.broker.recording.options.read_s
+    assert polled.wait.limit_s == house.broker.commits.options.read_s
     polled.resume(error=TimeoutError())
     assert (polled.events, reached(polled)) == ([], {"/a": 0})
     assert house.broker.hits["read_s"] == 1
@@ -720,7 +720,7 @@ def test_session_does_not_expire_while_a_page_is_read(house):
 
 def test_gap_by_retention(house):
     """A client that is too late for unread events gets a gap for them, once, and goes on."""
-    house.broker.recording.options = replace(house.broker.recording.options, page_events=2)
+    house.broker.commits.options = replace(house.broker.commits.options, page_events=2)
     publish(house, "/a", *range(1, 10))
     peer = house.join()
     subscribe(peer, a=-2)

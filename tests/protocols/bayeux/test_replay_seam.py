@@ -16,7 +16,7 @@ from support.bayeux_peers import Exchange, Peer
 from support.values import FakeValues
 
 from app.broker.events import Event
-from app.broker.ports import Keeping
+from app.broker.ports import Durability
 from app.protocols.bayeux.names import to_topic
 from app.protocols.bayeux.session import Reply
 
@@ -25,7 +25,7 @@ RUNS, STEPS, BUNDLES = 1_000, 70, 10
 PATTERNS = {"/a": ("/a",), "/b": ("/b",), "/w/**": ("/w/x", "/w/y/z"), "/n": ("/n",), "/v": ("/v",)}
 CHANNELS = [channel for channels in PATTERNS.values() for channel in channels]
 PATTERN_OF = {channel: pattern for pattern, channels in PATTERNS.items() for channel in channels}
-KEEPINGS = {"b": Keeping.AFTERWARDS, "w/y/z": Keeping.AFTERWARDS, "n": Keeping.NOT}
+KEEPINGS = {"b": Durability.ASYNC, "w/y/z": Durability.ASYNC, "n": Durability.NONE}
 
 
 class World:

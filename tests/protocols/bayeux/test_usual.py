@@ -14,7 +14,7 @@ from support.values import FakeValues
 
 from app.broker.broker import Broker
 from app.broker.events import Event
-from app.broker.policy import HouseRules
+from app.broker.policy import DefaultRules
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import Request, Transport
 from app.protocols.bayeux.hooks import Hooks, Listener
@@ -33,7 +33,7 @@ class House:
     def __init__(self, *, ack=False, may_publish=True, **options):
         self.hooks = Hooks()
         self.broker = Broker(Limits())
-        rights = HouseRules(loopback=may_publish, anonymous_publish=False)
+        rights = DefaultRules(loopback=may_publish, anonymous_publish=False)
         ids = (f"{number:040x}" for number in count(1))
         self.engine = Engine(self.broker, Bayeux(**options), rights, self.hooks, new_id=lambda: next(ids))
         shaken = self.ask(HANDSHAKE | {"ext": {"ack": ack}})
@@ -185,13 +185,13 @@ SITUATIONS = {
     ),
     "a connect is held": lambda house: house.ask(connect(house.id, id="6")),
     "another tab holds": hold_elsewhere,
-    "no right": lambda house: setattr(house.engine, "rights", HouseRules(loopback=False, anonymous_publish=False)),
+    "no right": lambda house: setattr(house.engine, "rights", DefaultRules(loopback=False, anonymous_publish=False)),
     "new terms": lambda house: setattr(house.session, "interval_s", 3.0),
     "no echo": lambda house: setattr(house.session, "broadcast_to_publisher", False),
     "only connects deliver": lambda house: setattr(house.session, "connect_delivery_only", True),
     "a token that has ended": lambda house: setattr(house.session, "expiry", NOW),
     "a server that leaves": lambda house: house.engine.drain(),
-    "memory that is short": lambda house: house.broker.waiting.move_to(10**12),
+    "memory that is short": lambda house: house.broker.waiting.set(10**12),
 }
 
 

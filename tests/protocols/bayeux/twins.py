@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from protocols.bayeux.model import ABORT, DISMISSED, REFUSED, REPLY, Flight, Model, Peer
 
 from app.broker.broker import Broker
-from app.broker.policy import HouseRules
+from app.broker.policy import DefaultRules
 from app.broker.sessions import Session
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import AwaitHook, Request, Transport, Verdict
@@ -102,7 +102,7 @@ class Twins:
         self.hurries = hurries
         if not hurries:
             hooks.policy = ThoughtfulPolicy()  # type: ignore[assignment]
-        rights = HouseRules(loopback=True, anonymous_publish=True)
+        rights = DefaultRules(loopback=True, anonymous_publish=True)
         self.engine = Engine(self.broker, options, rights, hooks, new_id=lambda: next(ids))
         self.model = Model(
             max_interval_s=options.max_interval_s,

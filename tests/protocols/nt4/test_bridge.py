@@ -12,7 +12,7 @@ from support.nt4_peers import NOW_US, World
 from app.broker.errors import TooManyTopics, WrongType
 from app.broker.events import Event
 from app.broker.names import Match, Pattern
-from app.broker.ports import Keeping
+from app.broker.ports import Durability
 from app.broker.sessions import Cursor
 from app.settings import Limits
 
@@ -107,8 +107,8 @@ def test_what_is_no_json_stays_here_and_is_counted(type_name, number, value, why
     assert bridged.heard() == []
     assert len(bridged.dashboard.values()) == 1
     assert bridged.world.server.bridge.unshared == {why: 1}
-    assert bridged.broker.recording.log.inbox == []
-    assert bridged.broker.latest([ALL], 10, 0.0) == []
+    assert bridged.broker.commits.log.inbox == []
+    assert bridged.broker.last_values([ALL], 10, 0.0) == []
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_g3_names_that_no_other_protocol_has_never_cross(name):
     log = MemoryLog(bridged.broker)
     bridged.robot.put((1, 1, 1, 1.0))
     assert bridged.heard() == []
-    assert (log.inbox, bridged.broker.latest([ALL], 10, 0.0)) == ([], [])
+    assert (log.inbox, bridged.broker.last_values([ALL], 10, 0.0)) == ([], [])
 
 
 def test_g10_only_what_is_to_be_shared_is():
@@ -146,7 +146,7 @@ def recorded(log):
     """Commit what was handed to the log and return it as (topic, data)."""
     log.commit()
     found, log.events = [(event.topic, orjson.loads(event.payload)) for event in log.events], []
-    log.broker.recording.tail.skip_to(0)
+    log.broker.commits.tail.skip_to(0)
     return found
 
 
@@ -214,10 +214,10 @@ def test_a_topics_end_and_the_servers_record_what_waits(bridged, log):
 
 
 def test_values_are_never_durable_and_recorded_only_where_the_topic_is(bridged, log):
-    log.keepings["x"] = Keeping.NOT
+    log.keepings["x"] = Durability.NONE
     bridged.robot.put((1, 1, 1, 1.0))
     assert (log.inbox, len(bridged.heard())) == ([], 1)
-    log.keepings["x"] = Keeping.AFTERWARDS
+    log.keepings["x"] = Durability.ASYNC
     bridged.world.after(1)
     bridged.robot.put((1, 2, 1, 2.0))
     [event] = log.inbox
@@ -276,7 +276,7 @@ def test_a_topic_that_has_gone_rests_no_longer(bridged, log):
 
 
 def test_many_topics_are_recorded_in_several_turns(log, bridged):
-    """Recording 600 topics takes several turns of the loop, so that none is long, and no topic is left out."""
+    """Commits 600 topics takes several turns of the loop, so that none is long, and no topic is left out."""
     for number in range(600):
         bridged.robot.publish(f"/many/{number}", 100 + number)
     for time_us in (1, 2):
@@ -491,7 +491,7 @@ def test_g7_a_value_of_a_clock_ahead_stays_the_last_one(bridged, log):
     bridged.robot.put((1, ahead_us - 1, 1, 1.0), (1, ahead_us, 1, 2.0))
     bridged.publish(3)
     assert bridged.dashboard.plain() == [1.0, 2.0, 3.0]
-    [last] = bridged.broker.latest([Pattern(Match.EXACT, "x")], 1, 0.0)
+    [last] = bridged.broker.last_values([Pattern(Match.EXACT, "x")], 1, 0.0)
     assert last.payload == b"2.0"
     bridged.world.after(1)
     assert recorded(log) == [("x", 1.0), ("x", 2.0)]
@@ -519,13 +519,13 @@ def test_latest_has_the_youngest_values_of_what_matches_oldest_first(bridged):
         bridged.robot.publish(name, number)
         bridged.robot.put((number, 100 - number, 1, float(number)))
     bridged.robot.publish("/a/none", 9)
-    found = bridged.broker.latest([Pattern(Match.PREFIX, "a/")], 2, bridged.world.now)
+    found = bridged.broker.last_values([Pattern(Match.PREFIX, "a/")], 2, bridged.world.now)
     assert [(event.topic, event.payload, event.nt4_time_us) for event in found] == [
         ("a/2", b"3.0", 97),
         ("a/1", b"2.0", 98),
     ]
     assert all(event.publication and event.authid == "robot" for event in found)
-    assert bridged.broker.latest([Pattern(Match.PREFIX, "a/")], 0, bridged.world.now) == []
+    assert bridged.broker.last_values([Pattern(Match.PREFIX, "a/")], 0, bridged.world.now) == []
 
 
 def test_limits_of_names_are_those_of_the_others():
@@ -539,5 +539,5 @@ def test_who_published_a_last_value(role, authid, bridged):
     """A last value has the authid of its publisher, but none that ends with an anonymous session."""
     bridged.web.role = role
     bridged.publish(1.5)
-    [event] = bridged.broker.latest([Pattern(Match.EXACT, "x")], 1, bridged.world.now)
+    [event] = bridged.broker.last_values([Pattern(Match.EXACT, "x")], 1, bridged.world.now)
     assert (event.authid, event.role, event.publisher) == (authid, role, bridged.web.id)

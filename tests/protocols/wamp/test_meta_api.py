@@ -10,7 +10,7 @@ from support.wamp_peers import Peer, World
 from app.access.rules import AccessRules, Rule
 from app.broker.events import to_ns
 from app.broker.names import Match, Pattern
-from app.broker.policy import HouseRules
+from app.broker.policy import DefaultRules
 from app.settings import Realm, Wamp
 
 META = ("wamp.subscription.on_create", "wamp.subscription.on_subscribe")
@@ -484,7 +484,7 @@ def test_procedures_tell_of_what_one_may_subscribe_to(match: str) -> None:
 def test_without_rules_only_loopback_may_call() -> None:
     """Without access rules only clients on the same machine may call `kill_all`."""
     assert World().joined().call("wamp.session.kill_all") == [0]
-    world = World(rights=HouseRules(loopback=False, anonymous_publish=True))
+    world = World(rights=DefaultRules(loopback=False, anonymous_publish=True))
     assert world.joined().is_refused_call("wamp.session.kill_all") == "wamp.error.not_authorized"
 
 

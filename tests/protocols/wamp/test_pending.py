@@ -8,7 +8,7 @@ import pytest
 from support.memory_log import MemoryLog
 from support.wamp_peers import World
 
-from app.broker.ports import Keeping
+from app.broker.ports import Durability
 
 
 def recorded() -> tuple[World, MemoryLog]:
@@ -56,7 +56,7 @@ def test_nobody_knows_in_time() -> None:
     publisher, hearer = world.joined(), world.joined()
     hearer.subscribe("a")
     publisher.say([16, 1, {"acknowledge": True}, "a"])
-    world.broker.recording.expire(world.broker.recording.options.commit_s + 0.1)
+    world.broker.commits.expire(world.broker.commits.options.commit_s + 0.1)
     world.turn()
     assert publisher.hear()[:5] == [8, 16, 1, {}, "wamp.error.timeout"]
     log.commit()
@@ -68,7 +68,7 @@ def test_nobody_knows_in_time() -> None:
 def test_order_behind_a_pending_one() -> None:
     """W31: a publisher's later events wait for its pending one, recorded or not; other publishers' do not."""
     world, log = recorded()
-    log.keepings = {"b": Keeping.NOT, "c": Keeping.AFTERWARDS}
+    log.keepings = {"b": Durability.NONE, "c": Durability.ASYNC}
     publisher, other, hearer = world.joined(), world.joined(), world.joined()
     for topic in ("a", "b", "c"):
         hearer.subscribe(topic)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.values import FakeValues
 from support.wamp_peers import CAPABLE, Peer, World
 
-from app.broker.policy import HouseRules
+from app.broker.policy import DefaultRules
 from app.protocols.wamp import events
 from app.settings import Limits, Realm, Wamp
 
@@ -108,7 +108,7 @@ def test_a_number_that_not_everyone_can_carry() -> None:
 
 def test_not_authorized() -> None:
     """W24: a publish without the right is refused; without access rules the server's topics are its own."""
-    world = World(rights=HouseRules(loopback=False, anonymous_publish=True))
+    world = World(rights=DefaultRules(loopback=False, anonymous_publish=True))
     publisher = world.joined()
     answer = publisher.is_refused([16, 1, {"acknowledge": True}, "halley.sessions"])
     assert answer == "wamp.error.not_authorized"

@@ -7,7 +7,7 @@ from support.broker import session
 
 from app.access.rules import AccessRules
 from app.broker.names import SPACE, Match, Pattern
-from app.broker.ports import Keeping
+from app.broker.ports import Durability
 from app.configuration.protection import rights_of
 from app.history.rules import DEFAULT_AGE_S, Rules
 from app.protocols.wamp.names import Grammar, realms_of, spaces_of, to_pattern, to_topic, within
@@ -146,10 +146,10 @@ def test_every_realms_events_are_kept_alike():
     rules = rules_of(Settings(realm=REALMS))
     for space in (FIRST, MORE, OTHER):
         rule = rules.of(to_topic("com.topic", space, GRAMMAR))
-        assert (rule.keeping, rule.age_s) == (Keeping.DURABLE, DEFAULT_AGE_S)
+        assert (rule.keeping, rule.age_s) == (Durability.DURABLE, DEFAULT_AGE_S)
         assert rules.of(to_topic("topic", space, GRAMMAR)) is rule
         assert rule in rules.kept
-        assert rules.keeping(to_topic("wamp.session.on_join", space, GRAMMAR)) is Keeping.NOT
+        assert rules.durability_of(to_topic("wamp.session.on_join", space, GRAMMAR)) is Durability.NONE
     assert len({rules.of(f"{space}x").pattern for space in ("", f"{MORE}/", f"{OTHER}/")}) == 3
 
 
@@ -157,10 +157,10 @@ def test_a_realm_that_is_no_longer_named_keeps_what_it_has():
     """Events of a realm that is no longer in the settings stay until they are too old."""
     for rules in (Rules(), rules_of(Settings(realm=REALMS))):
         rule = rules.of(":gone/com/topic")
-        assert (rule.keeping, rule.age_s) == (Keeping.DURABLE, DEFAULT_AGE_S)
+        assert (rule.keeping, rule.age_s) == (Durability.DURABLE, DEFAULT_AGE_S)
         assert rule in rules.kept
-        assert rules.keeping("::/wamp/session/on_join") is Keeping.NOT
-        assert rules.keeping("::gone/wamp/session/on_join") is Keeping.NOT
+        assert rules.durability_of("::/wamp/session/on_join") is Durability.NONE
+        assert rules.durability_of("::gone/wamp/session/on_join") is Durability.NONE
 
 
 def test_what_a_realm_left_behind_holds_up_nothing():
@@ -169,7 +169,7 @@ def test_what_a_realm_left_behind_holds_up_nothing():
     rules = rules_of(Settings(record=records))
     assert rules.of(":gone/com/topic").age_s == 3600 == max(rule.age_s for rule in rules.kept)
     nothing = rules_of(Settings(record=tuple(Record(name, "0") for name in ("/**", "/halley", "/halley/**"))))
-    assert nothing.keeping(":gone/com/topic") is Keeping.NOT
+    assert nothing.durability_of(":gone/com/topic") is Durability.NONE
     assert nothing.kept == []
 
 
@@ -178,9 +178,14 @@ def test_a_record_rule_is_about_its_realm():
     rules = rules_of(
         Settings(realm=REALMS, record=(Record("/a/*", "1m", False, "com.more"), Record("/**", "0", realm="com.more")))
     )
-    assert rules.keeping(f"{MORE}/a/b") is Keeping.AFTERWARDS
-    assert rules.keeping(f"{MORE}/b") is Keeping.NOT
-    assert rules.keeping("a/b") is rules.keeping("b") is rules.keeping(f"{OTHER}/a/b") is Keeping.DURABLE
+    assert rules.durability_of(f"{MORE}/a/b") is Durability.ASYNC
+    assert rules.durability_of(f"{MORE}/b") is Durability.NONE
+    assert (
+        rules.durability_of("a/b")
+        is rules.durability_of("b")
+        is rules.durability_of(f"{OTHER}/a/b")
+        is Durability.DURABLE
+    )
 
 
 def test_how_far_back_a_realm_can_be_read():

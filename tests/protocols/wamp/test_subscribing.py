@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.wamp_peers import Peer, World
 
-from app.broker.policy import HouseRules
+from app.broker.policy import DefaultRules
 from app.settings import Limits, Realm, Wamp
 
 BURST = 10
@@ -105,7 +105,7 @@ def test_undefined_options(subprotocol: str, undefined: Any) -> None:
 
 def test_not_authorized() -> None:
     """W23: subscribing without the right is `not_authorized`."""
-    peer = World(rights=HouseRules(loopback=False, anonymous_publish=True)).joined()
+    peer = World(rights=DefaultRules(loopback=False, anonymous_publish=True)).joined()
     for topic, match in (("halley.sessions", "exact"), ("halley.", "prefix"), ("halley.", "wildcard")):
         assert peer.is_refused([32, 1, {"match": match}, topic]) == "wamp.error.not_authorized"
 
