@@ -7,13 +7,17 @@ loop, regardless of the number of events.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from app.broker.commits import Commits
 from app.broker.errors import (
+    AudienceTooLong,
+    BadKey,
     HistoryUnavailable,
+    KeyTooLong,
     MemoryShort,
     NotForAll,
     RateLimited,
@@ -25,7 +29,7 @@ from app.broker.errors import (
     TooManySubscriptions,
     TooMuchWaiting,
 )
-from app.broker.events import Event, Publications, Stage, new_key
+from app.broker.events import BOTH, COMMITTED, LIVE, Audience, Event, Publications, Stage, new_key
 from app.broker.flow import Activity, Flow
 from app.broker.limits import Meters, Watermark, subscription_bytes
 from app.broker.names import Match, Pattern
@@ -36,6 +40,7 @@ from app.broker.subscriptions import TopicIndex
 from app.settings import History, Limits, Ticks, Token, User
 
 _HISTORY, _TICKS = History(), Ticks()
+_KEY = re.compile(r"[\x20-\x7e]+")
 _CLOCK_STEP_US = 1_000_000
 """A wall clock that is set back by less than this is being adjusted, not set: time synchronization does so often."""
 
@@ -290,6 +295,20 @@ class Broker:
         if not is_admitted:
             raise self.counted(RateLimited())
 
+    def check_key(self, key: str) -> str:
+        """Return `key` if clients may use it as an idempotency key. Raises `BadKey`."""
+        if not _KEY.fullmatch(key):
+            raise BadKey
+        if len(key) > self.commits.options.key_chars:
+            raise self.counted(KeyTooLong())
+        return key
+
+    def check_audience(self, audience: Audience) -> Audience | None:
+        """Return `audience` if it restricts anything, else None. Raises `AudienceTooLong`."""
+        if audience.chars > self.limits.audience_chars:
+            raise self.counted(AudienceTooLong())
+        return None if audience == Audience() else audience
+
     def publish(self, event: Event, now: float, *, without: Session | None = None, source: object = None) -> None:
         """Stamp an event with its time and publication, and put it into its subscribers' outboxes.
 
@@ -319,7 +338,7 @@ class Broker:
         if not event.publication:
             self._stamp(event, now)
         event.without = without
-        self._fan_out(event, now, Stage.LIVE)
+        self._fan_out(event, now, LIVE)
         event.without = None  # values are kept, and must not keep a session alive
 
     def record_value(self, event: Event, now: float) -> bool:
@@ -330,7 +349,7 @@ class Broker:
         self._stamp(event, now)
         if self.commits.keep(event, now):
             return True
-        self._fan_out(event, now, Stage.COMMITTED)
+        self._fan_out(event, now, COMMITTED)
         return False
 
     def last_values(self, patterns: Collection[Pattern], most: int, now: float) -> list[Event]:
@@ -386,7 +405,7 @@ class Broker:
         if event.is_pending:
             self.index.match(event.topic)  # cache the match in the publisher's turn: a commit delivers many events
         else:
-            self._fan_out(event, now, Stage.LIVE if event.is_recorded else Stage.BOTH)
+            self._fan_out(event, now, LIVE if event.is_recorded else BOTH)
 
     def _time_us(self, now: float) -> int:
         """The wall clock in microseconds; a small step backwards repeats the latest time instead."""
@@ -399,7 +418,7 @@ class Broker:
     def _fan_out(self, event: Event, now: float, stage: Stage) -> None:
         """Deliver an event to the subscribers of its topic that it is due to at this stage."""
         without, audience, chosen = event.without, event.audience, event.chosen
-        is_live, is_committed = stage is not Stage.COMMITTED, stage is not Stage.LIVE
+        is_live, is_committed = stage is not COMMITTED, stage is not LIVE
         if is_committed:
             event.without = event.source = None  # events that are kept must not keep a session alive
         subscribers, event.matched = self.index.match(event.topic)

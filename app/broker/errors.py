@@ -11,7 +11,7 @@ Refusal                 the peer's request is not carried out; nothing has chang
     TokenTooLong
     TokenExpired
   RateLimited           too many publishes a second
-  AtCapacity                the server is at a limit: try later
+  AtCapacity            the server is at a limit: try later
     TooManySessions       the server is at its limit of sessions
     TooManyFromAddress    the address is at its limit of sessions
     TooMuchWaiting        too many bytes of undelivered events
@@ -22,7 +22,10 @@ Refusal                 the peer's request is not carried out; nothing has chang
     DiskFull              the disk has no more room than must stay free
     LogMoved              the log's files were deleted or moved
   OutcomeUnknown        the event may or may not reach the disk
+  BadKey                the text is not an idempotency key
+    KeyTooLong
   KeyReused             the idempotency key belongs to another publish
+  AudienceTooLong       the names in the audience are too long together
   WrongType             the topic has a type, and the data is not a value of it
   NotForAll             the topic's value is shared by all clients, and the event was for some only
 """
@@ -148,10 +151,29 @@ class OutcomeUnknown(Refusal):
     limit = "commit_s"
 
 
+class BadKey(Refusal):
+    """The text is not an idempotency key."""
+
+    reason = "idempotency_key_invalid"
+
+
+class KeyTooLong(BadKey):
+    """The idempotency key is longer than `history.key_chars`."""
+
+    limit = "key_chars"
+
+
 class KeyReused(Refusal):
     """The idempotency key was already used for another topic."""
 
     reason = "idempotency_key_reused"
+
+
+class AudienceTooLong(Refusal):
+    """The names in the audience are longer than `limits.audience_chars` together."""
+
+    reason = "audience_too_long"
+    limit = "audience_chars"
 
 
 class WrongType(Refusal):

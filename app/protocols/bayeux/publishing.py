@@ -14,11 +14,10 @@ misspelt name must not publish the event to all subscribers.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from app.broker.commits import Published
-from app.broker.errors import InvalidName, RateLimited, Refusal, TokenRefused
+from app.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimited, Refusal, TokenRefused
 from app.broker.events import Audience, Event
 from app.broker.policy import ANONYMOUS, Identity
 from app.protocols.bayeux import errors
@@ -31,10 +30,7 @@ from app.protocols.bayeux.polling import Polling
 from app.protocols.bayeux.request import RequestHandler
 from app.protocols.bayeux.session import BayeuxSession
 
-_KEY = re.compile(r"[\x20-\x7e]+")
 _AUDIENCE_FIELDS = frozenset(Audience._fields)
-_MARKS_CHARS = 4
-"""What a name takes in addition to its own characters in a stored audience: quotes, a comma, a space."""
 
 
 def is_publish(channel: object) -> bool:
@@ -157,13 +153,12 @@ class Publisher:
         key = (message.ext or {}).get(name)
         if key is None:
             return None
-        if not isinstance(key, str) or not _KEY.fullmatch(key):
+        if not isinstance(key, str):
             raise Fault(errors.IDEMPOTENCY_KEY_INVALID)
-        broker = self._engine.broker
-        if len(key) > broker.commits.options.key_chars:
-            broker.hits["key_chars"] += 1
-            raise Fault(errors.IDEMPOTENCY_KEY_INVALID)
-        return key
+        try:
+            return self._engine.broker.check_key(key)
+        except BadKey:
+            raise Fault(errors.IDEMPOTENCY_KEY_INVALID) from None
 
     def _audience(self, message: Message) -> Audience | None:
         """The audience in `ext.audience`; None if it does not restrict. Raises `Fault`.
@@ -176,12 +171,10 @@ class Publisher:
         if not isinstance(value, dict) or not value.keys() <= _AUDIENCE_FIELDS:
             raise Fault(errors.AUDIENCE_INVALID)
         named = {field: _names(names) for field, names in value.items() if names is not None}
-        broker = self._engine.broker
-        if sum(len(name) + _MARKS_CHARS for names in named.values() for name in names) > broker.limits.audience_chars:
-            broker.hits["audience_chars"] += 1
-            raise Fault(errors.AUDIENCE_INVALID)
-        audience = Audience(**named)
-        return None if audience == Audience() else audience
+        try:
+            return self._engine.broker.check_audience(Audience(**named))
+        except AudienceTooLong:
+            raise Fault(errors.AUDIENCE_INVALID) from None
 
     def _topic(self, channel: str) -> str:
         """The topic of a channel that can be published to. Raises `Fault`."""

@@ -7,7 +7,6 @@ Violation                a message that no client may send: the connection ends
 WampError                a request that is answered with ERROR, or a HELLO that is answered with ABORT
 ├── InvalidArgument      of a procedure
 ├── InvalidOption        of a PUBLISH, a SUBSCRIBE or a HELLO
-│   └── AudienceTooLong
 └── AuthenticationDenied
 """
 
@@ -76,10 +75,6 @@ class InvalidOption(WampError):
     def __init__(self, name: str) -> None:
         super().__init__(INVALID_ARGUMENT, f"{name}: invalid value for this option")
         self.name = name
-
-
-class AudienceTooLong(InvalidOption):
-    """The options of a PUBLISH name more authids and roles than the limit allows."""
 
 
 class AuthenticationDenied(WampError):

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from app.broker.events import Audience
 from app.protocols.wamp.errors import (
     INVALID_ARGUMENT,
-    AudienceTooLong,
     InvalidArgument,
     InvalidOption,
     Violation,
@@ -356,10 +355,6 @@ def _payload(value: list[Any], at: int) -> tuple[Args, Kwargs]:
     return args, kwargs
 
 
-_MARKS_CHARS = 4
-"""The characters around a name in a stored audience: quotes, a comma, a space."""
-
-
 def flag_option(options: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
     """Return a boolean option, or `default` where it is absent. Raises `InvalidOption`."""
     value = options.get(name)
@@ -417,21 +412,14 @@ def names_option(options: Mapping[str, Any], name: str) -> tuple[str, ...] | Non
     return None if found is None else tuple(sorted(set(found)))
 
 
-def audience_of(options: Mapping[str, Any], max_chars: int) -> Audience | None:
-    """Return the audience that the options of a PUBLISH name by authids and roles; None where it is unrestricted.
-
-    Raises `InvalidOption`, also (as `AudienceTooLong`) where all names together are longer than `max_chars`.
-    """
-    if not options:
-        return None
-    eligible_authids = names_option(options, "eligible_authid")
-    eligible_roles = names_option(options, "eligible_authrole")
-    excluded_authids = names_option(options, "exclude_authid") or ()
-    excluded_roles = names_option(options, "exclude_authrole") or ()
-    audience = Audience(eligible_authids, eligible_roles, excluded_authids, excluded_roles)
-    if sum(len(each) + _MARKS_CHARS for named in audience if named for each in named) > max_chars:
-        raise AudienceTooLong("eligible_authid")
-    return None if audience == Audience() else audience
+def audience_of(options: Mapping[str, Any]) -> Audience:
+    """Return the audience that the options of a PUBLISH name by authids and roles. Raises `InvalidOption`."""
+    return Audience(
+        names_option(options, "eligible_authid"),
+        names_option(options, "eligible_authrole"),
+        names_option(options, "exclude_authid") or (),
+        names_option(options, "exclude_authrole") or (),
+    )
 
 
 def check_count(args: list[Any], least: int, greatest: int) -> None:

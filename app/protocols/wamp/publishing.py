@@ -5,24 +5,22 @@ A publication without `acknowledge` is never answered, not even with an error.
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
 import orjson
 
 from app.broker.commits import Published
-from app.broker.errors import InvalidName, Refusal
+from app.broker.errors import AudienceTooLong, BadKey, InvalidName, Refusal
 from app.broker.events import Audience, Event, SessionFilter
 from app.protocols.wamp import errors
-from app.protocols.wamp.errors import AudienceTooLong, InvalidOption, Unportable, Violation, WampError, wamp_error
+from app.protocols.wamp.errors import InvalidOption, Unportable, Violation, WampError, wamp_error
 from app.protocols.wamp.events import to_payload
 from app.protocols.wamp.messages import PUBLISHED, Publish, audience_of, flag_option, ids_option, text_option
 from app.protocols.wamp.names import is_own
 from app.protocols.wamp.session import Realm, WampSession
 from app.protocols.wamp.state import RouterState
 
-_KEY = re.compile(r"[\x20-\x7e]+")
 _PASSTHRU = ("ppt_scheme", "ppt_serializer", "ppt_cipher", "ppt_keyid")
 _PASSTHRU_CHARS = 1_024
 _SESSION_LISTS = ("eligible", "exclude")
@@ -110,21 +108,16 @@ class Publisher:
 
     def _audience(self, options: dict[str, Any]) -> Audience | None:
         try:
-            return audience_of(options, self._broker.limits.audience_chars)
+            return self._broker.check_audience(audience_of(options)) if options else None
         except AudienceTooLong:
-            self._broker.hits["audience_chars"] += 1
-            raise
+            raise InvalidOption("eligible_authid") from None
 
     def _key(self, options: dict[str, Any]) -> str | None:
         key = text_option(options, "_idempotency_key")
-        if key is None:
-            return None
-        if not _KEY.fullmatch(key):
-            raise InvalidOption("_idempotency_key")
-        if len(key) > self._broker.commits.options.key_chars:
-            self._broker.hits["key_chars"] += 1
-            raise InvalidOption("_idempotency_key")
-        return key
+        try:
+            return None if key is None else self._broker.check_key(key)
+        except BadKey:
+            raise InvalidOption("_idempotency_key") from None
 
 
 class PublishAck:
