@@ -120,6 +120,7 @@ class BayeuxConnection(Connection):
 
     def _take_outcome(self, outcome: Outcome) -> None:
         if type(outcome) is Reply:
+            self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # before the next request, which may be parsed now
             self._write(outcome)
         elif type(outcome) is Hold:
             if self._is_lost or self._has_ended:
