@@ -1,4 +1,4 @@
-"""A Bayeux session: the states of its life as a table, its held connect, and the reply on its way to its client.
+"""A Bayeux session: the states of its life as a table, its held connect, the reply on its way, and the advice to it.
 
 A handshake makes a session `new`. From then on a session is in exactly one state: a `/meta/connect` is held (`held`),
 or none is (`idle`, and `new` before the first connect), or the session has ended (`closed`). All rules about polling
@@ -221,3 +221,47 @@ class Reply:
     def body(self) -> bytes:
         """The response's body: a JSON array, or empty if the status is not 200."""
         return body_of(self.parts) if self.status == 200 else b""
+
+
+class Advisor:
+    """Makes advice, by which clients learn how and when to connect again (Bayeux 1.0, 3.4).
+
+    Advice always has all of `reconnect`, `interval` and `timeout`: cometd.js replaces its earlier advice by its own
+    defaults plus these. It is sent in reply to the handshake, to a session's first connect, to a connect that failed or
+    carried its own advice, and whenever it differs from the last advice sent; other connect replies carry none.
+    `drain_interval` returns the seconds that clients shall wait during a drain.
+    """
+
+    def __init__(self, options: Bayeux) -> None:
+        self._options = options
+        self.is_draining = False
+        self.drain_interval: Callable[[], float] = lambda: 0.0
+
+    def advice(self, session: BayeuxSession, reconnect: str = "retry") -> dict[str, Any]:
+        """Advice for a client with a session."""
+        return {"reconnect": reconnect, "interval": _ms(session.own_interval_s), "timeout": _ms(session.hold_s)}
+
+    def for_stranger(self, reconnect: str) -> dict[str, Any]:
+        """Advice for a client that has no session on this server."""
+        return {"reconnect": reconnect, "interval": 0, "timeout": _ms(self._options.hold_s)}
+
+    def interval_s(self, hold: Hold) -> float:
+        """The seconds that a client is to wait after the reply to `hold`."""
+        own_s = hold.session.own_interval_s
+        return max(own_s, self._options.browser_interval_s) if hold.is_crowded else own_s
+
+    def for_reply(self, hold: Hold, terms: tuple[float, float, bool]) -> dict[str, Any]:
+        """The advice in the reply to `hold`; `terms` are the session's `hold_s`, the interval, and `is_crowded`."""
+        session = hold.session
+        if self.is_draining:
+            return {**self.advice(session), "interval": _ms(self.drain_interval())}
+        session.announced = terms
+        if not hold.is_crowded:
+            return self.advice(session)
+        polls = self._options.browser_interval_s > 0
+        advice = self.advice(session, "retry" if polls else "none")
+        return {**advice, "interval": _ms(terms[1]), "multiple-clients": True}
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
