@@ -41,3 +41,8 @@ def erasure_of(what: Mapping[str, str], settings: Settings) -> Erasure:
     channel = what.get("channel")
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     return Erasure(None if channel is None else pattern_of(channel, bounds), what.get("publisher"))
+
+
+def erased(count: int) -> str:
+    """The message at the end of a purge."""
+    return "erased 1 event" if count == 1 else f"erased {count:,} events"

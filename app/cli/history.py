@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from app.cli.erasing import erasure_of, named
+from app.cli.erasing import erased, erasure_of, named
 from app.cli.options import config_option, load_settings, server_options
 from app.cli.terminal import DONE, FAILED, STDOUT, ShareBar, run, say, write_all
 from app.client import ClientError, HistoryClient
@@ -270,11 +270,6 @@ async def _purge(client: HistoryClient, what: Mapping[str, str], bar: ShareBar) 
         return FAILED
     say(erased(last["erased"]))
     return DONE
-
-
-def erased(count: int) -> str:
-    """The message at the end of a purge."""
-    return "erased 1 event" if count == 1 else f"erased {count:,} events"
 
 
 def _words(error: Exception) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.broker.ports import Erasure
-from app.cli.history import erased
+from app.cli.erasing import erased
 from app.cli.terminal import DONE, FAILED, ShareBar, say
 from app.history.backup import backup as copy
 from app.history.damage import Damage

@@ -4,9 +4,12 @@ import cbor2
 import msgspec
 import pytest
 
+from app.broker.broker import Broker
+from app.broker.errors import AudienceTooLong
 from app.broker.events import Audience
 from app.protocols.wamp import messages
 from app.protocols.wamp.errors import InvalidOption
+from app.settings import Limits
 
 ABSENT = [None, cbor2.undefined, msgspec.msgpack.Ext(0, b"\0")]
 READERS = [
@@ -69,14 +72,15 @@ def test_values_of_the_wrong_type(read, sent):
 def test_an_audience_from_the_four_lists():
     """The four lists of authids and roles become an `Audience`, in which an empty list admits no session (W27)."""
     sent = {"eligible_authid": [], "eligible_authrole": "staff", "exclude_authid": ["b", "a"], "exclude_authrole": None}
-    assert messages.audience_of(sent, 100) == Audience((), ("staff",), ("a", "b"), ())
-    assert messages.audience_of({}, 100) is None
-    assert messages.audience_of({"acknowledge": True, "exclude": [1], "exclude_authid": []}, 100) is None
+    assert messages.audience_of(sent) == Audience((), ("staff",), ("a", "b"), ())
+    assert messages.audience_of({}) == Audience()
+    assert messages.audience_of({"acknowledge": True, "exclude": [1], "exclude_authid": []}) == Audience()
 
 
 def test_an_audience_has_a_bound():
     """The limit of an audience counts the names of all lists together."""
     sent = {"eligible_authid": ["a" * 46], "exclude_authrole": ["b" * 46]}
-    assert messages.audience_of(sent, 100)
-    with pytest.raises(InvalidOption):
-        messages.audience_of(sent, 99)
+    audience = messages.audience_of(sent)
+    assert Broker(Limits(audience_chars=100)).check_audience(audience) == audience
+    with pytest.raises(AudienceTooLong):
+        Broker(Limits(audience_chars=99)).check_audience(audience)
