@@ -120,7 +120,7 @@ async def test_a_key_is_known_although_the_clock_was_set(step_s, tmp_path):
 
     async def times(server):
         await (await server.wire()).post(publish("/time", 1))
-        return [event["time"][:13] for event in (await read(server, "/history/time"))["events"]]
+        return [event["time"][:13] for event in (await read(server, "/history/time?reverse=true"))["events"]]
 
     async with launched(cwd=tmp_path, **python) as server:
         first = await answer(server)
