@@ -17,19 +17,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
-
-if TYPE_CHECKING:
-    from app.bench import Phase  # heavy, and only the load generator has phases
 
 Result = TypeVar("Result")
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 STDIN, STDOUT, STDERR = 0, 1, 2
 CHUNK_BYTES = 65_536
+
+CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""For `str.translate` of JSON: it escapes the control characters below U+0020, but terminals also obey these."""
 
 _LINE_CHARS = 400
 _LONG_EVENTS = 1_000  # fewer are done before a bar could be seen
@@ -120,28 +121,17 @@ def on_hang_up(descriptor: int, react: Callable[[], object]) -> Iterator[None]:
 
 
 async def _aside(work: Callable[[], Result]) -> Result:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Result] = loop.create_future()
-
-    def settle(result: Result | None, error: OSError | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
+    done: Future[Result] = Future()
 
     def thread() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except OSError as caught:
-            error = caught
-        with suppress(RuntimeError):  # the loop has ended in the meantime
-            loop.call_soon_threadsafe(settle, result, error)
+        with suppress(InvalidStateError):  # it was cancelled: nobody waits for it any more
+            try:
+                done.set_result(work())
+            except OSError as error:
+                done.set_exception(error)
 
     threading.Thread(target=thread, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 # Progress
@@ -185,47 +175,28 @@ class Progress:
             self._bar.render_finish()
 
 
-class PhaseBar:
-    """The progress bars of a measurement, one for each phase."""
-
-    def __init__(self) -> None:
-        self._phase = ""
-        self._bar: Any = None
-
-    def show(self, phase: Phase) -> None:
-        """Draw a phase's progress; a new phase gets a new bar."""
-        if not os.isatty(STDERR):
-            return
-        if phase.name != self._phase:
-            self.finish()
-            self._phase = phase.name
-            self._bar = click.progressbar(
-                length=100, item_show_func=lambda note: note, label=f"{phase.name:<10}", file=sys.stderr, show_eta=False
-            )
-        self._bar.update(int(100 * phase.done / phase.total) - self._bar.pos, phase.note)
-
-    def finish(self) -> None:
-        """End the bar's line; the bar stays on the terminal."""
-        if self._bar is not None:
-            self._bar.render_finish()
-            self._bar = None
-            self._phase = ""
-
-
 class ShareBar:
-    """The progress bar of work whose size is known."""
+    """The progress bar of work whose size is known; another `label` begins a new bar."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str = "", *, shows_eta: bool = True) -> None:
         self._label = label
+        self._shows_eta = shows_eta
         self._bar: Any = None
 
-    def show(self, done: int, of: int, note: str) -> None:
+    def show(self, done: float, of: float, note: str = "", label: str = "") -> None:
         """Draw the progress: `done` parts of the total `of`, with a note next to the bar."""
         if not os.isatty(STDERR):
             return
+        if label not in ("", self._label):
+            self.finish()
+            self._label = label
         if self._bar is None:
             self._bar = click.progressbar(
-                length=100, item_show_func=lambda note: note, label=self._label, file=sys.stderr
+                length=100,
+                item_show_func=lambda note: note,
+                label=self._label,
+                file=sys.stderr,
+                show_eta=self._shows_eta,
             )
         self._bar.update(int(100 * done / max(of, 1)) - self._bar.pos, note)
         self._bar.render_progress()  # update() draws whole hundredths only, which can take hours
