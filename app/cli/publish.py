@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -68,32 +67,6 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-@dataclass(slots=True)
-class Tally:
-    """The number of values that were published and refused, and the reasons for refusals."""
-
-    published: int = 0
-    refused: int = 0
-    reasons: set[str] = field(default_factory=set)
-
-    def add(self, numbers: Sequence[int], verdicts: Sequence[Refused | None]) -> list[str]:
-        """Count the verdicts on the lines of these numbers; returns a message for each reason that is new."""
-        news = []
-        for number, refused in zip(numbers, verdicts, strict=False):
-            if refused is None:
-                self.published += 1
-                continue
-            self.refused += 1
-            if refused.error not in self.reasons and len(self.reasons) < _REASONS_TOLD:
-                self.reasons.add(refused.error)
-                news.append(f"line {number}: refused: {refused.error}")
-        return news
-
-    def __str__(self) -> str:
-        events = "1 event" if self.published == 1 else f"{self.published:,} events"
-        return f"published {events}" + (f", {self.refused:,} refused" if self.refused else "")
-
-
 async def publish_value(client: Client, channel: str, value: Any) -> int:
     """Publish one value; returns the exit code."""
     try:
@@ -127,14 +100,16 @@ async def publish_lines(client: Client, channel: str) -> int:
         return FAILED
     finally:
         publishing.finish()
-    return FAILED if publishing.tally.refused else DONE
+    return FAILED if publishing.refused else DONE
 
 
 class _Lines:
     """The state of `publish_lines`: what was published so far, for the progress bar and the last message."""
 
     def __init__(self, client: Client, channel: str) -> None:
-        self.tally = Tally()
+        self.refused = 0
+        self._published = 0
+        self._reasons: set[str] = set()
         self._client = client
         self._channel = channel
         self._progress = Progress(input_bytes(STDIN))
@@ -165,14 +140,22 @@ class _Lines:
             raise ClientError(f"from line {first} on {_outcome(error)}: {error}") from error
 
     def _count(self, numbers: Sequence[int], verdicts: Sequence[Refused | None]) -> None:
-        for line in self.tally.add(numbers, verdicts):
-            self._progress.make_room()
-            say(line)
+        """Count the verdicts on the lines of these numbers, and print each reason of a refusal that is new."""
+        for number, refused in zip(numbers, verdicts, strict=False):
+            if refused is None:
+                self._published += 1
+                continue
+            self.refused += 1
+            if refused.error not in self._reasons and len(self._reasons) < _REASONS_TOLD:
+                self._reasons.add(refused.error)
+                self._progress.make_room()
+                say(f"line {number}: refused: {refused.error}")
 
     def finish(self) -> None:
         """Print how many values were published and refused."""
         self._progress.finish()
-        say(str(self.tally))
+        events = "1 event" if self._published == 1 else f"{self._published:,} events"
+        say(f"published {events}" + (f", {self.refused:,} refused" if self.refused else ""))
 
 
 async def _numbered_lines(descriptor: int) -> AsyncIterator[list[NumberedLine]]:
