@@ -29,13 +29,7 @@ from app.settings import Settings, Verb
 @click.option("--realm", help="The WAMP realm of the channel. [default: the first]")
 @click.option("--markdown", is_flag=True, help="Instead, print the table of limits in app/settings/README.md.")
 def check_config(
-    *,
-    file: Path | None,
-    role: str | None,
-    verb: Verb | None,
-    channel: str | None,
-    realm: str | None,
-    markdown: bool,
+    *, file: Path | None, role: str | None, verb: Verb | None, channel: str | None, realm: str | None, markdown: bool
 ) -> None:
     """Print every setting, or what is wrong with them.
 

@@ -223,11 +223,7 @@ _publishing(
 _publishing(
     "alerts", ["alerts"], "Publish to /alerts which channels are much busier than usual, or have fallen silent."
 )
-_publishing(
-    "run",
-    ["ingest", "rollup", "alerts"],
-    "Run ingest, rollup and alerts together, and show their progress.",
-)
+_publishing("run", ["ingest", "rollup", "alerts"], "Run ingest, rollup and alerts together, and show their progress.")
 
 
 @pipeline_group.command()

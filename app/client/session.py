@@ -18,18 +18,7 @@ from enum import Enum
 from typing import Any
 
 from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
-from app.client.messages import (
-    JSON,
-    Advice,
-    Event,
-    Incoming,
-    batch_of,
-    encode,
-    error_of,
-    gaps_of,
-    log_of,
-    positions_of,
-)
+from app.client.messages import JSON, Advice, Event, Incoming, batch_of, encode, error_of, gaps_of, log_of, positions_of
 from app.client.wire import Wire
 
 ONLY_NEW, ALL = -1, -2
