@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from app.cli.options import client_of, server_options
-from app.cli.terminal import DONE, FAILED, STDIN, Progress, input_bytes, read_some, run, say
+from app.cli.terminal import DONE, FAILED, STDIN, ShareBar, input_bytes, read_some, run, say
 from app.client import Client, ClientError, OutcomeUnknown, Refused
 
 NumberedLine = tuple[int, bytes]
@@ -19,6 +19,7 @@ NumberedLine = tuple[int, bytes]
 _LINE_BYTES = 1_048_576
 _BATCH_LINES = 500
 _REASONS_TOLD = 10
+_LONG_EVENTS = 1_000  # fewer are done before a bar could be seen
 
 
 class NotJson(Exception):
@@ -112,7 +113,9 @@ class _Lines:
         self._reasons: set[str] = set()
         self._client = client
         self._channel = channel
-        self._progress = Progress(input_bytes(STDIN))
+        self._bar = ShareBar("publishing")
+        self._total_bytes = input_bytes(STDIN)
+        self._read_bytes = 0
 
     async def publish(self, lines: Sequence[NumberedLine]) -> None:
         """Publish the values of some lines, up to the first that is not JSON. Raises `NotJson`, `ClientError`."""
@@ -127,7 +130,9 @@ class _Lines:
                 break
         if values:
             await self._publish(numbers, values)
-        self._progress.advance(len(values), sum(len(line) + 1 for _, line in lines))
+        self._read_bytes += sum(len(line) + 1 for _, line in lines)
+        if (events := self._published + self.refused) >= _LONG_EVENTS:
+            self._bar.show(self._read_bytes, self._total_bytes, f"{events:,} events")
         if wrong is not None:
             raise wrong
 
@@ -148,12 +153,12 @@ class _Lines:
             self.refused += 1
             if refused.error not in self._reasons and len(self._reasons) < _REASONS_TOLD:
                 self._reasons.add(refused.error)
-                self._progress.make_room()
+                self._bar.make_room()
                 say(f"line {number}: refused: {refused.error}")
 
     def finish(self) -> None:
         """Print how many values were published and refused."""
-        self._progress.finish()
+        self._bar.finish()
         events = "1 event" if self._published == 1 else f"{self._published:,} events"
         say(f"published {events}" + (f", {self.refused:,} refused" if self.refused else ""))
 

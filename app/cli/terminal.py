@@ -33,7 +33,6 @@ CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 """For `str.translate` of JSON: it escapes the control characters below U+0020, but terminals also obey these."""
 
 _LINE_CHARS = 400
-_LONG_EVENTS = 1_000  # fewer are done before a bar could be seen
 _CLEAR_BAR = "\r\x1b[K"
 _CLEAR_STATUS = "\r\x1b[2K"
 _STATUS_EVERY_S = 10.0
@@ -137,54 +136,16 @@ async def _aside(work: Callable[[], Result]) -> Result:
 # Progress
 
 
-class Progress:
-    """The bar of a long publish: counts events, and is shown from the thousandth on."""
-
-    def __init__(self, total_bytes: int | None) -> None:
-        """`total_bytes` is the length of the input; None if it is unknown."""
-        self._total_bytes = total_bytes
-        self._events = 0
-        self._unshown_bytes = 0
-        self._bar: Any = None  # click does not export its class
-
-    def advance(self, events: int, read_bytes: int) -> None:
-        """Count `events` more as done, for which `read_bytes` more of the input were read."""
-        self._events += events
-        self._unshown_bytes += read_bytes
-        if self._bar is None and self._events >= _LONG_EVENTS and os.isatty(STDERR):
-            self._bar = click.progressbar(
-                length=self._total_bytes,
-                iterable=None if self._total_bytes else iter(int, 1),  # an iterable without a length
-                item_show_func=lambda events: f"{events or 0:,} events",
-                label="publishing",
-                file=sys.stderr,
-            )
-            self._bar.render_progress()
-        if self._bar is not None:
-            self._bar.update(self._unshown_bytes, self._events)
-            self._unshown_bytes = 0
-
-    def make_room(self) -> None:
-        """Clear the bar's line, so that a message can be printed there; the next step draws the bar below."""
-        if self._bar is not None:
-            click.echo(_CLEAR_BAR, nl=False, err=True)
-
-    def finish(self) -> None:
-        """End the bar's line; the bar stays on the terminal."""
-        if self._bar is not None:
-            self._bar.render_finish()
-
-
 class ShareBar:
-    """The progress bar of work whose size is known; another `label` begins a new bar."""
+    """The progress bar of long work; another `label` begins a new bar."""
 
     def __init__(self, label: str = "", *, shows_eta: bool = True) -> None:
         self._label = label
         self._shows_eta = shows_eta
-        self._bar: Any = None
+        self._bar: Any = None  # click does not export its class
 
-    def show(self, done: float, of: float, note: str = "", label: str = "") -> None:
-        """Draw the progress: `done` parts of the total `of`, with a note next to the bar."""
+    def show(self, done: float, of: float | None, note: str = "", label: str = "") -> None:
+        """Draw the progress: `done` parts of the total `of` (None: unknown), with a note next to the bar."""
         if not os.isatty(STDERR):
             return
         if label not in ("", self._label):
@@ -192,14 +153,20 @@ class ShareBar:
             self._label = label
         if self._bar is None:
             self._bar = click.progressbar(
-                length=100,
+                iterable=iter(int, 1) if of is None else None,  # an iterable without a length
+                length=None if of is None else 100,
                 item_show_func=lambda note: note,
                 label=self._label,
                 file=sys.stderr,
                 show_eta=self._shows_eta,
             )
-        self._bar.update(int(100 * done / max(of, 1)) - self._bar.pos, note)
+        self._bar.update(1 if of is None else int(100 * done / max(of, 1)) - self._bar.pos, note)
         self._bar.render_progress()  # update() draws whole hundredths only, which can take hours
+
+    def make_room(self) -> None:
+        """Clear the bar's line, so that a message can be printed there; the next step draws the bar below."""
+        if self._bar is not None:
+            click.echo(_CLEAR_BAR, nl=False, err=True)
 
     def finish(self) -> None:
         """End the bar's line; the bar stays on the terminal."""
