@@ -14,7 +14,6 @@ from app.bench.orders import WorkerHandle, running_worker
 from app.processes import module_command
 
 _OPEN_S = 600.0
-_AFTER_S = 60.0
 
 
 @dataclass(slots=True)
@@ -54,20 +53,20 @@ class Coordinator:
         """
         for worker, part in zip(self._workers, self._shares, strict=True):
             worker.order("open", receivers=int(part.receivers * share))
-        replies = await self._replies(_OPEN_S)
+        replies = await together(worker.reply(_OPEN_S) for worker in self._workers)
         rate = sum(each["connected"] / each["connecting_s"] for each in replies if each["connecting_s"])
         return sum(each["connected"] for each in replies), rate
 
     async def round(self, number: int, seconds: float) -> Report:
         """Run the load for some seconds, wait for the events that are still under way, and return all counts."""
         self._begin()
-        await self._all("prepare", _AFTER_S, number=number)
-        ended = await self._all("round", seconds + _AFTER_S, seconds=seconds)
+        await self._all("prepare", number=number)
+        ended = await self._all("round", seconds=seconds)
         published = sum(each["published"] for each in ended)
         began_ns = min(each["began_ns"] for each in ended)
         report = Report(busy_shares=[each["busy_share"] for each in ended])
         report.seconds = max(each["seconds"] for each in ended)
-        for found in await self._all("settle", _AFTER_S, published=published):
+        for found in await self._all("settle", published=published):
             report.counts.update(found["counts"])
             report.errors.update(found["errors"])
             report.latencies_us.update(dict(zip(*found["latencies_us"], strict=True)))
@@ -78,13 +77,8 @@ class Coordinator:
         self._arrived = [0] * len(self._workers)
         self._progress = [[0, 0, 0] for _ in self._workers]
 
-    async def _all(self, what: str, within_s: float, **arguments: Any) -> list[dict[str, Any]]:
-        for worker in self._workers:
-            worker.order(what, **arguments)
-        return await self._replies(within_s)
-
-    async def _replies(self, within_s: float) -> list[dict[str, Any]]:
-        return await together(worker.reply(within_s) for worker in self._workers)
+    async def _all(self, what: str, **arguments: Any) -> list[dict[str, Any]]:
+        return await together(worker.ask(what, **arguments) for worker in self._workers)
 
     def _reported(self, number: int, report: dict[str, Any]) -> None:
         """Handle a worker's report: of progress, or of events that have arrived at all receivers there.

@@ -65,6 +65,11 @@ class Share:
     rate: float
     has_others: bool
 
+    @property
+    def fan(self) -> int:
+        """The number of receivers of this worker that get each event."""
+        return self.receivers if self.load.is_shared else min(self.receivers, 1)
+
     def channels_of(self, receiver: int) -> range:
         """Return the channels of a receiver of this worker, as numbers."""
         if self.load.is_shared:

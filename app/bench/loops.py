@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
+from app.bench.load import Share
 from app.bench.sessions import Publisher
 from app.bench.tally import Tally
 
@@ -25,11 +26,14 @@ _TICK_S = 0.001
 class Groups:
     """The groups that a worker publishes to, in turn, and each group's channels, also in turn."""
 
-    def __init__(self, first: int, channels: Sequence[Sequence[int]]) -> None:
-        self.published = [0] * len(channels)
-        self._first = first
-        self._channels = channels
+    def __init__(self, share: Share) -> None:
+        self._first = share.first_group
+        if share.load.is_shared or not share.receivers:
+            self._channels = [range(share.first_channel, share.first_channel + share.channels)]
+        else:
+            self._channels = [share.channels_of(receiver) for receiver in range(share.receivers)]
         self._turn = 0
+        self.begin()
 
     def begin(self) -> None:
         """Reset the counts of published events."""
@@ -46,12 +50,12 @@ class Groups:
 
 
 class LoadLoop(ABC):
-    """Publishes `batch` events per request, between `begin` and `stop`; `step` publishes what is possible now."""
+    """Publishes a worker's share, `batch` events per request, between `begin` and `stop`."""
 
-    def __init__(self, publishers: Sequence[Publisher], groups: Groups, tally: Tally, *, batch: int) -> None:
+    def __init__(self, publishers: Sequence[Publisher], tally: Tally, share: Share) -> None:
         self.tally = tally
-        self.groups = groups
-        self.batch = batch
+        self.groups = Groups(share)
+        self.batch = share.load.batch
         self._idle: deque[Publisher] = deque()
         self._publishers = publishers
         self._is_running = False
@@ -81,7 +85,7 @@ class LoadLoop(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Publish what can be published now."""
+        """Publish what can be published now; nothing unless the loop is running."""
 
     def _publish(self, due_ns: int) -> None:
         events: list[int] = []
@@ -93,51 +97,44 @@ class LoadLoop(ABC):
 
     def _freed(self, publisher: Publisher) -> None:
         self._idle.append(publisher)
-        if self._is_running:
-            self.step()
+        self.step()
 
 
 class ClosedLoop(LoadLoop):
     """A closed loop, with as many batches under way as there are publishers.
 
-    `fan` is the number of receivers in this worker that get each event; `has_others` is set if other workers have
-    receivers of it too, whose arrivals are then reported to `arrived_elsewhere`.
+    Where other workers have receivers of an event too, its arrival there is reported to `arrived_elsewhere`.
     """
 
-    def __init__(
-        self, publishers: Sequence[Publisher], groups: Groups, tally: Tally, *, batch: int, fan: int, has_others: bool
-    ) -> None:
-        super().__init__(publishers, groups, tally, batch=batch)
-        self._fan = fan
-        self._has_others = has_others
-        self._elsewhere = 0
-        self._written_off = 0
+    def __init__(self, publishers: Sequence[Publisher], tally: Tally, share: Share) -> None:
+        super().__init__(publishers, tally, share)
+        self._fan = share.fan
+        self._has_others = share.has_others
+        self._elsewhere = self._written_off = 0
 
     def begin(self) -> None:
         """Start to publish, with one batch from each publisher."""
         super().begin()
-        self._elsewhere = 0
-        self._written_off = 0
+        self._elsewhere = self._written_off = 0
         self.tally.reached = self._reached
         self.tally.goal = self._fan or self.tally.goal
         self.step()
 
     def step(self) -> None:
         """Publish as long as fewer batches are under way than there are publishers."""
-        while self._idle and self.tally.published - self._arrived() < len(self._publishers) * self.batch:
+        most = len(self._publishers) * self.batch
+        while self._is_running and self._idle and self.tally.published - self._arrived() < most:
             self._publish(time.monotonic_ns())
 
     def arrived_elsewhere(self, count: int) -> None:
         """Set the number of events that have arrived at all receivers in the other workers."""
         self._elsewhere = count
-        if self._is_running:
-            self.step()
+        self.step()
 
     def write_off(self) -> None:
         """Give up the events that are under way, so that the loop goes on without them; nothing arrives any more."""
         self._written_off = self.tally.published - (self._arrived() - self._written_off)
-        if self._is_running:
-            self.step()
+        self.step()
 
     def _arrived(self) -> int:
         counts = [self.tally.deliveries // self._fan] if self._fan else []
@@ -147,18 +144,15 @@ class ClosedLoop(LoadLoop):
 
     def _reached(self) -> None:
         self.tally.goal = (self.tally.deliveries // self._fan + 1) * self._fan
-        if self._is_running:
-            self.step()
+        self.step()
 
 
 class OpenLoop(LoadLoop):
-    """An open loop: `rate` events per second are due, regardless of the server."""
+    """An open loop: its share of the `rate` of events per second is due, regardless of the server."""
 
-    def __init__(
-        self, publishers: Sequence[Publisher], groups: Groups, tally: Tally, *, batch: int, rate: float
-    ) -> None:
-        super().__init__(publishers, groups, tally, batch=batch)
-        self._interval_ns = _NS / rate
+    def __init__(self, publishers: Sequence[Publisher], tally: Tally, share: Share) -> None:
+        super().__init__(publishers, tally, share)
+        self._interval_ns = _NS / share.rate
         self._start_ns = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -172,7 +166,7 @@ class OpenLoop(LoadLoop):
     def step(self) -> None:
         """Publish the events that are due; an event for which no publisher is idle waits, and keeps its due time."""
         now_ns = time.monotonic_ns()
-        while self._idle and self._due_ns() <= now_ns:
+        while self._is_running and self._idle and self._due_ns() <= now_ns:
             self._publish(self._due_ns())
 
     def stop(self) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
-from app.bench.coordinator import Coordinator, Report, coordinated
+from app.bench.coordinator import Report, coordinated
 from app.bench.load import BenchFailed, Load
 from app.bench.result import Result, limit, slope_per_minute
 from app.bench.tally import COUNTS, percentiles
@@ -79,30 +78,29 @@ async def _measure(load: Load, target: Target, watch: Watch) -> Result:
         await asyncio.sleep(_SETTLE_S)  # until the last polls are held
         opened_usage = await target.usage()
         if load.warm_up_s:
-            with _clock("warming up", load.warm_up_s, workers, watch):
-                await workers.round(1, load.warm_up_s)
+            workers.on_progress = _clock("warming up", load.warm_up_s, watch)
+            await workers.round(1, load.warm_up_s)
         samples: list[tuple[float, float]] = []
         sampling = asyncio.create_task(_sample(target, load.seconds, samples))
         try:
             begun = await target.usage()
-            with _clock("measuring", load.seconds, workers, watch):
-                report = await workers.round(2, load.seconds)
+            workers.on_progress = _clock("measuring", load.seconds, watch)
+            report = await workers.round(2, load.seconds)
             ended = await target.usage()
         finally:
             sampling.cancel()
             await asyncio.wait({sampling})
-    result = _result(load, target, report, begun, ended)
-    result.connects_per_s = connects_per_s
+    result = _result(load, target, report, ended.since(begun))
+    result.sessions, result.connects_per_s = opened + rehearsed, connects_per_s
     if before.rss_bytes is not None and opened_usage.rss_bytes is not None:
         result.memory_kb = (opened_usage.rss_bytes - before.rss_bytes) / _KB / max(opened, 1)
         result.rss_mb = [_point(0.0, opened_usage), *samples, _point(report.seconds, ended)]
     result.rss_slope_kb_per_minute = slope_per_minute([(at, mb * _MB / _KB) for at, mb in result.rss_mb])
-    result.sessions = opened + rehearsed
     return result
 
 
-def _result(load: Load, target: Target, report: Report, begun: Usage, ended: Usage) -> Result:
-    cpu_s, _, waited_s = ended.since(begun)
+def _result(load: Load, target: Target, report: Report, used: Usage) -> Result:
+    cpu_s, _, waited_s = used
     counts: dict[str, Any] = {name: report.counts[name] for name in (*COUNTS, "lost")}
     units = counts["acknowledged"] if load.verb == "publish" else counts["deliveries"]
     cpu_share = None if cpu_s is None else cpu_s / report.seconds
@@ -137,8 +135,8 @@ async def _sample(target: Target, seconds: float, samples: list[tuple[float, flo
             samples.append(_point(time.monotonic() - began_s, usage))
 
 
-@contextmanager
-def _clock(name: str, seconds: float, workers: Coordinator, watch: Watch) -> Iterator[None]:
+def _clock(name: str, seconds: float, watch: Watch) -> Callable[[int, int, int, int], None]:
+    """Return what shows the progress of a round that begins now, from the sums over all workers."""
     began_s = time.monotonic()
 
     def progressed(_: int, deliveries: int, acknowledged: int, errors: int) -> None:
@@ -146,11 +144,7 @@ def _clock(name: str, seconds: float, workers: Coordinator, watch: Watch) -> Ite
         note = done + (f", {errors:,} errors" if errors else "")
         watch(Phase(name, min(time.monotonic() - began_s, seconds), seconds, note))
 
-    workers.on_progress = progressed
-    try:
-        yield
-    finally:
-        workers.on_progress = lambda *_: None
+    return progressed
 
 
 def _point(at_s: float, usage: Usage) -> tuple[float, float]:

@@ -14,6 +14,7 @@ SAMPLES = 50_000_000
 COUNTS = ("published", "acknowledged", "deliveries", "repeated", "unsent", "polls")
 """What a `Tally` counts, besides errors and times."""
 
+_PERCENTILES = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999, "max": 1_000}
 _NEVER = 1 << 62
 _LONGEST_US = (1 << 32) - 1
 
@@ -58,11 +59,8 @@ class Tally:
 def percentiles(latencies_us: Mapping[int, int]) -> dict[str, float]:
     """Return percentiles of latencies in ms, and the maximum; `latencies_us` has counts by microsecond."""
     total = sum(latencies_us.values())
-    if not total:
-        return {}
     # The rank of a percentile is a whole number: p99 of 1,000 is the 990th, of 10 the 10th.
-    wanted = [("p50", -(-total * 500 // 1000)), ("p90", -(-total * 900 // 1000)), ("p99", -(-total * 990 // 1000))]
-    wanted += [("p99.9", -(-total * 999 // 1000)), ("max", total)]
+    wanted = [(name, -(-total * thousandths // 1_000)) for name, thousandths in _PERCENTILES.items()]
     found: dict[str, float] = {}
     seen = 0
     for latency_us in sorted(latencies_us):

@@ -10,21 +10,20 @@ import os
 import re
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 
 from app.bench.load import BenchFailed
 from app.bench.orders import raise_file_limit
-from app.processes import kill, last_line, module_command, module_environment, pin
+from app.processes import ChildProcess, child_process, module_command, module_environment, pin
 
 _PROC = Path("/proc")
 _CPU = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
@@ -140,14 +139,13 @@ class Target:
 
 @dataclass(kw_only=True)
 class _Started(Target):
-    process: asyncio.subprocess.Process
-    errors: BinaryIO
+    child: ChildProcess
 
     async def died(self) -> str:
-        code = await self.process.wait()
+        code = await self.child.ended()
         if code < 0:
             return f"the server ended unexpectedly ({signal.Signals(-code).name})"
-        why = last_line(self.errors)
+        why = next(filter(None, map(str.strip, reversed(self.child.lines))), "")
         return f"the server ended unexpectedly (exit code {code})" + (f": {why}" if why else "")
 
 
@@ -188,29 +186,21 @@ async def started(
     raise_file_limit()
     port = _free_port()
     prepare(port)
-    with tempfile.TemporaryFile() as errors:
+    words = [word.replace("{port}", str(port)) for word in command]
+    settings = {"HALLEY_LOG_LEVEL": "warning", **environment}  # without a line for each session
+    async with AsyncExitStack() as stack:
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(word.replace("{port}", str(port)) for word in command),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=errors,
-                env=module_environment()
-                | {"HALLEY_LOG_LEVEL": "warning", **environment},  # without a line for each session
-                start_new_session=True,
-            )
+            running = child_process(words, environment=module_environment() | settings, end_within_s=0)
+            child = await stack.enter_async_context(running)
         except OSError as error:
             raise BenchFailed(f"cannot start {command[0]}: {error.strerror}") from None
-        try:
-            cores = _cores() if is_pinned else []
-            if cores:
-                pin(process, cores[0])
-            url = f"http://127.0.0.1:{port}{path}"
-            target = _Started(url, name, token, process.pid, cores=cores[1:], process=process, errors=errors)
-            await _listening(target, port)
-            yield target
-        finally:
-            await kill(process)
+        cores = _cores() if is_pinned else []
+        if cores:
+            pin(child.process, cores[0])
+        url = f"http://127.0.0.1:{port}{path}"
+        target = _Started(url, name, token, child.process.pid, cores=cores[1:], child=child)
+        await _listening(target, port)
+        yield target
 
 
 async def _listening(target: Target, port: int) -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from app.bench.load import BenchFailed, Load, Share
-from app.bench.loops import ClosedLoop, Groups, LoadLoop, OpenLoop
+from app.bench.loops import ClosedLoop, LoadLoop, OpenLoop
 from app.bench.orders import Orders, run_worker
 from app.bench.sessions import Sessions
 from app.bench.tally import COUNTS, Tally
@@ -37,7 +37,6 @@ class Worker:
         self._sessions = Sessions(share, url, token, self._tally)
         self._loop: LoadLoop | None = None
         self._failure: asyncio.Future[None] | None = None
-        self._fan = (share.receivers if share.load.is_shared else 1) if share.receivers else 0
 
     async def open(self, receivers: int) -> dict[str, Any]:
         """Open sessions until there are `receivers` receivers, after the last one the publishers; report the times."""
@@ -47,27 +46,18 @@ class Worker:
         return {"connected": connected, "connecting_s": connecting_s}
 
     def _set_loop(self) -> None:
-        share, load, publishers = self._share, self._share.load, self._sessions.publishers
-        if not publishers:
-            return
-        if load.is_shared or not share.receivers:
-            channels = [range(share.first_channel, share.first_channel + share.channels)]
-        else:
-            channels = [share.channels_of(receiver) for receiver in range(share.receivers)]
-        groups = Groups(share.first_group, channels)
-        if load.rate:
-            self._loop = OpenLoop(publishers, groups, self._tally, batch=load.batch, rate=share.rate)
-        elif load.verb != "idle":
-            self._loop = ClosedLoop(
-                publishers, groups, self._tally, batch=load.batch, fan=self._fan, has_others=share.has_others
-            )
+        load, publishers = self._share.load, self._sessions.publishers
+        if publishers and load.rate:
+            self._loop = OpenLoop(publishers, self._tally, self._share)
+        elif publishers and load.verb != "idle":
+            self._loop = ClosedLoop(publishers, self._tally, self._share)
 
     async def prepare(self, number: int) -> None:
         """Prepare for the events of a round; no worker may publish before all are prepared."""
         self._tally.begin(number)
         for receiver in self._sessions.receivers:
             receiver.begin()
-        if self._fan and self._share.load.is_shared and not self._share.load.rate and self._loop is None:
+        if self._share.fan and self._share.load.is_shared and not self._share.load.rate and self._loop is None:
             self._report_arrivals()
         gc.collect()
         gc.freeze()
@@ -125,7 +115,7 @@ class Worker:
 
     def _report_arrivals(self) -> None:
         """Report each event that has arrived at all receivers here to the worker that publishes in a closed loop."""
-        tally, fan = self._tally, self._fan
+        tally, fan = self._tally, self._share.fan
 
         def reached() -> None:
             arrived = tally.deliveries // fan

@@ -30,7 +30,7 @@ from app.bench import (
     table,
 )
 from app.bench.growth import CHANNELS, RECEIVERS, SUFFIXES, check_plotting, plot
-from app.cli.terminal import DONE, FAILED, PhaseBar, run, say
+from app.cli.terminal import DONE, FAILED, ShareBar, run, say
 
 Verb = Callable[..., None]
 Serve = Callable[[], AbstractAsyncContextManager[Target]]
@@ -305,9 +305,11 @@ def print_measured(
     """
 
     async def work() -> int:
-        bar = PhaseBar()
+        bar = ShareBar(shows_eta=False)
         try:
-            found = await measuring(bar.show)
+            found = await measuring(
+                lambda phase: bar.show(phase.done / phase.total, 1, phase.note, f"{phase.name:<10}")
+            )
         except BenchFailed as error:
             bar.finish()
             say(str(error))

@@ -13,7 +13,7 @@ import click
 
 from app.access.control import Authenticator
 from app.access.keys import BadKeys
-from app.cli.access import BadQuestion, may
+from app.cli.access import may
 from app.cli.options import config_option, load_settings
 from app.cli.terminal import DONE, FAILED, WRONG_USE, say
 from app.configuration import ENTRIES, KNOBS, Configuration, Knob, entry_key, limits_table
@@ -29,13 +29,7 @@ from app.settings import Settings, Verb
 @click.option("--realm", help="The WAMP realm of the channel. [default: the first]")
 @click.option("--markdown", is_flag=True, help="Instead, print the table of limits in app/settings/README.md.")
 def check_config(
-    *,
-    file: Path | None,
-    role: str | None,
-    verb: Verb | None,
-    channel: str | None,
-    realm: str | None,
-    markdown: bool,
+    *, file: Path | None, role: str | None, verb: Verb | None, channel: str | None, realm: str | None, markdown: bool
 ) -> None:
     """Print every setting, or what is wrong with them.
 
@@ -57,10 +51,7 @@ def check_config(
         return
     if role is None or verb is None or channel is None:
         raise click.UsageError("--role, --verb and --channel go together")
-    try:
-        is_allowed, text = may(configuration, role, verb, channel, realm or "")
-    except BadQuestion as error:
-        raise click.UsageError(str(error)) from None
+    is_allowed, text = may(configuration, role, verb, channel, realm or "")
     click.echo(text)
     sys.exit(DONE if is_allowed else FAILED)
 

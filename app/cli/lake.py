@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +25,7 @@ from app.broker.events import to_ns
 from app.cli.erasing import erasure_of, named
 from app.cli.options import client_of, pattern_of, server_options
 from app.cli.pipeline import Place, exit_code, lake_options, spark_options, work_on_lake
-from app.cli.terminal import DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
+from app.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
 from app.history.rules import parse_age
 from app.pipeline.errors import PipelineError, Refused
 from app.protocols.bayeux.names import Bounds, to_topic
@@ -37,55 +38,35 @@ if TYPE_CHECKING:  # heavy
 _NO_BOUNDS = Bounds(1 << 20, 1 << 20)
 """No limits: the names in the lake were within the limits of its server."""
 
-# JSON escapes the control characters below U+0020, but terminals also obey those from U+0080 on.
-_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
-
 
 # Options
 
 
-class Moment(click.ParamType[int]):
-    """An RFC 3339 time, as microseconds since 1970, rounded up."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the time in microseconds since 1970, or fail with a usage error."""
-        try:
-            return value if isinstance(value, int) else -(-to_ns(value) // 1_000)
-        except ValueError:
-            self.fail(f"{value} is not an RFC 3339 time such as 2026-07-01T12:00:00Z", param, ctx)
+def _moment(text: str) -> int:
+    """Parse an RFC 3339 time, as microseconds since 1970, rounded up."""
+    try:
+        return -(-to_ns(text) // 1_000)
+    except ValueError:
+        raise click.BadParameter(f"{text} is not an RFC 3339 time such as 2026-07-01T12:00:00Z") from None
 
 
-class Age(click.ParamType[float]):
-    """A duration such as 90s, 30m, 1h or 7d, as seconds."""
-
-    name = "AGE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the duration in seconds, or fail with a usage error."""
-        try:
-            return value if isinstance(value, float) else parse_age(value)
-        except ValueError:
-            self.fail(f"{value} is not a duration such as 90s, 30m, 1h or 7d", param, ctx)
+def _age(text: str) -> float:
+    """Parse a duration, as seconds."""
+    try:
+        return parse_age(text)
+    except ValueError:
+        raise click.BadParameter(f"{text} is not a duration such as 90s, 30m, 1h or 7d") from None
 
 
-class Speed(click.ParamType[float]):
-    """The speed of a replay as a multiple of the original speed, such as 10x; `max`, as 0, means without pauses."""
-
-    name = "SPEED"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the factor, 0 for `max`, or fail with a usage error."""
-        if isinstance(value, float):
-            return value
-        try:
-            speed = 0.0 if value == "max" else float(value.removesuffix("x"))
-        except ValueError:
-            speed = -1.0
-        if value != "max" and not 0 < speed < 1e9:
-            self.fail(f"{value} is not a speed such as 1x, 10x, 0.5x or max", param, ctx)
-        return speed
+def _speed(text: str) -> float:
+    """Parse the speed of a replay as a multiple of the original speed; 0 for `max`, without pauses."""
+    if text == "max":
+        return 0.0
+    with suppress(ValueError):
+        speed = float(text.removesuffix("x"))
+        if 0 < speed < 1e9:
+            return speed
+    raise click.BadParameter(f"{text} is not a speed such as 1x, 10x, 0.5x or max")
 
 
 # Verbs
@@ -99,8 +80,10 @@ def lake_group() -> None:
     """
 
 
-_FROM = click.option("--from", "from_us", type=Moment(), help="Only what is at or after this time (RFC 3339).")
-_TO = click.option("--to", "to_us", type=Moment(), help="Only what is before this time.")
+_FROM = click.option(
+    "--from", "from_us", type=_moment, metavar="TIME", help="Only what is at or after this time (RFC 3339)."
+)
+_TO = click.option("--to", "to_us", type=_moment, metavar="TIME", help="Only what is before this time.")
 _FORMAT = click.option(
     "--format",
     "form",
@@ -132,7 +115,9 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
 @click.option(
     "--by", type=click.Choice(["events", "bytes"]), default="events", show_default=True, help="What to count."
 )
-@click.option("--last", type=Age(), help="Only events of at most this age, such as 1h or 7d. [default: all]")
+@click.option(
+    "--last", type=_age, metavar="AGE", help="Only events of at most this age, such as 1h or 7d. [default: all]"
+)
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Number of channels.")
 @_FORMAT
 @_OUT
@@ -165,7 +150,7 @@ def history(*, channel: str, from_us: int | None, to_us: int | None, limit: int 
         left = limit
         for stretch in lines(place.lake, selection):
             found = stretch[:left]
-            yield "".join(f"{line}\n" for line in found).translate(_CONTROLS)
+            yield "".join(f"{line}\n" for line in found).translate(CONTROLS)
             if left is not None:
                 left -= len(found)
                 if left <= 0:
@@ -178,10 +163,10 @@ def history(*, channel: str, from_us: int | None, to_us: int | None, limit: int 
 @click.option("--channel", required=True, help="The channel to replay, or a pattern such as /plc/**.")
 @_FROM
 @_TO
-@click.option("--speed", type=Speed(), default="1x", show_default=True, help="10x: ten times as fast; max: no pauses.")
-@click.option(
-    "--prefix", default="/replay", show_default=True, help="Publish below this channel: /replay, or one below it."
-)
+@click.option("--speed", type=_speed, default="1x", show_default=True, metavar="SPEED",
+              help="10x: ten times as fast; max: no pauses.")  # fmt: skip
+@click.option("--prefix", default="/replay", show_default=True,
+              help="Publish below this channel: /replay, or one below it.")  # fmt: skip
 @click.option("--restart", is_flag=True, help="Begin again from the start instead of resuming.")
 @lake_options
 @server_options
@@ -254,7 +239,7 @@ def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Plac
     erasure = erasure_of(named(channel, publisher, is_sure=yes), place.settings)
 
     def work(bar: ShareBar) -> int:
-        gone = erasing.forget(place.lake, erasure, lambda done, of: bar.show(done, of, "files"))
+        gone = erasing.forget(place.lake, erasure, partial(bar.show, note="files"))
         bar.finish()
         for each in gone:
             if each.rows:
@@ -361,7 +346,7 @@ def _write(found: Answer, form: str, out: Path | None) -> int:
     elif form == "csv":
         texts = output.as_csv(found.rows)
     else:
-        texts = (line.translate(_CONTROLS) for line in output.as_json(found.rows))
+        texts = (line.translate(CONTROLS) for line in output.as_json(found.rows))
     if out is None:
         return _print(texts)
     with _new_file(out) as draft, draft.open("w", encoding="utf-8", newline="") as file:

@@ -38,6 +38,14 @@ config_option = click.option(
 )
 
 
+token_option = click.option(
+    "--token",
+    envvar="HALLEY_TOKEN",
+    show_envvar=True,
+    help="Sent as 'Authorization: Bearer'. Other users may see command lines: the variable is safer.",
+)
+
+
 def setting_options(settings: SettingFlags) -> Callable[[Command], Command]:
     """Add an option for each of these settings, whose help has the setting's default where that is a number or a text.
 
@@ -78,13 +86,7 @@ def server_options(verb: Command) -> Command:
         metavar="URL",
         help="The server. Its Bayeux path is /bayeux unless the URL has a path.",
     )
-    token = click.option(
-        "--token",
-        envvar="HALLEY_TOKEN",
-        show_envvar=True,
-        help="Sent as 'Authorization: Bearer'. Other users may see command lines: the variable is safer.",
-    )
-    return server(token(verb))
+    return server(token_option(verb))
 
 
 def client_of(server: str, token: str | None, **options: Any) -> Client:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from app.cli.options import DEFAULT_SERVER, SettingFlags, config_option, load_settings, setting_options
+from app.cli.options import DEFAULT_SERVER, SettingFlags, config_option, load_settings, setting_options, token_option
 from app.cli.terminal import DONE, FAILED, INTERRUPTED, WRONG_USE, ShareBar, StatusLine, say
 from app.history.rules import parse_age
 from app.pipeline.errors import JobFailed, Refused, cause_of
@@ -58,13 +58,10 @@ class Place(NamedTuple):
     spark: dict[str, str]
 
 
+_DIR = {"metavar": "DIR"}
 _LAKE: SettingFlags = {
-    "data_dir": ("--data-dir", "The data folder.", {"metavar": "DIR"}),
-    "pipeline.lake": (
-        "--lake",
-        "The folder of the lake's tables. [default: lake in the data folder]",
-        {"metavar": "DIR"},
-    ),
+    "data_dir": ("--data-dir", "The data folder.", _DIR),
+    "pipeline.lake": ("--lake", "The folder of the lake's tables. [default: lake in the data folder]", _DIR),
 }
 _SPARK: SettingFlags = {
     **_LAKE,
@@ -76,12 +73,6 @@ _SPARK: SettingFlags = {
 }
 _FROM = click.option(
     "--from", "url", metavar="URL", help="Read this server's log, not a data folder; the right `export` is needed."
-)
-_TOKEN = click.option(
-    "--token",
-    envvar="HALLEY_TOKEN",
-    show_envvar=True,
-    help="Sent as 'Authorization: Bearer'. Other users may see command lines: the variable is safer.",
 )
 _CONF = click.option(
     "--conf",
@@ -104,7 +95,7 @@ def spark_options(verb: Verb) -> Verb:
 
 def pipeline_options(verb: Verb) -> Verb:
     """Add the options of a verb that uses the lake, Spark and the log; the verb gets a `place` instead."""
-    return config_option(setting_options(_SPARK)(_FROM(_TOKEN(_CONF(_with_place(verb, reads_log=True))))))
+    return config_option(setting_options(_SPARK)(_FROM(token_option(_CONF(_with_place(verb, reads_log=True))))))
 
 
 def _with_place(verb: Verb, *, reads_log: bool = False) -> Verb:
@@ -232,11 +223,7 @@ _publishing(
 _publishing(
     "alerts", ["alerts"], "Publish to /alerts which channels are much busier than usual, or have fallen silent."
 )
-_publishing(
-    "run",
-    ["ingest", "rollup", "alerts"],
-    "Run ingest, rollup and alerts together, and show their progress.",
-)
+_publishing("run", ["ingest", "rollup", "alerts"], "Run ingest, rollup and alerts together, and show their progress.")
 
 
 @pipeline_group.command()
@@ -339,7 +326,7 @@ def compact(*, names: tuple[str, ...], place: Place) -> None:
 
     def work(bar: ShareBar) -> int:
         for name in names or TABLES:
-            done = upkeep.compact(place.lake, name, partial(_show, bar, name))
+            done = upkeep.compact(place.lake, name, partial(bar.show, note=name))
             bar.finish()
             if done.before:
                 say(f"{name}: compacted {done.before:,} files into {done.after:,}, with {done.rows:,} rows")
@@ -359,7 +346,7 @@ def vacuum(*, place: Place) -> None:
 
     def work(bar: ShareBar) -> int:
         age_s = parse_age(place.settings.pipeline.vacuum_age)
-        done = upkeep.vacuum(place.lake, age_s, lambda done, of: bar.show(done, of, ""))
+        done = upkeep.vacuum(place.lake, age_s, bar.show)
         bar.finish()
         say(f"deleted {done.files:,} files with {done.nbytes:,} bytes")
         return DONE
@@ -379,7 +366,7 @@ def verify(*, is_thorough: bool, place: Place) -> None:
 
     def work(bar: ShareBar) -> int:
         is_sound = True
-        for finding in checks.verify(place.lake, is_thorough=is_thorough, on_progress=partial(_show, bar, "rows")):
+        for finding in checks.verify(place.lake, is_thorough=is_thorough, on_progress=partial(bar.show, note="rows")):
             bar.finish()
             click.echo(f"{finding.what}: {finding.told}")
             is_sound = is_sound and finding.is_sound
@@ -387,10 +374,6 @@ def verify(*, is_thorough: bool, place: Place) -> None:
         return DONE if is_sound else FAILED
 
     sys.exit(work_on_lake("verifying", place, work))
-
-
-def _show(bar: ShareBar, note: str, done: int, of: int) -> None:
-    bar.show(done, of, note)
 
 
 def work_on_lake(label: str, place: Place, work: Callable[[ShareBar], int]) -> int:

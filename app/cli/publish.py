@@ -6,13 +6,12 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
 from app.cli.options import client_of, server_options
-from app.cli.terminal import DONE, FAILED, STDIN, Progress, input_bytes, read_some, run, say
+from app.cli.terminal import DONE, FAILED, STDIN, ShareBar, input_bytes, read_some, run, say
 from app.client import Client, ClientError, OutcomeUnknown, Refused
 
 NumberedLine = tuple[int, bytes]
@@ -20,6 +19,7 @@ NumberedLine = tuple[int, bytes]
 _LINE_BYTES = 1_048_576
 _BATCH_LINES = 500
 _REASONS_TOLD = 10
+_LONG_EVENTS = 1_000  # fewer are done before a bar could be seen
 
 
 class NotJson(Exception):
@@ -68,32 +68,6 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-@dataclass(slots=True)
-class Tally:
-    """The number of values that were published and refused, and the reasons for refusals."""
-
-    published: int = 0
-    refused: int = 0
-    reasons: set[str] = field(default_factory=set)
-
-    def add(self, numbers: Sequence[int], verdicts: Sequence[Refused | None]) -> list[str]:
-        """Count the verdicts on the lines of these numbers; returns a message for each reason that is new."""
-        news = []
-        for number, refused in zip(numbers, verdicts, strict=False):
-            if refused is None:
-                self.published += 1
-                continue
-            self.refused += 1
-            if refused.error not in self.reasons and len(self.reasons) < _REASONS_TOLD:
-                self.reasons.add(refused.error)
-                news.append(f"line {number}: refused: {refused.error}")
-        return news
-
-    def __str__(self) -> str:
-        events = "1 event" if self.published == 1 else f"{self.published:,} events"
-        return f"published {events}" + (f", {self.refused:,} refused" if self.refused else "")
-
-
 async def publish_value(client: Client, channel: str, value: Any) -> int:
     """Publish one value; returns the exit code."""
     try:
@@ -127,17 +101,21 @@ async def publish_lines(client: Client, channel: str) -> int:
         return FAILED
     finally:
         publishing.finish()
-    return FAILED if publishing.tally.refused else DONE
+    return FAILED if publishing.refused else DONE
 
 
 class _Lines:
     """The state of `publish_lines`: what was published so far, for the progress bar and the last message."""
 
     def __init__(self, client: Client, channel: str) -> None:
-        self.tally = Tally()
+        self.refused = 0
+        self._published = 0
+        self._reasons: set[str] = set()
         self._client = client
         self._channel = channel
-        self._progress = Progress(input_bytes(STDIN))
+        self._bar = ShareBar("publishing")
+        self._total_bytes = input_bytes(STDIN)
+        self._read_bytes = 0
 
     async def publish(self, lines: Sequence[NumberedLine]) -> None:
         """Publish the values of some lines, up to the first that is not JSON. Raises `NotJson`, `ClientError`."""
@@ -152,7 +130,9 @@ class _Lines:
                 break
         if values:
             await self._publish(numbers, values)
-        self._progress.advance(len(values), sum(len(line) + 1 for _, line in lines))
+        self._read_bytes += sum(len(line) + 1 for _, line in lines)
+        if (events := self._published + self.refused) >= _LONG_EVENTS:
+            self._bar.show(self._read_bytes, self._total_bytes, f"{events:,} events")
         if wrong is not None:
             raise wrong
 
@@ -165,14 +145,22 @@ class _Lines:
             raise ClientError(f"from line {first} on {_outcome(error)}: {error}") from error
 
     def _count(self, numbers: Sequence[int], verdicts: Sequence[Refused | None]) -> None:
-        for line in self.tally.add(numbers, verdicts):
-            self._progress.make_room()
-            say(line)
+        """Count the verdicts on the lines of these numbers, and print each reason of a refusal that is new."""
+        for number, refused in zip(numbers, verdicts, strict=False):
+            if refused is None:
+                self._published += 1
+                continue
+            self.refused += 1
+            if refused.error not in self._reasons and len(self._reasons) < _REASONS_TOLD:
+                self._reasons.add(refused.error)
+                self._bar.make_room()
+                say(f"line {number}: refused: {refused.error}")
 
     def finish(self) -> None:
         """Print how many values were published and refused."""
-        self._progress.finish()
-        say(str(self.tally))
+        self._bar.finish()
+        events = "1 event" if self._published == 1 else f"{self._published:,} events"
+        say(f"published {events}" + (f", {self.refused:,} refused" if self.refused else ""))
 
 
 async def _numbered_lines(descriptor: int) -> AsyncIterator[list[NumberedLine]]:

@@ -23,16 +23,8 @@ _FLAGS: SettingFlags = {
         "off: no events are stored or can be replayed.",
         {"type": click.Choice(["on", "off"])},
     ),
-    "tls.cert": (
-        "--tls-cert",
-        "Serve https with this certificate (PEM). SIGHUP reads it again.",
-        {"metavar": "FILE"},
-    ),
-    "tls.key": (
-        "--tls-key",
-        "The certificate's private key. [default: in the same file]",
-        {"metavar": "FILE"},
-    ),
+    "tls.cert": ("--tls-cert", "Serve https with this certificate (PEM). SIGHUP reads it again.", {"metavar": "FILE"}),
+    "tls.key": ("--tls-key", "The certificate's private key. [default: in the same file]", {"metavar": "FILE"}),
     "open": ("--open", "Let other machines connect although there are no access rules.", {"is_flag": True}),
     "load": (
         "--load",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from app.cli.options import client_of, server_options
-from app.cli.terminal import DONE, FAILED, STDOUT, on_hang_up, run, say, write_all
+from app.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, on_hang_up, run, say, write_all
 from app.client import ALL, ONLY_NEW, Client, ClientError, Event, Link, Refused
 
 _LINK_NEWS = {
@@ -21,23 +21,14 @@ _LINK_NEWS = {
     Link.REVOKED: "{}: no longer allowed, so the server has ended the subscription",
 }
 
-# JSON escapes the control characters below U+0020, but terminals also obey those from U+0080 on.
-_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
-
-class Start(click.ParamType[int]):
-    """The point in the history to begin from: a position, `all` or `new`."""
-
-    name = "ID|all|new"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the position, `ALL` or `ONLY_NEW`, or fail with a usage error."""
-        text = str(value)
-        if text in ("all", "new"):
-            return ALL if text == "all" else ONLY_NEW
-        if not (text.isascii() and text.isdecimal()):
-            self.fail(f"{text!r} is not a position, all or new", param, ctx)
-        return int(text)
+def _start(text: str) -> int:
+    """Parse the point in the history to begin from: a position, `all` or `new`."""
+    if text in ("all", "new"):
+        return ALL if text == "all" else ONLY_NEW
+    if not (text.isascii() and text.isdecimal()):
+        raise click.BadParameter(f"{text!r} is not a position, all or new")
+    return int(text)
 
 
 @click.command()
@@ -45,7 +36,8 @@ class Start(click.ParamType[int]):
 @click.option(
     "--replay",
     "after",
-    type=Start(),
+    type=_start,
+    metavar="ID|all|new",
     help="Begin after this position in the server's history, with all of the history, or with new events only.",
 )
 @server_options
@@ -107,4 +99,4 @@ async def _print_events(client: Client, patterns: Sequence[str], after: int | No
 def _line(event: Event, *, with_position: bool) -> str:
     position = {"position": event.position} if with_position else {}
     text = json.dumps({"channel": event.channel, "data": event.data, **position}, ensure_ascii=False)
-    return text.translate(_CONTROLS) + "\n"
+    return text.translate(CONTROLS) + "\n"

@@ -17,13 +17,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
-
-if TYPE_CHECKING:
-    from app.bench import Phase  # heavy, and only the load generator has phases
 
 Result = TypeVar("Result")
 
@@ -31,8 +29,10 @@ DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 STDIN, STDOUT, STDERR = 0, 1, 2
 CHUNK_BYTES = 65_536
 
+CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""For `str.translate` of JSON: it escapes the control characters below U+0020, but terminals also obey these."""
+
 _LINE_CHARS = 400
-_LONG_EVENTS = 1_000  # fewer are done before a bar could be seen
 _CLEAR_BAR = "\r\x1b[K"
 _CLEAR_STATUS = "\r\x1b[2K"
 _STATUS_EVERY_S = 10.0
@@ -120,115 +120,53 @@ def on_hang_up(descriptor: int, react: Callable[[], object]) -> Iterator[None]:
 
 
 async def _aside(work: Callable[[], Result]) -> Result:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Result] = loop.create_future()
-
-    def settle(result: Result | None, error: OSError | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
+    done: Future[Result] = Future()
 
     def thread() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except OSError as caught:
-            error = caught
-        with suppress(RuntimeError):  # the loop has ended in the meantime
-            loop.call_soon_threadsafe(settle, result, error)
+        with suppress(InvalidStateError):  # it was cancelled: nobody waits for it any more
+            try:
+                done.set_result(work())
+            except OSError as error:
+                done.set_exception(error)
 
     threading.Thread(target=thread, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 # Progress
 
 
-class Progress:
-    """The bar of a long publish: counts events, and is shown from the thousandth on."""
+class ShareBar:
+    """The progress bar of long work; another `label` begins a new bar."""
 
-    def __init__(self, total_bytes: int | None) -> None:
-        """`total_bytes` is the length of the input; None if it is unknown."""
-        self._total_bytes = total_bytes
-        self._events = 0
-        self._unshown_bytes = 0
+    def __init__(self, label: str = "", *, shows_eta: bool = True) -> None:
+        self._label = label
+        self._shows_eta = shows_eta
         self._bar: Any = None  # click does not export its class
 
-    def advance(self, events: int, read_bytes: int) -> None:
-        """Count `events` more as done, for which `read_bytes` more of the input were read."""
-        self._events += events
-        self._unshown_bytes += read_bytes
-        if self._bar is None and self._events >= _LONG_EVENTS and os.isatty(STDERR):
+    def show(self, done: float, of: float | None, note: str = "", label: str = "") -> None:
+        """Draw the progress: `done` parts of the total `of` (None: unknown), with a note next to the bar."""
+        if not os.isatty(STDERR):
+            return
+        if label not in ("", self._label):
+            self.finish()
+            self._label = label
+        if self._bar is None:
             self._bar = click.progressbar(
-                length=self._total_bytes,
-                iterable=None if self._total_bytes else iter(int, 1),  # an iterable without a length
-                item_show_func=lambda events: f"{events or 0:,} events",
-                label="publishing",
+                iterable=iter(int, 1) if of is None else None,  # an iterable without a length
+                length=None if of is None else 100,
+                item_show_func=lambda note: note,
+                label=self._label,
                 file=sys.stderr,
+                show_eta=self._shows_eta,
             )
-            self._bar.render_progress()
-        if self._bar is not None:
-            self._bar.update(self._unshown_bytes, self._events)
-            self._unshown_bytes = 0
+        self._bar.update(1 if of is None else int(100 * done / max(of, 1)) - self._bar.pos, note)
+        self._bar.render_progress()  # update() draws whole hundredths only, which can take hours
 
     def make_room(self) -> None:
         """Clear the bar's line, so that a message can be printed there; the next step draws the bar below."""
         if self._bar is not None:
             click.echo(_CLEAR_BAR, nl=False, err=True)
-
-    def finish(self) -> None:
-        """End the bar's line; the bar stays on the terminal."""
-        if self._bar is not None:
-            self._bar.render_finish()
-
-
-class PhaseBar:
-    """The progress bars of a measurement, one for each phase."""
-
-    def __init__(self) -> None:
-        self._phase = ""
-        self._bar: Any = None
-
-    def show(self, phase: Phase) -> None:
-        """Draw a phase's progress; a new phase gets a new bar."""
-        if not os.isatty(STDERR):
-            return
-        if phase.name != self._phase:
-            self.finish()
-            self._phase = phase.name
-            self._bar = click.progressbar(
-                length=100, item_show_func=lambda note: note, label=f"{phase.name:<10}", file=sys.stderr, show_eta=False
-            )
-        self._bar.update(int(100 * phase.done / phase.total) - self._bar.pos, phase.note)
-
-    def finish(self) -> None:
-        """End the bar's line; the bar stays on the terminal."""
-        if self._bar is not None:
-            self._bar.render_finish()
-            self._bar = None
-            self._phase = ""
-
-
-class ShareBar:
-    """The progress bar of work whose size is known."""
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._bar: Any = None
-
-    def show(self, done: int, of: int, note: str) -> None:
-        """Draw the progress: `done` parts of the total `of`, with a note next to the bar."""
-        if not os.isatty(STDERR):
-            return
-        if self._bar is None:
-            self._bar = click.progressbar(
-                length=100, item_show_func=lambda note: note, label=self._label, file=sys.stderr
-            )
-        self._bar.update(int(100 * done / max(of, 1)) - self._bar.pos, note)
-        self._bar.render_progress()  # update() draws whole hundredths only, which can take hours
 
     def finish(self) -> None:
         """End the bar's line; the bar stays on the terminal."""

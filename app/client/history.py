@@ -50,11 +50,10 @@ class HistoryClient:
         while True:
             async with self._stream("GET", f"history{quote(channel, safe='/*!~()$@')}", {**filters, **cursor}) as page:
                 yield [line async for line in page.aiter_lines()]
-                found = page.links.get("next", {}).get("url")
-            if found is None:
+                following = _next(page, "cursor")
+            if following is None:
                 return
-            # Only the link's cursor is used, so that the token is sent to no other server.
-            cursor = {"cursor": parse_qs(urlsplit(found).query)["cursor"][0]}
+            cursor = {"cursor": following}
 
     async def log_head(self) -> dict[str, Any]:
         """Return the log's `log_id`, its `first` and its `next` offset. Raises `ClientError`."""
@@ -68,15 +67,10 @@ class HistoryClient:
         Raises `ClientError`.
         """
         while first <= last:
-            following = None
             async with self._stream("GET", "log", {"from_offset": str(first), "until_offset": str(last)}) as answer:
                 async for lines in _lines(answer):
                     yield json.loads(lines[-1])["offset"], lines
-                found = answer.links.get("next", {}).get("url")
-                following = int(parse_qs(urlsplit(found).query)["from_offset"][0]) if found else None
-            if following is None:
-                return
-            first = following
+                first = int(_next(answer, "from_offset") or last + 1)
 
     async def purge(self, what: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
         """Erase events of a `channel` or a `publisher`, and yield the progress; the last dictionary has the result.
@@ -106,6 +100,12 @@ class HistoryClient:
             raise OutcomeUnknown(f"the response ended too early ({reason})") from error
         except (ValueError, KeyError, IndexError) as error:
             raise OutcomeUnknown("the response is not that of a Halley server") from error
+
+
+def _next(page: httpx.Response, parameter: str) -> str | None:
+    """Return where the next page begins; None after the last. No more of its link is used: it could name any server."""
+    link = page.links.get("next", {}).get("url")
+    return parse_qs(urlsplit(link).query)[parameter][0] if link else None
 
 
 async def _lines(answer: httpx.Response) -> AsyncIterator[list[str]]:

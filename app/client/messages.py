@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 JSON = dict[str, Any]
 
@@ -134,17 +134,15 @@ def error_of(reply: JSON) -> str | None:
     return error if isinstance(error, str) and error else "refused without a reason"
 
 
-def positions_of(reply: JSON) -> dict[str, int]:
-    """Return the positions up to which the client has all events, by pattern.
+def positions_of(reply: JSON, name: Literal["replay", "replay_start"]) -> dict[str, int]:
+    """Return the positions that a reply has in `ext.NAME`, by pattern ("Replay" in `app/protocols/bayeux/README.md`).
 
-    They are in `ext.replay` of connect replies: see "Replay" in `app/protocols/bayeux/README.md`.
+    `replay`: those up to which the client has all events. `replay_start`: those at which the history begins, if a
+    subscription from an older one was refused.
     """
-    return _by_pattern(reply, "replay")
-
-
-def starts_of(reply: JSON) -> dict[str, int]:
-    """Return the positions at which the history begins, by pattern, if a subscription from an older one was refused."""
-    return _by_pattern(reply, "replay_start")
+    positions = _ext(reply).get(name)
+    found = positions.items() if isinstance(positions, dict) else ()
+    return {pattern: position for pattern, value in found if (position := _position(value)) is not None}
 
 
 def gaps_of(reply: JSON) -> list[str]:
@@ -159,12 +157,6 @@ def log_of(reply: JSON) -> str | None:
     """Return the name of the log to which the positions in a reply belong; None without replay."""
     name = _ext(reply).get("replay_log")
     return name if isinstance(name, str) else None
-
-
-def _by_pattern(reply: JSON, field_name: str) -> dict[str, int]:
-    told = _ext(reply).get(field_name)
-    positions = {name: _position(value) for name, value in told.items()} if isinstance(told, dict) else {}
-    return {name: position for name, position in positions.items() if position is not None}
 
 
 def _position(value: object) -> int | None:
@@ -184,9 +176,7 @@ def batch_of(reply: JSON) -> int | None:
     ack = _ext(reply).get("ack")
     if isinstance(ack, dict):
         ack = ack.get("batch")
-    if ack is True:
-        return 0
-    return ack if isinstance(ack, int) and not isinstance(ack, bool) else None
+    return 0 if ack is True else _position(ack)
 
 
 def encode(value: Any) -> str:

@@ -13,15 +13,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import deque
 from collections.abc import Mapping
 from itertools import count
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgpack
 
-from app.client.errors import ClientError
 from app.client.websocket import WebSocketClient, websocket_url
 
 V41, V40 = "v4.1.networktables.first.wpi.edu", "networktables.first.wpi.edu"
@@ -40,8 +38,6 @@ TIME_ID = -1
 
 ASKED = -(2**62)
 """The value of a request for the time, which its reply repeats: those of `Nt4Client.time` count down from here."""
-
-_MESSAGES_KEPT = 1_000_000
 
 
 class Text(NamedTuple):
@@ -74,7 +70,7 @@ def packed(uid: Any, time_us: Any, number: Any, value: Any) -> bytes:
     return data
 
 
-class Nt4Client(WebSocketClient):
+class Nt4Client(WebSocketClient[Message]):
     """A connection of the client `name`; see `WebSocketClient` for its life and its errors.
 
     `server` is `ws://HOST:PORT` or `http://HOST:PORT`. `async with` also learns the server's time. `names` are the
@@ -88,7 +84,6 @@ class Nt4Client(WebSocketClient):
         self.names: dict[int, str] = {}
         self._published: dict[str, tuple[int, int]] = {}
         self._ahead_us = 0
-        self._came: deque[Message] = deque()
         self._asked = count(1)
         self._answered = self._server_us = 0
 
@@ -151,9 +146,6 @@ class Nt4Client(WebSocketClient):
         """End a subscription."""
         await self.send(text("unsubscribe", subuid=subuid))
 
-    def __aiter__(self) -> Self:
-        return self
-
     async def __anext__(self) -> Value:
         """Return the next value of a topic."""
         while not isinstance(message := await self.receive(), Value):
@@ -166,14 +158,7 @@ class Nt4Client(WebSocketClient):
         """Send text messages, all in one frame."""
         await self.socket.send(json.dumps(messages))
 
-    async def receive(self) -> Message:
-        """Return the next text message or value, in the order of arrival."""
-        await self.until(lambda: bool(self._came))
-        return self._came.popleft()
-
     def _take(self, frame: str | bytes) -> None:
-        if len(self._came) >= _MESSAGES_KEPT:
-            raise ClientError(f"{_MESSAGES_KEPT:,} messages arrived before a reply")
         if isinstance(frame, str):
             for message in json.loads(frame):
                 self._take_text(Text(message["method"], message["params"]))
@@ -188,13 +173,13 @@ class Nt4Client(WebSocketClient):
             self.names[message.params["id"]] = message.params["name"]
         elif message.method == "unannounce":
             self.names.pop(message.params["id"], None)
-        self._came.append(message)
+        self._keep(message)
 
     def _take_value(self, topic_id: int, time_us: int, number: int, value: Any) -> None:
         if topic_id == TIME_ID:
             self._answered, self._server_us = ASKED - value, time_us
         elif topic_id in self.names:  # the values of an unannounced topic can still be on their way
-            self._came.append(Value(self.names[topic_id], time_us, number, value))
+            self._keep(Value(self.names[topic_id], time_us, number, value))
 
 
 def _now_us() -> int:

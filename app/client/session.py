@@ -18,19 +18,7 @@ from enum import Enum
 from typing import Any
 
 from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
-from app.client.messages import (
-    JSON,
-    Advice,
-    Event,
-    Incoming,
-    batch_of,
-    encode,
-    error_of,
-    gaps_of,
-    log_of,
-    positions_of,
-    starts_of,
-)
+from app.client.messages import JSON, Advice, Event, Incoming, batch_of, encode, error_of, gaps_of, log_of, positions_of
 from app.client.wire import Wire
 
 ONLY_NEW, ALL = -1, -2
@@ -165,7 +153,7 @@ class ReplayPositions:
 
     def note(self, reply: JSON) -> None:
         """Store the positions in a reply, if it has any."""
-        for pattern, position in positions_of(reply).items():
+        for pattern, position in positions_of(reply, "replay").items():
             self._positions[pattern] = max(position, self._positions.get(pattern, ONLY_NEW))
 
     def forget(self, pattern: str) -> None:
@@ -183,7 +171,7 @@ class ReplayPositions:
 
         Patterns whose next events the history has deleted then begin with all events that are left.
         """
-        starts = starts_of(refusal)
+        starts = positions_of(refusal, "replay_start")
         removed = {
             pattern for pattern, position in self._positions.items() if 0 <= position < starts.get(pattern, 0) - 1
         }
@@ -324,11 +312,7 @@ class Session:
     async def _poll(self) -> None:
         """Send one connect and handle its response. Raises `ClientError` unless it was successful."""
         client_id = await self.current()
-        connect: dict[str, Any] = {
-            "channel": "/meta/connect",
-            "clientId": client_id,
-            "connectionType": "long-polling",
-        }
+        connect: JSON = {"channel": "/meta/connect", "clientId": client_id, "connectionType": "long-polling"}
         if self._is_first_connect:
             connect["advice"] = {"timeout": 0}
         if self._batch is not None:

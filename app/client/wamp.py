@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import msgpack
 from websockets.exceptions import ConnectionClosed
 
-from app.client.errors import ClientError, Refused
+from app.client.errors import Refused
 from app.client.websocket import WebSocketClient, websocket_url
 
 Message = list[Any]
@@ -35,7 +34,6 @@ ROLES: Mapping[str, Any] = MappingProxyType({role: {} for role in ("publisher", 
 
 _JSON, _MSGPACK = "wamp.2.json", "wamp.2.msgpack"
 _REQUESTS = {PUBLISHED: PUBLISH, SUBSCRIBED: SUBSCRIBE, UNSUBSCRIBED: UNSUBSCRIBE, RESULT: CALL}
-_MESSAGES_KEPT = 100_000
 
 
 class WampEvent(NamedTuple):
@@ -48,7 +46,7 @@ class WampEvent(NamedTuple):
     kwargs: Mapping[str, Any] = MappingProxyType({})
 
 
-class WampClient(WebSocketClient):
+class WampClient(WebSocketClient[Message]):
     """A session in a realm; see `WebSocketClient` for its life and its errors.
 
     `server` is the address of a server (`http://HOST:PORT`), or of its WebSocket (`ws://...`); `subprotocol` is
@@ -64,7 +62,6 @@ class WampClient(WebSocketClient):
         self.session = 0
         self.welcome: dict[str, Any] = {}
         self._realm = realm
-        self._came: deque[Message] = deque()
         self._replies: dict[tuple[int, int], Message | None] = {}
         self._requests = count(1)
 
@@ -145,14 +142,6 @@ class WampClient(WebSocketClient):
         for message in messages:
             await self.socket.send(json.dumps(message) if self.subprotocol == _JSON else msgpack.packb(message))
 
-    async def receive(self) -> Message:
-        """Return the next message that is not the reply to a request of this client."""
-        await self.until(lambda: bool(self._came))
-        return self._came.popleft()
-
-    def __aiter__(self) -> Self:
-        return self
-
     async def __anext__(self) -> WampEvent:
         """Return the next event. Raises `Refused` if the router ends the session, or refuses what was not asked."""
         match await self.receive():
@@ -166,10 +155,8 @@ class WampClient(WebSocketClient):
             request = _request_of(message)
             if request in self._replies:
                 self._replies[request] = message
-            elif len(self._came) < _MESSAGES_KEPT:
-                self._came.append(message)
             else:
-                raise ClientError(f"{_MESSAGES_KEPT:,} messages arrived before a reply")
+                self._keep(message)
 
     def _messages_in(self, frame: str | bytes) -> list[Message]:
         """Return the messages of one frame."""

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from app.client.errors import Refused
+from app.client.errors import ClientError, Refused
 
 _ANSWER_S = 10.0
 _MESSAGE_BYTES = 16_777_216
+_MESSAGES_KEPT = 1_000_000
+
+Message = TypeVar("Message")
 
 
 def websocket_url(server: str, path: str) -> str:
@@ -25,7 +29,7 @@ def websocket_url(server: str, path: str) -> str:
     return f"{server.replace('http', 'ws', 1) if server.startswith('http') else server}{path}"
 
 
-class WebSocketClient(ABC):
+class WebSocketClient(ABC, Generic[Message]):
     """One connection, open from the start of `async with` to its end; a lost one is not restored.
 
     `token` is sent as `Authorization: Bearer`, `answer_s` is how long a reply may take, in seconds. `options` are those
@@ -54,6 +58,7 @@ class WebSocketClient(ABC):
         if token is not None:
             self._options["additional_headers"] = {"Authorization": f"Bearer {token}"}
         self._turn = asyncio.Lock()
+        self._came: deque[Message] = deque()
 
     async def open(self) -> None:
         """Open the WebSocket and nothing else; `async with` also begins the session."""
@@ -88,6 +93,20 @@ class WebSocketClient(ABC):
             async with self._turn:
                 if not is_there():  # another task may have read what this one waits for
                     await self._read()
+
+    async def receive(self) -> Message:
+        """Return the next message that is not the reply to a request of this client, in the order of arrival."""
+        await self.until(lambda: bool(self._came))
+        return self._came.popleft()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def _keep(self, message: Message) -> None:
+        """Keep a message for `receive`. Raises `ClientError` if there are too many."""
+        if len(self._came) >= _MESSAGES_KEPT:
+            raise ClientError(f"{_MESSAGES_KEPT:,} messages arrived before a reply")
+        self._came.append(message)
 
     async def _read(self) -> None:
         """Wait for one frame and take it."""

@@ -66,6 +66,23 @@ def broken_rules(settings: Settings) -> Broken:
     yield from _jwt(settings.jwt)
 
 
+def _unlike(key: str, values: Iterable[str], form: re.Pattern[str], expected: str) -> Broken:
+    """Yield a broken rule for each value that does not have this form."""
+    for value in values:
+        if not form.fullmatch(value):
+            yield key, f"expected {expected}, found {shown(value)}"
+
+
+def _name(key: str, text: str) -> Broken:
+    if not (0 < len(text) <= _ID_CHARS and text.isprintable()):
+        yield key, f"expected 1 to {_ID_CHARS} characters, found {shown(text)}"
+
+
+def _given_role(key: str, role: str) -> Broken:
+    if not can_be_given(role):
+        yield key, f"{_ROLE_NEED} and none of {_RESERVED}, found {shown(role)}"
+
+
 def _listeners(settings: Settings) -> Broken:
     operations, nt4 = settings.operations, settings.nt4
     unprotected = unprotected_hosts(settings)
@@ -73,24 +90,15 @@ def _listeners(settings: Settings) -> Broken:
         if not _HOST_NAME.fullmatch(host):  # an empty one would listen on all addresses
             yield key, f"expected a host name or an address without a port, found {shown(host)}"
         elif key in unprotected and not is_loopback(host):
-            yield (
-                key,
-                (
-                    f"expected access rules ([[access]]) or open = true (--open) too, as {host} lets other machines "
-                    "read and publish everything"
-                ),
-            )
+            need = "expected access rules ([[access]]) or open = true (--open) too"
+            yield key, f"{need}, as {host} lets other machines read and publish everything"
     taken = {(settings.host, settings.port): "port"}
     for key, listener in (("operations.port", operations), ("nt4.port", nt4)):
         owner = taken.setdefault((listener.host, listener.port), key) if listener.enabled and listener.port else key
         if owner != key:
             yield key, f"expected another port than {owner} ({listener.port})"
-    for name in settings.hosts:
-        if not _HOST_NAME.fullmatch(name):
-            yield "hosts", f"expected host names without scheme or port, found {shown(name)}"
-    for hook in settings.load:
-        if not _HOOK.fullmatch(hook):
-            yield "load", f"expected MODULE:FUNCTION, found {shown(hook)}"
+    yield from _unlike("hosts", settings.hosts, _HOST_NAME, "host names without scheme or port")
+    yield from _unlike("load", settings.load, _HOOK, "MODULE:FUNCTION")
 
 
 def _proxies(settings: Settings) -> Broken:
@@ -107,23 +115,22 @@ def _proxies(settings: Settings) -> Broken:
 
 
 def _bayeux(bayeux: Bayeux) -> Broken:
-    if not bayeux.paths:
-        yield "bayeux.paths", "expected at least one path"
-    for path in bayeux.paths:
-        if not _PATH.fullmatch(path):
-            yield "bayeux.paths", f'expected paths like "/bayeux" (no slash at the end), found {shown(path)}'
+    yield from _paths("bayeux", bayeux.paths)
     if 200 < bayeux.superseded_status < 400:
         yield "bayeux.superseded_status", f"expected 200, or 400 to 599, found {bayeux.superseded_status}"
 
 
 def _wamp(settings: Settings) -> Broken:
-    if not settings.wamp.paths:
-        yield "wamp.paths", "expected at least one path"
+    yield from _paths("wamp", settings.wamp.paths)
     for path in settings.wamp.paths:
-        if not _PATH.fullmatch(path):
-            yield "wamp.paths", f'expected paths like "/wamp" (no slash at the end), found {shown(path)}'
-        elif path in settings.bayeux.paths:
+        if path in settings.bayeux.paths and _PATH.fullmatch(path):
             yield "wamp.paths", f"expected other paths than bayeux.paths, found {shown(path)}"
+
+
+def _paths(protocol: str, paths: tuple[str, ...]) -> Broken:
+    if not paths:
+        yield f"{protocol}.paths", "expected at least one path"
+    yield from _unlike(f"{protocol}.paths", paths, _PATH, f'paths like "/{protocol}" (no slash at the end)')
 
 
 def _nt4(settings: Settings) -> Broken:
@@ -165,33 +172,21 @@ def _realm(key: str, name: str, settings: Settings) -> Broken:
 def _users(users: tuple[User, ...]) -> Broken:
     seen: set[str] = set()
     for number, user in enumerate(users):
-        if not _is_name(user.id):
-            yield entry_key("user", number, "id"), f"expected 1 to {_ID_CHARS} characters, found {shown(user.id)}"
-        elif user.id in seen:
+        yield from _name(entry_key("user", number, "id"), user.id)
+        if user.id in seen:
             yield entry_key("user", number, "id"), f"duplicate user: {shown(user.id)}"
         seen.add(user.id)
-        if not can_be_given(user.role):
-            yield (
-                entry_key("user", number, "role"),
-                f"{_ROLE_NEED} and none of {_RESERVED}, found {shown(user.role)}",
-            )
+        yield from _given_role(entry_key("user", number, "role"), user.role)
         if not is_user_key(user.key):  # never shown, as with tokens
             yield entry_key("user", number, "key"), f"expected base64 of {KEY_BYTES} bytes (see halley user)"
-        if not _is_name(user.salt):
-            yield entry_key("user", number, "salt"), f"expected 1 to {_ID_CHARS} characters, found {shown(user.salt)}"
-
-
-def _is_name(text: str) -> bool:
-    return 0 < len(text) <= _ID_CHARS and text.isprintable()
+        yield from _name(entry_key("user", number, "salt"), user.salt)
 
 
 def _cookie(cookie: Cookie) -> Broken:
-    if not _TOKEN.fullmatch(cookie.name):
-        yield "cookie.name", f"expected letters, digits and marks as in BAYEUX_BROWSER, found {shown(cookie.name)}"
-    if not _COOKIE_PATH.fullmatch(cookie.path):
-        yield "cookie.path", f"expected a path that begins with / and has no semicolon, found {shown(cookie.path)}"
-    if cookie.domain and not _HOST_NAME.fullmatch(cookie.domain):
-        yield "cookie.domain", f'expected a domain, or "" for only the host itself, found {shown(cookie.domain)}'
+    yield from _unlike("cookie.name", [cookie.name], _TOKEN, "letters, digits and marks as in BAYEUX_BROWSER")
+    yield from _unlike("cookie.path", [cookie.path], _COOKIE_PATH, "a path that begins with / and has no semicolon")
+    if cookie.domain:
+        yield from _unlike("cookie.domain", [cookie.domain], _HOST_NAME, 'a domain, or "" for only the host itself')
     if cookie.secure == "off":  # browsers discard such cookies, and every request would count as a new browser
         if cookie.same_site == "None":
             yield "cookie.secure", 'expected "auto" or "on", which cookie.same_site "None" needs, found "off"'
@@ -255,18 +250,15 @@ def _lift(settings: Settings) -> Broken:
     types: dict[str, str] = {}
     for number, lift in enumerate(settings.lift):
         yield from _pattern(entry_key("lift", number, "pattern"), lift.pattern, bounds)
-        if not _POINTER.fullmatch(lift.pointer):
-            yield entry_key("lift", number, "pointer"), f"expected a JSON Pointer, found {shown(lift.pointer)}"
+        yield from _unlike(entry_key("lift", number, "pointer"), [lift.pointer], _POINTER, "a JSON Pointer")
         key = entry_key("lift", number, "column")
         if not _COLUMN.fullmatch(lift.column):
             yield key, "expected up to 64 lowercase letters, digits and _, beginning with a letter"
         elif lift.column in (*COLUMNS, *_LAKE_COLUMNS):
             yield key, f"expected a name that is not a column of the lake already, found {shown(lift.column)}"
         elif types.setdefault(lift.column, lift.type) != lift.type:
-            yield (
-                entry_key("lift", number, "type"),
-                f"expected {types[lift.column]}, as in an earlier entry for this column",
-            )
+            need = f"expected {types[lift.column]}, as in an earlier entry for this column"
+            yield entry_key("lift", number, "type"), need
     if len(types) > _MOST_COLUMNS:
         yield "lift", f"expected at most {_MOST_COLUMNS} columns"
 
@@ -294,13 +286,8 @@ def _pattern(key: str, pattern: str, bounds: Bounds) -> Broken:
 def _tokens(tokens: tuple[Token, ...]) -> Broken:
     seen: set[str] = set()
     for number, token in enumerate(tokens):
-        if not _is_name(token.id):
-            yield entry_key("tokens", number, "id"), f"expected 1 to {_ID_CHARS} characters, found {shown(token.id)}"
-        if not can_be_given(token.role):
-            yield (
-                entry_key("tokens", number, "role"),
-                f"{_ROLE_NEED} and none of {_RESERVED}, found {shown(token.role)}",
-            )
+        yield from _name(entry_key("tokens", number, "id"), token.id)
+        yield from _given_role(entry_key("tokens", number, "role"), token.role)
         if not is_hash(token.hash):  # never shown: it may be the token itself, pasted by mistake
             yield entry_key("tokens", number, "hash"), "expected sha256: and 64 hexadecimal digits (see halley token)"
         elif token.hash in seen:
@@ -312,8 +299,8 @@ def _jwt(jwt: Jwt) -> Broken:
     for algorithm in jwt.algorithms:
         if algorithm not in _ALGORITHMS:
             yield "jwt.algorithms", f"expected some of {', '.join(_ALGORITHMS)}, found {shown(algorithm)}"
-    if jwt.role and not can_be_given(jwt.role):
-        yield "jwt.role", f"{_ROLE_NEED} and none of {_RESERVED}, found {shown(jwt.role)}"
+    if jwt.role:
+        yield from _given_role("jwt.role", jwt.role)
     if jwt.jwks or jwt.secret:
         for name in ("issuer", "audience", "role_claim"):
             if not getattr(jwt, name):

@@ -21,32 +21,19 @@ _TALKS = """
     > Then I can drink my tea in peace. | That is how I like it.
 /chat/lobby: Has anyone seen what the market did just now?
     > I look at it once a year, on principle. | I saw it. I have sold my yacht, which I do not have.
-/chat/lobby: The lift is out of order again.
-    > Which one? | Stairs are good for us, they say.
-    > The left one. The other makes that noise. | They have never carried a printer.
 /chat/kitchen: Is there any coffee left?
     > Half a pot, and it is honest work. | There was. I am not proud of it.
     > On my way. | Then I shall make a new one.
-/chat/kitchen: Whose is the green box in the fridge?
-    > What does it look like inside? | Not mine. Mine is blue.
-    > It looks back. | Then we shall not open it.
 /chat/workshop: The robot has bumped into the bin again.
     > The bin is not on its map. | Which of the two was faster?
     > Neither am I, and it stops for me. | The bin has held its ground.
 /chat/garden: The tomatoes are still green.
     > Give them a week of sun. | So is the paint on the bench.
     > If only somebody published that. | I shall wait, then, standing.
-/chat/garden: There is a hedgehog under the shed again.
-    > The same as last year? | Then leave the gate open tonight.
-    > It has not shown me its papers. | It is open already.
 """
 """Talks, with their rooms: the turns of a talk stand between `>`, the choices of a turn between `|`."""
 
-WELCOMES = (
-    "Hello! You are new here, aren't you?",
-    "Nice to read you. Have a look at /market/* as well.",
-    "Good point. Has anybody written that down?",
-)
+WELCOMES = ("Hello! You are new here, aren't you?", "Nice to read you. Have a look at /market/* as well.")
 """Replies to a stranger who says anything else."""
 
 

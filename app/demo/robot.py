@@ -25,23 +25,21 @@ MODES = ("auto", "disabled")
 
 WIDTH_M, HEIGHT_M = 16.5, 8.2
 _TOUR = ((2.0, 1.5), (8.0, 4.1), (14.5, 1.5), (14.5, 6.7), (8.0, 4.1), (2.0, 6.7))
-_FASTEST_M_S = 2.5
-_FASTER_M_S2 = 2.0
-_TURN_RAD_S = 2.2
-_NEAR_M = 0.4
-_WHEELS_APART_M = 0.6
+_FASTEST_M_S, _TURN_RAD_S = 2.5, 2.2
+_NEAR_M, _WHEELS_APART_M = 0.4, 0.6
 _REST_S = 5.0
 """The time for which it rests where it was sent, before it resumes its tour."""
 
 _FULL_V, _EMPTY_V = 12.9, 11.4
-_DRAIN_V_M, _SAG_V, _NOISE_V = 0.0015, 0.25, 0.01
+_DRAIN_V_M, _SAG_V_S_M, _NOISE_V = 0.0015, 0.1, 0.01
 
 _TICK_S = 0.02
 _LONGEST_S = 0.1
 """The longest time for which one step moves the robot; on a busy machine the rest is skipped."""
 
-_POSE_TICKS, _WHEELS_TICKS, _SLOW_TICKS = 10, 50, 100
-"""Ticks between two values: five poses a second show it move, and leave room for other events in the console."""
+_TICKS = {"/robot/pose": 10, "/robot/wheel_speeds": 50, "/robot/battery": 100, "/robot/lidar": 100}
+"""Ticks between two values: five poses a second show it move, and leave room for other events in the console. Other
+topics are published when they change."""
 
 
 class Robot:
@@ -52,7 +50,7 @@ class Robot:
 
     def __init__(self, random: Random) -> None:
         self.x_m, self.y_m = _TOUR[0]
-        self.heading_rad = self.left_m_s = self.right_m_s = 0.0
+        self.heading_rad = self._speed_m_s = self._turn_rad_s = 0.0
         self.mode = MODES[0]
         self.wish: tuple[float, float] | None = None
         self.laps = 0
@@ -62,14 +60,14 @@ class Robot:
         self._rest_s = 0.0
 
     @property
-    def _speed_m_s(self) -> float:
-        return (self.left_m_s + self.right_m_s) / 2
-
-    @property
     def voltage_v(self) -> float:
         """The voltage of the battery, which sags while the robot drives."""
-        sag_v = _SAG_V * self._speed_m_s / _FASTEST_M_S
-        return round(self._charge_v - sag_v + self._random.gauss(0, _NOISE_V), 3)
+        return round(self._charge_v - _SAG_V_S_M * self._speed_m_s + self._random.gauss(0, _NOISE_V), 3)
+
+    @property
+    def ranges_m(self) -> list[float]:
+        """The distances to the four walls of the field."""
+        return [self.x_m, WIDTH_M - self.x_m, self.y_m, HEIGHT_M - self.y_m]
 
     def obey(self, name: str, value: Any) -> None:
         """Obey a value that was set; invalid ones are ignored, and a place off the field becomes the nearest on it."""
@@ -85,18 +83,14 @@ class Robot:
         away_m = math.hypot(x_m - self.x_m, y_m - self.y_m)
         is_there = away_m < _NEAR_M
         off_rad = math.remainder(math.atan2(y_m - self.y_m, x_m - self.x_m) - self.heading_rad, math.tau)
-        turn_rad_s = wanted_m_s = 0.0
+        self._turn_rad_s = self._speed_m_s = 0.0
         if self.mode == "auto" and not (is_there and self.wish):
-            turn_rad_s = _limit(4 * off_rad, -_TURN_RAD_S, _TURN_RAD_S)
-            wanted_m_s = min(_FASTEST_M_S, 0.4 + away_m) * max(0.0, math.cos(off_rad))
-        faster_m_s = _FASTER_M_S2 * passed_s
-        speed_m_s = self._speed_m_s + _limit(wanted_m_s - self._speed_m_s, -2 * faster_m_s, faster_m_s)
-        self.heading_rad = math.remainder(self.heading_rad + turn_rad_s * passed_s, math.tau)
-        way_m = speed_m_s * passed_s
+            self._turn_rad_s = _limit(4 * off_rad, -_TURN_RAD_S, _TURN_RAD_S)
+            self._speed_m_s = min(_FASTEST_M_S, 0.4 + away_m) * max(0.0, math.cos(off_rad))
+        self.heading_rad = math.remainder(self.heading_rad + self._turn_rad_s * passed_s, math.tau)
+        way_m = self._speed_m_s * passed_s
         self.x_m = _limit(self.x_m + way_m * math.cos(self.heading_rad), 0.0, WIDTH_M)
         self.y_m = _limit(self.y_m + way_m * math.sin(self.heading_rad), 0.0, HEIGHT_M)
-        lead_m_s = turn_rad_s * _WHEELS_APART_M / 2
-        self.left_m_s, self.right_m_s = speed_m_s - lead_m_s, speed_m_s + lead_m_s
         self._charge_v -= _DRAIN_V_M * way_m
         if self._charge_v < _EMPTY_V:
             self._charge_v = _FULL_V  # the battery is replaced
@@ -107,28 +101,19 @@ class Robot:
             self._stop = (self._stop + 1) % len(_TOUR)
             self.laps += self._stop == 0
 
-    @property
-    def ranges_m(self) -> list[float]:
-        """The distances to the four walls of the field."""
-        return [self.x_m, WIDTH_M - self.x_m, self.y_m, HEIGHT_M - self.y_m]
+    def values(self) -> dict[str, Any]:
+        """Return the value of each topic. The pose is x and y in metres and the heading in radians.
 
-    def regular(self, tick: int) -> dict[str, Any]:
-        """Return the values that are due at a tick. The pose is x and y in metres and the heading in radians."""
-        values: dict[str, Any] = {}
-        if tick % _POSE_TICKS == 0:
-            values["/robot/pose"] = [round(each, 3) for each in (self.x_m, self.y_m, self.heading_rad)]
-        if tick % _WHEELS_TICKS == 0:
-            values["/robot/wheel_speeds"] = [round(self.left_m_s, 3), round(self.right_m_s, 3)]
-        if tick % _SLOW_TICKS == 0:
-            values["/robot/battery"] = self.voltage_v
-            values["/robot/lidar"] = struct.pack("<4H", *(int(1_000 * far_m) for far_m in self.ranges_m))
-        return values
-
-    def seldom(self) -> dict[str, Any]:
-        """Return the values that are published when they change; a setpoint that was reached becomes empty."""
+        A setpoint that was reached becomes empty.
+        """
+        lead_m_s = self._turn_rad_s * _WHEELS_APART_M / 2
         return {
+            "/robot/pose": [round(each, 3) for each in (self.x_m, self.y_m, self.heading_rad)],
+            "/robot/wheel_speeds": [round(self._speed_m_s - lead_m_s, 3), round(self._speed_m_s + lead_m_s, 3)],
+            "/robot/battery": self.voltage_v,
             "/robot/enabled": self.mode != "disabled",
             "/robot/laps": self.laps,
+            "/robot/lidar": struct.pack("<4H", *(int(1_000 * far_m) for far_m in self.ranges_m)),
             _MODE: self.mode,
             _SETPOINT: [*map(float, self.wish or ())],
         }
@@ -157,11 +142,13 @@ async def drive(server: str, random: Random, robot: Robot | None = None) -> None
         while True:
             before_s, now_s = now_s, clock()
             robot.step(min(now_s - before_s, _LONGEST_S))
-            seldom = robot.seldom()
-            changed = {name: value for name, value in seldom.items() if published.get(name) != value}
-            if values := robot.regular(tick) | changed:
-                await client.put_all(values)
-            published = seldom
+            values = robot.values()
+            due = {name: values[name] for name, ticks in _TICKS.items() if tick % ticks == 0}
+            changed = {name for name, value in values.items() if published.get(name) != value}
+            due |= {name: values[name] for name in changed - _TICKS.keys()}
+            if due:
+                await client.put_all(due)
+            published = values
             tick += 1
             await asyncio.sleep(max(0.0, now_s + _TICK_S - clock()))
 

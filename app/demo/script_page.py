@@ -13,6 +13,7 @@ from typing import Any, Self
 import httpx
 
 from app.client import ClientError, Event, Refused, Unreachable
+from app.client.session import Inbox
 
 _SCRIPT = re.compile(r"/\*\*/([\w.]+)\((.*)\);", re.DOTALL)
 _ANSWER_S = 10.0
@@ -35,7 +36,7 @@ class ScriptPage:
         self._pause_s = pause_s
         self._numbers = itertools.count(1)
         self._session: dict[str, str] = {}
-        self._events: asyncio.Queue[Event | Exception] = asyncio.Queue(_EVENTS_KEPT)
+        self._inbox = Inbox(_EVENTS_KEPT)
 
     async def __aenter__(self) -> Self:
         try:
@@ -69,10 +70,7 @@ class ScriptPage:
 
     async def __anext__(self) -> Event:
         """Wait for the next event."""
-        event = await self._events.get()
-        if isinstance(event, Exception):
-            raise event
-        return event
+        return await self._inbox.get()
 
     async def _poll(self) -> None:
         try:
@@ -80,7 +78,7 @@ class ScriptPage:
                 await self._ask("/meta/connect", _HOLD_S, connectionType="callback-polling")
                 await asyncio.sleep(self._pause_s())
         except Exception as error:  # noqa: BLE001 - any error must reach the reader of events
-            await self._events.put(error)
+            self._inbox.end(error)
 
     async def _ask(self, channel: str, within_s: float = _ANSWER_S, **fields: Any) -> dict[str, Any]:
         """Send a message by loading a script; return the reply to it, and keep the events in the script."""
@@ -97,7 +95,7 @@ class ScriptPage:
             raise Unreachable(str(error) or type(error).__name__) from error
         for each in answers:
             if "data" in each:
-                await self._events.put(Event(each["channel"], each["data"]))
+                await self._inbox.put(Event(each["channel"], each["data"]))
         answer = next((each for each in answers if each.get("id") == number), {})
         if not answer.get("successful"):
             raise Refused(str(answer.get("error")))
