@@ -57,7 +57,6 @@ _STATE = (
     "window_us long, events long, usual double, busy double, windows long, newest_us long, offset long, "
     "is_spiking boolean, is_silent boolean, has_timer boolean"
 )
-_ALERT = "at_us long, topic string, protocol string, kind string, rate double, usual double, offset long"
 _CONFIGURATION = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -147,6 +146,7 @@ class Alerts:
             self._spark.conf.set(name, value)
         options = self._options
         bounds = Bounds(options.spike_factor, options.spike_events, round(options.silence_s * 1_000_000))
+        watcher = Watcher(bounds, time.time_ns() // 1_000_000)
         try:
             events = self._spark.readStream.format("halley").options(**self._read_options).load()
             return (
@@ -154,7 +154,7 @@ class Alerts:
                 .select("topic", "time_us", "offset", "protocol")
                 .mapInArrow(_parts, _PARTS)
                 .groupBy("topic")
-                .transformWithState(Watcher(bounds, time.time_ns() // 1_000_000), _ALERT, "Update", "ProcessingTime")
+                .transformWithState(watcher, tables.ALERT, "Update", "ProcessingTime")
                 .writeStream.outputMode("update")
                 .queryName("alerts")
                 .option("checkpointLocation", self._checkpoint.as_uri())
