@@ -243,8 +243,6 @@ def _some(file: Path, count: int) -> Iterator[pa.RecordBatch]:
 _SETTLED_US = 60_000_000
 """Windows that ended less than this before the newest event are not compared: rollup may be ahead of the lake."""
 
-_BATCH_ROWS = 65_536
-
 
 class Recount(NamedTuple):
     """The result of a recount.
