@@ -11,7 +11,6 @@ in the tables' own logs for another day.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ import pyarrow.parquet as pq
 
 from app.broker.names import RESERVED, matches, span
 from app.broker.ports import Erasure
-from app.history.damage import joined
+from app.history.damage import joined, outside
 from app.history.rewriting import is_concerned
 from app.history.stored import COLUMNS, Stored
 from app.pipeline.errors import Refused
@@ -108,10 +107,10 @@ def _account(lake: Path, events: LakeTable, offsets: list[int]) -> None:
     rejected = create_table(lake, "rejected", events.log_id)
     meets = (ds.field("reason") == FORGOTTEN) & (ds.field("first") <= max(offsets)) & (ds.field("last") >= min(offsets))
     with translate_read_errors(rejected.folder, rejected.data_files()):
-        known = rejected.dataset().to_table(columns=["first", "last"], filter=meets).sort_by("first")
-    firsts, lasts = known["first"].to_pylist(), known["last"].to_pylist()
-    new = ((each, each) for each in offsets if not _is_within(each, firsts, lasts))
-    ranges = joined(new, min(offsets), max(offsets))
+        found = rejected.dataset().to_table(columns=["first", "last"], filter=meets)
+    known = joined(zip(found["first"].to_pylist(), found["last"].to_pylist(), strict=True), min(offsets), max(offsets))
+    erased = joined(((each, each) for each in offsets), min(offsets), max(offsets))
+    ranges = [part for first, last in erased for part in outside(first, last, known)]
     if ranges:
         columns = TABLES["rejected"].columns
         given = {
@@ -121,11 +120,6 @@ def _account(lake: Path, events: LakeTable, offsets: list[int]) -> None:
         }
         nothing = {name: [None] * len(ranges) for name in columns.names}
         commit_rows(rejected, pa.table(nothing | given, schema=columns))
-
-
-def _is_within(offset: int, firsts: list[int], lasts: list[int]) -> bool:
-    place = bisect_right(firsts, offset) - 1
-    return place >= 0 and offset <= lasts[place]
 
 
 def _in_events(rows: pa.Table, erasure: Erasure) -> pa.Array:
