@@ -5,8 +5,9 @@ files of them: it takes as many rows as fit into memory, sorts them by channel, 
 by their statistics a query of one channel opens few of a day's files, and one of an hour too. Neither the rows nor the
 app version change (L10). Vacuum deletes the files that no table names any more.
 
-Delta's own `optimize.z_order` does not do that: it compares only the first 16 bytes of a text, so that channels whose
-names begin alike are not sorted at all, it rewrites a day's large files each time, and cannot be stopped meanwhile.
+Delta's own `optimize.z_order` was measured (deltalake 1.6.6) and does not do that. Of 40 channels whose names have the
+first 29 characters in common, each of its 13 files had rows of all; with short names a channel was in 1.3 files. A
+second run replaced all files again. It is also one call, which cannot be stopped between files.
 """
 
 from __future__ import annotations
