@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -226,7 +227,7 @@ class Rollup:
                 figures |= {"max": total[f"max{at}"], **dict(zip(QUANTILES, total[f"ranks{at}"], strict=True))}
                 numbers.append((name, figures))
         row = {name: total[name] for name in (*KEY, "events", "bytes", "publishers")}
-        return row | {"numbers": numbers, "day": total["start_us"] // DAY_US}
+        return row | {"numbers": numbers, "day": _day(total["start_us"])}
 
     # Committing
 
@@ -244,10 +245,7 @@ class Rollup:
         self._log.commit(self._consumer, versions[_AT])
 
     def _step(self, versions: Mapping[str, int], rows: list[Row]) -> None:
-        columns = tables.TABLES["rollups"].columns
-        table = pa.table(
-            {name: _column([row[name] for row in rows], columns.field(name).type) for name in columns.names}
-        )
+        table = pa.Table.from_pylist(rows, tables.TABLES["rollups"].columns)
         steps = [Step(app, self._versions[app], version) for app, version in versions.items()]
         commit_rows(self._table, table, *steps)
         self._versions |= versions
@@ -263,7 +261,7 @@ class Rollup:
         if self._publisher is None or final is None or final <= published:
             return
         if finals is None:
-            wanted = (pc.field("end_us") > published) & (pc.field("day") >= _date((published - DAY_US) // DAY_US))
+            wanted = (pc.field("end_us") > published) & (pc.field("day") >= _day(max(0, published - DAY_US)))
             with translate_read_errors(self._table.folder, self._table.data_files()):
                 finals = self._table.dataset().to_table(filter=wanted).to_pylist()
         self._publish(finals, None)
@@ -313,12 +311,8 @@ def _keys(totals: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(totals[name].to_pylist() for name in KEY), strict=True))
 
 
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    return pa.array(values, pa.int32()).cast(kind) if pa.types.is_date(kind) else pa.array(values, kind)
-
-
-def _date(day: int) -> pa.Scalar:
-    return pa.scalar(day, pa.int32()).cast(pa.date32())
+def _day(time_us: int) -> date:
+    return datetime.fromtimestamp(time_us // 1_000_000, UTC).date()
 
 
 def watermark(final_us: int, late_us: int, newest_us: int | None, wall_us: int | None) -> int:
