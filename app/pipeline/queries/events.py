@@ -20,7 +20,7 @@ from app.broker.events import to_text
 from app.broker.names import Match, Pattern, matches, span
 from app.pipeline.errors import no_lake
 from app.pipeline.lake.tables import STORED, File, open_table, path, translate_read_errors
-from app.pipeline.queries.skipping import Every, Within, extent, needed
+from app.pipeline.queries.skipping import Every, Within, needed
 from app.protocols.bayeux.names import to_channel
 
 _STRETCH_BYTES = 33_554_432
@@ -106,23 +106,17 @@ class Walk:
 
 
 def _groups(files: Sequence[File]) -> Iterator[list[File]]:
-    """Yield groups of files whose offsets overlap, in the order of their offsets."""
+    """Yield groups of files whose offsets overlap, in the order of their offsets; unknown bounds are the widest."""
     group: list[File] = []
     reached = 0
-    for file in sorted(files, key=_first):
-        if group and _first(file) > reached:
+    for file in sorted(files, key=lambda file: file.least.get("offset", 0)):
+        if group and file.least.get("offset", 0) > reached:
             yield group
             group = []
         group.append(file)
-        last = extent(file, "offset")[1]
-        reached = max(reached, last) if isinstance(last, int) else 1 << 62  # unknown: it can have any offset
+        reached = max(reached, file.greatest.get("offset", 1 << 62))
     if group:
         yield group
-
-
-def _first(file: File) -> int:
-    first = extent(file, "offset")[0]
-    return first if isinstance(first, int) else 0
 
 
 def _stretch_rows(files: Sequence[Path]) -> int:
