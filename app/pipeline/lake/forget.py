@@ -28,7 +28,7 @@ from app.history.stored import COLUMNS, Stored
 from app.pipeline.errors import Refused
 from app.pipeline.lake import locks
 from app.pipeline.lake.commit import commit_files, commit_rows
-from app.pipeline.lake.files import staged, write_sorted
+from app.pipeline.lake.files import staged, write
 from app.pipeline.lake.tables import TABLES, File, LakeTable, OnProgress, check_files, look, translate_read_errors
 from app.pipeline.lake.tables import create as create_table
 from app.pipeline.lake.upkeep import SORTED, delete_unnamed
@@ -97,7 +97,7 @@ def _erase(lake: Path, table: LakeTable, file: File, erasure: Erasure) -> int:
     folder, _, base = file.path.rpartition("/")
     with staged(lake) as drafts:
         prefix = SORTED if base.startswith(SORTED) else ""
-        written = write_sorted(drafts / folder, table.shape, left, prefix)
+        written = write(drafts / folder, table.shape, left, is_one_partition=True, prefix=prefix)
         commit_files(table, written, removed=[file])
     return count
 

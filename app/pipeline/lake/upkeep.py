@@ -25,7 +25,7 @@ from deltalake.exceptions import DeltaError
 
 from app.pipeline.lake import locks
 from app.pipeline.lake.commit import commit_files
-from app.pipeline.lake.files import staged, write_sorted
+from app.pipeline.lake.files import staged, write
 from app.pipeline.lake.tables import (
     INGEST,
     TABLES,
@@ -98,8 +98,8 @@ def rewrite(lake: Path, table: LakeTable, files: list[File], on_progress: Callab
         place = folder / files[0].path.rpartition("/")[0]
         with translate_read_errors(root, files):
             for rows in _portions([root / file.path for file in files], columns):
-                count = -(-rows.num_rows // FILE_ROWS)
-                written += write_sorted(place, shape, rows, SORTED, -(-rows.num_rows // count))
+                file_rows = -(-rows.num_rows // -(-rows.num_rows // FILE_ROWS))
+                written += write(place, shape, rows, is_one_partition=True, prefix=SORTED, file_rows=file_rows)
                 done += rows.num_rows
                 on_progress(done)
         commit_files(table, written, removed=files, is_rewrite=True)
