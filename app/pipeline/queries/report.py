@@ -139,14 +139,10 @@ def _alerts(found: ReportData) -> str:
 def _losses(found: ReportData) -> str:
     if not found.losses:
         return ""
-    rows = [
-        (
-            each["kind"],
-            each["reason"],
-            *(f"{n:,}" for n in (each["first"], each["last"], each["last"] - each["first"] + 1)),
-        )
-        for each in found.losses
-    ]
+    rows = []
+    for each in found.losses:
+        first, last = each["first"], each["last"]
+        rows.append((each["kind"], each["reason"], f"{first:,}", f"{last:,}", f"{last - first + 1:,}"))
     told = "<p>Offsets without an event in the lake, and the reasons.</p>"
     if len(rows) == MOST_LOSSES:
         told += f"<p>The first {MOST_LOSSES}; the tables <code>gaps</code> and <code>rejected</code> have all.</p>"
