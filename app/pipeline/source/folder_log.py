@@ -226,10 +226,7 @@ def _fetch(connection: sqlite3.Connection, at: int, until: int) -> tuple[list[Ro
                 nbytes += sum([len(row[_PAYLOAD] or "") for row in found])
                 if nbytes > BATCH_BYTES:
                     return rows, rows[-1][0] + 1
-    except (
-        UnicodeDecodeError,
-        TypeError,
-    ) as error:  # damaged text, which the error quotes; a number for a text
+    except (UnicodeDecodeError, TypeError) as error:  # damaged text, which the error quotes; a number for a text
         raise sqlite3.DatabaseError("malformed") from error
     return rows, until
 
