@@ -171,7 +171,7 @@ class Rollup:
     def _add(self, first: int, until: int) -> pa.Table:
         """Read a range and add it to the open windows; return the totals that it has changed."""
         try:
-            are_few = self._are_few(first, until)
+            are_few = until - first <= _READ_HERE_ROWS and (self._open is None or self._open.num_rows <= _FEW_OPEN)
             found = self._totals.of(self._events(first, until), self._open, are_few=are_few).toArrow()
         except Exception as error:
             raise cause_of(error) from error
@@ -189,9 +189,6 @@ class Rollup:
             self._open = pa.concat_tables([self._open.filter(pa.array(stay, pa.bool_())), changed])
             self._open_keys = [key for key, stays in zip(self._open_keys, stay, strict=True) if stays] + keys
         return found
-
-    def _are_few(self, first: int, until: int) -> bool:
-        return until - first <= _READ_HERE_ROWS and (self._open is None or self._open.num_rows <= _FEW_OPEN)
 
     def _events(self, first: int, until: int) -> DataFrame:
         """Return the events of a range. A small range is read here: a task for a worker costs more than the reading."""
