@@ -100,6 +100,14 @@ def test_tables_that_are_not_there_have_no_rows(spark, lake):
     assert "channel" in ask(spark, lake, "select * from rollups").rows.columns
 
 
+@pytest.mark.parametrize("name", ["q?x", "a b{c,d}[e]*=ü"])
+def test_the_folder_of_a_lake_may_have_any_name(spark, tmp_path, name):
+    """Characters of patterns mean nothing in the name of a lake's folder: each row is counted once."""
+    make_lake(tmp_path / name, 60)
+    query = "select count(*), count(distinct offset, protocol, day) from events"
+    assert ask(spark, tmp_path / name, query).rows.collect() == [(60, 60)]
+
+
 def test_rollups_can_be_asked_for_their_numbers(spark, tmp_path):
     """Maps, structs and dates are returned as JSON."""
     numbers = {"price": {"count": 2, "min": 1.0, "mean": 1.5, "max": 2.0, "p50": 1.0, "p95": 2.0, "p99": 2.0}}

@@ -29,14 +29,14 @@ def test_it_ends_in_the_middle_of_a_file_and_changes_nothing(lake, monkeypatch):
     before = files(lake)
     tidying = Tidying(lake, OFTEN)
     has_begun = threading.Event()
-    write_sorted = upkeep.write_sorted
+    write = upkeep.write
 
-    def slowly(*arguments):
+    def slowly(*arguments, **options):
         has_begun.set()
         assert tidying._end.wait(30)
-        return write_sorted(*arguments)
+        return write(*arguments, **options)
 
-    monkeypatch.setattr(upkeep, "write_sorted", slowly)
+    monkeypatch.setattr(upkeep, "write", slowly)
     with tidying.going_on():
         assert has_begun.wait(30)
     assert files(lake) == before

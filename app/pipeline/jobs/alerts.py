@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -57,7 +58,6 @@ _STATE = (
     "window_us long, events long, usual double, busy double, windows long, newest_us long, offset long, "
     "is_spiking boolean, is_silent boolean, has_timer boolean"
 )
-_ALERT = "at_us long, topic string, protocol string, kind string, rate double, usual double, offset long"
 _CONFIGURATION = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -147,6 +147,7 @@ class Alerts:
             self._spark.conf.set(name, value)
         options = self._options
         bounds = Bounds(options.spike_factor, options.spike_events, round(options.silence_s * 1_000_000))
+        watcher = Watcher(bounds, time.time_ns() // 1_000_000)
         try:
             events = self._spark.readStream.format("halley").options(**self._read_options).load()
             return (
@@ -154,7 +155,7 @@ class Alerts:
                 .select("topic", "time_us", "offset", "protocol")
                 .mapInArrow(_parts, _PARTS)
                 .groupBy("topic")
-                .transformWithState(Watcher(bounds, time.time_ns() // 1_000_000), _ALERT, "Update", "ProcessingTime")
+                .transformWithState(watcher, tables.ALERT, "Update", "ProcessingTime")
                 .writeStream.outputMode("update")
                 .queryName("alerts")
                 .option("checkpointLocation", self._checkpoint.as_uri())
@@ -266,11 +267,9 @@ class Watcher(StatefulProcessor):
 def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Count the events of each batch by channel and window: far fewer rows for Spark to move."""
     for batch in batches:
-        windows = pa.array([each - each % WINDOW_US for each in batch["time_us"].to_pylist()], pa.int64())
+        windows = pc.multiply(pc.divide(batch["time_us"], WINDOW_US), WINDOW_US)  # times before 1970 are not counted
         grouped = (
-            pa.table(
-                {**{name: batch[name] for name in ("topic", "time_us", "offset", "protocol")}, "window_us": windows}
-            )
+            pa.Table.from_batches([batch.append_column("window_us", windows)])
             .group_by(["topic", "window_us"], use_threads=False)
             .aggregate([("offset", "count"), ("time_us", "max"), ("offset", "max"), ("protocol", "max")])
         )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -115,7 +116,7 @@ class Rollup:
                 f"{head.next - 1}: it was set back; choose another --lake"
             )
         self.next = head.first if version is None else version
-        self._watermark = Watermark(round(options.late_s * 1_000_000), self._versions[_FINAL] or 0)
+        self._final_us = self._versions[_FINAL] or 0
         self._open: pa.Table | None = None
         self._open_keys: list[tuple[Any, ...]] = []
         self._publish_committed()
@@ -155,7 +156,8 @@ class Rollup:
         is_all = until == head
         newest = pc.max(changed["newest_us"]).as_py() if changed is not None else None
         self.next, self._read = until, max(self._read, until)
-        self._watermark.move(newest, wall if is_all else None)
+        late_us = round(self._options.late_s * 1_000_000)
+        self._final_us = watermark(self._final_us, late_us, newest, wall if is_all else None)
         finals = self._finals()
         if is_all and changed is not None:
             self._publish(self._rows(self._still_open(changed)), until)
@@ -169,13 +171,13 @@ class Rollup:
     def _add(self, first: int, until: int) -> pa.Table:
         """Read a range and add it to the open windows; return the totals that it has changed."""
         try:
-            are_few = self._are_few(first, until)
+            are_few = until - first <= _READ_HERE_ROWS and (self._open is None or self._open.num_rows <= _FEW_OPEN)
             found = self._totals.of(self._events(first, until), self._open, are_few=are_few).toArrow()
         except Exception as error:
             raise cause_of(error) from error
         changed = self._still_open(found)
         if first >= (self._versions[_READ] or 0):
-            shut = found.filter(pc.less_equal(found["end_us"], self._watermark.final_us))
+            shut = found.filter(pc.less_equal(found["end_us"], self._final_us))
             shortest = shut.filter(pc.equal(shut["window"], KINDS[0].name))
             self.late += pc.sum(shortest["events"]).as_py() or 0
         keys = _keys(changed)
@@ -188,9 +190,6 @@ class Rollup:
             self._open_keys = [key for key, stays in zip(self._open_keys, stay, strict=True) if stays] + keys
         return found
 
-    def _are_few(self, first: int, until: int) -> bool:
-        return until - first <= _READ_HERE_ROWS and (self._open is None or self._open.num_rows <= _FEW_OPEN)
-
     def _events(self, first: int, until: int) -> DataFrame:
         """Return the events of a range. A small range is read here: a task for a worker costs more than the reading."""
         if until - first <= _READ_HERE_ROWS:
@@ -199,13 +198,13 @@ class Rollup:
         return self._spark.read.format("halley").options(**options).load()
 
     def _still_open(self, totals: pa.Table) -> pa.Table:
-        return totals.filter(pc.greater(totals["end_us"], self._watermark.final_us))
+        return totals.filter(pc.greater(totals["end_us"], self._final_us))
 
     def _finals(self) -> list[Row]:
         """Remove the windows that have become final from the open ones, and return their rows."""
         if self._open is None:
             return []
-        is_final = pc.less_equal(self._open["end_us"], self._watermark.final_us)
+        is_final = pc.less_equal(self._open["end_us"], self._final_us)
         if not pc.any(is_final).as_py():
             return []
         finals = self._open.filter(is_final)
@@ -225,27 +224,25 @@ class Rollup:
                 figures |= {"max": total[f"max{at}"], **dict(zip(QUANTILES, total[f"ranks{at}"], strict=True))}
                 numbers.append((name, figures))
         row = {name: total[name] for name in (*KEY, "events", "bytes", "publishers")}
-        return row | {"numbers": numbers, "day": total["start_us"] // DAY_US}
+        return row | {"numbers": numbers, "day": _day(total["start_us"])}
 
     # Committing
 
     def _commit(self, finals: list[Row]) -> None:
         first_offsets = () if self._open is None else self._open["first_offset"].to_pylist()
         versions: dict[str, int] = {
-            _AT: max(resume_at(first_offsets, self.next), self._versions[_AT] or 0),
+            # A crash is resumed at the first event of any open window; one that opens later is newer than all before.
+            _AT: max(min(first_offsets, default=self.next), self._versions[_AT] or 0),
             _READ: self._read,
-            _FINAL: self._watermark.final_us,
+            _FINAL: self._final_us,
         }
         if self._publisher is None:
-            versions[_PUBLISHED] = self._watermark.final_us  # there is nothing to publish
+            versions[_PUBLISHED] = self._final_us  # there is nothing to publish
         self._step(versions, finals)
         self._log.commit(self._consumer, versions[_AT])
 
     def _step(self, versions: Mapping[str, int], rows: list[Row]) -> None:
-        columns = tables.TABLES["rollups"].columns
-        table = pa.table(
-            {name: _column([row[name] for row in rows], columns.field(name).type) for name in columns.names}
-        )
+        table = pa.Table.from_pylist(rows, tables.TABLES["rollups"].columns)
         steps = [Step(app, self._versions[app], version) for app, version in versions.items()]
         commit_rows(self._table, table, *steps)
         self._versions |= versions
@@ -261,7 +258,7 @@ class Rollup:
         if self._publisher is None or final is None or final <= published:
             return
         if finals is None:
-            wanted = (pc.field("end_us") > published) & (pc.field("day") >= _date((published - DAY_US) // DAY_US))
+            wanted = (pc.field("end_us") > published) & (pc.field("day") >= _day(max(0, published - DAY_US)))
             with translate_read_errors(self._table.folder, self._table.data_files()):
                 finals = self._table.dataset().to_table(filter=wanted).to_pylist()
         self._publish(finals, None)
@@ -311,45 +308,20 @@ def _keys(totals: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(totals[name].to_pylist() for name in KEY), strict=True))
 
 
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    return pa.array(values, pa.int32()).cast(kind) if pa.types.is_date(kind) else pa.array(values, kind)
+def _day(time_us: int) -> date:
+    return datetime.fromtimestamp(time_us // 1_000_000, UTC).date()
 
 
-def _date(day: int) -> pa.Scalar:
-    return pa.scalar(day, pa.int32()).cast(pa.date32())
-
-
-class Watermark:
-    """The instant `final_us`: windows that end at it or before are final, and events for them that are read later late.
+def watermark(final_us: int, late_us: int, newest_us: int | None, wall_us: int | None) -> int:
+    """Return the watermark after a turn: windows that end at it or before are final, later events for them late.
 
     An event lies in one window of each kind, by the time that the broker gave it. Windows become final in the order of
     their ends, so one instant decides for all of them. It never decreases, even if a clock is set back.
 
-    `late_us`: how long after its end a window stays open for events that are out of order.
+    final_us   the watermark until now
+    late_us    how long after its end a window stays open for events that are out of order
+    newest_us  the time of the newest event that was read; None: nothing was read
+    wall_us    the wall clock, which makes windows final when there are no more events; read *before* the log's end is,
+               and None unless the reader has read the whole log
     """
-
-    def __init__(self, late_us: int, final_us: int) -> None:
-        self.final_us = final_us
-        self._late_us = late_us
-
-    def move(self, newest_us: int | None, wall_us: int | None) -> None:
-        """Move the watermark by the time of the newest event that was read, and by the wall clock (microseconds).
-
-        `wall_us` is None unless the reader has read the whole log, and the clock has to be read *before* the log's end
-        is. The wall clock makes windows final when there are no more events.
-        """
-        for now_us in (newest_us, wall_us):
-            if now_us is not None:
-                self.final_us = max(self.final_us, now_us - self._late_us)
-
-    def is_final(self, end_us: int) -> bool:
-        """Whether a window that ends at `end_us` is final."""
-        return end_us <= self.final_us
-
-
-def resume_at(first_offsets: Iterable[int], next_offset: int) -> int:
-    """Return the offset at which to read again after a crash: the first event of any open window, or `next_offset`.
-
-    The result never decreases: an event that opens a window is newer than all that were read before.
-    """
-    return min(first_offsets, default=next_offset)
+    return max([final_us, *(each - late_us for each in (newest_us, wall_us) if each is not None)])

@@ -186,11 +186,8 @@ def _remove(file: File, *, is_change: bool) -> RemoveAction:
 
 def _sync(file: Path) -> None:
     """Sync a file to disk. Spark does not, and the log must never name a file that a power loss can truncate."""
-    number = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def _sync_log(table: LakeTable) -> None:

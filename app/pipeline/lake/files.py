@@ -96,25 +96,20 @@ class Written(NamedTuple):
     rows: int
 
 
-def write(folder: Path, shape: Shape, rows: pa.Table) -> list[Path]:
+def write(
+    folder: Path, shape: Shape, rows: pa.Table, *, is_one_partition: bool = False, prefix: str = "", file_rows: int = 0
+) -> list[Path]:
     """Write rows, sorted, below a folder as files for a table, one for each partition; return their paths.
 
+    `is_one_partition`: `folder` is that of the rows' partition; `prefix` and `file_rows` are those of `write_files`.
     Raises `Refused`.
     """
-    return _write(folder, shape, rows, shape.partition_by)
-
-
-def write_sorted(folder: Path, shape: Shape, rows: pa.Table, prefix: str = "", file_rows: int = 0) -> list[Path]:
-    """Write rows of one partition, sorted, as files in its folder; return their paths. Raises `Refused`."""
-    return _write(folder, shape, rows, (), prefix=prefix, file_rows=file_rows)
-
-
-def _write(folder: Path, shape: Shape, rows: pa.Table, partition_by: Sequence[str], **options: Any) -> list[Path]:
     if not rows.num_rows:
         return []
     ordered = rows.sort_by([(name, "ascending") for name in shape.sorted_by])
+    partition_by = () if is_one_partition else shape.partition_by
     try:
-        return [each.path for each in write_files(folder, ordered, partition_by, **options)]
+        return [each.path for each in write_files(folder, ordered, partition_by, prefix=prefix, file_rows=file_rows)]
     except OSError as error:
         raise refusal(folder, error) from error
 

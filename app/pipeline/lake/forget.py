@@ -11,7 +11,6 @@ in the tables' own logs for another day.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,13 +22,13 @@ import pyarrow.parquet as pq
 
 from app.broker.names import RESERVED, matches, span
 from app.broker.ports import Erasure
-from app.history.damage import joined
+from app.history.damage import joined, outside
 from app.history.rewriting import is_concerned
 from app.history.stored import COLUMNS, Stored
 from app.pipeline.errors import Refused
 from app.pipeline.lake import locks
 from app.pipeline.lake.commit import commit_files, commit_rows
-from app.pipeline.lake.files import staged, write_sorted
+from app.pipeline.lake.files import staged, write
 from app.pipeline.lake.tables import TABLES, File, LakeTable, OnProgress, check_files, look, translate_read_errors
 from app.pipeline.lake.tables import create as create_table
 from app.pipeline.lake.upkeep import SORTED, delete_unnamed
@@ -98,7 +97,7 @@ def _erase(lake: Path, table: LakeTable, file: File, erasure: Erasure) -> int:
     folder, _, base = file.path.rpartition("/")
     with staged(lake) as drafts:
         prefix = SORTED if base.startswith(SORTED) else ""
-        written = write_sorted(drafts / folder, table.shape, left, prefix)
+        written = write(drafts / folder, table.shape, left, is_one_partition=True, prefix=prefix)
         commit_files(table, written, removed=[file])
     return count
 
@@ -108,10 +107,10 @@ def _account(lake: Path, events: LakeTable, offsets: list[int]) -> None:
     rejected = create_table(lake, "rejected", events.log_id)
     meets = (ds.field("reason") == FORGOTTEN) & (ds.field("first") <= max(offsets)) & (ds.field("last") >= min(offsets))
     with translate_read_errors(rejected.folder, rejected.data_files()):
-        known = rejected.dataset().to_table(columns=["first", "last"], filter=meets).sort_by("first")
-    firsts, lasts = known["first"].to_pylist(), known["last"].to_pylist()
-    new = ((each, each) for each in offsets if not _is_within(each, firsts, lasts))
-    ranges = joined(new, min(offsets), max(offsets))
+        found = rejected.dataset().to_table(columns=["first", "last"], filter=meets)
+    known = joined(zip(found["first"].to_pylist(), found["last"].to_pylist(), strict=True), min(offsets), max(offsets))
+    erased = joined(((each, each) for each in offsets), min(offsets), max(offsets))
+    ranges = [part for first, last in erased for part in outside(first, last, known)]
     if ranges:
         columns = TABLES["rejected"].columns
         given = {
@@ -121,11 +120,6 @@ def _account(lake: Path, events: LakeTable, offsets: list[int]) -> None:
         }
         nothing = {name: [None] * len(ranges) for name in columns.names}
         commit_rows(rejected, pa.table(nothing | given, schema=columns))
-
-
-def _is_within(offset: int, firsts: list[int], lasts: list[int]) -> bool:
-    place = bisect_right(firsts, offset) - 1
-    return place >= 0 and offset <= lasts[place]
 
 
 def _in_events(rows: pa.Table, erasure: Erasure) -> pa.Array:

@@ -15,7 +15,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from app.pipeline.errors import Refused
@@ -31,33 +31,25 @@ class Busy(Refused):
     """Another process holds the lock."""
 
 
-@contextmanager
-def ingest(lake: Path) -> Iterator[None]:
+def ingest(lake: Path) -> AbstractContextManager[None]:
     """Hold the lock of the lake's only ingest. Raises `Busy` without waiting if another ingest runs."""
-    with _held(lake, "ingest", fcntl.LOCK_EX, 0, "an ingest into {lake} is already running{by}"):
-        yield
+    return _held(lake, "ingest", fcntl.LOCK_EX, 0, "an ingest into {lake} is already running{by}")
 
 
-@contextmanager
-def batch(lake: Path, patience_s: float | None = None) -> Iterator[None]:
+def batch(lake: Path, patience_s: float | None = None) -> AbstractContextManager[None]:
     """Hold the lock for a batch, or to prevent batches; wait `patience_s` (default `PATIENCE_S`). Raises `Busy`."""
-    with _held(lake, "batch", fcntl.LOCK_EX, patience_s, "a batch or an erasure in {lake} has not ended{by}"):
-        yield
+    return _held(lake, "batch", fcntl.LOCK_EX, patience_s, "a batch or an erasure in {lake} has not ended{by}")
 
 
-@contextmanager
-def rewrite(lake: Path) -> Iterator[None]:
+def rewrite(lake: Path) -> AbstractContextManager[None]:
     """Hold the lock for replacing files by others. Raises `Busy` without waiting if another process holds it."""
-    with _held(lake, "rewrite", fcntl.LOCK_EX, 0, "another process already compacts {lake}, or erases from it{by}"):
-        yield
+    return _held(lake, "rewrite", fcntl.LOCK_EX, 0, "another process already compacts {lake}, or erases from it{by}")
 
 
-@contextmanager
-def files(lake: Path, *, alone: bool = False, patience_s: float | None = None) -> Iterator[None]:
+def files(lake: Path, *, alone: bool = False, patience_s: float | None = None) -> AbstractContextManager[None]:
     """Hold the lock for adding files to a table; with `alone`, to prevent all others from that. Raises `Busy`."""
     mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-    with _held(lake, "files", mode, patience_s, "a commit or a vacuum in {lake} has not ended{by}"):
-        yield
+    return _held(lake, "files", mode, patience_s, "a commit or a vacuum in {lake} has not ended{by}")
 
 
 @contextmanager

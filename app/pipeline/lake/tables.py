@@ -47,22 +47,22 @@ _LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc"})
 STORED = pa.schema([(name, pa.int64() if name in _LONGS else pa.string()) for name in COLUMNS])
 """The columns of a stored event, with Arrow's types."""
 
+_FIGURES = pa.struct(
+    [("count", pa.int64()), *((name, pa.float64()) for name in ("min", "mean", "max", "p50", "p95", "p99"))]
+)
 _TYPES: Mapping[str, pa.DataType] = {
     "double": pa.float64(),
     "long": pa.int64(),
     "string": pa.string(),
     "boolean": pa.bool_(),  # these four are what a lifted column can be
     "date": pa.date32(),
+    "figures": pa.map_(pa.string(), _FIGURES),
 }
 
 
-def _columns(**types: str | pa.DataType) -> pa.Schema:
-    return pa.schema([(name, _TYPES[each] if isinstance(each, str) else each) for name, each in types.items()])
-
-
-_NUMBERS = pa.struct(
-    _columns(count="long", min="double", mean="double", max="double", p50="double", p95="double", p99="double")
-)
+def _columns(told: str) -> pa.Schema:
+    """Return columns that are given as in SQL: "offset long, topic string"."""
+    return pa.schema([(name, _TYPES[kind]) for name, kind in (each.split() for each in told.split(", "))])
 
 
 class Shape(NamedTuple):
@@ -93,6 +93,9 @@ class Kind(NamedTuple):
         return time_us - time_us % self.length_us
 
 
+ALERT = "at_us long, topic string, protocol string, kind string, rate double, usual double, offset long"
+"""The columns of the table `alerts`, for Spark too."""
+
 KINDS = (Kind("10s", 10_000_000), Kind("1m", 60_000_000))
 """The kinds of windows; each length is a multiple of the one before, so that long windows are made of short ones."""
 
@@ -109,15 +112,7 @@ TABLES: Mapping[str, Shape] = {
     # Offsets `first` to `last` that the log has and the lake does not, and why. `row` is the row as JSON, where it is
     # known and sound.
     "rejected": Shape(
-        _columns(
-            first="long",
-            last="long",
-            reason="string",
-            time_us="long",
-            publication="long",
-            protocol="string",
-            row="string",
-        ),
+        _columns("first long, last long, reason string, time_us long, publication long, protocol string, row string"),
         (),
         ("first",),
         ("reason", "protocol"),
@@ -125,21 +120,13 @@ TABLES: Mapping[str, Shape] = {
     ),
     # Offsets that the log has lost: `reason` is "hole" where it has recorded that itself, else "missing".
     "gaps": Shape(
-        _columns(first="long", last="long", reason="string", found_us="long"), (), ("first",), ("reason",), "first"
+        _columns("first long, last long, reason string, found_us long"), (), ("first",), ("reason",), "first"
     ),
     # One row for each window ("10s" or "1m"), channel and protocol; `numbers` by the name of the lifted column.
     "rollups": Shape(
         _columns(
-            window="string",
-            start_us="long",
-            end_us="long",
-            topic="string",
-            protocol="string",
-            events="long",
-            bytes="long",
-            publishers="long",
-            numbers=pa.map_(pa.string(), _NUMBERS),
-            day="date",
+            "window string, start_us long, end_us long, topic string, protocol string, events long, bytes long, "
+            "publishers long, numbers figures, day date"
         ),
         ("day",),
         ("topic", "window", "start_us"),
@@ -149,18 +136,8 @@ TABLES: Mapping[str, Shape] = {
     # One row for each session that has ended; the key is `session` and `opened_us`.
     "sessions": Shape(
         _columns(
-            session="string",
-            protocol="string",
-            authid="string",
-            role="string",
-            address="string",
-            opened_us="long",
-            closed_us="long",
-            length_s="double",
-            reason="string",
-            reconnects="long",
-            first_offset="long",
-            last_offset="long",
+            "session string, protocol string, authid string, role string, address string, opened_us long, "
+            "closed_us long, length_s double, reason string, reconnects long, first_offset long, last_offset long"
         ),
         (),
         ("opened_us",),
@@ -168,21 +145,7 @@ TABLES: Mapping[str, Shape] = {
         "opened_us",
     ),
     # `kind` is "spike", "silence" or "recovered"; rates are events a second.
-    "alerts": Shape(
-        _columns(
-            at_us="long",
-            topic="string",
-            protocol="string",
-            kind="string",
-            rate="double",
-            usual="double",
-            offset="long",
-        ),
-        (),
-        ("at_us",),
-        ("topic", "protocol", "kind"),
-        "at_us",
-    ),
+    "alerts": Shape(_columns(ALERT), (), ("at_us",), ("topic", "protocol", "kind"), "at_us"),
 }
 
 
@@ -286,7 +249,7 @@ def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
     for name in types:
         if name in TABLES["events"].columns.names:
             raise Refused(f"[[lift]] column {name}: the table events has a column of that name; choose another")
-    return _columns(**types)
+    return pa.schema([(name, _TYPES[kind]) for name, kind in types.items()])
 
 
 def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | None:

@@ -5,8 +5,9 @@ files of them: it takes as many rows as fit into memory, sorts them by channel, 
 by their statistics a query of one channel opens few of a day's files, and one of an hour too. Neither the rows nor the
 app version change (L10). Vacuum deletes the files that no table names any more.
 
-Delta's own `optimize.z_order` does not do that: it compares only the first 16 bytes of a text, so that channels whose
-names begin alike are not sorted at all, it rewrites a day's large files each time, and cannot be stopped meanwhile.
+Delta's own `optimize.z_order` was measured (deltalake 1.6.6) and does not do that. Of 40 channels whose names have the
+first 29 characters in common, each of its 13 files had rows of all; with short names a channel was in 1.3 files. A
+second run replaced all files again. It is also one call, which cannot be stopped between files.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from deltalake.exceptions import DeltaError
 
 from app.pipeline.lake import locks
 from app.pipeline.lake.commit import commit_files
-from app.pipeline.lake.files import staged, write_sorted
+from app.pipeline.lake.files import staged, write
 from app.pipeline.lake.tables import (
     INGEST,
     TABLES,
@@ -97,8 +98,8 @@ def rewrite(lake: Path, table: LakeTable, files: list[File], on_progress: Callab
         place = folder / files[0].path.rpartition("/")[0]
         with translate_read_errors(root, files):
             for rows in _portions([root / file.path for file in files], columns):
-                count = -(-rows.num_rows // FILE_ROWS)
-                written += write_sorted(place, shape, rows, SORTED, -(-rows.num_rows // count))
+                file_rows = -(-rows.num_rows // -(-rows.num_rows // FILE_ROWS))
+                written += write(place, shape, rows, is_one_partition=True, prefix=SORTED, file_rows=file_rows)
                 done += rows.num_rows
                 on_progress(done)
         commit_files(table, written, removed=files, is_rewrite=True)

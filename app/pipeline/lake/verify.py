@@ -243,8 +243,6 @@ def _some(file: Path, count: int) -> Iterator[pa.RecordBatch]:
 _SETTLED_US = 60_000_000
 """Windows that ended less than this before the newest event are not compared: rollup may be ahead of the lake."""
 
-_BATCH_ROWS = 65_536
-
 
 class Recount(NamedTuple):
     """The result of a recount.
@@ -265,7 +263,7 @@ def recounted(events: LakeTable, rollups: LakeTable) -> Recount:
     """Compare the rollups of all settled windows with the events."""
     newest_us = max((file.greatest.get("time_us", 0) for file in events.data_files()), default=0)
     until_us = newest_us - _SETTLED_US
-    total = Recount()
+    found = [Recount()]
     for kind in KINDS:
         rows = rollups.dataset().to_table(columns=["start_us"], filter=ds.field("window") == kind.name)["start_us"]
         if not len(rows):
@@ -274,14 +272,9 @@ def recounted(events: LakeTable, rollups: LakeTable) -> Recount:
         for day in pc.unique(pc.divide(rows, DAY_US)).sort().to_pylist():
             low, high = max(day * DAY_US, first_us), min((day + 1) * DAY_US, kind.start_us(until_us))
             if low < high:
-                total = _added(total, _compared(events, rollups, kind, low, high))
-    return total
-
-
-def _added(one: Recount, other: Recount) -> Recount:
-    return Recount(
-        one.windows + other.windows, one.late + other.late, one.wrong + other.wrong, one.example or other.example
-    )
+                found.append(_compared(events, rollups, kind, low, high))
+    windows, late, wrong, examples = zip(*found, strict=True)
+    return Recount(sum(windows), sum(late), sum(wrong), next(filter(None, examples), ""))
 
 
 def _compared(events: LakeTable, rollups: LakeTable, kind: Kind, low: int, high: int) -> Recount:

@@ -15,18 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from app.broker.events import to_text
 from app.broker.names import Match, Pattern, matches, span
 from app.pipeline.errors import no_lake
-from app.pipeline.lake.tables import STORED, File, check_files, open_table, path, translate_read_errors
-from app.pipeline.queries.skipping import Every, Within, extent, needed
+from app.pipeline.lake.tables import STORED, File, open_table, path, translate_read_errors
+from app.pipeline.queries.skipping import Every, Within, needed
 from app.protocols.bayeux.names import to_channel
 
 _STRETCH_BYTES = 33_554_432
 _MOST_ROWS = 100_000
-_INSIDE = pa.schema([field for field in STORED if field.name != "protocol"])
 
 
 class Selection(NamedTuple):
@@ -51,7 +49,9 @@ class Walk:
         first, end = span(selection.pattern)
         condition = Every((Within("topic", first, end), Within("time_us", selection.from_us, selection.to_us)))
         self.reading = needed("events", table.data_files(), condition)
-        check_files(self._folder, self.reading.files)
+        with translate_read_errors(self._folder, self.reading.files):
+            self._events = table.dataset()
+            self._fragments = {each.path: each for each in self._events.get_fragments()}
         self._asked = (pc.field("topic") >= first) & (pc.field("topic") < end)
         if selection.from_us is not None:
             self._asked &= pc.field("time_us") >= selection.from_us
@@ -88,19 +88,13 @@ class Walk:
 
     def _read(self, group: Sequence[File], columns: Sequence[str], asked: pc.Expression) -> pa.Table:
         """Read these columns of the selected rows, in no particular order."""
-        wanted = [*columns, *(name for name in ("topic",) if name not in columns)]
-        parts = []
-        for protocol in sorted({file.partition["protocol"] or "" for file in group}):
-            paths = [str(self._folder / file.path) for file in group if (file.partition["protocol"] or "") == protocol]
-            inside = [name for name in wanted if name != "protocol"]
-            with translate_read_errors(self._folder):
-                found = ds.dataset(paths, schema=_INSIDE, format="parquet", filesystem=fs.LocalFileSystem()).to_table(
-                    inside, filter=asked, batch_readahead=2, fragment_readahead=1
-                )
-            if "protocol" in wanted:
-                found = found.append_column("protocol", pa.array([protocol] * len(found), pa.string()))
-            parts.append(self._only_wanted(found).select(list(columns)))
-        return pa.concat_tables(parts)
+        fragments = [self._fragments[file.path] for file in group]
+        events = self._events
+        with translate_read_errors(self._folder):
+            found = ds.FileSystemDataset(fragments, events.schema, events.format, events.filesystem).to_table(
+                [*{*columns, "topic"}], filter=asked, batch_readahead=2, fragment_readahead=1
+            )
+        return self._only_wanted(found).select(list(columns))
 
     def _only_wanted(self, found: pa.Table) -> pa.Table:
         """Drop rows whose topics do not match the pattern, since a range of topics was read."""
@@ -112,23 +106,17 @@ class Walk:
 
 
 def _groups(files: Sequence[File]) -> Iterator[list[File]]:
-    """Yield groups of files whose offsets overlap, in the order of their offsets."""
+    """Yield groups of files whose offsets overlap, in the order of their offsets; unknown bounds are the widest."""
     group: list[File] = []
     reached = 0
-    for file in sorted(files, key=_first):
-        if group and _first(file) > reached:
+    for file in sorted(files, key=lambda file: file.least.get("offset", 0)):
+        if group and file.least.get("offset", 0) > reached:
             yield group
             group = []
         group.append(file)
-        last = extent(file, "offset")[1]
-        reached = max(reached, last) if isinstance(last, int) else 1 << 62  # unknown: it can have any offset
+        reached = max(reached, file.greatest.get("offset", 1 << 62))
     if group:
         yield group
-
-
-def _first(file: File) -> int:
-    first = extent(file, "offset")[0]
-    return first if isinstance(first, int) else 0
 
 
 def _stretch_rows(files: Sequence[Path]) -> int:

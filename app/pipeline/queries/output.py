@@ -13,11 +13,11 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType, NumericType
 
 Texts = Iterator[Sequence[str | None]]
 
@@ -47,8 +47,6 @@ def as_csv(rows: DataFrame) -> Iterator[str]:
 
 def as_json(rows: DataFrame) -> Iterator[str]:
     """Yield lines with a JSON object each. If two columns have the same name, the second gets the suffix `_2`."""
-    from pyspark.sql import functions as f
-
     options = {"ignoreNullFields": "false", "timestampFormat": _MOMENT, "timestampNTZFormat": _MOMENT[:-3]}
     frame = rows.toDF(*_unique(rows.columns))
     columns = [_json(f.col(f"`{name}`"), frame.schema[name].dataType).alias(name) for name in frame.columns]
@@ -62,7 +60,7 @@ def as_table(rows: DataFrame, width: int | None) -> Iterator[str]:
     `width` is the maximum number of characters in a line, to which values are cut; None: no maximum. Unprintable
     characters are escaped, so that values cannot control the terminal.
     """
-    are_numbers = [field.dataType.typeName() in _NUMBERS for field in rows.schema.fields]
+    are_numbers = [isinstance(field.dataType, NumericType) for field in rows.schema.fields]
     body = ([_tame(text) for text in row] for row in texts(rows))
     known = list(itertools.islice(body, LOOKED_AT))
     heading = [_tame(name) for name in rows.columns]
@@ -85,14 +83,7 @@ def write_parquet(rows: DataFrame, file: Path) -> None:
         shutil.rmtree(folder)
 
 
-_NUMBERS = frozenset(
-    {"tinyint", "smallint", "int", "integer", "bigint", "long", "short", "byte", "float", "double"}
-) | {"decimal"}
-
-
 def _text(column: Column, kind: DataType) -> Column:
-    from pyspark.sql import functions as f
-
     match kind.typeName():
         case "timestamp":
             return f.date_format(column, _MOMENT)
@@ -121,11 +112,7 @@ def _unique(names: Iterable[str]) -> list[str]:
 def _tame(text: str | None) -> str:
     if text is None:
         return "null"
-    return text if text.isprintable() else "".join(char if char.isprintable() else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _widths(rows: Sequence[Sequence[str]], width: int | None) -> list[int]:

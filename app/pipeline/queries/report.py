@@ -139,16 +139,10 @@ def _alerts(found: ReportData) -> str:
 def _losses(found: ReportData) -> str:
     if not found.losses:
         return ""
-    rows = [
-        (
-            each["kind"],
-            each["reason"],
-            f"{each['first']:,}",
-            f"{each['last']:,}",
-            f"{each['last'] - each['first'] + 1:,}",
-        )
-        for each in found.losses
-    ]
+    rows = []
+    for each in found.losses:
+        first, last = each["first"], each["last"]
+        rows.append((each["kind"], each["reason"], f"{first:,}", f"{last:,}", f"{last - first + 1:,}"))
     told = "<p>Offsets without an event in the lake, and the reasons.</p>"
     if len(rows) == MOST_LOSSES:
         told += f"<p>The first {MOST_LOSSES}; the tables <code>gaps</code> and <code>rejected</code> have all.</p>"
@@ -194,25 +188,7 @@ Ages = tuple[int, float, float]
 WIDTH, HEIGHT = 720, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 8, 12, 28
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TICKS_S = (
-    1,
-    5,
-    10,
-    30,
-    60,
-    300,
-    600,
-    1_800,
-    3_600,
-    7_200,
-    21_600,
-    43_200,
-    86_400,
-    172_800,
-    604_800,
-    2_592_000,
-    7_776_000,
-)
+_TICKS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, *(86_400 * n for n in (1, 2, 7, 30, 90)))
 _AGES_S = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3_600, 36_000, 86_400, 864_000, 8_640_000, 86_400_000)
 _MOST_DOTS = 400
 COLOURS = 6

@@ -172,20 +172,17 @@ def _commits(folder: Path) -> list[Commit]:
 
 
 def _latest(alerts: LakeTable | None, from_us: int | None, to_us: int | None) -> list[dict[str, Any]]:
-    if alerts is None:
-        return []
     query = f"""
         select at_us, topic, protocol, kind, rate, usual from alerts
         where at_us >= {from_us or 0} and at_us < {to_us or _NEVER_US} order by at_us desc limit {MOST_ALERTS}
     """  # noqa: S608 - numbers
-    return list(select(query, alerts=alerts).to_pylist())
+    return [] if alerts is None else list(select(query, alerts=alerts).to_pylist())
 
 
 def _losses(table: LakeTable | None, kind: str) -> list[dict[str, Any]]:
-    if table is None:
-        return []
     query = f'select "first", "last", reason from losses order by "first" limit {MOST_LOSSES}'  # noqa: S608 - a number
-    return [{"kind": kind, **each} for each in select(query, losses=table).to_pylist()]
+    rows = [] if table is None else select(query, losses=table).to_pylist()
+    return [{"kind": kind, **each} for each in rows]
 
 
 def _holding(name: str, table: LakeTable | None) -> Holding:

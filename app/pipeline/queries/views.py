@@ -76,24 +76,15 @@ class View(NamedTuple):
 
     def rows(self, spark: SparkSession, files: Sequence[File], condition: Condition) -> DataFrame:
         """The rows of these files of which the condition is true, by which Parquet's reader skips parts of files."""
-        apart = [name for name in TABLES[self.name].partition_by if name not in self.computed]
-        inside = StructType(
-            [field for field in self.stored.fields if field.name not in apart and field.name not in self.computed]
-        )
-        groups: dict[tuple[object, ...], list[str]] = {}
-        for file in files:
-            groups.setdefault(tuple(file.partition[name] for name in apart), []).append(str(self.folder / file.path))
-        parts = []
-        for values, paths in groups.items():
-            frame = spark.read.schema(inside).option("__globPaths__", "false").parquet(*paths)
-            for name, value in zip(apart, values, strict=True):
-                frame = frame.withColumn(name, f.lit(value).cast(self.stored[name].dataType))
-            parts.append(frame)
-        if not parts:
-            nothing = [f.lit(None).cast(field.dataType).alias(field.name) for field in self.stored.fields]
-            parts.append(spark.range(0).select(nothing))
-        whole = reduce(DataFrame.unionByName, parts).filter(as_column(condition))
-        return whole.select(
+        if files:
+            # With `basePath` Spark takes the partition's columns from the folders' names.
+            reader = spark.read.schema(self.stored).options(basePath=str(self.folder), __globPaths__="false")
+            whole = reader.parquet(*(str(self.folder / file.path) for file in files))
+        else:
+            whole = spark.range(0).select(
+                [f.lit(None).cast(field.dataType).alias(field.name) for field in self.stored.fields]
+            )
+        return whole.filter(as_column(condition)).select(
             [
                 self.computed[name].of_row().alias(name) if name in self.computed else f.col(name)
                 for name in self.columns

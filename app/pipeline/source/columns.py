@@ -29,18 +29,9 @@ _LONG_LOW, _LONG_HIGH = -(1 << 63), (1 << 63) - 1
 _CACHED_TOPICS = 65_536
 _INDEX = re.compile(r"0|[1-9][0-9]{0,17}")
 
-_SPARK: dict[str, DataType] = {
-    "long": LongType(),
-    "double": DoubleType(),
-    "string": StringType(),
-    "boolean": BooleanType(),
-}
-_ARROW: dict[str, pa.DataType] = {
-    "long": pa.int64(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-}
+
+_Way = tuple[int, tuple[str, ...], Callable[[Any], Any]]
+"""How the value of one column is taken from a payload: the column's place, the pointer's tokens, the conversion."""
 
 
 class Lift(NamedTuple):
@@ -108,7 +99,7 @@ class Lifting:
         if len(self._ways) >= _CACHED_TOPICS:
             self._ways.clear()
         ways = tuple(
-            _Way(self._places[lift.column], lift.tokens, _CONVERSIONS[lift.type])
+            (self._places[lift.column], lift.tokens, _TYPES[lift.type].convert)
             for lift in self._lifts
             if topic and matches(lift.pattern, topic)
         )
@@ -116,20 +107,14 @@ class Lifting:
         return ways
 
 
-class _Way(NamedTuple):
-    """How the value of one column is taken from a payload."""
-
-    place: int
-    tokens: tuple[str, ...]
-    convert: Callable[[Any], Any]
-
-
 def _lift(pattern: str, pointer: str, column: str, type: str) -> Lift:  # noqa: A002 - the settings' word
     match, _, topic = pattern.partition(":")
     if pointer and not pointer.startswith("/"):
         raise ValueError(f"{pointer} is not a JSON Pointer")
+    if type not in _TYPES:
+        raise ValueError(f"{type} is not a type")
     tokens = tuple(token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:])
-    return Lift(Pattern(Match(match), topic), tokens, column, {name: name for name in _SPARK}[type])
+    return Lift(Pattern(Match(match), topic), tokens, column, type)
 
 
 def _at(content: Any, tokens: tuple[str, ...]) -> Any:
@@ -159,33 +144,32 @@ def _double(value: Any) -> float | None:
     return value if type(value) is float and math.isfinite(value) else None
 
 
-def _string(value: Any) -> str | None:
-    return value if type(value) is str else None
+class _Type(NamedTuple):
+    """A column's type, for Spark and for Arrow; `convert` returns a payload's value, None if it has another type."""
+
+    spark: DataType
+    arrow: pa.DataType
+    convert: Callable[[Any], Any]
 
 
-def _boolean(value: Any) -> bool | None:
-    return value if type(value) is bool else None
-
-
-_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
-    "long": _long,
-    "double": _double,
-    "string": _string,
-    "boolean": _boolean,
+_TYPES = {
+    "long": _Type(LongType(), pa.int64(), _long),
+    "double": _Type(DoubleType(), pa.float64(), _double),
+    "string": _Type(StringType(), pa.string(), lambda value: value if type(value) is str else None),
+    "boolean": _Type(BooleanType(), pa.bool_(), lambda value: value if type(value) is bool else None),
 }
 
 
-def _types(lifting: Lifting, *, with_faults: bool) -> Iterable[tuple[str, str]]:
-    for name in (*COLUMNS, *(FAULT_COLUMNS if with_faults else ())):
-        yield name, "long" if name in LONGS else "string"
-    yield from lifting.columns.items()
+def _types(lifting: Lifting, *, with_faults: bool) -> Iterable[tuple[str, _Type]]:
+    own = {name: "long" if name in LONGS else "string" for name in (*COLUMNS, *(FAULT_COLUMNS if with_faults else ()))}
+    return ((name, _TYPES[kind]) for name, kind in (own | lifting.columns).items())
 
 
 def spark_schema(lifting: Lifting, *, with_faults: bool) -> StructType:
     """Return the source's columns as a schema of Spark."""
-    return StructType([StructField(name, _SPARK[kind]) for name, kind in _types(lifting, with_faults=with_faults)])
+    return StructType([StructField(name, kind.spark) for name, kind in _types(lifting, with_faults=with_faults)])
 
 
 def arrow_schema(lifting: Lifting, *, with_faults: bool) -> pa.Schema:
     """Return the source's columns as a schema of Arrow."""
-    return pa.schema([(name, _ARROW[kind]) for name, kind in _types(lifting, with_faults=with_faults)])
+    return pa.schema([(name, kind.arrow) for name, kind in _types(lifting, with_faults=with_faults)])

@@ -128,7 +128,7 @@ class FolderLog:
     def _marked(self, *, has_segments: bool) -> int:
         """Return the last committed offset. It is read repeatedly, as the server may just be writing it."""
         file = self.path / "mark"
-        for _ in range(_MARK_TRIES):
+        for _ in range(_MARK_TRIES if has_segments else 1):
             try:
                 found = read_mark(file)
             except FileNotFoundError:
@@ -137,8 +137,6 @@ class FolderLog:
                 raise self._unreadable(file, error.strerror) from None
             if found is not None:
                 return found
-            if not has_segments:
-                return 0
             time.sleep(_MARK_WAIT_S)
         if not has_segments:
             return 0
@@ -226,10 +224,7 @@ def _fetch(connection: sqlite3.Connection, at: int, until: int) -> tuple[list[Ro
                 nbytes += sum([len(row[_PAYLOAD] or "") for row in found])
                 if nbytes > BATCH_BYTES:
                     return rows, rows[-1][0] + 1
-    except (
-        UnicodeDecodeError,
-        TypeError,
-    ) as error:  # damaged text, which the error quotes; a number for a text
+    except (UnicodeDecodeError, TypeError) as error:  # damaged text, which the error quotes; a number for a text
         raise sqlite3.DatabaseError("malformed") from error
     return rows, until
 

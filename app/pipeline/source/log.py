@@ -12,6 +12,7 @@ from zlib import crc32
 
 from orjson import dumps
 
+from app.history.damage import outside
 from app.pipeline.errors import JobFailed
 
 Row = tuple[Any, ...]
@@ -95,22 +96,14 @@ def split(first: int, until: int, rows: int) -> list[tuple[int, int]]:
     return list(pairwise(bounds))
 
 
-def explained(first: int, last: int, known: Iterable[tuple[int, int]], why: Why, otherwise: Why) -> Iterator[Fault]:
-    """Yield the faults of a range without rows; all ranges are given as first and last.
+def explained(first: int, last: int, known: Iterable[tuple[int, int]], why: Why, otherwise: Why) -> list[Fault]:
+    """Return the faults of a range without rows, in order; all ranges are given as first and last.
 
-    The reason is `why` for what lies within the `known` ranges, else `otherwise`.
+    The reason is `why` for what lies within the `known` ranges, which do not overlap, else `otherwise`.
     """
-    at = first
-    for known_first, known_last in sorted(known):
-        low, high = max(at, known_first), min(last, known_last)
-        if low > high:
-            continue
-        if at < low:
-            yield Fault(at, low - 1, otherwise)
-        yield Fault(low, high, why)
-        at = high + 1
-    if at <= last:
-        yield Fault(at, last, otherwise)
+    clipped = [(max(low, first), min(high, last)) for low, high in known]
+    within = [Fault(low, high, why) for low, high in clipped if low <= high]
+    return sorted([*within, *(Fault(low, high, otherwise) for low, high in outside(first, last, clipped))])
 
 
 def are_sound(rows: list[Row], first: int, until: int) -> bool:

@@ -148,20 +148,13 @@ class Table:
 
     def _events(self, rows: list[Row]) -> list[Sequence[Any]]:
         """Return the columns of rows, except the lifted ones."""
-        purged = [row[_SHAPE] == PURGED for row in rows]
-        is_any_purged = True in purged
-        if is_any_purged:
-            if self._has_faults:
-                rows = [_nameless(row) if is_purged else row for row, is_purged in zip(rows, purged, strict=True)]
-            else:
-                rows = [row for row, is_purged in zip(rows, purged, strict=True) if not is_purged]
-        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
-        if self._has_faults and not is_any_purged:
-            columns += [[None] * len(rows)] * 2
-        elif self._has_faults:
-            columns.append([PURGED if is_purged else None for is_purged in purged])
-            columns.append([row[0] if is_purged else None for row, is_purged in zip(rows, purged, strict=True)])
-        return columns
+        if not self._has_faults:
+            return list(zip(*(row for row in rows if row[_SHAPE] != PURGED), strict=True))
+        faults = [PURGED if row[_SHAPE] == PURGED else None for row in rows]
+        if PURGED in faults:
+            rows = [_nameless(row) if fault else row for row, fault in zip(rows, faults, strict=True)]
+        lasts = [row[0] if fault else None for row, fault in zip(rows, faults, strict=True)]
+        return [*zip(*rows, strict=True), faults, lasts]
 
     def _fault(self, fault: Fault) -> list[Sequence[Any]]:
         """Return the columns of a fault; none without the option `faults`. Raises `Gone`, `GapFound`."""
