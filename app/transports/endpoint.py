@@ -2,7 +2,7 @@
 
 A POST is long-polling (Bayeux 1.0, 6.1): messages in its body, and replies as a JSON array. A GET is callback-polling
 (`callback_polling.py`). `request` makes the engine's request, and `headers` those of its response; Halley's own host
-uses both too, which serves a POST without a scope and a task (`host/short_way.py`). For all other requests and servers
+uses both too, which serves a POST without a scope and a task (`host/bayeux.py`). For all other requests and servers
 this is an ASGI application. It is a raw one on purpose: the request and response objects of a framework cost more than
 all of Bayeux.
 """

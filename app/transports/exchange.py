@@ -98,7 +98,7 @@ class Exchange:
         return outcome
 
     async def _later(self, waiting: Hold | AwaitCommit, departure: asyncio.Future[None]) -> Outcome | None:
-        """AwaitHook for the outcome that `write` brings; None if the peer has disconnected.
+        """Wait for the outcome that `write` brings; None if the peer has disconnected.
 
         A request whose peer has disconnected is processed to its end nevertheless.
         """
