@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
 
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import Request, Transport
@@ -24,9 +26,6 @@ from app.transports.guard import Guard, Rejection
 from app.transports.head import Head, bearer_token
 from app.transports.middleware import CLOSE, RETRY_AFTER, GuardMiddleware, RequestContext
 from app.transports.websocket import Face
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
 
 Header = tuple[bytes, bytes]
 
