@@ -4,7 +4,7 @@
 |---|---|
 | `http.py` | an HTTP connection as it is read: bounds, deadlines, requests one after the other |
 | `peer.py` | the same as it is written to: whether responses have left, refusals, ways to end it |
-| `short_way.py` | Bayeux's frequent requests, served where they are parsed |
+| `bayeux.py` | Bayeux's frequent requests, served where they are parsed |
 | `websocket.py`, `tls.py` | connections that have become WebSockets; TLS below either |
 | `listener.py` | listening sockets, and the servers that accept on them |
 | `timeouts.py` | deadlines, counts and turns that all connections of a server share |

@@ -40,6 +40,7 @@ from app.configuration import Configuration
 from app.configuration.protection import NotProtected
 from app.embed import Halley, load
 from app.history.folder import FolderLocked, FolderUnusable
+from app.host.bayeux import BayeuxConnection, ShortWay
 from app.host.http import Connection
 from app.host.listener import (
     CannotListen,
@@ -52,7 +53,6 @@ from app.host.listener import (
     nt4_server,
     url_of,
 )
-from app.host.short_way import BayeuxConnection, ShortWay
 from app.host.timeouts import ServerContext
 from app.host.tls import BadCertificate, Certificate, Tls
 from app.host.websocket import Sockets

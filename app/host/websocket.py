@@ -38,7 +38,7 @@ from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION,
 from app.transports.addresses import Proxies
 from app.transports.guard import Rejection
 from app.transports.head import Head
-from app.transports.upgrade import WebSocketRoute, check, reason_bytes
+from app.transports.websocket import WebSocketRoute, check, reason_bytes
 
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 """The opcodes of the frames that are written: unmasked and whole (RFC 6455, 5.2)."""

@@ -132,8 +132,8 @@ class Server:
     @property
     def endpoint(self) -> Endpoint:
         """The endpoint of Bayeux."""
-        face: Any = next(each.face for each in self.spoken if each.protocol.name == "bayeux")
-        endpoint: Endpoint = face.endpoint
+        endpoint: Any = next(each.face for each in self.spoken if each.protocol.name == "bayeux")
+        assert isinstance(endpoint, Endpoint)
         return endpoint
 
     def protocol(self, name: str) -> Any:

@@ -15,8 +15,6 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from starlette.types import Receive, Scope, Send
-
 from app import __version__, telemetry
 from app.access.control import AccessControl
 from app.broker.broker import Broker
@@ -39,10 +37,9 @@ from app.transports.endpoint import Endpoint
 from app.transports.guard import Guard
 from app.transports.middleware import GuardMiddleware
 from app.transports.nt4 import nt4_route
-from app.transports.upgrade import WebSocketRoute
 from app.transports.waits import Waits
 from app.transports.wamp import WampEndpoint
-from app.transports.websocket import WebSocketEndpoint
+from app.transports.websocket import Face, WebSocketEndpoint, WebSocketRoute
 
 
 class Parts(NamedTuple):
@@ -60,30 +57,6 @@ class Parts(NamedTuple):
     wake: Callable[[], None]
     drain_s: Callable[[], float]
     """Over how many seconds a drain is spread."""
-
-
-class Face(Protocol):
-    """A protocol as clients reach it: an ASGI application for its paths, with the guard of all requests to them."""
-
-    @property
-    def guard(self) -> Guard:
-        """The guard of requests to the protocol's paths."""
-
-    @property
-    def route(self) -> WebSocketRoute | None:
-        """How WebSockets reach the protocol, if they do."""
-
-    def matches(self, path: str) -> bool:
-        """Whether a path is one of the protocol's."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request or a WebSocket at one of its paths."""
-
-    def sweep(self, now: float) -> None:
-        """Handle the deadlines of connections that the transport keeps itself."""
-
-    def leave(self, now: float) -> None:
-        """End what still waits at the end of the drain."""
 
 
 class Service(Protocol):
@@ -158,32 +131,6 @@ class Bayeux(WireProtocol):
         return [partial(self.engine.release, session) for session in sessions]
 
 
-class BayeuxFace:
-    """Bayeux's `Face`: its endpoint at the paths of the settings, and at all paths below them."""
-
-    route = None
-
-    def __init__(self, endpoint: Endpoint, guard: Guard, paths: Sequence[str]) -> None:
-        self.endpoint = endpoint
-        self.guard = guard
-        self._paths = frozenset(paths)
-        self._below = tuple(f"{path}/" for path in paths)
-
-    def matches(self, path: str) -> bool:
-        """Whether a path is one of Bayeux's, or below one."""
-        return path in self._paths or path.startswith(self._below)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        await self.endpoint(scope, receive, send)
-
-    def sweep(self, now: float) -> None:
-        """Do nothing: the broker keeps the deadlines of connects."""
-
-    def leave(self, now: float) -> None:
-        """Do nothing: the engine has answered all connects by then."""
-
-
 def bayeux(parts: Parts) -> Spoken:
     """Compose Bayeux."""
     settings = parts.settings
@@ -202,8 +149,7 @@ def bayeux(parts: Parts) -> Spoken:
         read=parts.history.read,
     )
     parts.hooks.message_refused.append(parts.session_log.message_refused)
-    face = BayeuxFace(Endpoint(engine, parts.guard, settings), parts.guard, settings.bayeux.paths)
-    return Spoken(Bayeux(engine, parts.drain_s), face)
+    return Spoken(Bayeux(engine, parts.drain_s), Endpoint(engine, parts.guard, parts.middleware, settings))
 
 
 def wamp(parts: Parts) -> Spoken:

@@ -11,18 +11,16 @@ import codecs
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from orjson import JSONDecodeError
 from orjson import loads as loads_quickly
+from starlette.types import Receive
 
 from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, loads, may_have_huge_integer
 from app.settings import Limits
 from app.transports.guard import Rejection
-
-if TYPE_CHECKING:
-    from starlette.types import Receive
 
 _CHARSETS = re.compile(
     r"utf-8|ascii|iso8859-\d+|cp125\d|cp874|koi8-[ru]|utf-16|utf-16-[bl]e|utf-32|utf-32-[bl]e"

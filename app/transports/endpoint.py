@@ -2,7 +2,7 @@
 
 A POST is long-polling (Bayeux 1.0, 6.1): messages in its body, and replies as a JSON array. A GET is callback-polling
 (`callback_polling.py`). `request` makes the engine's request, and `headers` those of its response; Halley's own host
-uses both too, which serves a POST without a scope and a task (`host/short_way.py`). For all other requests and servers
+uses both too, which serves a POST without a scope and a task (`host/bayeux.py`). For all other requests and servers
 this is an ASGI application. It is a raw one on purpose: the request and response objects of a framework cost more than
 all of Bayeux.
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from app import telemetry
+from starlette.types import Receive, Scope, Send
+
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import Request, Transport
 from app.protocols.bayeux.session import Reply
@@ -24,9 +25,7 @@ from app.transports.exchange import Exchange, respond
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head, bearer_token
 from app.transports.middleware import CLOSE, RETRY_AFTER, GuardMiddleware, RequestContext
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+from app.transports.websocket import Face
 
 Header = tuple[bytes, bytes]
 
@@ -47,22 +46,29 @@ since clients choose them."""
 _LONG_POLLING = Transport.LONG_POLLING
 
 
-class Endpoint:
+class Endpoint(Face):
     """Serves Bayeux over HTTP: long-polling by POST, callback-polling by GET."""
 
-    def __init__(self, engine: Engine, guard: Guard, settings: Settings) -> None:
+    def __init__(self, engine: Engine, guard: Guard, middleware: GuardMiddleware, settings: Settings) -> None:
+        self.guard = guard
+        self.note = middleware.note
         self._engine = engine
-        self._guard = guard
-        self.middleware = GuardMiddleware(guard, self.note)
+        self._middleware = middleware
+        self._paths = frozenset(settings.bayeux.paths)
+        self._below = tuple(f"{path}/" for path in settings.bayeux.paths)
         self._settings = settings
         self._limits = settings.limits
         self._cookie_field = settings.cookie.name.encode()
 
     # The ASGI application
 
+    def matches(self, path: str) -> bool:
+        """Whether a path is one of Bayeux's, or below one."""
+        return path in self._paths or path.startswith(self._below)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to one request; a bad one gets a status and text of Halley too."""
-        await self.middleware.dispatch(("GET", "POST"), self._serve, scope, receive, send)
+        await self._middleware.dispatch(("GET", "POST"), self._serve, scope, receive, send)
 
     async def _serve(self, context: RequestContext) -> None:
         exchange = Exchange(self._engine, context.scope, context.receive, context.send)
@@ -82,7 +88,7 @@ class Endpoint:
         """Whether a page may load this script; if not, respond with one that says so. Raises `Rejection`."""
         callback_polling.check(context.head, self._settings.bayeux)
         try:
-            self._guard.check_script(context.head)
+            self.guard.check_script(context.head)
         except Rejection as rejection:
             self.note(rejection, context.head)
             body = callback_polling.render_refusal(rejection.text)
@@ -101,12 +107,6 @@ class Endpoint:
             await exchange.respond(reply, headers, callback_polling.render(reply, callback))
 
     # Used by the ASGI application and by Halley's own host
-
-    def note(self, rejection: Rejection, head: Head) -> None:
-        """Log that a request was rejected, and count the rejection if a limit was the reason."""
-        telemetry.request_refused(rejection.status, rejection.text, head=head)
-        if rejection.limit:
-            self._engine.broker.hits[rejection.limit] += 1
 
     def request(
         self, fields: dict[bytes, bytes], body: bytes, connection: Any, context: Head | Callable[[], Head]

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from starlette.types import Receive, Scope, Send
 
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Request, Verdict
 from app.protocols.bayeux.session import Hold, Reply
 from app.transports.waits import outcome_of
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
 
 Header = tuple[bytes, bytes]
 
@@ -98,7 +97,7 @@ class Exchange:
         return outcome
 
     async def _later(self, waiting: Hold | AwaitCommit, departure: asyncio.Future[None]) -> Outcome | None:
-        """AwaitHook for the outcome that `write` brings; None if the peer has disconnected.
+        """Wait for the outcome that `write` brings; None if the peer has disconnected.
 
         A request whose peer has disconnected is processed to its end nevertheless.
         """

@@ -18,7 +18,7 @@ from app.protocols.contract import Pings, WebSocketService, WireProtocol
 from app.protocols.nt4.names import BASE, RTT, V40, V41, client_name
 from app.settings import Settings
 from app.transports.guard import Guard, Rejection
-from app.transports.upgrade import WebSocketRoute
+from app.transports.websocket import WebSocketRoute
 
 _LOOKS = 4
 """Looks at each client in one `ping_s`: how precisely silence is measured, by which a lost client is recognized."""

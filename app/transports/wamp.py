@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
@@ -20,9 +21,9 @@ from time import monotonic
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from app.protocols.contract import Pings, WebSocketService, WireProtocol
-from app.protocols.wamp.serializers import SUBPROTOCOLS
-from app.settings import Limits, Settings, Wamp
+from app.protocols.contract import Close, Engine, Pings, WebSocketService, WireProtocol
+from app.protocols.wamp.serializers import SUBPROTOCOLS, is_batched, serializer_of
+from app.settings import Settings, Wamp
 from app.transports.addresses import accounts
 from app.transports.bodies import Disconnected, read_body
 from app.transports.endpoint import leaving
@@ -30,9 +31,7 @@ from app.transports.exchange import respond, socket_of
 from app.transports.guard import Guard, Rejection
 from app.transports.head import route_path
 from app.transports.middleware import GuardMiddleware, RequestContext
-from app.transports.polls import Poll
-from app.transports.upgrade import TURN_S, WebSocketRoute
-from app.transports.websocket import WebSockets
+from app.transports.websocket import TURN_S, UPGRADE, Face, WebSocketRoute, WebSockets
 
 _LOOKS = 4
 """Looks at each peer in one `ping_s`."""
@@ -42,75 +41,142 @@ _ID_BYTES = 32
 _HEADERS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 _JSON = (b"content-type", b"application/json; charset=utf-8")
 _BINARY = (b"content-type", b"application/octet-stream")
-_UPGRADE = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
 
 
-class WampEndpoint:
-    """The ASGI application of WAMP; Halley's own host serves WebSockets itself, by `route`."""
+def _copied(message: bytes) -> bytes:
+    """A message that waits without a frame: a copy, since a result of orjson keeps kilobytes behind its end."""
+    return bytes(memoryview(message))
+
+
+class Poll:
+    """One long-poll connection: a `Link` that keeps the engine's messages until the peer fetches them.
+
+    `engine` is its engine, `account` that of the peer's address (`addresses.py`). Nothing here waits. The messages that
+    a receive takes must be settled by `written` or `put_back`: if a receive died before its response was written, the
+    next one gets them.
+    """
+
+    kind = "poll"
+    text = binary = staticmethod(_copied)
+
+    def __init__(self, subprotocol: str, account: str | None, now: float) -> None:
+        self.subprotocol = subprotocol
+        self.is_binary = serializer_of(subprotocol).is_binary
+        self._is_batched = is_batched(subprotocol)
+        self.account = account
+        self.engine: Engine
+        self.backlog_bytes = 0
+        self.heard_at = now  # the latest receive of the peer
+        self.wake: Callable[[], None] | None = None  # wakes the receive that waits
+        self.is_ending = False  # the engine has sent its last message
+        self._waiting: deque[bytes] = deque()
+        self._is_paused = False  # the engine is
+        self._is_settled = True  # what was taken last has been written
+        self._has_lost = False  # the engine has been notified that the peer is lost
+
+    def write(self, outcome: list[bytes] | Close) -> None:
+        """Keep messages for the peer; a `Close` ends the connection after them. See `Link`."""
+        if self.is_ending or self._has_lost:
+            return
+        if isinstance(outcome, Close):
+            self.is_ending = True
+            outcome = outcome.frames
+        self._waiting.extend(outcome)
+        self.backlog_bytes += sum(map(len, outcome))
+        self._tell()
+        if not (self._is_paused or self.is_ending):
+            self._is_paused = True
+            self.engine.paused()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a receive can be answered immediately."""
+        return self._is_settled and (bool(self._waiting) or self.is_ending or self._has_lost)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection has ended, with nothing left to fetch."""
+        return self._has_lost or (self.is_ending and self._is_settled and not self._waiting)
+
+    def take(self) -> list[bytes]:
+        """Take the messages for one receive: one, or all that wait if the subprotocol is batched; may be empty.
+
+        It is empty until the messages taken before are settled by `written` or `put_back`, to keep their order.
+        """
+        if not (self._waiting and self._is_settled):
+            return []
+        taken = [self._waiting.popleft() for _ in range(len(self._waiting) if self._is_batched else 1)]
+        self.backlog_bytes -= sum(map(len, taken))
+        self._is_settled = False
+        return taken
+
+    def put_back(self, taken: list[bytes]) -> None:
+        """Put back the messages of a receive that ended before its response was written."""
+        self._is_settled = True
+        if not self._has_lost:
+            self._waiting.extendleft(reversed(taken))
+            self.backlog_bytes += sum(map(len, taken))
+            self._tell()
+
+    def written(self) -> None:
+        """Note that the messages taken last have been written to the peer."""
+        self._is_settled = True
+        if self._waiting or self.is_over:
+            self._tell()
+        else:
+            self._is_paused = False
+            self.engine.resumed(monotonic())
+
+    def lose(self, now: float) -> None:
+        """End the connection: the peer has closed it or has timed out."""
+        if not self._has_lost:
+            self._has_lost = True
+            self._waiting.clear()
+            self.backlog_bytes = 0
+            self._tell()
+            self.engine.lost(now)
+
+    def _tell(self) -> None:
+        if self.wake is not None:
+            self.wake()
+
+
+class WampEndpoint(Face):
+    """The face of WAMP: its WebSockets, and all its long-poll connections."""
+
+    route: WebSocketRoute
 
     def __init__(self, protocol: WireProtocol, middleware: GuardMiddleware, guard: Guard, settings: Settings) -> None:
         self.guard = guard
         self.route = _route(protocol, guard, settings.wamp)
         self._sockets = WebSockets([self.route], settings.limits, middleware.note)
-        account_of = accounts((*settings.limits.exempt, *settings.proxies))
-        self._polling = WampPolling(self.route, settings.wamp, settings.limits, middleware, account_of)
-        self.sweep, self.leave = self._polling.sweep, self._polling.leave
+        self._account_of = accounts((*settings.limits.exempt, *settings.proxies))
+        self._options = settings.wamp
+        self._limits = settings.limits
+        self._middleware = middleware
+        self._polls: dict[str, Poll] = {}
+        self._is_leaving = False  # the server drains
 
     def matches(self, path: str) -> bool:
         """Whether a path is one of WAMP's, or below one."""
         return any(path == mount or path.startswith(f"{mount}/") for mount in self.route.service.paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a WebSocket or a request at one of its paths."""
+        """Serve a WebSocket, or a request below one of the paths: `open`, or a transport with `send` and the like."""
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
-        else:
-            path = route_path(scope)
-            below = next(path[len(mount) :] for mount in self.route.service.paths if path.startswith(mount)).strip("/")
-            hidden = {**scope, "path": below.rpartition("/")[2]}  # a transport's id is a secret: not for the log
-            await self._polling(hidden, below, receive, send)
-
-
-def _route(protocol: WireProtocol, guard: Guard, options: Wamp) -> WebSocketRoute:
-    service = WebSocketService(
-        tuple(path.rstrip("/") for path in options.paths),
-        dict.fromkeys(SUBPROTOCOLS, Pings(options.ping_s, options.pong_s)),
-        options.message_bytes,
-        options.pings_per_s,
-        options.kill_s,
-        options.ping_s / _LOOKS,
-    )
-    return WebSocketRoute(protocol, service, guard)
-
-
-class WampPolling:
-    """All long-poll connections of one server, as an ASGI application below each of WAMP's paths."""
-
-    def __init__(
-        self,
-        route: WebSocketRoute,
-        options: Wamp,
-        limits: Limits,
-        middleware: GuardMiddleware,
-        account_of: Callable[[str], str | None],
-    ) -> None:
-        self._route = route
-        self._account_of = account_of
-        self._options = options
-        self._limits = limits
-        self._middleware = middleware
-        self._polls: dict[str, Poll] = {}
-        self._is_leaving = False  # the server drains
-
-    async def __call__(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
-        """Answer one request for the `path` below one of WAMP's: `open`, or a transport with `send` and the like."""
-        await self._middleware.dispatch(_METHODS if path else _ANY, partial(self._serve, path), scope, receive, send)
+            return
+        path = route_path(scope)
+        below = next(path[len(mount) :] for mount in self.route.service.paths if path.startswith(mount)).strip("/")
+        hidden = {**scope, "path": below.rpartition("/")[2]}  # a transport's id is a secret: not for the log
+        methods = _METHODS if below else _ANY
+        await self._middleware.dispatch(methods, partial(self._serve, below), hidden, receive, send)
 
     async def _serve(self, path: str, context: RequestContext) -> None:
         name, _, verb = path.partition("/")
         if not path:
             raise Rejection(
-                426, "this path accepts only WebSockets; long-polling begins at /open below it", headers=_UPGRADE
+                426, "this path accepts only WebSockets; long-polling begins at /open below it", headers=UPGRADE
             )
         if path == "open":
             await self._open(context)
@@ -148,12 +214,12 @@ class WampPolling:
         if self._is_leaving:
             raise leaving()
         offered = _offered(await self._body(context))
-        subprotocol = self._route.choose(offered)
+        subprotocol = self.route.choose(offered)
         account = self._account_of(context.head.address)
         self._admit(account)
         name, now = secrets.token_urlsafe(_ID_BYTES), monotonic()
         poll = Poll(subprotocol, account, now)
-        poll.engine = self._route.protocol.connect(poll, context.head, now)
+        poll.engine = self.route.protocol.connect(poll, context.head, now)
         self._polls[name] = poll
         opened = orjson.dumps({"protocol": subprotocol, "transport": name})
         await _answer(context, False, opened)  # noqa: FBT003 - it is JSON
@@ -220,13 +286,25 @@ class WampPolling:
 
     async def _body(self, context: RequestContext) -> bytes:
         body = await read_body(context.receive, self._limits)
-        if len(body) > self._route.service.message_bytes:
+        if len(body) > self.route.service.message_bytes:
             raise Rejection(413, "message too large", limit="message_bytes")
         return body
 
     def _forget(self, name: str, poll: Poll, now: float) -> None:
         self._polls.pop(name, None)
         poll.lose(now)
+
+
+def _route(protocol: WireProtocol, guard: Guard, options: Wamp) -> WebSocketRoute:
+    service = WebSocketService(
+        tuple(path.rstrip("/") for path in options.paths),
+        dict.fromkeys(SUBPROTOCOLS, Pings(options.ping_s, options.pong_s)),
+        options.message_bytes,
+        options.pings_per_s,
+        options.kill_s,
+        options.ping_s / _LOOKS,
+    )
+    return WebSocketRoute(protocol, service, guard)
 
 
 def _unknown() -> Rejection:

@@ -1,26 +1,103 @@
-"""WebSockets under a foreign ASGI server, which does the framing: the same checks, the same engines.
+"""WebSockets: where they reach a protocol, the checks of a request that opens one, and foreign ASGI servers.
 
-Messages go through `send`, one at a time, which waits for a slow peer. So the engine is paused as soon as a message
-waits here; what it sends nevertheless is bounded by its own check of the backlog.
+Halley's own host (`host/websocket.py`) and foreign ones share the checks and the responses. A page's scripts may open a
+WebSocket to any server without a preflight, so the Origin must be checked here (S25).
+
+A foreign server does the framing. Messages go through `send`, one at a time, which waits for a slow peer. So the engine
+is paused as soon as a message waits here; what it sends nevertheless is bounded by its own check of the backlog.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from app.protocols.contract import Close, Engine
+from app.protocols.contract import Close, Engine, WebSocketService, WireProtocol
 from app.settings import Limits
-from app.transports.guard import Rejection
+from app.transports.guard import Guard, Rejection
 from app.transports.head import Head, raw_path, route_path
 from app.transports.middleware import GuardMiddleware, reject
-from app.transports.upgrade import TURN_S, WebSocketRoute, check, reason_bytes
 
+Header = tuple[bytes, bytes]
+
+_REASON_BYTES = 123
 _TOO_BIG = 1009
+UPGRADE = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
+
+TURN_S = 0.01
+"""How long one peer's messages are taken in one turn; the rest waits until the other peers have had their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebSocketRoute:
+    """A protocol's WebSockets: how they reach it (`service`), and the guard of their opening requests."""
+
+    protocol: WireProtocol
+    service: WebSocketService
+    guard: Guard
+
+    def matches(self, path: str) -> bool:
+        """Whether a path is one of the route's."""
+        return path.removesuffix("/") in self.service.paths
+
+    def check_path(self, path: str) -> None:
+        """Check that a path, as it was sent, has what the engine needs. Raises `Rejection`."""
+
+    def choose(self, offered: Iterable[str]) -> str:
+        """The first of the offered subprotocols that the route has. Raises `Rejection`."""
+        for name in offered:
+            if name in self.service.subprotocols:
+                return name
+        raise self._nothing_in_common()
+
+    def _nothing_in_common(self) -> Rejection:
+        return Rejection(400, f"no common subprotocol; expected one of {', '.join(self.service.subprotocols)}")
+
+
+def check(head: Head, headers: Sequence[Header], route: WebSocketRoute) -> str:
+    """Check a request that opens a WebSocket, and choose one of the subprotocols in all its headers.
+
+    Raises `Rejection`.
+    """
+    route.guard.check_names(headers)
+    route.guard.check_origin(head)
+    route.check_path(head.path)
+    offered = [value for name, value in headers if name == b"sec-websocket-protocol"]
+    return route.choose(name.strip() for names in offered for name in names.decode("latin-1").split(","))
+
+
+class Face:
+    """A protocol as clients reach it: an ASGI application for its paths, with the guard of all requests to them.
+
+    `route` is how WebSockets reach the protocol, if they do; Halley's own host serves them itself by it.
+    """
+
+    guard: Guard
+    route: WebSocketRoute | None = None
+
+    def matches(self, path: str) -> bool:
+        """Whether a path is one of the protocol's."""
+        raise NotImplementedError
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request or a WebSocket at one of its paths."""
+        raise NotImplementedError
+
+    def sweep(self, now: float) -> None:
+        """Handle the deadlines of connections that the transport keeps itself."""
+
+    def leave(self, now: float) -> None:
+        """End what still waits at the end of the drain."""
+
+
+def reason_bytes(reason: str) -> bytes:
+    """The reason of a close frame in UTF-8, cut to the 123 bytes for which it has room."""
+    return reason.encode()[:_REASON_BYTES].decode(errors="ignore").encode()  # not cut in the middle of a character
 
 
 class WebSockets:
@@ -53,14 +130,10 @@ class WebSockets:
         await _Socket(head, subprotocol, route, self._limits, send).serve(receive)
 
 
-_UPGRADE = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"))
+class WebSocketEndpoint(Face):
+    """The face of a protocol that is reached by WebSockets alone."""
 
-
-class WebSocketEndpoint:
-    """The ASGI application of a protocol that is reached by WebSockets alone.
-
-    Halley's own host serves WebSockets itself, by `route`.
-    """
+    route: WebSocketRoute
 
     def __init__(self, route: WebSocketRoute, limits: Limits, middleware: GuardMiddleware) -> None:
         self.route = route
@@ -72,12 +145,6 @@ class WebSocketEndpoint:
         """Whether a path is one of the protocol's."""
         return self.route.matches(path)
 
-    def sweep(self, now: float) -> None:
-        """Do nothing: connections have deadlines of their own."""
-
-    def leave(self, now: float) -> None:
-        """Do nothing: engines have closed their connections by then."""
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket or a request at one of its paths."""
         if scope["type"] == "websocket":
@@ -87,7 +154,7 @@ class WebSocketEndpoint:
 
 
 async def _turn_away(_visit: object) -> None:
-    raise Rejection(426, "this path accepts only WebSockets", headers=_UPGRADE)
+    raise Rejection(426, "this path accepts only WebSockets", headers=UPGRADE)
 
 
 class _Text(bytes):

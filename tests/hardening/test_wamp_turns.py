@@ -14,7 +14,7 @@ from support.wamp import PUBLISH, PUBLISHED, join
 from support.wire import DEADLINE_S, Wire
 
 from app.protocols.wamp.session import WampSession
-from app.transports.upgrade import TURN_S
+from app.transports.websocket import TURN_S
 
 MESSAGES = 5
 

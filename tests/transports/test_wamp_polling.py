@@ -145,7 +145,7 @@ async def test_a_second_receive_ends_the_older(serve):
 
 def waiting(served, client):
     """Return the receive that waits on a transport."""
-    return served.house.spoken[0].face._polling._polls[client.name].wake
+    return served.house.spoken[0].face._polls[client.name].wake
 
 
 @pytest.mark.parametrize(

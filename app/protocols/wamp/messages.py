@@ -14,13 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from app.broker.events import Audience
-from app.protocols.wamp.errors import (
-    INVALID_ARGUMENT,
-    InvalidArgument,
-    InvalidOption,
-    Violation,
-    WampError,
-)
+from app.protocols.wamp.errors import InvalidArgument, InvalidOption, Violation
 from app.protocols.wamp.serializers import is_absent
 
 HELLO, WELCOME, ABORT, CHALLENGE, AUTHENTICATE, GOODBYE = 1, 2, 3, 4, 5, 6
@@ -193,15 +187,15 @@ def read(value: object) -> Message:
     code = value[0]
     if type(code) is not int:  # a bool is not a message type
         raise Violation("A message must begin with the number of its type.")
-    reader = _READERS.get(code)
-    if reader is None:
+    kind = _KINDS.get(code)
+    if kind is None:
         if code in _ROUTERS_OWN:
             raise Violation(f"{_ROUTERS_OWN[code]} is sent by routers only.")
         raise Violation("The message type is unknown.")
     try:
-        return reader(value)
+        return _publish(value) if kind is Publish else _other(kind, value)
     except _Wrong as wrong:
-        raise Violation(f"{reader.__name__[1:].upper()}: {wrong}.") from None
+        raise Violation(f"{kind.__name__.upper()}: {wrong}.") from None
 
 
 def whole(value: object) -> int | None:
@@ -221,27 +215,6 @@ class _Wrong(Exception):
     """A mistake in a message of any type; the text says what is wrong."""
 
 
-def _hello(value: list[Any]) -> Hello:
-    _count(value, 3, 3)
-    return Hello(_text(value[1], "realm"), _dict(value[2], "details"))
-
-
-def _abort(value: list[Any]) -> Abort:
-    _count(value, 3, 5)
-    _payload(value, 3)
-    return Abort(_dict(value[1], "details"), _text(value[2], "reason"))
-
-
-def _authenticate(value: list[Any]) -> Authenticate:
-    _count(value, 3, 3)
-    return Authenticate(_text(value[1], "signature"), _dict(value[2], "extra"))
-
-
-def _goodbye(value: list[Any]) -> Goodbye:
-    _count(value, 3, 3)
-    return Goodbye(_dict(value[1], "details"), _text(value[2], "reason"))
-
-
 def _publish(value: list[Any]) -> Publish:
     _count(value, 4, 6)
     request, options, topic = _id(value[1], "request"), _dict(value[2], "options"), _text(value[3], "topic")
@@ -250,65 +223,15 @@ def _publish(value: list[Any]) -> Publish:
     return Publish(request, options, topic, *_payload(value, 4))
 
 
-def _subscribe(value: list[Any]) -> Subscribe:
-    _count(value, 4, 4)
-    return Subscribe(_id(value[1], "request"), _dict(value[2], "options"), _text(value[3], "topic"))
-
-
-def _unsubscribe(value: list[Any]) -> Unsubscribe:
-    _count(value, 3, 3)
-    return Unsubscribe(_id(value[1], "request"), _id(value[2], "subscription"))
-
-
-def _call(value: list[Any]) -> Call:
-    _count(value, 4, 6)
-    request, options, procedure = _id(value[1], "request"), _dict(value[2], "options"), _text(value[3], "procedure")
-    return Call(request, options, procedure, *_payload(value, 4))
-
-
-def _cancel(value: list[Any]) -> Cancel:
-    _count(value, 3, 3)
-    return Cancel(_id(value[1], "request"), _dict(value[2], "options"))
-
-
-def _register(value: list[Any]) -> Register:
-    _count(value, 4, 4)
-    return Register(_id(value[1], "request"), _dict(value[2], "options"), _text(value[3], "procedure"))
-
-
-def _unregister(value: list[Any]) -> Unregister:
-    _count(value, 3, 3)
-    return Unregister(_id(value[1], "request"), _id(value[2], "registration"))
-
-
-def _yield(value: list[Any]) -> Yield:
-    _count(value, 3, 5)
-    return Yield(_id(value[1], "request"), _dict(value[2], "options"), *_payload(value, 3))
-
-
-def _error(value: list[Any]) -> Error:
-    _count(value, 5, 7)
-    if whole(value[1]) != INVOCATION:
-        raise _Wrong("a client can send it only in answer to an INVOCATION")
-    request, details, error = _id(value[2], "request"), _dict(value[3], "details"), _text(value[4], "error")
-    return Error(INVOCATION, request, details, error, *_payload(value, 5))
-
-
-_READERS: dict[int, Callable[[list[Any]], Message]] = {
-    HELLO: _hello,
-    ABORT: _abort,
-    AUTHENTICATE: _authenticate,
-    GOODBYE: _goodbye,
-    ERROR: _error,
-    PUBLISH: _publish,
-    SUBSCRIBE: _subscribe,
-    UNSUBSCRIBE: _unsubscribe,
-    CALL: _call,
-    CANCEL: _cancel,
-    REGISTER: _register,
-    UNREGISTER: _unregister,
-    YIELD: _yield,
-}
+def _other(kind: Any, value: list[Any]) -> Message:
+    """Return a message whose elements are the fields of its class, in their order; an ABORT's arguments are dropped."""
+    names = [name for name in kind._fields if name in _CHECKS]
+    has_payload, end = "args" in kind._fields, len(names) + 1
+    _count(value, end, end + 2 * (has_payload or kind is Abort))
+    found = [_CHECKS[name](each, name) for name, each in zip(names, value[1:end], strict=True)]
+    payload = _payload(value, end)
+    message: Message = kind(*found, *(payload if has_payload else ()))
+    return message
 
 
 def _count(value: list[Any], least: int, most: int) -> None:
@@ -336,6 +259,38 @@ def _dict(value: object, name: str) -> dict[str, Any]:
         if not isinstance(key, str):
             raise _Wrong(f"every key of the {name} must be a string")
     return value
+
+
+def _invocation(value: object, _name: str) -> int:
+    if whole(value) != INVOCATION:
+        raise _Wrong("a client can send it only in answer to an INVOCATION")
+    return INVOCATION
+
+
+_KINDS: dict[int, Any] = {
+    HELLO: Hello,
+    ABORT: Abort,
+    AUTHENTICATE: Authenticate,
+    GOODBYE: Goodbye,
+    ERROR: Error,
+    PUBLISH: Publish,
+    SUBSCRIBE: Subscribe,
+    UNSUBSCRIBE: Unsubscribe,
+    CALL: Call,
+    CANCEL: Cancel,
+    REGISTER: Register,
+    UNREGISTER: Unregister,
+    YIELD: Yield,
+}
+"""The class of each message that a client may send; its fields are the elements behind the type."""
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    **dict.fromkeys(("request", "subscription", "registration"), _id),
+    **dict.fromkeys(("realm", "reason", "signature", "topic", "procedure", "error"), _text),
+    **dict.fromkeys(("details", "extra", "options"), _dict),
+    "kind": _invocation,
+}
+"""The check of each field but the arguments, which may be absent."""
 
 
 def _payload(value: list[Any], at: int) -> tuple[Args, Kwargs]:
@@ -420,12 +375,6 @@ def audience_of(options: Mapping[str, Any]) -> Audience:
         names_option(options, "exclude_authid") or (),
         names_option(options, "exclude_authrole") or (),
     )
-
-
-def check_count(args: list[Any], least: int, greatest: int) -> None:
-    """Check that there are `least` to `greatest` positional arguments. Raises `WampError`."""
-    if not least <= len(args) <= greatest:
-        raise WampError(INVALID_ARGUMENT, f"expected {least} to {greatest} positional arguments")
 
 
 def id_argument(value: object, name: str) -> int:

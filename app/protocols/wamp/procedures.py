@@ -1,12 +1,14 @@
 """CALL: the router's own procedures, which are the only ones (Advanced Profile, 13, 14; Basic Profile, 9).
 
-A procedure gets the caller's session, the call and `now`. It returns the positional arguments of its RESULT, or None
-where it answers later. Procedures other than those in `_FREE` need the right to `call` them.
+A procedure gets the caller's session, the call, with as many arguments as it takes, and `now`. It returns the
+positional arguments of its RESULT, or None where it answers later. Procedures other than those in `_FREE` need the
+right to `call` them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, Never
 
 from app.broker.errors import InvalidName
@@ -18,7 +20,6 @@ from app.protocols.wamp.messages import (
     Call,
     Register,
     Unregister,
-    check_count,
     id_argument,
     optional_text_argument,
     text_argument,
@@ -51,31 +52,31 @@ class Procedures:
     ) -> None:
         self._state = state
         sessions, subscriptions = SessionProcedures(), SubscriptionProcedures(state, subscriber, history)
-        self.by_uri: dict[str, Procedure] = {
-            "wamp.session.count": sessions.count,
-            "wamp.session.list": sessions.list_ids,
-            "wamp.session.get": sessions.get,
-            "wamp.session.kill": sessions.kill,
-            "wamp.session.kill_by_authid": sessions.kill_by_authid,
-            "wamp.session.kill_by_authrole": sessions.kill_by_authrole,
-            "wamp.session.kill_all": sessions.kill_all,
-            "wamp.session.add_testament": testaments.add,
-            "wamp.session.flush_testaments": testaments.flush,
-            "wamp.subscription.list": subscriptions.list_ids,
-            "wamp.subscription.lookup": subscriptions.lookup,
-            "wamp.subscription.match": subscriptions.match,
-            "wamp.subscription.get_events": history.get_events,
-            "wamp.subscription.get": subscriptions.get,
-            "wamp.subscription.list_subscribers": subscriptions.list_subscribers,
-            "wamp.subscription.count_subscribers": subscriptions.count_subscribers,
-            "wamp.subscription.remove_subscriber": subscriptions.remove_subscriber,
+        self.by_uri: dict[str, tuple[Procedure, int, float]] = {
+            "wamp.session.count": (sessions.count, 0, 1),
+            "wamp.session.list": (sessions.list_ids, 0, 1),
+            "wamp.session.get": (sessions.get, 1, 1),
+            "wamp.session.kill": (sessions.kill, 1, 1),
+            "wamp.session.kill_by_authid": (sessions.kill_by_authid, 1, 1),
+            "wamp.session.kill_by_authrole": (sessions.kill_by_authrole, 1, 1),
+            "wamp.session.kill_all": (sessions.kill_all, 0, 0),
+            "wamp.session.add_testament": (testaments.add, 1, 3),
+            "wamp.session.flush_testaments": (testaments.flush, 0, inf),
+            "wamp.subscription.list": (subscriptions.list_ids, 0, 0),
+            "wamp.subscription.lookup": (subscriptions.lookup, 1, 2),
+            "wamp.subscription.match": (subscriptions.match, 1, 1),
+            "wamp.subscription.get_events": (history.get_events, 0, inf),
+            "wamp.subscription.get": (subscriptions.get, 1, 1),
+            "wamp.subscription.list_subscribers": (subscriptions.list_subscribers, 1, 1),
+            "wamp.subscription.count_subscribers": (subscriptions.count_subscribers, 1, 1),
+            "wamp.subscription.remove_subscriber": (subscriptions.remove_subscriber, 2, 2),
         }
+        """Each procedure with the least and the greatest number of its positional arguments."""
 
     def call(self, session: WampSession, message: Call, now: float) -> None:
         """Call a procedure for a client, and send its RESULT unless it answers later. Raises `WampError`."""
         name = message.procedure
-        procedure = self.by_uri.get(name)
-        if procedure is None:
+        if name not in self.by_uri:
             try:
                 check_uri(name, session.realm.grammar)
             except InvalidName:
@@ -86,6 +87,9 @@ class Procedures:
         if session.owner.room_bytes() <= 0:
             self._state.broker.hits["queue_bytes"] += 1
             raise WampError(errors.UNAVAILABLE, "too many bytes wait to be sent to this client")
+        procedure, least, greatest = self.by_uri[name]
+        if not least <= len(message.args or ()) <= greatest:
+            raise WampError(errors.INVALID_ARGUMENT, f"expected {least} to {greatest} positional arguments")
         result = procedure(session, message, now)
         if result is not None:
             session.owner.say([RESULT, message.request, {}, *([result] if result else [])])
@@ -124,17 +128,16 @@ class SessionProcedures:
 
     def kill_by_authid(self, session: WampSession, call: Call, now: float) -> list[Any]:
         """`wamp.session.kill_by_authid`: end the sessions of an authid except the caller's; return their ids."""
-        authid = self._only_text(call, "authid")
+        authid = text_argument(_first(call), "authid")
         return [self._kill(session, call, now, lambda other: other.auth.authid == authid)]
 
     def kill_by_authrole(self, session: WampSession, call: Call, now: float) -> list[Any]:
         """`wamp.session.kill_by_authrole`: end the sessions of an authrole except the caller's; return their number."""
-        role = self._only_text(call, "authrole")
+        role = text_argument(_first(call), "authrole")
         return [len(self._kill(session, call, now, lambda other: other.role == role))]
 
     def kill_all(self, session: WampSession, call: Call, now: float) -> list[Any]:
         """`wamp.session.kill_all`: end all sessions except the caller's; return their number."""
-        check_count(call.args or [], 0, 0)
         return [len(self._kill(session, call, now, lambda _other: True))]
 
     @staticmethod
@@ -150,25 +153,14 @@ class SessionProcedures:
 
     @staticmethod
     def _found(session: WampSession, call: Call) -> WampSession:
-        args = call.args or []
-        check_count(args, 1, 1)
-        found = session.realm.sessions.get(id_argument(args[0], "session"))
+        found = session.realm.sessions.get(id_argument(_first(call), "session"))
         if found is None:
             raise WampError(errors.NO_SUCH_SESSION)
         return found
 
     @staticmethod
-    def _only_text(call: Call, name: str) -> str:
-        args = call.args or []
-        check_count(args, 1, 1)
-        return text_argument(args[0], name)
-
-    @staticmethod
     def _ids(session: WampSession, call: Call) -> list[int]:
-        args = call.args or []
-        check_count(args, 0, 1)
-        wanted = args[0] if args else None
-        sessions = session.realm.sessions.values()
+        wanted, sessions = _first(call), session.realm.sessions.values()
         if is_absent(wanted):
             return [other.number for other in sessions]
         roles = wanted if isinstance(wanted, list) else [wanted]
@@ -189,9 +181,8 @@ class SubscriptionProcedures:
         self._subscriber = subscriber
         self._history = history
 
-    def list_ids(self, session: WampSession, call: Call, _now: float) -> list[Any]:
+    def list_ids(self, session: WampSession, _call: Call, _now: float) -> list[Any]:
         """`wamp.subscription.list`: return the ids of the live subscriptions by match policy."""
-        check_count(call.args or [], 0, 0)
         found: dict[str, list[int]] = {match: [] for match in MATCHES}
         for live in session.realm.subscriptions.values():
             if self._subscriber.has_right(session, live.pattern):
@@ -201,22 +192,20 @@ class SubscriptionProcedures:
     def lookup(self, session: WampSession, call: Call, _now: float) -> list[Any]:
         """`wamp.subscription.lookup`: return the id of a topic or pattern; null where it is neither live nor kept."""
         args = call.args or []
-        check_count(args, 1, 2)
         options = args[1] if len(args) > 1 and not is_absent(args[1]) else call.kwargs or {}
         if not isinstance(options, dict):
             raise InvalidArgument("options", "a dictionary")
         match = optional_text_argument(options, "match")
-        pattern = self._subscriber.pattern_of(session, text_argument(args[0], "topic"), match)
+        pattern = self._subscriber.pattern_of(session, text_argument(_first(call), "topic"), match)
         self._subscriber.check_right(session, pattern)
         is_known = pattern in session.realm.subscriptions or self._history.is_kept(pattern)
         return [self._state.subscription_id(session.realm, pattern) if is_known else None]
 
     def match(self, session: WampSession, call: Call, _now: float) -> list[Any]:
         """`wamp.subscription.match`: return the ids of the live subscriptions that match a topic; null if none does."""
-        args, realm, broker = call.args or [], session.realm, self._state.broker
-        check_count(args, 1, 1)
+        realm, broker = session.realm, self._state.broker
         try:
-            topic = realm.topic(text_argument(args[0], "topic"))
+            topic = realm.topic(text_argument(_first(call), "topic"))
         except InvalidName as refusal:
             raise wamp_error(broker.counted(refusal)) from None
         patterns = [each.pattern for each in broker.index.match(topic).subscriptions]
@@ -225,17 +214,14 @@ class SubscriptionProcedures:
 
     def get(self, session: WampSession, call: Call, _now: float) -> list[Any]:
         """`wamp.subscription.get`: return the details of a live subscription."""
-        check_count(call.args or [], 1, 1)
         return [self._live(session, call).details()]
 
     def list_subscribers(self, session: WampSession, call: Call, _now: float) -> list[Any]:
         """`wamp.subscription.list_subscribers`: return the ids of the sessions with a live subscription."""
-        check_count(call.args or [], 1, 1)
         return [[subscriber.number for subscriber in self._live(session, call).sessions]]
 
     def count_subscribers(self, session: WampSession, call: Call, _now: float) -> list[Any]:
         """`wamp.subscription.count_subscribers`: return the number of sessions with a live subscription."""
-        check_count(call.args or [], 1, 1)
         return [len(self._live(session, call).sessions)]
 
     def remove_subscriber(self, session: WampSession, call: Call, now: float) -> list[Any]:
@@ -243,10 +229,8 @@ class SubscriptionProcedures:
 
         The arguments are the ids of the subscription and the session; the keyword argument `reason` is a URI.
         """
-        args = call.args or []
-        check_count(args, 2, 2)
         live = self._live(session, call)
-        subscriber = session.realm.sessions.get(id_argument(args[1], "session"))
+        subscriber = session.realm.sessions.get(id_argument((call.args or [])[1], "session"))
         if subscriber is None or subscriber not in live.sessions:
             raise WampError(errors.NO_SUCH_SESSION)
         reason = optional_text_argument(call.kwargs or {}, "reason") or errors.REVOKED
@@ -255,10 +239,14 @@ class SubscriptionProcedures:
         return []
 
     def _live(self, session: WampSession, call: Call) -> LiveSubscription:
-        live = session.realm.numbers.get(id_argument((call.args or [None])[0], "subscription"))
+        live = session.realm.numbers.get(id_argument(_first(call), "subscription"))
         if live is None or not self._subscriber.has_right(session, live.pattern):
             raise WampError(errors.NO_SUCH_SUBSCRIPTION)
         return live
+
+
+def _first(call: Call) -> Any:
+    return call.args[0] if call.args else None
 
 
 def _check_reason(session: WampSession, reason: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from app.broker.events import Event
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import InvalidArgument, WampError
-from app.protocols.wamp.messages import RESULT, Call, Publish, check_count, text_argument
+from app.protocols.wamp.messages import RESULT, Call, Publish, text_argument
 from app.protocols.wamp.publishing import Publisher, has_unannounced_passthru
 from app.protocols.wamp.serializers import is_absent
 from app.protocols.wamp.session import WampSession
@@ -36,7 +36,6 @@ class Testaments:
         The arguments are `topic`, `args` and `kwargs`, the keyword arguments `publish_options` and `scope`.
         """
         args, kwargs = call.args or [], call.kwargs or {}
-        check_count(args, 1, 3)
         topic = text_argument(args[0], "topic")
         arguments, keywords = ([*args[1:], None, None][at] for at in (0, 1))
         options = kwargs.get("publish_options")

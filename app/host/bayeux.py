@@ -103,7 +103,7 @@ class BayeuxConnection(Connection):
             self._fail(error)
 
     async def _wait(self, outcome: Outcome) -> None:
-        """AwaitHook for a hook of the embedding program; only this needs a task."""
+        """Await the embedding program's hooks; only this needs a task."""
         engine = self._way.engine
         try:
             while isinstance(outcome, AwaitHook):
