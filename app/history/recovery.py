@@ -87,7 +87,7 @@ class _Recovery:
         last = seal.last if following is None else min(seal.last, following - 1)
         if following is None:
             with suppress(sqlite3.Error), closing(segment.read(path, is_sealed=True)) as connection:
-                for rows, _ in intact_rows(connection, last, last):
+                for rows in intact_rows(connection, last, last):
                     self.publication = max(self.publication, *((row.offset, row.publication) for row in rows))
         self._list(Segment(path, first, last, is_sealed=True, nbytes=nbytes))
         return True

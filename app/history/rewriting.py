@@ -25,7 +25,7 @@ from app.broker.ports import Erasure
 from app.history import seals, segment
 from app.history.checksummed_json import DRAFT, DocumentDamaged, sync_folder
 from app.history.damage import is_passing
-from app.history.examination import examine, intact_rows
+from app.history.examination import examine, highest_offset, intact_rows
 from app.history.folder import HOLES, Folder, Segment, delete
 from app.history.stored import Stored, tombstone
 
@@ -119,8 +119,7 @@ def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[lis
         with suppress(sqlite3.DatabaseError):  # it may be damaged
             if with_refused:
                 last = max(last, connection.execute("select max(offset) from stored").fetchone()[0] or 0)
-        for rows, _ in intact_rows(connection, listed.first, last):
-            yield rows
+        yield from intact_rows(connection, listed.first, min(last, highest_offset(listed.path, listed.first)))
 
 
 def _count(listed: Segment, erasure: Erasure) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
+from itertools import zip_longest
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -80,15 +81,13 @@ class Seal:
 
     def matches(self, path: Path) -> bool:
         """Whether every byte of a segment is as it was sealed (0.1 s for 64 MiB). Raises `OSError`."""
-        return all(block is None for block in self.damaged_blocks(path))
+        return not any(True for _ in self.damaged_blocks(path))
 
-    def damaged_blocks(self, path: Path) -> Iterator[int | None]:
-        """Compare a segment with the seal: for each block None, or its index if it differs. Raises `OSError`."""
-        found = digests_of(path)
-        for block, digest in enumerate(self.digests):
-            yield None if next(found, "") == digest else block
-        for block, _ in enumerate(found, len(self.digests)):
-            yield block
+    def damaged_blocks(self, path: Path) -> Iterator[int]:
+        """The numbers of the blocks that differ from the seal, or are missing or too many. Raises `OSError`."""
+        for block, (sealed, found) in enumerate(zip_longest(self.digests, digests_of(path))):
+            if sealed != found:
+                yield block
 
 
 def seal_path(path: Path) -> Path:
