@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
@@ -143,6 +143,12 @@ class Sealer:
         """Queue a listed segment to be sealed; `writer`, if given, has it open and is closed then. Does not wait."""
         self._inbox.put((segment, writer))
 
+    def abandon(self, writer: SegmentWriter) -> None:
+        """Leave a segment's files as they are after a failure (`SegmentWriter.abandon`). For any thread."""
+        self._abandoned.append(writer.abandon())
+        if len(self._abandoned) > _MOST_ABANDONED:
+            self._abandoned.pop(0).close()
+
     def close(self, timeout_s: float) -> None:
         """Seal what can be sealed now, and wait for that at most `timeout_s` seconds.
 
@@ -165,7 +171,7 @@ class Sealer:
             self._waiting = [each for each in self._waiting if not self._seal(*each)]
         for _, writer in self._waiting:
             if writer is not None:
-                self._abandon(writer)
+                self.abandon(writer)
         for connection in self._abandoned:
             connection.close()
 
@@ -176,7 +182,7 @@ class Sealer:
             is_listed = segment in self._folder.segments  # otherwise it was removed, or found damaged
             if is_listed:
                 made = seal(segment.path, self._folder.log_id, segment.first, segment.last, writer)
-                self._folder.replace(segment, replace(segment, is_sealed=True, nbytes=made.nbytes))
+                self._folder.replace(segment, is_sealed=True, nbytes=made.nbytes)
             if writer is not None:
                 writer.close()
             if is_listed:
@@ -186,10 +192,5 @@ class Sealer:
         except (sqlite3.Error, OSError):
             self.failures += 1  # the file is still good; it is sealed when the folder is opened again
             if writer is not None:
-                self._abandon(writer)
+                self.abandon(writer)
         return True
-
-    def _abandon(self, writer: SegmentWriter) -> None:
-        self._abandoned.append(writer.abandon())
-        if len(self._abandoned) > _MOST_ABANDONED:
-            self._abandoned.pop(0).close()

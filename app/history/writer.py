@@ -35,7 +35,6 @@ _GROUP_ROWS = 4_096
 _TURN_ROWS, _MOST_TURN_ROWS = 512, 2_048
 _GROUP_BYTES = 4_194_304
 _WAL_BYTES = 8_388_608
-_MOST_ABANDONED = 64
 _NICENESS = 5
 _LOOK_S = 1.0
 """Seconds between two looks at the files and the free space, and between two tries after a disk failure."""
@@ -106,7 +105,6 @@ class Writer:
         self._done_bytes = 0  # by the writer alone
         self._is_full = self._is_broken = self._is_moved = self._is_closed = False
         self._current = current
-        self._abandoned: list[sqlite3.Connection] = []
         self._looked_at = self._tried_at = -_LOOK_S
         self._look()
         self._is_ready()
@@ -213,8 +211,6 @@ class Writer:
                     self._current.abandon().close()
                 else:
                     self._current.close()
-        for each in self._abandoned:
-            each.close()
 
     def _collect(self, group: list[Event]) -> tuple[Flag | Literal[True] | None, int]:
         """Fill `group` with the waiting events.
@@ -332,9 +328,7 @@ class Writer:
         current = self._current
         assert current is not None
         self.failures += 1
-        self._abandoned.append(current.abandon())
-        if len(self._abandoned) > _MOST_ABANDONED:
-            self._abandoned.pop(0).close()
+        self._sealer.abandon(current)
         if self._listed is None:
             self._current, self._tried_at = None, monotonic()  # the disk fails: wait before the next try
         else:
