@@ -1,7 +1,7 @@
 """Seals: a sealed segment is not written any more, and a file next to it has the digests of its bytes.
 
-A seal is a file (`checksummed_json.py`) named like its segment, with the offsets and times in the segment and a digest
-of each block. At start only the size is compared; the digests are compared before the segment is read for the first
+A seal is a file (`checksummed_json.py`) named like its segment, with the offsets in the segment and a digest of
+each block. At start only the size is compared; the digests are compared before the segment is read for the first
 time (`segment_reader.py`), and when an operator verifies the log. A thread seals segments, so that the writer does not
 wait.
 """
@@ -28,10 +28,6 @@ _DIGEST_BYTES = 16
 _READ_ONLY = 0o444
 _RETRY_S = 1.0
 _MOST_ABANDONED = 64
-_COUNTED = """with counted as (select count(*) as rows, min(offset) as low, max(offset) as high
-                                from stored where offset between ? and ?)
-              select rows, ifnull((select time_us from stored where offset = low), 0),
-                     ifnull((select time_us from stored where offset = high), 0) from counted"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,38 +36,31 @@ class Seal:
 
     log_id         the id of the log that wrote it
     first, last    offsets; `last` is the last that counts
-    rows           the number of rows from `first` to `last`
-    *_time_us      times of the first and the last row, microseconds since 1970; 0 where there is no row
     nbytes         the size of the file in bytes
     digests        one for each block of `BLOCK_BYTES`: BLAKE2b, 16 bytes, as hex
+
+    The seals of earlier versions also have numbers of rows and times, which nobody reads.
     """
 
     log_id: str
     first: int
     last: int
-    rows: int
-    first_time_us: int
-    last_time_us: int
     nbytes: int
     digests: tuple[str, ...]
 
     @classmethod
     def of(cls, path: Path, log_id: str, first: int, last: int) -> Self:
-        """The seal for a finished segment in its current state. Raises `sqlite3.Error`, `OSError`."""
-        connection = segment.read(path, is_sealed=True)
-        try:
-            rows, first_us, last_us = connection.execute(_COUNTED, (first, last)).fetchone()
-        finally:
-            connection.close()
-        digests = tuple(digests_of(path))
-        return cls(log_id, first, last, rows, first_us, last_us, path.stat().st_size, digests)
+        """The seal for a finished segment in its current state. Raises `OSError`."""
+        return cls(log_id, first, last, path.stat().st_size, tuple(digests_of(path)))
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read the seal of the segment at `path`. Raises `DocumentDamaged`, `OSError`."""
         content = checksummed_json.load(seal_path(path))
         try:
-            return cls(**content | {"digests": tuple(content["digests"])})
+            return cls(
+                content["log_id"], content["first"], content["last"], content["nbytes"], tuple(content["digests"])
+            )
         except (KeyError, TypeError):
             raise checksummed_json.DocumentDamaged(f"{seal_path(path).name} is damaged") from None
 
