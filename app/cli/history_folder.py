@@ -108,7 +108,7 @@ def _work(
     log = None
     try:
         options = replace(settings.history, free_bytes=0)  # nothing is published, and rewriting makes room
-        log = History.open(folder, options, Rules(), lambda _: None)
+        log = History(folder, options, Rules(), lambda _: None)
         return work(log)
     except FolderLocked as locked:
         hint = "; purge without --data-dir uses that server" if done == "erased" else "; stop it first"

@@ -26,8 +26,8 @@ from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull, LogMoved,
 from app.broker.events import Event, Publications
 from app.history import segment
 from app.history.folder import Folder, Segment, delete
+from app.history.recovery import Recovery
 from app.history.seals import Sealer
-from app.history.segment import SegmentWriter
 from app.history.stored import Stored, row_of
 from app.settings import History as Options
 
@@ -67,7 +67,7 @@ Report = Committed | Refused
 
 
 class Writer:
-    """Writes the log that ends at the offset `head`, going on in the segment `current` if it is not None.
+    """Writes a log, going on where `end` says.
 
     `append` is for one thread, the event loop's. `report` is called on the writer's thread. `last_number` is the number
     of the newest publication; `groups` and `failures` count commits and disk failures, for telemetry.
@@ -79,13 +79,10 @@ class Writer:
         options: Options,
         report: Callable[[Report], None],
         sealer: Sealer,
-        *,
-        head: int,
-        last_number: int,
-        current: SegmentWriter | None,
+        end: Recovery,
     ) -> None:
-        self.head = head
-        self.last_number = last_number  # of the newest publication
+        self.head = end.head
+        self.last_number = end.last_number  # of the newest publication
         # plain counts, read by telemetry
         self.groups = 0
         self.failures = 0
@@ -104,7 +101,7 @@ class Writer:
         self._handed_bytes = 0
         self._done_bytes = 0  # by the writer alone
         self._is_full = self._is_broken = self._is_moved = self._is_closed = False
-        self._current = current
+        self._current = end.current
         self._looked_at = self._tried_at = -_LOOK_S
         self._look()
         self._is_ready()
@@ -133,7 +130,7 @@ class Writer:
         return DiskFull() if self._is_full else None
 
     def append(self, event: Event) -> None:
-        """Queue an event to be written, as `broker.log.Log.append` says; never waits.
+        """Queue an event to be written, as `broker.ports.Log.append` says; never waits.
 
         The events of one turn of the event loop are handed over together at its end: a writer that is woken by the
         first event takes the interpreter, or the core, from the loop, and writes a small group. The events of one
