@@ -359,7 +359,7 @@ def vacuum(*, place: Place) -> None:
 
     def work(bar: ShareBar) -> int:
         age_s = parse_age(place.settings.pipeline.vacuum_age)
-        done = upkeep.vacuum(place.lake, age_s, lambda done, of: bar.show(done, of, ""))
+        done = upkeep.vacuum(place.lake, age_s, bar.show)
         bar.finish()
         say(f"deleted {done.files:,} files with {done.nbytes:,} bytes")
         return DONE

@@ -219,7 +219,7 @@ class ShareBar:
         self._label = label
         self._bar: Any = None
 
-    def show(self, done: int, of: int, note: str) -> None:
+    def show(self, done: int, of: int, note: str = "") -> None:
         """Draw the progress: `done` parts of the total `of`, with a note next to the bar."""
         if not os.isatty(STDERR):
             return
