@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -185,10 +185,12 @@ def verify(path: Path, on_progress: Callable[[int, int], None] = lambda _done, _
     Raises `FolderUnusable` where the folder has no log, or one of a later version of Halley, and `OSError`.
     """
     verdict = Verdict()
-    marked = _marked(path / "mark")  # before the rows: later commits are above the mark
+    marked = 0
+    with suppress(FileNotFoundError, NotADirectoryError):
+        marked = read_mark(path / "mark") or 0  # before the rows: later commits are above the mark
     files = segment_files(path) if path.is_dir() else []
     identity = _identity(path, verdict)  # after the files: what retention deletes meanwhile is not missing
-    sizes = [_size(file) for _, file in files]
+    sizes = [segment.nbytes_of(file) for _, file in files]
     followings = [*(first for first, _ in files[1:]), None]
     is_begin_known = identity is not None and identity.first > 0
     if identity is not None and is_begin_known:
@@ -218,10 +220,16 @@ def _identity(path: Path, verdict: Verdict) -> Identity | None:
 
 def _verify_segment(verdict: Verdict, file: Path, first: int, following: int | None, identity: Identity | None) -> None:
     """Check one segment, and add its faults to the verdict."""
+    seal = None
     try:
-        seal = _checked_seal(verdict, file)
+        seal = Seal.load(file)
+        for block in seal.damaged_blocks(file):
+            begin = block * BLOCK_BYTES
+            verdict.add(0, 0, file.name, f"bytes {begin} to {begin + BLOCK_BYTES - 1} are not what was sealed")
     except FileNotFoundError:
-        seal = None
+        pass  # not sealed yet, or deleted meanwhile
+    except DocumentDamaged as damaged:
+        verdict.add(0, 0, seal_path(file).name, str(damaged))
     found = examine(file, first, following, identity, is_sealed=seal is not None)
     if not file.exists():  # retention has deleted it meanwhile: the log begins behind it
         verdict.last = verdict.last if following is None else following - 1
@@ -244,33 +252,3 @@ def _verify_segment(verdict: Verdict, file: Path, first: int, following: int | N
     verdict.segments += 1
     verdict.rows += found.rows
     verdict.last = max(verdict.last, last)
-
-
-def _checked_seal(verdict: Verdict, file: Path) -> Seal | None:
-    """The segment's seal, after comparing its bytes; None if it has no readable seal. Raises `FileNotFoundError`."""
-    try:
-        seal = Seal.load(file)
-    except FileNotFoundError:
-        return None  # not sealed yet
-    except DocumentDamaged as damaged:
-        verdict.add(0, 0, seal_path(file).name, str(damaged))
-        return None
-    for block in seal.damaged_blocks(file):
-        begin = block * BLOCK_BYTES
-        verdict.add(0, 0, file.name, f"bytes {begin} to {begin + BLOCK_BYTES - 1} are not what was sealed")
-    return seal
-
-
-def _marked(file: Path) -> int:
-    """The offset in the mark (`folder.py`); 0 if the log has no readable mark. Does not create one."""
-    try:
-        return read_mark(file) or 0
-    except FileNotFoundError:
-        return 0
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return 0

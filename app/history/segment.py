@@ -143,13 +143,17 @@ def companions(path: Path) -> list[Path]:
     return [path.with_name(path.name + ending) for ending in COMPANIONS]
 
 
+def nbytes_of(file: Path) -> int:
+    """The size of a file in bytes; 0 where it was deleted."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def nbytes_with_wal(path: Path) -> int:
     """Bytes that a segment and its WAL use on disk."""
-    nbytes = 0
-    for file in (path, path.with_name(path.name + "-wal")):
-        with suppress(FileNotFoundError):
-            nbytes += file.stat().st_size
-    return nbytes
+    return nbytes_of(path) + nbytes_of(path.with_name(path.name + "-wal"))
 
 
 def _connect(path: Path, mode: str, timeout_s: float = 5.0) -> sqlite3.Connection:
