@@ -14,8 +14,7 @@ from typing import Any
 
 import click
 
-from app.cli.erasing import erased, erasure_of, named
-from app.cli.options import config_option, load_settings, server_options
+from app.cli.options import config_option, erased, erasure_of, load_settings, named, server_options
 from app.cli.terminal import DONE, FAILED, STDOUT, ShareBar, run, say, write_all
 from app.client import ClientError, HistoryClient
 from app.settings import Settings
@@ -259,7 +258,7 @@ async def _purge(client: HistoryClient, what: Mapping[str, str], bar: ShareBar) 
         async with client:
             async for last in client.purge(what):
                 if "of" in last:
-                    bar.show(last["done"], last["of"], "")
+                    bar.show(last["done"], last["of"])
     except (ClientError, OSError) as error:
         say(_words(error))
         return FAILED

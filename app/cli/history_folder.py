@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.broker.ports import Erasure
-from app.cli.erasing import erased
+from app.cli.options import erased
 from app.cli.terminal import DONE, FAILED, ShareBar, say
 from app.history.backup import backup as copy
 from app.history.damage import Damage
@@ -23,14 +23,10 @@ from app.settings import Settings
 _Result = TypeVar("_Result")
 
 
-def _shown_by(bar: ShareBar) -> Callable[[int, int], None]:
-    return lambda done, of: bar.show(done, of, "")
-
-
 def verify(folder: Path, bar: ShareBar) -> int:
     """Check every byte of a log, and print all damage with its place; returns the exit code."""
     try:
-        verdict = look(folder, _shown_by(bar))
+        verdict = look(folder, bar.show)
     except (FolderUnusable, OSError) as error:
         bar.finish()
         say(str(error))
@@ -57,7 +53,7 @@ def _offsets(first: int, last: int) -> str:
 def backup(folder: Path, target: Path, bar: ShareBar) -> int:
     """Copy a log, even while a server writes it; returns the exit code."""
     try:
-        copied = copy(folder, target, _shown_by(bar))
+        copied = copy(folder, target, bar.show)
     except (FolderUnusable, OSError, sqlite3.Error) as error:
         bar.finish()
         say(str(error))
@@ -71,7 +67,7 @@ def backup(folder: Path, target: Path, bar: ShareBar) -> int:
 
 def salvage(folder: Path, settings: Settings, bar: ShareBar) -> int:
     """Rewrite the damaged segments of a log, and print what is lost; returns the exit code."""
-    salvaged = _work(folder, settings, bar, "salvaged", lambda log: log.salvage(_shown_by(bar)))
+    salvaged = _work(folder, settings, bar, "salvaged", lambda log: log.salvage(bar.show))
     if salvaged is None:
         return FAILED
     for first, last in salvaged.lost:
@@ -87,7 +83,7 @@ def purge(folder: Path, settings: Settings, erasure: Erasure, bar: ShareBar) -> 
     """Erase events from a log that no server has open; returns the exit code."""
 
     def erase(log: History) -> int:
-        count = log.purge(erasure, _shown_by(bar))
+        count = log.purge(erasure, bar.show)
         PersistentTopics.of(replace(settings, data_dir=str(folder))).clean(erasure)
         return count
 
@@ -108,7 +104,7 @@ def _work(
     log = None
     try:
         options = replace(settings.history, free_bytes=0)  # nothing is published, and rewriting makes room
-        log = History.open(folder, options, Rules(), lambda _: None)
+        log = History(folder, options, Rules(), lambda _: None)
         return work(log)
     except FolderLocked as locked:
         hint = "; purge without --data-dir uses that server" if done == "erased" else "; stop it first"

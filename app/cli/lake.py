@@ -22,8 +22,7 @@ import click
 
 from app.broker.errors import InvalidName
 from app.broker.events import to_ns
-from app.cli.erasing import erasure_of, named
-from app.cli.options import client_of, pattern_of, server_options
+from app.cli.options import client_of, erasure_of, named, pattern_of, server_options
 from app.cli.pipeline import Place, exit_code, lake_options, spark_options, work_on_lake
 from app.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
 from app.history.rules import parse_age

@@ -1,10 +1,10 @@
-"""Options that several verbs share, and how the settings are loaded from them."""
+"""Options and arguments that several verbs share, and how the settings are loaded from them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,11 @@ import click
 
 from app.broker.errors import InvalidName
 from app.broker.names import Pattern
-from app.cli.terminal import WRONG_USE, say
+from app.broker.ports import Erasure
+from app.cli.terminal import STDERR, STDIN, WRONG_USE, say
 from app.configuration import KNOBS, BadSettings, Configuration, load
 from app.protocols.bayeux.names import Bounds, to_pattern
+from app.settings import Settings
 
 if TYPE_CHECKING:
     from app.client import Client  # heavy: it is imported where it is needed
@@ -139,3 +141,36 @@ def pattern_of(channel: str, bounds: Bounds) -> Pattern:
         return to_pattern(channel, bounds)
     except InvalidName:
         raise click.UsageError(f"{channel} is not a channel or pattern") from None
+
+
+def named(channel: str | None, publisher: str | None, *, is_sure: bool) -> dict[str, str]:
+    """Return what to erase, in the form of a `POST /log/purge`: a channel or pattern, or a publisher.
+
+    Unless `is_sure`, a person at a terminal is asked to confirm; without a terminal the program ends. Raises
+    `click.UsageError` unless exactly one of the two is given.
+    """
+    match channel, publisher:
+        case str(), None:
+            what = {"channel": channel}
+        case None, str():
+            what = {"publisher": publisher}
+        case _:
+            raise click.UsageError("expected either a CHANNEL or --publisher")
+    if not is_sure:
+        if not (os.isatty(STDIN) and os.isatty(STDERR)):
+            say("erased events cannot be restored; confirm with --yes")
+            sys.exit(WRONG_USE)
+        click.confirm(f"Erase {' '.join(what.values())} permanently?", abort=True, err=True)
+    return what
+
+
+def erasure_of(what: Mapping[str, str], settings: Settings) -> Erasure:
+    """Return the `Erasure` for what `named` returned, to erase on this machine. Raises `click.UsageError`."""
+    channel = what.get("channel")
+    bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
+    return Erasure(None if channel is None else pattern_of(channel, bounds), what.get("publisher"))
+
+
+def erased(count: int) -> str:
+    """The message at the end of a purge."""
+    return "erased 1 event" if count == 1 else f"erased {count:,} events"

@@ -58,7 +58,7 @@ def backup(source: Path, target: Path, on_progress: Callable[[int, int], None] =
     if any(target.iterdir()):
         raise FolderUnusable(f"{target} is not empty")
     files = segment_files(source)
-    total = sum(_size(file) for _, file in files)
+    total = sum(segment.nbytes_of(file) for _, file in files)
     done, damaged, copied = 0, [], 0
     for _, file in reversed(files):  # the newest first: the copy ends at this moment
         try:
@@ -66,7 +66,7 @@ def backup(source: Path, target: Path, on_progress: Callable[[int, int], None] =
         except FileNotFoundError:
             break  # retention has deleted it, and so all older segments
         copied += 1
-        done += _size(target / file.name)
+        done += segment.nbytes_of(target / file.name)
         if not is_as_sealed:
             damaged.append(file.name)
         on_progress(min(done, total), total)
@@ -139,10 +139,3 @@ def _copy_open(file: Path, target: Path) -> None:
         raise FileNotFoundError(str(file)) from None
     with target.open("rb") as written:
         os.fsync(written.fileno())
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return 0

@@ -14,7 +14,7 @@ import stat
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -30,7 +30,6 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_FILES = 1_000
 _MOST_BYTES = 4_096
 _MOST_NEWS = 1_000
-_LAST_OFFSET = (1 << 63) - 1
 
 
 class TooManyConsumers(Exception):
@@ -72,22 +71,22 @@ def forget_all(data_folder: Path) -> None:
 class _Known:
     """What was last read from a consumer's file.
 
-    signature  inode, time and size; differs after every change
-    mtime_s    when the file was changed, by the file system's clock
+    signature  inode, time of the change in ns by the file system's clock, and size; differs after every change
     seen       when the change was noticed, by the monotonic clock; None: before the log was opened
-    offset     the offset that the consumer reads next; 0 where the file is damaged
+    offset     the offset that the consumer reads next; 0 where the file is ignored
+    why        the reason why the file is ignored; empty where it is not
     """
 
     signature: tuple[int, int, int]
-    mtime_s: float
     seen: float | None
-    offset: int
+    offset: int = 0
+    why: str = ""
 
 
 class Consumers:
     """The consumers of an open log: at most `most`; retention waits for one until it is silent for `grace_s` seconds.
 
-    One thread calls `look` and `unread_from`; any thread may call `report` and `forget`. `positions`, the offsets by
+    One thread calls `unread_from`; any thread may call `report` and `forget`. `positions`, the offsets by
     name, is replaced and never changed in place. `news` is what the operator must learn; who logs an entry removes it.
     """
 
@@ -103,21 +102,17 @@ class Consumers:
         self._told: dict[str, str] = {}
         self._read(None)
 
-    def look(self, now: float) -> None:
-        """Read the files that have changed. `now` is monotonic, in seconds."""
+    def unread_from(self, now: float, time_s: float) -> int:
+        """The first offset that a consumer which is waited for has yet to read; `NEVER` if there is no such consumer.
+
+        Reads the files that have changed. `now` is monotonic, `time_s` the time of day as `Retention` counts it, both
+        in seconds.
+        """
         with self._changing:
             if self._began is None:
                 self._began = now
             self._read(now)
-
-    def unread_from(self, now: float, time_s: float) -> int:
-        """The first offset that a consumer which is waited for has yet to read; `NEVER` if there is no such consumer.
-
-        `now` is monotonic, `time_s` the time of day as `Retention` counts it, both in seconds.
-        """
-        if not self._grace_s:
-            return NEVER
-        known = self._known.values()
+            known = self._known.values()
         return min((each.offset for each in known if each.offset and self._is_alive(each, now, time_s)), default=NEVER)
 
     def overtaken(self, before: int, first: int) -> None:
@@ -161,81 +156,72 @@ class Consumers:
         may have been wrong when the file was changed, or be wrong now. So by it alone a consumer is not given up before
         the clock could be corrected (`GRACE_S`), nor waited for once the log has been open for the whole grace.
         """
+        if not self._grace_s:
+            return False
         if known.seen is not None:
             return now - known.seen <= self._grace_s
         assert self._began is not None
-        open_s = now - self._began
-        return open_s <= self._grace_s and (open_s <= GRACE_S or time_s - known.mtime_s <= self._grace_s)
+        open_s, silent_s = now - self._began, time_s - known.signature[1] / 1e9
+        return open_s <= self._grace_s and (open_s <= GRACE_S or silent_s <= self._grace_s)
 
     def _read(self, now: float | None) -> None:
         try:
             files = self._files()
         except OSError as error:  # retention still waits for the consumers that are known already
-            self._ignore(FOLDER, f"cannot be read: {error.strerror}")
+            self._tell(self._told | {FOLDER: f"cannot be read: {error.strerror}"})
             return
-        for gone in self._told.keys() - files.keys() - {FOLDER}:
-            del self._told[gone]
-        chosen = [(file, found) for file, found in files.items() if found is not None]
-        chosen.sort(key=lambda each: -each[1].st_mtime_ns)
-        if len(chosen) > self._most:
-            self._ignore(FOLDER, f"has more than {self._most} consumers; only those that changed last are used")
-        else:
-            self._told.pop(FOLDER, None)
-        known = {}
-        for file, found in chosen[: self._most]:
+        known: dict[str, _Known] = {}
+        ignored = {}
+        for file, found in sorted(files.items(), key=lambda each: -each[1].st_mtime_ns):
             name = file.removesuffix(_ENDING)
-            one = self._look_into(file, self._known.get(name), found, now)
-            if one is not None:
+            if not stat.S_ISREG(found.st_mode) or name == file or not is_name(name):  # to open a pipe would block
+                ignored[file] = "is not a consumer's file"
+            elif len(known) >= self._most:
+                ignored[FOLDER] = f"has more than {self._most} consumers; only those that changed last are used"
+            elif (one := self._look_into(file, self._known.get(name), found, now)) is not None:
                 known[name] = one
+                if one.why:
+                    ignored[file] = one.why
+        self._tell(ignored)
         self._known = known
         self.positions = {name: known[name].offset for name in sorted(known) if known[name].offset}
 
-    def _files(self) -> dict[str, os.stat_result | None]:
-        """The files in the folder by name; None for one that cannot be a consumer's. Raises `OSError`."""
+    def _files(self) -> dict[str, os.stat_result]:
+        """The files in the folder by name, except drafts. Raises `OSError`."""
         try:
             with os.scandir(self._path) as entries:
                 names = {entry.name for entry in islice(entries, _MOST_FILES)}  # more files can only be abuse
         except FileNotFoundError:
             return {}
         names.update(f"{name}{_ENDING}" for name in self._known)  # scandir may omit a file that is replaced meanwhile
-        files: dict[str, os.stat_result | None] = {}
+        files = {}
         for name in names:
-            if name.startswith(checksummed_json.DRAFT):
-                continue
-            with suppress(FileNotFoundError):
-                found = (self._path / name).lstat()
-                is_one = stat.S_ISREG(found.st_mode) and name.endswith(_ENDING)  # to open a pipe would block
-                is_one = is_one and is_name(name.removesuffix(_ENDING))
-                files[name] = found if is_one else None
-                if not is_one:
-                    self._ignore(name, "is not a consumer's file")
+            if not name.startswith(checksummed_json.DRAFT):
+                with suppress(FileNotFoundError):
+                    files[name] = (self._path / name).lstat()
         return files
 
     def _look_into(self, file: str, before: _Known | None, found: os.stat_result, now: float | None) -> _Known | None:
+        """What a consumer's file says now; None where it has been deleted."""
         signature = (found.st_ino, found.st_mtime_ns, found.st_size)
         if before is not None and before.signature == signature:
             return before
-        offset = 0
         try:
-            if found.st_size > _MOST_BYTES:
-                raise checksummed_json.DocumentDamaged(f"{file} is too large")
-            told = checksummed_json.load(self._path / file).get("offset")
-            if type(told) is int and 1 <= told <= _LAST_OFFSET:
-                offset = told
-                self._told.pop(file, None)
-            else:
-                self._ignore(file, "has no valid offset")
+            content = checksummed_json.load(self._path / file) if found.st_size <= _MOST_BYTES else None
         except checksummed_json.DocumentDamaged:
-            self._ignore(file, "is damaged")
+            content = None
         except FileNotFoundError:
             return None
-        except OSError as error:
-            self._ignore(file, f"cannot be read: {error.strerror}")
-            return before  # the next look tries again
-        return _Known(signature, found.st_mtime, now, offset)
+        except OSError as error:  # the next look tries again
+            return replace(before or _Known((0, 0, 0), now), why=f"cannot be read: {error.strerror}")
+        if content is None:
+            return _Known(signature, now, why="is damaged")
+        offset = content.get("offset")
+        if type(offset) is not int or not 1 <= offset <= NEVER:
+            return _Known(signature, now, why="has no valid offset")
+        return _Known(signature, now, offset)
 
-    def _ignore(self, file: str, why: str) -> None:
-        """Add an `Ignored` to the news, once for each file and reason."""
-        if self._told.get(file) != why:
-            self._told[file] = why
-            self.news.append(Ignored(file, why))
+    def _tell(self, ignored: dict[str, str]) -> None:
+        """Add to the news what is ignored for a reason that was not told before."""
+        self.news += [Ignored(file, why) for file, why in ignored.items() if self._told.get(file) != why]
+        self._told = ignored

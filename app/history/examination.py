@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,57 +21,45 @@ from app.history.seals import BLOCK_BYTES, Seal, seal_path
 from app.history.stored import COLUMNS, Stored
 
 _BATCH_ROWS = 256
-_LEAST_ROW_BYTES = 32  # on disk; bounds the search for rows in a file whose number of rows is unreadable
+_LEAST_ROW_BYTES = 32  # on disk
 _MOST_DAMAGE = 1_000
-_SELECT = f"select {', '.join(COLUMNS)} from events where offset between ? and ? order by offset limit ?"  # noqa: S608
+_SELECT = f"select {', '.join(COLUMNS)} from events where offset between ? and ? order by offset"  # noqa: S608
 
 
-def intact_rows(connection: sqlite3.Connection, first: int, last: int) -> Iterator[tuple[list[Stored], int]]:
-    """The intact rows from `first` to `last`, in batches, each with the offset up to which all rows were read.
+def intact_rows(connection: sqlite3.Connection, first: int, last: int) -> Iterator[list[Stored]]:
+    """The intact rows from `first` to `last`, in order and in batches.
 
-    An unreadable page, an undecodable text or a wrong checksum costs only the rows concerned. So an offset up to there
-    without a row is missing or damaged. Raises `sqlite3.Error` where the system is short of a resource.
+    An unreadable page, an undecodable text or a wrong checksum costs only the rows concerned: an offset without a row
+    is missing or damaged. Raises `sqlite3.Error` where the system is short of a resource.
     """
-    at = first
-    while at <= last:
-        try:
-            found = _select(connection, at, last)
-            reached = found[-1].offset if len(found) == _BATCH_ROWS else last
-        except sqlite3.Error as error:
-            if is_passing(error):
-                raise
-            reached = min(at + _BATCH_ROWS - 1, last)
-            found = list(_rescue(connection, at, reached))
-        intact = []
-        previous = at - 1
-        for row in found:
-            if row.is_intact and previous < row.offset <= last:
-                intact.append(row)
-                previous = row.offset
-        if intact and reached != last:
-            reached = previous  # the offset of a damaged row does not show how far the batch reaches
-        yield intact, max(reached, at)
-        at = max(reached, at) + 1
+    for low in range(first, last + 1, _BATCH_ROWS):
+        high = min(low + _BATCH_ROWS - 1, last)
+        rows: list[Stored] = []
+        for row in _rescue(connection, low, high):
+            if row.is_intact and (rows[-1].offset if rows else low - 1) < row.offset <= high:
+                rows.append(row)
+        yield rows
+
+
+def highest_offset(path: Path, first: int) -> int:
+    """An offset that no row of a segment is above, by the size of its files; `first` is its first offset.
+
+    In a damaged file, the highest offset that SQLite finds may be any number.
+    """
+    return first + segment.nbytes_with_wal(path) // _LEAST_ROW_BYTES
 
 
 def _rescue(connection: sqlite3.Connection, first: int, last: int) -> Iterator[Stored]:
-    """The readable rows of a range that cannot be read as a whole: reads its halves, their halves, and so on."""
+    """The readable rows of a range; if it cannot be read as a whole, those of its halves, and so on."""
     try:
-        yield from _select(connection, first, last)
-    except sqlite3.Error as error:
-        if is_passing(error):
+        yield from [Stored._make(row) for row in connection.execute(_SELECT, (first, last))]
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's error text may quote damaged bytes
+        if isinstance(error, sqlite3.Error) and is_passing(error):
             raise
         if first < last:
             middle = (first + last) // 2
             yield from _rescue(connection, first, middle)
             yield from _rescue(connection, middle + 1, last)
-
-
-def _select(connection: sqlite3.Connection, first: int, last: int) -> list[Stored]:
-    try:
-        return [Stored._make(row) for row in connection.execute(_SELECT, (first, last, _BATCH_ROWS))]
-    except UnicodeDecodeError as error:  # SQLite's error text quotes the damaged bytes
-        raise sqlite3.DatabaseError("malformed") from error
 
 
 @dataclass(slots=True)
@@ -102,23 +90,16 @@ class Examination:
 
 
 def examine(
-    path: Path,
-    first: int,
-    following: int | None,
-    identity: Identity | None,
-    *,
-    is_sealed: bool = False,
-    on_progress: Callable[[float], None] = lambda _share: None,
+    path: Path, first: int, following: int | None, identity: Identity | None, *, is_sealed: bool = False
 ) -> Examination:
     """Examine the segment at `path`, which begins with the offset `first`. Blocks.
 
     `following` is the first offset of the next segment; rows from there on do not count. Without an `identity` it is
-    not known which log the segment belongs to, nor which holes the log has. `on_progress` is called with the share of
-    the rows that was looked at, from 0 to 1.
+    not known which log the segment belongs to, nor which holes the log has.
     """
     found = Examination(first - 1)
     holes = () if identity is None else identity.holes
-    limit = first + segment.nbytes_with_wal(path) // _LEAST_ROW_BYTES
+    limit = highest_offset(path, first)
     if following is not None:
         limit = min(limit, following - 1)
     with _noting_errors(found), closing(segment.read(path, is_sealed=is_sealed)) as connection:
@@ -129,12 +110,11 @@ def examine(
             return found
         with _noting_errors(found):
             limit = min(limit, connection.execute("select max(offset) from stored").fetchone()[0] or first - 1)
-        for rows, reached in intact_rows(connection, first, limit):
+        for rows in intact_rows(connection, first, limit):
             for row in rows:
                 found.bad += outside(found.last + 1, row.offset - 1, holes)
                 found.last, found.publication = row.offset, row.publication
             found.rows += len(rows)
-            on_progress((reached - first + 1) / max(1, limit - first + 1))
         found.bad += outside(found.last + 1, limit, holes)
         (count,) = connection.execute("select count(*) from stored where offset <= ?", (limit,)).fetchone()
         if count != found.rows and not found.bad:
@@ -200,34 +180,26 @@ class Verdict:
 def verify(path: Path, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Verdict:
     """Check all of the log in the folder `path`: rows, offsets, seals, indexes and the mark. Blocks.
 
-    `on_progress(done, total)` is called with bytes.
+    `on_progress(done, total)` is called with bytes, after each segment.
 
     Raises `FolderUnusable` where the folder has no log, or one of a later version of Halley, and `OSError`.
     """
     verdict = Verdict()
-    marked = _marked(path / "mark")  # before the rows: later commits are above the mark
+    marked = 0
+    with suppress(FileNotFoundError, NotADirectoryError):
+        marked = read_mark(path / "mark") or 0  # before the rows: later commits are above the mark
     files = segment_files(path) if path.is_dir() else []
     identity = _identity(path, verdict)  # after the files: what retention deletes meanwhile is not missing
-    sizes = [_size(file) for _, file in files]
-    firsts = [first for first, _ in files]
-    done, total = 0, sum(sizes)
+    sizes = [segment.nbytes_of(file) for _, file in files]
+    followings = [*(first for first, _ in files[1:]), None]
     is_begin_known = identity is not None and identity.first > 0
     if identity is not None and is_begin_known:
         verdict.last = identity.first - 1
-    for (first, file), following, size in zip(files, [*firsts[1:], None], sizes, strict=True):
+    for number, ((first, file), following) in enumerate(zip(files, followings, strict=False), 1):
         if verdict.segments or is_begin_known:
             verdict.add_missing(first - 1, file.name, "missing before this segment")
-        before = done
-        _verify_segment(
-            verdict,
-            file,
-            first,
-            following,
-            identity,
-            lambda share: on_progress(int(before + share * size), total),  # noqa: B023 - called in this turn
-        )
-        done += size
-        on_progress(done, total)
+        _verify_segment(verdict, file, first, following, identity)
+        on_progress(sum(sizes[:number]), sum(sizes))
     verdict.add_missing(marked, "mark", "was committed but is missing")
     return verdict
 
@@ -246,27 +218,19 @@ def _identity(path: Path, verdict: Verdict) -> Identity | None:
     return identity
 
 
-def _verify_segment(
-    verdict: Verdict,
-    file: Path,
-    first: int,
-    following: int | None,
-    identity: Identity | None,
-    on_progress: Callable[[float], None],
-) -> None:
-    """Check one segment, and add its faults to the verdict. `on_progress` is called with the share that is done."""
+def _verify_segment(verdict: Verdict, file: Path, first: int, following: int | None, identity: Identity | None) -> None:
+    """Check one segment, and add its faults to the verdict."""
+    seal = None
     try:
-        seal = _checked_seal(verdict, file, lambda share: on_progress(share / 2))
+        seal = Seal.load(file)
+        for block in seal.damaged_blocks(file):
+            begin = block * BLOCK_BYTES
+            verdict.add(0, 0, file.name, f"bytes {begin} to {begin + BLOCK_BYTES - 1} are not what was sealed")
     except FileNotFoundError:
-        seal = None
-    found = examine(
-        file,
-        first,
-        following,
-        identity,
-        is_sealed=seal is not None,
-        on_progress=lambda share: on_progress(0.5 + share / 2),
-    )
+        pass  # not sealed yet, or deleted meanwhile
+    except DocumentDamaged as damaged:
+        verdict.add(0, 0, seal_path(file).name, str(damaged))
+    found = examine(file, first, following, identity, is_sealed=seal is not None)
     if not file.exists():  # retention has deleted it meanwhile: the log begins behind it
         verdict.last = verdict.last if following is None else following - 1
         return
@@ -288,35 +252,3 @@ def _verify_segment(
     verdict.segments += 1
     verdict.rows += found.rows
     verdict.last = max(verdict.last, last)
-
-
-def _checked_seal(verdict: Verdict, file: Path, on_progress: Callable[[float], None]) -> Seal | None:
-    """The segment's seal, after comparing its bytes; None if it has no readable seal. Raises `FileNotFoundError`."""
-    try:
-        seal = Seal.load(file)
-    except FileNotFoundError:
-        return None  # not sealed yet
-    except DocumentDamaged as damaged:
-        verdict.add(0, 0, seal_path(file).name, str(damaged))
-        return None
-    for number, damaged_block in enumerate(seal.damaged_blocks(file), 1):
-        if damaged_block is not None:
-            begin = damaged_block * BLOCK_BYTES
-            verdict.add(0, 0, file.name, f"bytes {begin} to {begin + BLOCK_BYTES - 1} are not what was sealed")
-        on_progress(min(1.0, number / max(1, len(seal.digests))))
-    return seal
-
-
-def _marked(file: Path) -> int:
-    """The offset in the mark (`folder.py`); 0 if the log has no readable mark. Does not create one."""
-    try:
-        return read_mark(file) or 0
-    except FileNotFoundError:
-        return 0
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return 0

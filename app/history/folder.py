@@ -242,21 +242,14 @@ class Folder:
         with self._changing:
             self.segments = (*self.segments, new)
 
-    def replace(self, old: Segment, new: Segment) -> bool:
-        """Replace `old` by `new` in the list; return False and do nothing where `old` is not listed."""
-        with self._changing:
-            if old not in self.segments:
-                return False
-            self.segments = tuple(new if each is old else each for each in self.segments)
-            return True
+    def replace(self, old: Segment, **fields: Any) -> Segment | None:
+        """Change fields of a listed segment; returns it as it is then, or None where `old` is not listed any more.
 
-    def change(self, first: int, **fields: Any) -> Segment:
-        """Change fields of the listed segment that begins with the offset `first`; returns it as it is then.
-
-        The caller alone may remove segments meanwhile. Damage is forgotten where the segment is intact again.
+        Damage is forgotten where the segment is intact again.
         """
         with self._changing:
-            old = next(each for each in self.segments if each.first == first)
+            if old not in self.segments:
+                return None
             new = replace(old, **fields)
             self.segments = tuple(new if each is old else each for each in self.segments)
             if new.is_intact and not old.is_intact:  # it was rewritten
@@ -265,9 +258,16 @@ class Folder:
                 )
             return new
 
+    def change(self, first: int, **fields: Any) -> Segment:
+        """`replace` the segment that begins with the offset `first`. The caller alone may remove segments meanwhile."""
+        while True:  # another thread may replace it, too
+            old = next(each for each in self.segments if each.first == first)
+            if (new := self.replace(old, **fields)) is not None:
+                return new
+
     def mark_corrupt(self, segment: Segment, what: str) -> None:
         """List a segment as damaged, and note why; nothing is done where it is not listed any more."""
-        if self.replace(segment, replace(segment, is_intact=False)):
+        if self.replace(segment, is_intact=False) is not None:
             last = segment.first if segment.last is None else segment.last
             self.note(Damage(segment.first, last, segment.path.name, f"{what}; see halley history salvage"))
 

@@ -26,7 +26,7 @@ from app.history.damage import Damage, joined, outside
 from app.history.folder import Folder, FolderUnusable, begin_of
 from app.history.reader import Reader
 from app.history.recent_keys import RecentKey, recent_keys
-from app.history.recovery import recover
+from app.history.recovery import Recovery
 from app.history.retention import Retention
 from app.history.rewriting import Salvaged
 from app.history.rules import Rules
@@ -48,66 +48,49 @@ class PurgeUnderWay(Exception):
 
 
 class History:
-    """An open log; implements `broker.log.Log`."""
+    """An open log; implements `broker.ports.Log`."""
 
     def __init__(
         self,
-        folder: Folder,
-        options: Options,
-        rules: Rules,
-        writer: Writer,
-        sealer: Sealer,
-        clock: Callable[[], float],
-    ) -> None:
-        self.folder = folder
-        self.options = options
-        self._rules = rules
-        self._writer = writer
-        self._sealer = sealer
-        self._pool = SegmentPool(folder)
-        self._reader = Reader(folder, rules, self._pool)
-        self.consumers = Consumers(folder.path, options.consumers, options.consumer_grace_s)
-        self._retention = Retention(folder, rules, self._pool, self.consumers, options, clock)
-        self._is_closed = False
-        with suppress(sqlite3.Error):  # events that are too old are hidden even before the first step of retention
-            self._retention.hide(clock(), writer.head)
-        self._purging = Lock()
-        self._upkeep = Lock()  # only one thread at a time removes segments
-
-    @classmethod
-    def open(
-        cls,
         folder: Path,
         options: Options,
         rules: Rules,
         report: Callable[[Report], None],
         *,
         clock: Callable[[], float] = time.time,
-    ) -> History:
+    ) -> None:
         """Open the log in `folder`, which is created if it does not exist. Blocks.
 
         `report` is called on the writer's thread with each `Committed` or `Refused` group. `clock` returns the time of
         day in seconds since 1970. Raises `FolderLocked`, `FolderUnusable`.
         """
-        opened = Folder(folder)
+        self.folder = Folder(folder)
+        self.options = options
+        self._rules = rules
         try:
-            begin_anew(opened)
-            log = recover(opened)
+            begin_anew(self.folder)
+            end = Recovery(self.folder)
         except OSError as error:
-            opened.close()
+            self.folder.close()
             raise FolderUnusable(f"{folder} cannot be read: {error.strerror}") from error
         except BaseException:
-            opened.close()
+            self.folder.close()
             raise
         with suppress(OSError):  # on an error the first group writes it
-            opened.mark.write(log.head, log.last_number)  # it was lost, or is behind after a power loss
-        sealer = Sealer(opened)
-        for each in log.unsealed:
-            sealer.put(each)
-        writer = Writer(
-            opened, options, report, sealer, head=log.head, last_number=log.last_number, current=log.current
-        )
-        return cls(opened, options, rules, writer, sealer, clock)
+            self.folder.mark.write(end.head, end.last_number)  # it was lost, or is behind after a power loss
+        self._sealer = Sealer(self.folder)
+        for each in end.unsealed:
+            self._sealer.put(each)
+        self._writer = Writer(self.folder, options, report, self._sealer, end)
+        self._pool = SegmentPool(self.folder)
+        self._reader = Reader(self.folder, rules, self._pool)
+        self.consumers = Consumers(folder, options.consumers, options.consumer_grace_s)
+        self._retention = Retention(self.folder, rules, self._pool, self.consumers, options, clock)
+        self._is_closed = False
+        with suppress(sqlite3.Error):  # events that are too old are hidden even before the first step of retention
+            self._retention.hide(clock(), end.head)
+        self._purging = Lock()
+        self._upkeep = Lock()  # only one thread at a time removes segments
 
     @property
     def log_id(self) -> str:

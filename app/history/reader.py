@@ -51,24 +51,66 @@ class Bounds(NamedTuple):
         return self.low > self.high
 
 
-class PublicationSearch:
-    """Finds the offset of a publication.
+class Reader:
+    """Answers queries from a folder; `rules` decide which events are visible.
 
-    There is no index for that. Publication ids are a counter shown through a permutation, as WAMP wants them random, so
-    an index over them takes each new entry at a random page. Measured with up to 200,000 events in a segment, in groups
-    of 64 with fsync and in large groups, it costs the writer about 40 % of its events per second, and more than half as
-    much processor time again; with one event a group the difference is lost in that of fsync. The order is there
-    already: with the log's key an id becomes its number again (`broker/events.py`), and numbers grow with the
+    There is no index on publications. Their ids are a counter shown through a permutation, as WAMP wants them random,
+    so an index over them takes each new entry at a random page. Measured with up to 200,000 events in a segment, in
+    groups of 64 with fsync and in large groups, it costs the writer about 40 % of its events per second, and more than
+    half as much processor time again; with one event a group the difference is lost in that of fsync. The order is
+    there already: with the log's key an id becomes its number again (`broker/events.py`), and numbers grow with the
     offset. So the segment is found by the first row of each, and the row in it by bisection: some 20 rows are looked
     at, in less than a millisecond.
     """
 
-    def __init__(self, folder: Folder, pool: SegmentPool) -> None:
+    def __init__(self, folder: Folder, rules: Rules, pool: SegmentPool) -> None:
         self._folder = folder
+        self._rules = rules
         self._pool = pool
         self._publications = Publications(folder.identity.publication_key)
 
-    def offset_of(self, publication: int) -> int:
+    def read(self, query: Query) -> Page:
+        """The page for a query. Blocks. Raises `UnknownPublication`; `sqlite3.Error` where a resource is short."""
+        self._pool.prune()
+        wanted = QueryFilter(query, self._rules)
+        asked = self._asked(query)
+        firsts = [self._first_of(query, after, pattern) for pattern, after in query.wanted]
+        start = min((first for _, first in firsts), default=1)
+        bounds = all_of_it = asked.cut(start, asked.high)
+        lapsed = [(low, first - 1) for low, first in firsts if 1 < low < first]  # "from the start" has no offset
+        draft = _Draft(query, wanted, self._folder, lapsed, all_of_it)
+        draft.is_cut_off = asked.low < start and self._is_lost(start, query.from_time_us)
+        budget = Budget(query.limit)
+        while not bounds.is_empty:
+            try:
+                for batch in self._batches(bounds, wanted, budget):
+                    if not draft.take(batch):
+                        return draft.page()
+                    bounds = bounds.beyond(batch.reached)
+                    if budget.is_spent and not bounds.is_empty:
+                        latest = self._latest(all_of_it, batch.reached)
+                        if latest is not None or draft.events or budget.is_late:
+                            return draft.page(latest)
+            except (Gone, Corrupt):
+                continue  # from the offset it has reached, in the segments of now
+        return draft.page(is_end=True)
+
+    def _asked(self, query: Query) -> Bounds:
+        """The offsets that the query asks for, deleted or not. Raises `UnknownPublication`."""
+        low = max(query.first, min((after for _, after in query.wanted), default=0) + 1)
+        high = query.last
+        for publication, by, is_lower in (
+            (query.from_publication, 0, True),
+            (query.after_publication, 1, True),
+            (query.until_publication, 0, False),
+            (query.before_publication, -1, False),
+        ):
+            if publication is not None:
+                place = self._offset_of(publication) + by
+                low, high = (max(low, place), high) if is_lower else (low, min(high, place))
+        return Bounds(low, high, query.is_reverse)
+
+    def _offset_of(self, publication: int) -> int:
         """The offset of a publication, regardless of rights.
 
         If it can only have been in a damaged segment, it is the first offset of that: nothing there is served, so what
@@ -89,8 +131,7 @@ class PublicationSearch:
 
     def _first_number(self, segment: Segment) -> int:
         with self._pool.open(segment) as reader:
-            first = reader.end_row(segment.first, reader.last, is_reverse=False)
-            return NEVER if first is None else self._publications.number_of(first[1])
+            return self._number_of(reader.end_row(segment.first, reader.last, is_reverse=False))
 
     def _place_in(self, segment: Segment, number: int) -> tuple[int, bool]:
         """The offset of a number in a segment and True, or the offset before which it would be and False."""
@@ -99,67 +140,18 @@ class PublicationSearch:
             while low <= high:
                 middle = (low + high) // 2
                 found = reader.end_row(middle, high, is_reverse=False)  # `middle` itself may be in a hole
-                found_number = NEVER if found is None else self._publications.number_of(found[1])
-                if found is not None and found_number == number:
-                    return found[0], True
-                if found is not None and found_number < number:
+                found_number = self._number_of(found)
+                if found is None or found_number > number:
+                    high = middle - 1
+                elif found_number < number:
                     low = found[0] + 1
                 else:
-                    high = middle - 1
+                    return found[0], True
         return low, False
 
-
-class Reader:
-    """Answers queries from a folder; `rules` decide which events are visible."""
-
-    def __init__(self, folder: Folder, rules: Rules, pool: SegmentPool) -> None:
-        self._folder = folder
-        self._rules = rules
-        self._pool = pool
-        self._publications = PublicationSearch(folder, pool)
-
-    def read(self, query: Query) -> Page:
-        """The page for a query. Blocks. Raises `UnknownPublication`; `sqlite3.Error` where a resource is short."""
-        self._pool.prune()
-        wanted = QueryFilter(query, self._rules)
-        asked = self._asked(query)
-        start = self._start(query)
-        bounds = all_of_it = asked.cut(start, asked.high)
-        draft = _Draft(query, wanted, self._folder, self._lapsed(query), all_of_it)
-        draft.is_cut_off = asked.low < start and self._is_lost(start, query.from_time_us)
-        budget = Budget(query.limit)
-        while not bounds.is_empty:
-            try:
-                for batch in self._batches(bounds, wanted, budget):
-                    if not draft.take(batch):
-                        return draft.page()
-                    bounds = bounds.beyond(batch.reached)
-                    if budget.is_spent and not bounds.is_empty:
-                        latest = self._latest(all_of_it, batch.reached)
-                        if latest is not None or draft.events or budget.is_late:
-                            return draft.page(latest)
-            except (Gone, Corrupt):
-                continue  # from the offset it has reached, in the segments of now
-        return draft.finished()
-
-    def _asked(self, query: Query) -> Bounds:
-        """The offsets that the query asks for, deleted or not. Raises `UnknownPublication`."""
-        low = max(query.first, min((after for _, after in query.wanted), default=0) + 1)
-        high = query.last
-        for publication, by, is_lower in (
-            (query.from_publication, 0, True),
-            (query.after_publication, 1, True),
-            (query.until_publication, 0, False),
-            (query.before_publication, -1, False),
-        ):
-            if publication is not None:
-                place = self._publications.offset_of(publication) + by
-                low, high = (max(low, place), high) if is_lower else (low, min(high, place))
-        return Bounds(low, high, query.is_reverse)
-
-    def _start(self, query: Query) -> int:
-        """The first offset at which a wanted event may still exist."""
-        return min((self._first_of(query, after, pattern)[1] for pattern, after in query.wanted), default=1)
+    def _number_of(self, row: tuple[int, int] | None) -> int:
+        """The number of the publication of an (offset, publication); `NEVER` for None."""
+        return NEVER if row is None else self._publications.number_of(row[1])
 
     def _is_lost(self, start: int, since_us: int | None) -> bool:
         """Whether events at or after `since_us` may have been deleted before `start`, where the log begins now.
@@ -203,11 +195,6 @@ class Reader:
         start = max(self._rules.start_of(pattern), begin)
         return asked, max(asked, start)
 
-    def _lapsed(self, query: Query) -> list[tuple[int, int]]:
-        """The deleted ranges among the offsets that were asked for; none for "from the start", which has no offset."""
-        firsts = (self._first_of(query, after, pattern) for pattern, after in query.wanted)
-        return [(asked, first - 1) for asked, first in firsts if 1 < asked < first]
-
     def _batches(self, bounds: Bounds, wanted: QueryFilter, budget: Budget) -> Iterator[Batch]:
         """The rows within the bounds, segment by segment. Raises `Gone`, `Corrupt`."""
         while not bounds.is_empty:
@@ -242,35 +229,26 @@ class Reader:
         from then on, or was deleted by retention, possibly while this runs.
         """
         at = first
-        while at <= last and (segment := self._segment_from(at)) is not None:
-            at, until = max(at, segment.first), last if segment.last is None else min(last, segment.last)
+        while at <= last:
+            segment, part = self._piece(Bounds(at, last, is_reverse=False))
             try:
-                if self._pool.is_intact(segment):
-                    for rows in self._rows_in(segment, at, until):
-                        yield rows
-                        at = rows[-1].offset + 1
-                at = until + 1
+                if segment is not None and self._pool.is_intact(segment):
+                    with self._pool.open(segment) as reader:
+                        for rows in reader.rows_between(at, part.high):
+                            self._check_holes(segment, [at - 1, *(row.offset for row in rows)])
+                            yield rows
+                            at = rows[-1].offset + 1
+                        self._check_holes(segment, [at - 1, part.high + 1])
+                at = part.high + 1
             except (Gone, Corrupt):
                 continue  # in the segments of now
             except sqlite3.Error as error:
-                raise OSError(errno.EIO, str(error), str(segment.path)) from error
-
-    def _segment_from(self, offset: int) -> Segment | None:
-        """The segment that has an offset, or the next one behind it."""
-        return next((each for each in self._folder.segments if each.last is None or each.last >= offset), None)
-
-    def _rows_in(self, segment: Segment, first: int, last: int) -> Iterator[list[Stored]]:
-        at = first
-        with self._pool.open(segment) as reader:
-            for rows in reader.rows_between(first, last):
-                if len(rows) != rows[-1].offset - at + 1:
-                    self._check_holes(segment, [at - 1, *(row.offset for row in rows)])
-                at = rows[-1].offset + 1
-                yield rows
-            self._check_holes(segment, [at - 1, last + 1])
+                raise OSError(errno.EIO, str(error), str(segment and segment.path)) from error
 
     def _check_holes(self, segment: Segment, offsets: list[int]) -> None:
         """Raise `Corrupt` unless all that is missing between two of the offsets is in a hole."""
+        if offsets[-1] - offsets[0] == len(offsets) - 1:
+            return
         holes = self._folder.identity.holes
         for before, after in pairwise(offsets):
             if any(outside(before + 1, after - 1, holes)):
@@ -308,23 +286,19 @@ class _Draft:
         self._reached = batch.reached
         return True
 
-    def finished(self) -> Page:
-        """The page, after everything within the query's bounds was read."""
-        self._reached = self._query.first if self._query.is_reverse else self._query.last
-        return self._page(is_end=True, publication=None)
+    def page(self, latest: int | None = None, *, is_end: bool = False) -> Page:
+        """The page; `is_end`: everything within the query's bounds was read.
 
-    def page(self, latest: int | None = None) -> Page:
-        """The page, with more left to read. `latest`: publication of the last row read; None: of the last event."""
-        if self._query.is_reverse:
-            self.is_cut_off = False  # reading has not reached the start
-        if latest is None and self.events:
+        Otherwise `latest` is the publication of the last row that was read; None: that of the last event.
+        """
+        query = self._query
+        if is_end:
+            self._reached = query.first if query.is_reverse else query.last
+        elif latest is None and self.events:
             latest = self.events[-1].publication
-        return self._page(is_end=False, publication=latest)
-
-    def _page(self, *, is_end: bool, publication: int | None) -> Page:
-        low, high = self._query.first, self._query.last
-        low, high = (self._reached, high) if self._query.is_reverse else (low, self._reached)
+        low, high = (self._reached, query.last) if query.is_reverse else (query.first, self._reached)
         # The holes are read last: a purge records them before it removes rows.
         holes = joined(self._folder.identity.holes, self._bounds.low, self._bounds.high)
         gaps = joined([*self._gaps, *holes], low, high)
-        return Page(self.events, self._reached, is_end, gaps, self.is_cut_off, publication)
+        is_cut_off = self.is_cut_off and (is_end or not query.is_reverse)  # else reading has not reached the start
+        return Page(self.events, self._reached, is_end, gaps, is_cut_off, latest)

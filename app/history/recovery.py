@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.broker.events import Publications
@@ -20,9 +19,8 @@ from app.history.folder import Folder, Segment, first_of, segment_files
 _UNSEEN_PUBLICATIONS = 1 << 20  # the number of publications that may have been lost without a trace
 
 
-@dataclass(slots=True)
-class Recovered:
-    """The end of a recovered log, from which the writer continues.
+class Recovery:
+    """The end of a recovered log, from which the writer continues. It is found in one pass over the segments.
 
     head         the last offset that was used
     last_number  the number of the newest publication
@@ -30,48 +28,34 @@ class Recovered:
     unsealed     intact segments that are full and have no seal
     """
 
-    head: int = 0
-    last_number: int = 0
-    current: segment.SegmentWriter | None = None
-    unsealed: list[Segment] = field(default_factory=list)
-
-
-def recover(folder: Folder) -> Recovered:
-    """List the segments of a locked folder, and note their damage in it. Blocks. Raises `OSError`."""
-    return _Recovery(folder).run()
-
-
-class _Recovery:
-    """One pass over the segments, oldest first; `expected` is the next offset if nothing is missing, 0 if unknown."""
-
     def __init__(self, folder: Folder) -> None:
+        """List the segments of a locked folder, and note their damage in it. Blocks. Raises `OSError`."""
         self.folder = folder
-        self.expected = folder.identity.first
         self.head = folder.mark.offset
-        self.publication = (0, 0)  # offset and publication of the last intact row
-        self.newest: Segment | None = None  # if it can be continued
+        self.current: segment.SegmentWriter | None = None
         self.unsealed: list[Segment] = []
-        self.is_doubtful = False  # behind the last listed segment is a file of another log
-
-    def run(self) -> Recovered:
-        _tidy(self.folder.path)
-        for first, last in self.folder.identity.holes:
-            self.folder.note(Damage(first, last, "log.json", "lost before an earlier start"))
-        files = segment_files(self.folder.path)
+        self._expected = folder.identity.first  # the next offset if nothing is missing; 0 if unknown
+        self._publication = (0, 0)  # offset and publication of the last intact row
+        self._newest: Segment | None = None  # if it can be continued
+        self._is_doubtful = False  # behind the last listed segment is a file of another log
+        _tidy(folder.path)
+        for first, last in folder.identity.holes:
+            folder.note(Damage(first, last, "log.json", "lost before an earlier start"))
+        files = segment_files(folder.path)
         followings = [*(first for first, _ in files[1:]), None]
         for (first, path), following in zip(files, followings, strict=False):  # without files `followings` is longer
             if not self._sealed(path, first, following):
                 self._unsealed(path, first, following)
         if not files:
-            self.expected = max(self.expected, 1)
-        is_torn = self.folder.mark.offset >= max(self.expected, 1)
+            self._expected = max(self._expected, 1)
+        is_torn = folder.mark.offset >= max(self._expected, 1)
         if is_torn:
             self._lose_tail()
-        current = None
-        if self.newest is not None:
-            current = None if is_torn else _go_on(self.newest)
-            self._list_newest(self.newest, current)
-        return Recovered(max(self.head, self.expected - 1), self._last_number(), current, self.unsealed)
+        if self._newest is not None:
+            self.current = None if is_torn else _go_on(self._newest)
+            self._list_newest(self._newest)
+        self.head = max(self.head, self._expected - 1)
+        self.last_number = self._last_number()
 
     def _sealed(self, path: Path, first: int, following: int | None) -> bool:
         """List a segment by its seal; False where it has no valid seal."""
@@ -87,8 +71,8 @@ class _Recovery:
         last = seal.last if following is None else min(seal.last, following - 1)
         if following is None:
             with suppress(sqlite3.Error), closing(segment.read(path, is_sealed=True)) as connection:
-                for rows, _ in intact_rows(connection, last, last):
-                    self.publication = max(self.publication, *((row.offset, row.publication) for row in rows))
+                for rows in intact_rows(connection, last, last):
+                    self._publication = max(self._publication, *((row.offset, row.publication) for row in rows))
         self._list(Segment(path, first, last, is_sealed=True, nbytes=nbytes))
         return True
 
@@ -99,9 +83,9 @@ class _Recovery:
         if not found.is_ours:
             self.folder.note(Damage(first, first, path.name, "belongs to another log and is ignored"))
             self.head = max(self.head, first)
-            self.is_doubtful = True
+            self._is_doubtful = True
             return
-        self.publication = max(self.publication, (found.last, found.publication))
+        self._publication = max(self._publication, (found.last, found.publication))
         if not found.is_intact:
             last = max(first, found.last, self.folder.mark.offset) if following is None else following - 1
             damaged = self._list(Segment(path, first, last, nbytes=nbytes))
@@ -109,24 +93,24 @@ class _Recovery:
             self.folder.mark_corrupt(damaged, what)
         elif following is None:
             self._missing_before(first)
-            self.expected = found.last + 1
-            self.newest = Segment(path, first, found.last, nbytes=nbytes)
+            self._expected = found.last + 1
+            self._newest = Segment(path, first, found.last, nbytes=nbytes)
         elif found.last >= first:
             self.unsealed.append(self._list(Segment(path, first, found.last, nbytes=nbytes)))
 
     def _list(self, segment: Segment) -> Segment:
         self._missing_before(segment.first)
         assert segment.last is not None
-        self.expected = segment.last + 1
-        self.is_doubtful = False
+        self._expected = segment.last + 1
+        self._is_doubtful = False
         self.folder.add(segment)
         return segment
 
-    def _list_newest(self, newest: Segment, current: segment.SegmentWriter | None) -> None:
+    def _list_newest(self, newest: Segment) -> None:
         assert newest.last is not None
         if newest.last < newest.first:
             return  # the writer lists it with its first row
-        if current is not None:
+        if self.current is not None:
             newest = Segment(newest.path, newest.first, None)
         else:
             self.unsealed.append(newest)
@@ -134,14 +118,14 @@ class _Recovery:
 
     def _missing_before(self, first: int) -> None:
         """Note the offsets that are missing between the last listed segment and `first`."""
-        if self.expected:
+        if self._expected:
             self._lose(first - 1, self.folder.segment_path(first).name, "missing before this segment")
 
     def _lose_tail(self) -> None:
         """Note that the mark is above the last row: the end of a WAL is lost. Its offsets are not used again."""
         last = self.folder.mark.offset
-        if self.newest is not None:
-            self._lose(last, self.newest.path.name, "lost: written before, missing now")
+        if self._newest is not None:
+            self._lose(last, self._newest.path.name, "lost: written before, missing now")
         else:
             self._missing_before(last + 1)
 
@@ -151,19 +135,19 @@ class _Recovery:
         They are recorded as lost permanently, unless they may be in a file that was taken for another log's.
         """
         damage = ((each.first, each.last) for each in self.folder.damage)
-        lost = [*outside(self.expected, last, (*self.folder.identity.holes, *damage))]
+        lost = [*outside(self._expected, last, (*self.folder.identity.holes, *damage))]
         for each in lost:
             self.folder.note(Damage(*each, file, what))
-        if not self.is_doubtful:
+        if not self._is_doubtful:
             with suppress(OSError):  # then the next segment's meta has the hole, or the next start finds it
                 self.folder.add_holes(lost)
 
     def _last_number(self) -> int:
-        mark, (offset, publication) = self.folder.mark, self.publication
+        mark, (offset, publication) = self.folder.mark, self._publication
         known = mark.number
         if publication:
             known = max(known, Publications(self.folder.identity.publication_key).number_of(publication))
-        is_all = max(mark.offset, offset) >= max(self.head, self.expected - 1)
+        is_all = max(mark.offset, offset) >= self.head
         return known if is_all else known + _UNSEEN_PUBLICATIONS
 
 

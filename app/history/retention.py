@@ -74,7 +74,6 @@ class Retention:
         """
         time_s = self._time_of_day(now)
         is_done = self.hide(time_s, head)
-        self._consumers.look(now)
         self._delete(self._over(now, self._consumers.unread_from(now, time_s)))
         self._pool.prune()
         return not is_done

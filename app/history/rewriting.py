@@ -25,7 +25,7 @@ from app.broker.ports import Erasure
 from app.history import seals, segment
 from app.history.checksummed_json import DRAFT, DocumentDamaged, sync_folder
 from app.history.damage import is_passing
-from app.history.examination import examine, intact_rows
+from app.history.examination import examine, highest_offset, intact_rows
 from app.history.folder import HOLES, Folder, Segment, delete
 from app.history.stored import Stored, tombstone
 
@@ -42,16 +42,11 @@ def purge(folder: Folder, erasure: Erasure, on_progress: Tell) -> int:
     current segment before, so that it is included (`History.purge`). Raises `sqlite3.Error`, `OSError`; what was done
     until then stays done, and the call may be repeated.
     """
-    chosen = [each for each in folder.segments if each.last is not None]
-    total = sum(_rows_of(each) for each in chosen)
-    done = erased = 0
-    for each in chosen:
-        count = _count(each, erasure)
-        if count:
+    erased = 0
+    for each in _ended(folder, on_progress):
+        if count := _count(each, erasure):
             _rewrite(folder, each, erasure)
             erased += count
-        done += _rows_of(each)
-        on_progress(done, total)
     return erased
 
 
@@ -67,17 +62,23 @@ def salvage(folder: Folder, on_progress: Tell) -> Salvaged:
 
     The conditions and errors are those of `purge`.
     """
-    chosen = [each for each in folder.segments if each.last is not None]
-    total = sum(_rows_of(each) for each in chosen)
-    done = segments = 0
+    segments = 0
     lost: list[tuple[int, int]] = []
-    for each in chosen:
+    for each in _ended(folder, on_progress):
         if not _is_intact(folder, each):
             segments += 1
             lost += _rewrite(folder, each, None)
-        done += _rows_of(each)
-        on_progress(done, total)
     return Salvaged(segments, lost)
+
+
+def _ended(folder: Folder, on_progress: Tell) -> Iterator[Segment]:
+    """The segments that are not being written; progress is reported after the work on each."""
+    segments = [(each, each.last - each.first + 1) for each in folder.segments if each.last is not None]
+    done, total = 0, sum(count for _, count in segments)
+    for each, count in segments:
+        yield each
+        done += count
+        on_progress(done, total)
 
 
 def _is_intact(folder: Folder, listed: Segment) -> bool:
@@ -92,10 +93,6 @@ def _is_intact(folder: Folder, listed: Segment) -> bool:
             return False
     following = (listed.last or 0) + 1
     return examine(listed.path, listed.first, following, folder.identity, is_sealed=listed.is_sealed).is_intact
-
-
-def _rows_of(listed: Segment) -> int:
-    return (listed.last or 0) - listed.first + 1
 
 
 def is_concerned(row: Stored, erasure: Erasure) -> bool:
@@ -119,8 +116,7 @@ def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[lis
         with suppress(sqlite3.DatabaseError):  # it may be damaged
             if with_refused:
                 last = max(last, connection.execute("select max(offset) from stored").fetchone()[0] or 0)
-        for rows, _ in intact_rows(connection, listed.first, last):
-            yield rows
+        yield from intact_rows(connection, listed.first, min(last, highest_offset(listed.path, listed.first)))
 
 
 def _count(listed: Segment, erasure: Erasure) -> int:

@@ -1,7 +1,7 @@
 """Seals: a sealed segment is not written any more, and a file next to it has the digests of its bytes.
 
-A seal is a file (`checksummed_json.py`) named like its segment, with the offsets and times in the segment and a digest
-of each block. At start only the size is compared; the digests are compared before the segment is read for the first
+A seal is a file (`checksummed_json.py`) named like its segment, with the offsets in the segment and a digest of
+each block. At start only the size is compared; the digests are compared before the segment is read for the first
 time (`segment_reader.py`), and when an operator verifies the log. A thread seals segments, so that the writer does not
 wait.
 """
@@ -11,8 +11,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from itertools import zip_longest
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -27,10 +28,6 @@ _DIGEST_BYTES = 16
 _READ_ONLY = 0o444
 _RETRY_S = 1.0
 _MOST_ABANDONED = 64
-_COUNTED = """with counted as (select count(*) as rows, min(offset) as low, max(offset) as high
-                                from stored where offset between ? and ?)
-              select rows, ifnull((select time_us from stored where offset = low), 0),
-                     ifnull((select time_us from stored where offset = high), 0) from counted"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,38 +36,31 @@ class Seal:
 
     log_id         the id of the log that wrote it
     first, last    offsets; `last` is the last that counts
-    rows           the number of rows from `first` to `last`
-    *_time_us      times of the first and the last row, microseconds since 1970; 0 where there is no row
     nbytes         the size of the file in bytes
     digests        one for each block of `BLOCK_BYTES`: BLAKE2b, 16 bytes, as hex
+
+    The seals of earlier versions also have numbers of rows and times, which nobody reads.
     """
 
     log_id: str
     first: int
     last: int
-    rows: int
-    first_time_us: int
-    last_time_us: int
     nbytes: int
     digests: tuple[str, ...]
 
     @classmethod
     def of(cls, path: Path, log_id: str, first: int, last: int) -> Self:
-        """The seal for a finished segment in its current state. Raises `sqlite3.Error`, `OSError`."""
-        connection = segment.read(path, is_sealed=True)
-        try:
-            rows, first_us, last_us = connection.execute(_COUNTED, (first, last)).fetchone()
-        finally:
-            connection.close()
-        digests = tuple(digests_of(path))
-        return cls(log_id, first, last, rows, first_us, last_us, path.stat().st_size, digests)
+        """The seal for a finished segment in its current state. Raises `OSError`."""
+        return cls(log_id, first, last, path.stat().st_size, tuple(digests_of(path)))
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read the seal of the segment at `path`. Raises `DocumentDamaged`, `OSError`."""
         content = checksummed_json.load(seal_path(path))
         try:
-            return cls(**content | {"digests": tuple(content["digests"])})
+            return cls(
+                content["log_id"], content["first"], content["last"], content["nbytes"], tuple(content["digests"])
+            )
         except (KeyError, TypeError):
             raise checksummed_json.DocumentDamaged(f"{seal_path(path).name} is damaged") from None
 
@@ -80,15 +70,13 @@ class Seal:
 
     def matches(self, path: Path) -> bool:
         """Whether every byte of a segment is as it was sealed (0.1 s for 64 MiB). Raises `OSError`."""
-        return all(block is None for block in self.damaged_blocks(path))
+        return not any(True for _ in self.damaged_blocks(path))
 
-    def damaged_blocks(self, path: Path) -> Iterator[int | None]:
-        """Compare a segment with the seal: for each block None, or its index if it differs. Raises `OSError`."""
-        found = digests_of(path)
-        for block, digest in enumerate(self.digests):
-            yield None if next(found, "") == digest else block
-        for block, _ in enumerate(found, len(self.digests)):
-            yield block
+    def damaged_blocks(self, path: Path) -> Iterator[int]:
+        """The numbers of the blocks that differ from the seal, or are missing or too many. Raises `OSError`."""
+        for block, (sealed, found) in enumerate(zip_longest(self.digests, digests_of(path))):
+            if sealed != found:
+                yield block
 
 
 def seal_path(path: Path) -> Path:
@@ -144,6 +132,12 @@ class Sealer:
         """Queue a listed segment to be sealed; `writer`, if given, has it open and is closed then. Does not wait."""
         self._inbox.put((segment, writer))
 
+    def abandon(self, writer: SegmentWriter) -> None:
+        """Leave a segment's files as they are after a failure (`SegmentWriter.abandon`). For any thread."""
+        self._abandoned.append(writer.abandon())
+        if len(self._abandoned) > _MOST_ABANDONED:
+            self._abandoned.pop(0).close()
+
     def close(self, timeout_s: float) -> None:
         """Seal what can be sealed now, and wait for that at most `timeout_s` seconds.
 
@@ -166,7 +160,7 @@ class Sealer:
             self._waiting = [each for each in self._waiting if not self._seal(*each)]
         for _, writer in self._waiting:
             if writer is not None:
-                self._abandon(writer)
+                self.abandon(writer)
         for connection in self._abandoned:
             connection.close()
 
@@ -177,7 +171,7 @@ class Sealer:
             is_listed = segment in self._folder.segments  # otherwise it was removed, or found damaged
             if is_listed:
                 made = seal(segment.path, self._folder.log_id, segment.first, segment.last, writer)
-                self._folder.replace(segment, replace(segment, is_sealed=True, nbytes=made.nbytes))
+                self._folder.replace(segment, is_sealed=True, nbytes=made.nbytes)
             if writer is not None:
                 writer.close()
             if is_listed:
@@ -187,10 +181,5 @@ class Sealer:
         except (sqlite3.Error, OSError):
             self.failures += 1  # the file is still good; it is sealed when the folder is opened again
             if writer is not None:
-                self._abandon(writer)
+                self.abandon(writer)
         return True
-
-    def _abandon(self, writer: SegmentWriter) -> None:
-        self._abandoned.append(writer.abandon())
-        if len(self._abandoned) > _MOST_ABANDONED:
-            self._abandoned.pop(0).close()

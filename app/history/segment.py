@@ -143,13 +143,17 @@ def companions(path: Path) -> list[Path]:
     return [path.with_name(path.name + ending) for ending in COMPANIONS]
 
 
+def nbytes_of(file: Path) -> int:
+    """The size of a file in bytes; 0 where it was deleted."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def nbytes_with_wal(path: Path) -> int:
     """Bytes that a segment and its WAL use on disk."""
-    nbytes = 0
-    for file in (path, path.with_name(path.name + "-wal")):
-        with suppress(FileNotFoundError):
-            nbytes += file.stat().st_size
-    return nbytes
+    return nbytes_of(path) + nbytes_of(path.with_name(path.name + "-wal"))
 
 
 def _connect(path: Path, mode: str, timeout_s: float = 5.0) -> sqlite3.Connection:
@@ -218,9 +222,10 @@ class SegmentWriter:
         for row in rows:
             values: list[Any] = [*row]
             topic, audience = row.topic, row.audience
-            values[_TOPIC] = number = topic_ids.get(topic) or self._topic_id(topic)
-            values[_AUDIENCE] = audience_ids[audience] if audience in audience_ids else self._audience_id(audience)
-            topics.add(number)
+            values[_TOPIC] = topic_id = topic_ids.get(topic) or self._number(topic_ids, "topics", topic)
+            number = audience_ids.get(audience)
+            values[_AUDIENCE] = self._number(audience_ids, "audiences", audience) if number is None else number
+            topics.add(topic_id)
             nbytes += _ROW_BYTES + len(row.payload or "")
             given = tuple([value is not None for value in values])
             alike[given] += compress(values, given)
@@ -243,18 +248,11 @@ class SegmentWriter:
             self.connection.execute(_insertion(given, count), values[at : at + count * width])
             at, left = at + count * width, left - count
 
-    def _topic_id(self, topic: str) -> int:
-        """Give a new topic a number, from 1 on."""
-        number = self._topics[topic] = self._insert("insert into topics values (null, ?)", topic)
-        return number
-
-    def _audience_id(self, audience: str | None) -> int:
-        number = self._audiences[audience] = self._insert("insert into audiences values (null, ?)", audience)
-        return number
-
-    def _insert(self, statement: str, text: str | None) -> int:
-        number = self.connection.execute(statement, (text,)).lastrowid
+    def _number(self, numbers: dict[Any, int], table: str, text: str | None) -> int:
+        """Give a new topic or audience a number, from 1 on."""
+        number = self.connection.execute(f"insert into {table} values (null, ?)", (text,)).lastrowid  # noqa: S608
         assert number is not None
+        numbers[text] = number
         return number
 
     @property

@@ -65,12 +65,10 @@ _WINDOW = """
     select json_group_array(json_array(offset, topic_id, audience_id)) from stored
     where offset between ? and ? and audience_id not in (select value from json_each(?))
 """
-_TOPICS_NUMBERED = """
-    select json_group_array(json_array(id, topic)) from topics where id in (select value from json_each(?))
+_NUMBERED = """
+    select json_group_array(json_array(id, NAME)) from NAMEs where id in (select value from json_each(?))
 """
-_AUDIENCES_NUMBERED = """
-    select json_group_array(json_array(id, audience)) from audiences where id in (select value from json_each(?))
-"""
+_TOPICS_NUMBERED, _AUDIENCES_NUMBERED = _NUMBERED.replace("NAME", "topic"), _NUMBERED.replace("NAME", "audience")
 _FIRST_ROW = """
     select (select json_array(offset, publication) from stored where offset between ? and ? order by offset limit 1)
 """
@@ -225,7 +223,7 @@ class SegmentPool:
         """Whether a segment may be read; if not, it is listed as damaged from now on.
 
         Compares a sealed segment's digests at the first call, and blocks. The newest one was examined when the log was
-        reader. Raises `Gone`.
+        opened. Raises `Gone`.
         """
         if not segment.is_intact or not segment.is_sealed or segment in self._verified:
             return segment.is_intact
@@ -251,15 +249,15 @@ class SegmentPool:
         `Corrupt`, the segment is listed as damaged from now on.
         """
         reader = self._take(segment) or self._connect(segment)
-        is_kept = False
+        is_kept = segment.is_sealed  # the writer can seal the newest segment only when no reader has it open
         try:
             yield reader
-            is_kept = segment.is_sealed  # the writer can seal the newest segment only when no reader has it open
-        except GeneratorExit:
-            is_kept = segment.is_sealed
-            raise
         except Corrupt:
             self._folder.mark_corrupt(segment, "is malformed")
+            is_kept = False
+            raise
+        except sqlite3.Error:
+            is_kept = False
             raise
         finally:
             if is_kept:
@@ -280,10 +278,10 @@ class SegmentPool:
 
     def _take(self, segment: Segment) -> SegmentReader | None:
         with self._changing:
-            for at in range(len(self._idle) - 1, -1, -1):
-                if self._idle[at].segment is segment:
-                    return self._idle.pop(at)
-        return None
+            reader = next((each for each in reversed(self._idle) if each.segment is segment), None)
+            if reader is not None:
+                self._idle.remove(reader)
+        return reader
 
     def _give_back(self, reader: SegmentReader) -> None:
         with self._changing:

@@ -26,8 +26,8 @@ from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull, LogMoved,
 from app.broker.events import Event, Publications
 from app.history import segment
 from app.history.folder import Folder, Segment, delete
+from app.history.recovery import Recovery
 from app.history.seals import Sealer
-from app.history.segment import SegmentWriter
 from app.history.stored import Stored, row_of
 from app.settings import History as Options
 
@@ -35,7 +35,6 @@ _GROUP_ROWS = 4_096
 _TURN_ROWS, _MOST_TURN_ROWS = 512, 2_048
 _GROUP_BYTES = 4_194_304
 _WAL_BYTES = 8_388_608
-_MOST_ABANDONED = 64
 _NICENESS = 5
 _LOOK_S = 1.0
 """Seconds between two looks at the files and the free space, and between two tries after a disk failure."""
@@ -68,7 +67,7 @@ Report = Committed | Refused
 
 
 class Writer:
-    """Writes the log that ends at the offset `head`, going on in the segment `current` if it is not None.
+    """Writes a log, going on where `end` says.
 
     `append` is for one thread, the event loop's. `report` is called on the writer's thread. `last_number` is the number
     of the newest publication; `groups` and `failures` count commits and disk failures, for telemetry.
@@ -80,13 +79,10 @@ class Writer:
         options: Options,
         report: Callable[[Report], None],
         sealer: Sealer,
-        *,
-        head: int,
-        last_number: int,
-        current: SegmentWriter | None,
+        end: Recovery,
     ) -> None:
-        self.head = head
-        self.last_number = last_number  # of the newest publication
+        self.head = end.head
+        self.last_number = end.last_number  # of the newest publication
         # plain counts, read by telemetry
         self.groups = 0
         self.failures = 0
@@ -105,8 +101,7 @@ class Writer:
         self._handed_bytes = 0
         self._done_bytes = 0  # by the writer alone
         self._is_full = self._is_broken = self._is_moved = self._is_closed = False
-        self._current = current
-        self._abandoned: list[sqlite3.Connection] = []
+        self._current = end.current
         self._looked_at = self._tried_at = -_LOOK_S
         self._look()
         self._is_ready()
@@ -135,7 +130,7 @@ class Writer:
         return DiskFull() if self._is_full else None
 
     def append(self, event: Event) -> None:
-        """Queue an event to be written, as `broker.log.Log.append` says; never waits.
+        """Queue an event to be written, as `broker.ports.Log.append` says; never waits.
 
         The events of one turn of the event loop are handed over together at its end: a writer that is woken by the
         first event takes the interpreter, or the core, from the loop, and writes a small group. The events of one
@@ -213,8 +208,6 @@ class Writer:
                     self._current.abandon().close()
                 else:
                     self._current.close()
-        for each in self._abandoned:
-            each.close()
 
     def _collect(self, group: list[Event]) -> tuple[Flag | Literal[True] | None, int]:
         """Fill `group` with the waiting events.
@@ -332,9 +325,7 @@ class Writer:
         current = self._current
         assert current is not None
         self.failures += 1
-        self._abandoned.append(current.abandon())
-        if len(self._abandoned) > _MOST_ABANDONED:
-            self._abandoned.pop(0).close()
+        self._sealer.abandon(current)
         if self._listed is None:
             self._current, self._tried_at = None, monotonic()  # the disk fails: wait before the next try
         else:

@@ -126,7 +126,7 @@ def _java() -> str:
 
 def _make_log(folder: Path) -> None:
     """Write a log of one event into a folder."""
-    history = History.open(folder, HistoryOptions(free_bytes=0), Rules(), lambda _report: None)
+    history = History(folder, HistoryOptions(free_bytes=0), Rules(), lambda _report: None)
     event = Event("halley/doctor", b'"well"')
     event.is_recorded = True
     event.time_us = time.time_ns() // 1_000

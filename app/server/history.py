@@ -85,7 +85,7 @@ class OpenHistory:
         self._damage_told: frozenset[Damage] = frozenset()
         self._reason_told = ""
         self._retention_fault = ""
-        self.history = history = History.open(
+        self.history = history = History(
             Path(settings.data_dir).resolve(), self._options, rules_of(settings), self._report
         )
         broker.publications = Publications(history.publication_key, max(history.last_number, _number_of_now()))

@@ -41,7 +41,7 @@ def fill(folder: Path, count: int, channels: int, hours: float = 0.0, legible: i
     bounds = Bounds(limits.topic_chars, limits.topic_segments)
     topics = [to_topic(channel_name(number), bounds) for number in range(channels)]
     options = replace(Settings().history, free_bytes=0)
-    history = History.open(folder, options, Rules([]), lambda _: None)
+    history = History(folder, options, Rules([]), lambda _: None)
     publications = Publications(history.publication_key, history.last_number)
     step_us = hours * 3_600_000_000 / count
     try:

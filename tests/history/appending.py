@@ -36,7 +36,7 @@ def main(folder, round_):
             lines.append(f"{publisher} {orjson.loads(event.payload)[2]} {offset}\n")
         os.write(1, "".join(lines).encode())
 
-    history = History.open(Path(folder), Options(segment_bytes=65_536, free_bytes=0), Rules(), report)
+    history = History(Path(folder), Options(segment_bytes=65_536, free_bytes=0), Rules(), report)
     publication = history.last_number
     os.write(1, b"ready\n")
     while True:

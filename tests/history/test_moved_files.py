@@ -261,4 +261,4 @@ def test_a_deleted_folder_cannot_be_taken_while_its_server_runs(tmp_path):
         deleted(tmp_path / "log")
         awaited(lambda: refuses(log))
         with pytest.raises(FolderLocked):
-            History.open(tmp_path / "log", Options(), Rules(), lambda _: None)
+            History(tmp_path / "log", Options(), Rules(), lambda _: None)

@@ -68,7 +68,7 @@ class OpenLog:
     ) -> None:
         self.reports = Reports()
         settings = Options(**{"free_bytes": 0} | options)
-        self.history = History.open(folder, settings, rules or Rules(), self.reports, clock=clock)
+        self.history = History(folder, settings, rules or Rules(), self.reports, clock=clock)
         self._clock = clock
         self._publications = Publications(self.history.publication_key, self.history.last_number)
 
