@@ -222,6 +222,6 @@ class Consumers:
         return _Known(signature, now, offset)
 
     def _tell(self, ignored: dict[str, str]) -> None:
-        """Add to the news what is ignored for a reason that was not told before."""
+        """Add to the news what is ignored for a reason that was not reported before."""
         self.news += [Ignored(file, why) for file, why in ignored.items() if self._told.get(file) != why]
         self._told = ignored
