@@ -56,14 +56,14 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NotWritten:
     """The outcome of a group that failed: none of `events` counts as stored, for the reason `refusal`."""
 
     events: list[Event]
     refusal: Refusal
 
 
-Report = Committed | Refused
+Report = Committed | NotWritten
 
 
 class Writer:
@@ -276,7 +276,7 @@ class Writer:
 
     def _refuse(self, events: list[Event]) -> None:
         why = LogMoved if self._is_moved else DiskFull if self._is_full else HistoryUnavailable
-        self._report(Refused(events, why()))
+        self._report(NotWritten(events, why()))
 
     def _tend(self, *, is_over: bool = False) -> None:
         """Keep the WAL short, and begin the next segment when this one is full or `is_over`. Called between groups."""

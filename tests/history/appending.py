@@ -16,7 +16,7 @@ import orjson
 from app.broker.events import Event
 from app.history.history import History
 from app.history.rules import Rules
-from app.history.writer import Refused
+from app.history.writer import NotWritten
 from app.settings import History as Options
 
 PUBLISHERS = 5
@@ -28,7 +28,7 @@ def main(folder, round_):
     acknowledged = [0] * PUBLISHERS
 
     def report(report):
-        assert not isinstance(report, Refused)
+        assert not isinstance(report, NotWritten)
         lines = []
         for offset, event in enumerate(report.events, report.first):
             publisher = int(event.topic)

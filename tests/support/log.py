@@ -15,7 +15,7 @@ from app.broker.ports import Query
 from app.history import checksummed_json
 from app.history.history import History
 from app.history.rules import Rules
-from app.history.writer import Committed, Refused
+from app.history.writer import Committed, NotWritten
 from app.settings import History as Options
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Reports:
     def __call__(self, report: Report) -> None:
         payloads = [orjson.loads(event.payload) for event in report.events]
         self.order += payloads
-        if isinstance(report, Refused):
+        if isinstance(report, NotWritten):
             self.refused += payloads
             return
         assert isinstance(report, Committed)
