@@ -19,12 +19,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from app.broker.broker import Broker
+from app.broker.errors import Refusal
 from app.broker.events import Event
 from app.broker.policy import Identities, NoIdentities, Rights
 from app.broker.ports import Page, Query
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.authorization import Authorization, Channels
-from app.protocols.bayeux.errors import Fault
+from app.protocols.bayeux.errors import Fault, fault_of
 from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Request, Steps, Transport, Verdict
 from app.protocols.bayeux.extensions import Timesync
 from app.protocols.bayeux.handshake import Handshaker
@@ -174,12 +175,23 @@ class Engine(Polling):
             reply = self.refusal(session, fields, fault)
         else:
             if event.is_pending:
-                handler = RequestHandler(self, request, now)
-                handler.session, handler.replies = session, [reply]
-                handler.hold_back(event, reply, fields)
-                return self._go_on(self._finish(handler))
+                event.waiters.append(_PendingPublish(self, request, session, fields, reply))
+                return AwaitCommit(request.connection)
+        return self._reply_to_publish(request, session, reply, now)
+
+    def _reply_to_publish(self, request: Request, session: BayeuxSession, reply: dict[str, Any], now: float) -> Reply:
         events = self._events_for(request, session, now) if len(session.outbox) else []
         return self.reply_with(session, [reply], events, now, request.connection)
+
+    def publish_settled(self, pending: _PendingPublish, event: Event, refusal: Refusal | None, now: float) -> None:
+        """Write the reply to a usual request whose event is stored or refused."""
+        session, reply = pending.session, pending.reply
+        if refusal is not None:
+            reply = self.refusal(session, pending.fields, fault_of(refusal))
+        elif event.position:
+            reply["ext"] = {"position": event.position}
+        request = pending.request
+        self.send(request.connection, self._reply_to_publish(request, session, reply, now))
 
     def _steps(self, handler: RequestHandler) -> Steps:
         """Handle any request."""
@@ -293,3 +305,22 @@ class Engine(Polling):
         ):
             return []
         return self.broker.take(session, now)
+
+
+class _PendingPublish:
+    """A usual publish that waits for its commit (`broker.events.Waiter`); on the hot path of durable topics."""
+
+    __slots__ = ("engine", "fields", "reply", "request", "session")
+
+    def __init__(
+        self, engine: Engine, request: Request, session: BayeuxSession, fields: dict[str, Any], reply: dict[str, Any]
+    ) -> None:
+        self.engine = engine
+        self.request = request
+        self.session = session
+        self.fields = fields
+        self.reply = reply
+
+    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
+        """Receive the event's outcome (`Waiter.settled`)."""
+        self.engine.publish_settled(self, event, refusal, now)
