@@ -23,7 +23,7 @@ import httpx
 
 from app.bench.load import BenchFailed
 from app.bench.orders import raise_file_limit
-from app.processes import ChildProcess, child_process, module_command, module_environment, pin
+from app.processes import ChildProcess, child_process, free_port, module_command, module_environment, pin
 
 _PROC = Path("/proc")
 _CPU = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
@@ -184,12 +184,12 @@ async def started(
     read it from a file. Raises `BenchFailed` if the server does not start.
     """
     raise_file_limit()
-    port = _free_port()
-    prepare(port)
-    words = [word.replace("{port}", str(port)) for word in command]
     settings = {"HALLEY_LOG_LEVEL": "warning", **environment}  # without a line for each session
     async with AsyncExitStack() as stack:
         try:
+            port = free_port()
+            prepare(port)
+            words = [word.replace("{port}", str(port)) for word in command]
             running = child_process(words, environment=module_environment() | settings, end_within_s=0)
             child = await stack.enter_async_context(running)
         except OSError as error:
@@ -224,10 +224,3 @@ def _cores() -> list[int]:
         return []
     cores = sorted(os.sched_getaffinity(0))
     return cores if len(cores) > 1 else []
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -7,8 +7,11 @@ killed as a whole. This room uses the standard library only.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import random
 import signal
+import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
@@ -23,6 +26,8 @@ _LINE_BYTES = 1_048_576
 _LAST_BYTES = 4_096
 _KILLED_S = 10.0
 _LOOK_S = 0.02
+_PORTS = range(10_240, 32_768)
+_PORTS_TRIED = 100
 
 
 def module_command(module: str) -> list[str]:
@@ -40,6 +45,19 @@ def pin(process: Process, *cores: int) -> None:
     """Restrict a process to `cores`."""
     with suppress(ProcessLookupError):  # it has already ended, which the code that waits for it notices
         os.sched_setaffinity(process.pid, cores)
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 for a child process that cannot choose one itself. Raises `OSError` if all are in use.
+
+    It is below the ports from which systems choose for connections and for port 0 (RFC 6335 section 6; Linux begins at
+    32768): one of those could be given to another process before the child listens.
+    """
+    for port in random.sample(_PORTS, _PORTS_TRIED):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def last_line(output: BinaryIO) -> str:

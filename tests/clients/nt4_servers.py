@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,8 @@ from clients.foreign import until
 from clients.server_thread import ServerThread
 from support import nt4
 from support.programs import require_module
+
+from app.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,9 +63,7 @@ class NtcoreServer:
         self.ntcore = require_ntcore()
         self._file = str(folder / "networktables.json")
         self._instance: Any = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
 
     @property
     def url(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import socket
 from asyncio.subprocess import DEVNULL
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING
 from support import authority
 from support.programs import require_program
 from support.wire import DEADLINE_S, Wire
+
+from app.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -59,7 +60,7 @@ def fitted(name: str, changes: Mapping[str, str]) -> str:
 async def nginx(folder: Path, *server_ports: int) -> AsyncIterator[Nginx]:
     """Run nginx until the block ends, in front of the servers on these ports; skip if nginx is not installed."""
     program = require_program("nginx")
-    http_port, https_port = _free_port(), _free_port()
+    http_port, https_port = free_port(), free_port()
     (folder / "conf.d").mkdir()
     halley = {
         _SERVER: "\n    ".join(_SERVER.replace("halley:8080", f"127.0.0.1:{port}") for port in server_ports),
@@ -102,9 +103,3 @@ async def _until_open(port: int, process: asyncio.subprocess.Process, log: Path)
             else:
                 writer.close()
                 return
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
