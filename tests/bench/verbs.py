@@ -76,7 +76,7 @@ _WARM_UP_TEXT = "Seconds of load before the measurement."
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:
-    """Measure Halley: its history, its fan-out next to other servers, and the data pipeline.
+    """Measure Halley: its history, its fan-out next to other servers, the data pipeline, and instructions per unit.
 
     `halley bench` puts a load on any Bayeux server. The exit code is 1 if anything went wrong.
     """
