@@ -177,7 +177,7 @@ class BayeuxConnection(Connection):
             self._write(outcome)
         elif type(outcome) is Hold:
             if self._is_lost or self._has_ended:
-                self._way.engine.gone(outcome, monotonic())
+                self._way.engine.lost(outcome, monotonic())
             self._hold = outcome
             self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # there may be very many held connects
         elif type(outcome) is AwaitHook:
@@ -200,7 +200,7 @@ class BayeuxConnection(Connection):
         super().connection_lost(exc)
         hold, self._hold = self._hold, None
         if hold is not None:
-            self._way.engine.gone(hold, monotonic())  # does nothing if it has been answered
+            self._way.engine.lost(hold, monotonic())  # does nothing if it has been answered
 
     def _write(self, reply: Reply) -> None:
         engine = self._way.engine

@@ -10,8 +10,9 @@ Every protocol is spoken by the same few parts. A transport makes a `Link` for e
   `flush` returns is written to the links (`Broker.flush`, called by `server/pump.py`). There is no other queue between
   an outbox and a socket, so all that a connection gets in one turn is one write, and nobody is written to in the middle
   of somebody else's publish.
-* What left and what was lost is reported. WebSockets report `paused`, `resumed` and `lost`. A reply to an HTTP request
-  can be lost alone, without its session, so Bayeux's engine also learns which replies were `written` and `unwritten`.
+* What left and what was lost is reported. WebSockets report `paused`, `resumed` and `lost`. Bayeux's connections are
+  HTTP requests: one engine has all of them, and learns which held connect was `lost`. A reply can be lost alone,
+  without its session, so the engine also learns which replies were `written` and `unwritten`.
 * What an engine must wait for (a program's policy, the disk, a page of the history) it hands to a `WaitFor`, and goes
   on when it is called back. It never blocks, and reading from its peer continues.
 

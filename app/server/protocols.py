@@ -7,11 +7,9 @@ sweeps, drains, measures and shows all that are listed, and knows no more of the
 from __future__ import annotations
 
 import os
-import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,11 +21,12 @@ from app.broker.names import Pattern
 from app.history.checksummed_json import sync_folder
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
+from app.protocols.bayeux.protocol import BayeuxProtocol
 from app.protocols.contract import Context, Count, WireProtocol
 from app.protocols.nt4.protocol import NetworkTables
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import realms_of
-from app.protocols.wamp.router import Router
+from app.protocols.wamp.protocol import Router
 from app.protocols.wamp.state import RESERVED_AT_ONCE, Environment
 from app.server.history import HistoryService
 from app.server.persistent_topics import PersistentTopics, TopicSaver
@@ -87,48 +86,6 @@ Compose = Callable[[Parts], Spoken | None]
 """Composes a protocol; None if the settings turn it off."""
 
 _IDS_FILE = "wamp-subscription-ids"
-_SWEEP_S = 1.0
-"""How often Bayeux's channels are looked at: those that are no longer used cost only memory."""
-
-
-class Bayeux(WireProtocol):
-    """Bayeux, as the server sees any protocol (`contract.WireProtocol`). Its connections are HTTP requests alone."""
-
-    name = "bayeux"
-
-    def __init__(self, engine: Engine, drain_s: Callable[[], float]) -> None:
-        """`drain_s` returns over how many seconds a drain is spread."""
-        self.engine = engine
-        self._drain_s = drain_s
-        self._swept_at = -inf
-
-    def sweep(self, now: float) -> None:
-        """Forget unused channels, about once a second."""
-        if now - self._swept_at >= _SWEEP_S:
-            self._swept_at = now
-            self.engine.sweep()
-
-    @property
-    def holds(self) -> int:
-        """The number of connects that are held."""
-        return self.engine.holds
-
-    @property
-    def put_back(self) -> int:
-        """The number of events whose reply did not reach its socket."""
-        return self.engine.put_back
-
-    def counts(self) -> Iterator[Count]:
-        """Yield Bayeux's own metrics."""
-        engine = self.engine
-        yield Count("halley_connects", "Bayeux /meta/connect messages received.", engine.connects)
-        yield Count("halley_messages_refused", "Bayeux messages refused, by error code.", engine.refused, "code")
-
-    def drain(self) -> Sequence[Callable[[float], None]]:
-        """Hold no more connects, and return what answers each one that is held, with advice when to return."""
-        spread_s = self._drain_s()
-        sessions = self.engine.drain(lambda: random.uniform(0, spread_s))  # noqa: S311 - no secret
-        return [partial(self.engine.release, session) for session in sessions]
 
 
 def bayeux(parts: Parts) -> Spoken:
@@ -149,7 +106,7 @@ def bayeux(parts: Parts) -> Spoken:
         read=parts.history.read,
     )
     parts.hooks.message_refused.append(parts.session_log.message_refused)
-    return Spoken(Bayeux(engine, parts.drain_s), Endpoint(engine, parts.guard, parts.middleware, settings))
+    return Spoken(BayeuxProtocol(engine, parts.drain_s), Endpoint(engine, parts.guard, parts.middleware, settings))
 
 
 def wamp(parts: Parts) -> Spoken:

@@ -112,7 +112,7 @@ class Exchange:
             has_left = departure.done()
         finally:
             if isinstance(waiting, Hold):
-                self._engine.gone(waiting, monotonic())  # does nothing if the hold has been answered
+                self._engine.lost(waiting, monotonic())  # does nothing if the hold has been answered
             come, self._outcome = self._outcome, asyncio.get_running_loop().create_future()
             outcome = come.result() if come.done() else None
             if outcome is None:
@@ -129,7 +129,7 @@ class Exchange:
         if isinstance(outcome, Reply):
             self._engine.unwritten(outcome)
         elif isinstance(outcome, Hold):
-            self._engine.gone(outcome, monotonic())
+            self._engine.lost(outcome, monotonic())
 
     async def _departure(self) -> None:
         """Return when the peer has closed the connection."""

@@ -15,7 +15,7 @@ from app.broker.policy import DefaultRules
 from app.protocols.contract import Close
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import DEFAULT_REALM
-from app.protocols.wamp.router import Router
+from app.protocols.wamp.protocol import Router
 from app.protocols.wamp.serializers import Format
 from app.protocols.wamp.state import Environment
 from app.settings import Limits, Settings, Wamp

@@ -64,8 +64,7 @@ class Engine(Polling):
         new_id: Callable[[], str] = lambda: secrets.token_hex(_ID_BYTES),
         read: Callable[[Query], Awaitable[Page]] | None = None,
     ) -> None:
-        super().__init__(broker, options, rights, hooks, identities, connection_types, new_id)
-        self.read = read
+        super().__init__(broker, options, rights, hooks, identities, connection_types, new_id, read)
         self._authorization = Authorization(self)
         self._handshaker = Handshaker(self, self._authorization)
         self._publisher = Publisher(self, self._authorization)
@@ -104,15 +103,6 @@ class Engine(Polling):
     def channels(self) -> Channels:
         """The channels that exist."""
         return self._authorization.channels
-
-    @property
-    def read(self) -> Callable[[Query], Awaitable[Page]] | None:
-        """Reads a page of the history; None while there is none."""
-        return self.history.read
-
-    @read.setter
-    def read(self, read: Callable[[Query], Awaitable[Page]] | None) -> None:
-        self.history.read = read
 
     def sweep(self) -> None:
         """Forget channels that are no longer used; to be called about once a second."""

@@ -47,16 +47,17 @@ _PAGES = 100
 
 
 class Replayer:
-    """Replays the history to the sessions that ask for it. `read` reads a page of it; None while there is none."""
+    """Replays the history to the sessions that ask for it. `read` reads a page of it; None if there is none."""
 
     def __init__(
         self,
         broker: Broker,
         options: Bayeux,
         hooks: Hooks,
+        read: Callable[[Query], Awaitable[Page]] | None,
         is_draining: Callable[[], bool],
     ) -> None:
-        self.read: Callable[[Query], Awaitable[Page]] | None = None
+        self.read = read
         self._broker = broker
         self._options = options
         self._hooks = hooks

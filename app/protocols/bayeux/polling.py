@@ -12,7 +12,7 @@ confirms them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from math import inf
 from typing import Any
@@ -22,6 +22,7 @@ from app.broker.events import Event
 from app.broker.flow import GRACE_S
 from app.broker.names import matches, patterns_heard
 from app.broker.policy import SERVER, Identities, Rights
+from app.broker.ports import Page, Query
 from app.broker.sessions import Session
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault
@@ -70,6 +71,7 @@ class Polling:
         identities: Identities,
         connection_types: Sequence[str],
         new_id: Callable[[], str],
+        read: Callable[[Query], Awaitable[Page]] | None,
     ) -> None:
         self.broker = broker
         self.options = options
@@ -80,7 +82,7 @@ class Polling:
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.advisor = Advisor(options)
-        self.history = Replayer(broker, options, hooks, lambda: self.advisor.is_draining)
+        self.history = Replayer(broker, options, hooks, read, lambda: self.advisor.is_draining)
         self.holds_by_browser: dict[str, int] = {}
         # plain counts, read by telemetry
         self.holds = 0
@@ -114,10 +116,10 @@ class Polling:
                 self.put_back += len(reply.events)
         self.written(reply)  # the rest is the same as for a written reply
 
-    def gone(self, hold: Hold, now: float) -> None:
-        """Note that the peer of a held connect has closed its connection."""
+    def lost(self, hold: Hold, now: float) -> None:
+        """Note that the connection of a held connect was lost."""
         if hold.session.held is hold:
-            self._apply(hold.session, "gone", now)
+            self._apply(hold.session, "lost", now)
 
     # What the broker calls (sessions.Owner)
 

@@ -50,7 +50,7 @@ TOKEN_EXPIRED = "token_expired"  # noqa: S105 - not a password
 State = Literal["new", "idle", "held", "closed"]
 """The states of a session."""
 
-Trigger = Literal["connect", "poll", "replaced", "events", "timeout", "gone", "drain", "leave", "cut"]
+Trigger = Literal["connect", "poll", "replaced", "events", "timeout", "lost", "drain", "leave", "cut"]
 """What may change a session's state."""
 
 Action = Literal[
@@ -80,7 +80,7 @@ TRANSITIONS: dict[tuple[State, Trigger], tuple[State, Action]] = {
     ("held", "replaced"): ("idle", "answer_empty"),
     ("held", "events"): ("idle", "answer_held"),
     ("held", "timeout"): ("idle", "answer_held"),
-    ("held", "gone"): ("idle", "release"),
+    ("held", "lost"): ("idle", "release"),
     ("held", "drain"): ("idle", "answer_held"),
     ("held", "leave"): ("closed", "dismiss"),
     ("held", "cut"): ("closed", "refuse"),

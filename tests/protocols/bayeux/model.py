@@ -169,7 +169,7 @@ class Model:
             else:
                 self.end(peer, REFUSED)
 
-    def gone(self, peer: Peer) -> None:
+    def lost(self, peer: Peer) -> None:
         peer.held = None
         peer.deadline = self.now + peer.interval_s + self.max_interval_s
 

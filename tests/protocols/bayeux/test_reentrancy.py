@@ -28,7 +28,7 @@ def test_dismissed_when_suspended(house, told):
     assert told == [(peer.id, "dismissed")]
 
 
-@pytest.mark.parametrize("how", ["event", "lapse", "replaced", "gone", "drain", "disconnect"])
+@pytest.mark.parametrize("how", ["event", "lapse", "replaced", "lost", "drain", "disconnect"])
 def test_dismissed_when_resumed(house, told, how):
     """A session that is dismissed the moment its hold ends is closed once, whatever ended the hold."""
     house.hooks.resumed.append(dismiss(house))
@@ -41,7 +41,7 @@ def test_dismissed_when_resumed(house, told, how):
         house.pass_time(25)
     elif how == "replaced":
         peer.connect()
-    elif how == "gone":
+    elif how == "lost":
         held.hang_up()
     elif how == "drain":
         (session,) = house.engine.drain()

@@ -39,10 +39,10 @@ def test_closed_is_closed():
     assert [row for row in TRANSITIONS if row[0] == "closed"] == []
 
 
-def test_whoever_waits_is_answered_unless_gone():
+def test_whoever_waits_is_answered_unless_lost():
     """Every transition out of HELD answers the held connect, except the one for a dead socket (B30)."""
     silent = {row[1] for row, (_, step) in TRANSITIONS.items() if row[0] == "held" and step in ("release", "end")}
-    assert silent == {"gone"}
+    assert silent == {"lost"}
 
 
 def test_every_happening_and_step_is_used():

@@ -239,8 +239,8 @@ class Twins:
         """Let a client close the socket of a connect that was held, maybe too late to have an effect."""
         for peer in self.model.peers:
             if peer.held == hold.connection:
-                self.model.gone(peer)
-        self.engine.gone(hold, self.model.now)
+                self.model.lost(peer)
+        self.engine.lost(hold, self.model.now)
 
     def turn(self, fate: str) -> None:
         """Let the event loop turn."""
