@@ -17,7 +17,7 @@ from app.history.examination import verify as look
 from app.history.folder import FolderLocked, FolderUnusable
 from app.history.history import History
 from app.history.rules import Rules
-from app.server.persistent_topics import PersistentTopics
+from app.server.persistence import PersistentTopics
 from app.settings import Settings
 
 _Result = TypeVar("_Result")

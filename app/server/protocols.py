@@ -6,19 +6,15 @@ sweeps, drains, measures and shows all that are listed, and knows no more of the
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from app import __version__, telemetry
+from app import __version__
 from app.access.control import AccessControl
 from app.broker.broker import Broker
-from app.broker.events import SECONDS_TO_2026
 from app.broker.names import Pattern
-from app.history.checksummed_json import sync_folder
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.protocol import BayeuxProtocol
@@ -27,9 +23,9 @@ from app.protocols.nt4.protocol import NetworkTables
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import realms_of
 from app.protocols.wamp.protocol import Router
-from app.protocols.wamp.state import RESERVED_AT_ONCE, Environment
+from app.protocols.wamp.state import Environment
 from app.server.history import HistoryService
-from app.server.persistent_topics import PersistentTopics, TopicSaver
+from app.server.persistence import PersistentTopics, ReservedIds, TopicSaver
 from app.server.session_log import SessionLog
 from app.settings import Settings, Verb
 from app.transports.endpoint import Endpoint
@@ -85,8 +81,6 @@ class Spoken(NamedTuple):
 Compose = Callable[[Parts], Spoken | None]
 """Composes a protocol; None if the settings turn it off."""
 
-_IDS_FILE = "wamp-subscription-ids"
-
 
 def bayeux(parts: Parts) -> Spoken:
     """Compose Bayeux."""
@@ -131,48 +125,6 @@ def wamp(parts: Parts) -> Spoken:
         ),
     )
     return Spoken(router, WampEndpoint(router, parts.middleware, parts.guard, settings))
-
-
-class ReservedIds:
-    """Reserves WAMP's subscription ids in a file next to the history, so that none is assigned twice.
-
-    `folder` is the folder of the history, if there is one. Without it, or if the file is damaged, ids begin with the
-    number of seconds since 2026: earlier runs have not assigned so large ones. In a new folder ids begin with 1.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self._path = None if folder is None else folder / _IDS_FILE
-        self._next = 1
-
-    def __call__(self) -> int:
-        """Reserve the next `RESERVED_AT_ONCE` ids, and return the first of them."""
-        first = max(self._next, self._read())
-        self._next = first + RESERVED_AT_ONCE
-        self._write()
-        return first
-
-    def _read(self) -> int:
-        if self._path is not None:
-            try:
-                return int(self._path.read_text("ascii"))
-            except FileNotFoundError:
-                return 1
-            except (OSError, ValueError) as error:
-                telemetry.fault("subscription_ids", error)
-        return int(time.time()) - SECONDS_TO_2026
-
-    def _write(self) -> None:
-        if self._path is not None:
-            replacement = self._path.with_suffix(".new")
-            try:
-                with replacement.open("w", encoding="ascii") as file:
-                    file.write(f"{self._next}\n")
-                    file.flush()
-                    os.fsync(file.fileno())  # after a power cut none of them may be assigned again
-                replacement.replace(self._path)
-                sync_folder(self._path.parent)
-            except OSError as error:
-                telemetry.fault("subscription_ids", error)
 
 
 def nt4(parts: Parts) -> Spoken | None:

@@ -18,7 +18,7 @@ from app.broker.names import Match, Pattern
 from app.broker.policy import DefaultRules
 from app.broker.ports import Erasure
 from app.protocols.nt4.names import V41
-from app.server.persistent_topics import FILE
+from app.server.persistence import FILE
 from app.server.protocols import nt4
 from app.settings import Limits, Nt4, Settings
 

@@ -1,14 +1,14 @@
-"""The file of NetworkTables' persistent topics, in ntcore's format, so that a robot's file can be used in its place.
+"""What protocols keep in files of the data folder: NetworkTables' persistent topics, and WAMP's reserved ids.
 
-The file is a JSON array of `{"name", "type", "value", "properties"}`; values of all types that are bytes on the wire
-are base64. A number that is not finite has no JSON form: it is written as the string `NaN`, `Infinity` or `-Infinity`,
-which ntcore skips, as it skips the `null` that it writes itself. Where it is known who published the value, the item
-has an `authid` too, which ntcore does not read: by it the value is found when a publisher's events are erased.
+The file of persistent topics is in ntcore's format, so that a robot's file can be used in its place. It is a JSON array
+of `{"name", "type", "value", "properties"}`; values of all types that are bytes on the wire are base64. A number that
+is not finite has no JSON form: it is written as the string `NaN`, `Infinity` or `-Infinity`, which ntcore skips, as it
+skips the `null` that it writes itself. Where it is known who published the value, the item has an `authid` too, which
+ntcore does not read: by it the value is found when a publisher's events are erased.
 
-The file is replaced as a whole, and the previous one is kept next to it (`.bck`): after a crash one of them is
-complete. Erasing changes both.
-
-`PersistentTopics` is the file, `TopicSaver` restores the tables from it and keeps it up to date.
+That file is replaced as a whole, and the previous one is kept next to it (`.bck`): after a crash one of them is
+complete. Erasing changes both. `PersistentTopics` is the file, `TopicSaver` restores the tables from it and keeps it up
+to date.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import asyncio
 import errno
 import os
 import threading
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from functools import partial
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from app import telemetry
+from app.broker.events import SECONDS_TO_2026
 from app.broker.ports import Erasure, Work
 from app.history.checksummed_json import sync_folder
 from app.protocols.contract import Count
@@ -36,10 +38,13 @@ from app.protocols.nt4.errors import BadValue
 from app.protocols.nt4.names import acl_name, is_reserved
 from app.protocols.nt4.protocol import NetworkTables
 from app.protocols.nt4.types import ARRAY, RAW, accept, number_of
+from app.protocols.wamp.state import RESERVED_AT_ONCE
 from app.settings import Limits, Settings
 
 FILE = "networktables.json"
 """The file's name in the data folder; name and format are ntcore's."""
+
+_IDS_FILE = "wamp-subscription-ids"
 
 _LIMITS = Limits()
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -348,3 +353,45 @@ class TopicSaver:
             if repr(error) != self._fault:
                 telemetry.fault("persistent_topics", error)
             self._fault = repr(error)
+
+
+class ReservedIds:
+    """Reserves WAMP's subscription ids in a file next to the history, so that none is assigned twice.
+
+    `folder` is the folder of the history, if there is one. Without it, or if the file is damaged, ids begin with the
+    number of seconds since 2026: earlier runs have not assigned so large ones. In a new folder ids begin with 1.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / _IDS_FILE
+        self._next = 1
+
+    def __call__(self) -> int:
+        """Reserve the next `RESERVED_AT_ONCE` ids, and return the first of them."""
+        first = max(self._next, self._read())
+        self._next = first + RESERVED_AT_ONCE
+        self._write()
+        return first
+
+    def _read(self) -> int:
+        if self._path is not None:
+            try:
+                return int(self._path.read_text("ascii"))
+            except FileNotFoundError:
+                return 1
+            except (OSError, ValueError) as error:
+                telemetry.fault("subscription_ids", error)
+        return int(time.time()) - SECONDS_TO_2026
+
+    def _write(self) -> None:
+        if self._path is not None:
+            replacement = self._path.with_suffix(".new")
+            try:
+                with replacement.open("w", encoding="ascii") as file:
+                    file.write(f"{self._next}\n")
+                    file.flush()
+                    os.fsync(file.fileno())  # after a power cut none of them may be assigned again
+                replacement.replace(self._path)
+                sync_folder(self._path.parent)
+            except OSError as error:
+                telemetry.fault("subscription_ids", error)
