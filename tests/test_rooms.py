@@ -53,7 +53,7 @@ PLAN = [
 ONLY = {
     "app.client": set(),
     "app.telemetry": {"app.settings"},
-    "app.protocols": {"app.broker"},
+    "app.protocols": {"app.broker", "app.settings"},
     "app.protocols.bayeux": {"app.access", "app.protocols", "app.broker", "app.settings"},
     "app.protocols.wamp": {"app.protocols", "app.broker", "app.settings"},
     "app.protocols.nt4": {"app.protocols", "app.broker", "app.settings"},

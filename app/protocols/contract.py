@@ -23,12 +23,14 @@ is due, and whom to release when the server drains.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
+from app.broker.names import Pattern
 from app.broker.sessions import Outlet
+from app.settings import Verb
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY_VIOLATION, INTERNAL_ERROR = 1000, 1001, 1002, 1008, 1011
 TRY_AGAIN_LATER = 1013
@@ -122,6 +124,21 @@ class Context(Protocol):
     @property
     def port(self) -> int:
         """The peer's port; 0 if it is not known."""
+
+
+class ProgramDecisions(Protocol):
+    """The policy of the program that embeds the server, as a protocol asks it. Its awaitables never raise."""
+
+    def has_policy(self) -> bool:
+        """Whether there is a policy to ask."""
+
+    def permit(self, verb: Verb, what: str | Pattern, context: Context) -> bool | Awaitable[bool]:
+        """Whether the program allows a request about a topic or pattern, or an awaitable of that."""
+
+    def permit_each(
+        self, verb: Verb, patterns: Sequence[Pattern | None], context: Context
+    ) -> list[bool] | Awaitable[list[bool]]:
+        """Ask about each pattern, None being allowed: the decisions, or an awaitable of all of them."""
 
 
 class Engine(Outlet, Protocol):

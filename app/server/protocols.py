@@ -6,19 +6,17 @@ sweeps, drains, measures and shows all that are listed, and knows no more of the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from app import __version__
 from app.access.control import AccessControl
 from app.broker.broker import Broker
-from app.broker.names import Pattern
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.protocol import BayeuxProtocol
-from app.protocols.contract import Context, Count, WireProtocol
+from app.protocols.contract import Count, WireProtocol
 from app.protocols.nt4.protocol import NetworkTables
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import realms_of
@@ -27,7 +25,7 @@ from app.protocols.wamp.state import Environment
 from app.server.history import HistoryService
 from app.server.persistence import PersistentTopics, ReservedIds, TopicSaver
 from app.server.session_log import SessionLog
-from app.settings import Settings, Verb
+from app.settings import Settings
 from app.transports.endpoint import Endpoint
 from app.transports.guard import Guard
 from app.transports.middleware import GuardMiddleware
@@ -116,8 +114,7 @@ def wamp(parts: Parts) -> Spoken:
         Environment(
             reserve=ReservedIds(Path(settings.data_dir) if is_recorded else None),
             wait=parts.waits.wait,
-            permission=parts.hooks.permit,
-            has_policy=parts.hooks.has_policy,
+            policy=parts.hooks,
             policy_s=settings.bayeux.policy_s,
             agent=f"Halley-{__version__}",
             denied=(parts.session_log.refused,),
@@ -137,27 +134,13 @@ def nt4(parts: Parts) -> Spoken | None:
         parts.broker,
         settings.nt4,
         parts.access,
-        wait=parts.waits.wait,
-        permission=partial(_permit_each, parts.hooks),
-        has_policy=parts.hooks.has_policy,
-        policy_s=settings.bayeux.policy_s,
+        parts.hooks,
+        parts.waits.wait,
+        settings.bayeux.policy_s,
     )
     saver = TopicSaver(protocol, file, settings.nt4.save_every_s)
     parts.broker.holders.append(saver)
     return _by_websockets(parts, nt4_route(protocol, settings, settings.host), (saver,))
-
-
-def _permit_each(
-    hooks: Hooks, verb: Verb, patterns: list[Pattern | None], context: Context
-) -> list[bool] | Awaitable[list[bool]]:
-    """Return the program's decision on each pattern, None being allowed; or an awaitable of the decisions."""
-    verdicts = [True if each is None else hooks.permit(verb, each, context) for each in patterns]
-    decided = [each for each in verdicts if isinstance(each, bool)]
-    return decided if len(decided) == len(verdicts) else _all(verdicts)
-
-
-async def _all(verdicts: list[bool | Awaitable[bool]]) -> list[bool]:
-    return [each if isinstance(each, bool) else await each for each in verdicts]
 
 
 def websocket(parts: Parts, protocol: WireProtocol) -> Spoken:

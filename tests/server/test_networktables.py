@@ -17,6 +17,7 @@ from app.broker.broker import Broker
 from app.broker.names import Match, Pattern
 from app.broker.policy import DefaultRules
 from app.broker.ports import Erasure
+from app.protocols.bayeux.hooks import Hooks
 from app.protocols.nt4.names import V41
 from app.server.persistence import FILE
 from app.server.protocols import nt4
@@ -30,10 +31,11 @@ class Waits:
         self.wait = Waiting()
 
 
-class Policy:
-    """A program's policy, in the place of `Hooks`."""
+class Policy(Hooks):
+    """A program's policy, which decides by a function."""
 
     def __init__(self, permissions):
+        super().__init__()
         self.permissions = permissions
 
     def permit(self, verb, pattern, context):

@@ -18,11 +18,12 @@ from app.protocols.contract import Close
 from app.protocols.nt4.names import V41
 from app.protocols.nt4.protocol import NetworkTables
 from app.settings import Limits, Nt4
-from support.wamp_peers import Waiting
+from support.wamp_peers import FakePolicy, Waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from app.broker.policy import Rights
-    from app.protocols.nt4.engine import Permission
 
 NOW_S = 100.0
 WALL_S = 1_700_000_000.0
@@ -96,20 +97,23 @@ class World:
         *,
         limits: Limits | None = None,
         rights: Rights | None = None,
-        permission: Permission | None = None,
+        permission: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
         self.now = NOW_S
         self.broker = Broker(limits or Limits())
         self.broker.clock_offset_s = WALL_S
         self.waiting = Waiting()
-        named: dict[str, Any] = {} if permission is None else {"permission": permission}
+        policy = FakePolicy()
+        if permission is not None:
+            policy.permit_each = permission
         self.server = NetworkTables(
             self.broker,
             Nt4(enabled=True, **options),
             rights or DefaultRules(loopback=True, anonymous_publish=True),
-            wait=self.waiting,
-            **named,
+            policy,
+            self.waiting,
+            10.0,
         )
         self.tables = self.server.tables
         self.broker.account_of = lambda address: None if address.startswith("127.") else address

@@ -64,6 +64,18 @@ class Waiting:
         return awaitable
 
 
+class FakePolicy:
+    """A program's policy (`contract.ProgramDecisions`) that allows everything until a test replaces what decides."""
+
+    def __init__(self) -> None:
+        self.permit: Callable[..., Any] = lambda *_: True
+        self.permit_each: Callable[..., Any] = lambda _verb, patterns, _context: [True] * len(patterns)
+
+    def has_policy(self) -> bool:
+        """There is one."""
+        return True
+
+
 class World:
     """A broker and a router, on loopback by default."""
 
@@ -79,6 +91,7 @@ class World:
         self.broker = Broker(limits or Settings().limits)
         self.broker.clock_offset_s = 1_700_000_000.0
         self.waiting = Waiting()
+        self.policy = FakePolicy()
         self.reserved = 1
         options = options or Wamp()
         self.router = Router(
@@ -87,7 +100,7 @@ class World:
             realms or (DEFAULT_REALM,),
             rights or DefaultRules(loopback=True, anonymous_publish=True),
             authentication or Authentication(),
-            Environment(self._reserve, self.waiting, agent=f"Halley-{__version__}"),
+            Environment(self._reserve, self.waiting, self.policy, 10.0, agent=f"Halley-{__version__}"),
         )
 
     def _reserve(self) -> int:

@@ -6,7 +6,7 @@ as each hook's docstring says, and never ends a request.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from app.access.program_policy import ProgramPolicy, Refused, Registry, report_nothing
@@ -93,6 +93,14 @@ class Hooks(ProgramPolicy):
         message = Message(fields, context)  # type: ignore[arg-type]  # a context has what a WebSocket's request has
         return self.decide(verb, channel, pattern, None, message)
 
+    def permit_each(
+        self, verb: Verb, patterns: Sequence[Pattern | None], context: Context
+    ) -> list[bool] | Awaitable[list[bool]]:
+        """Return what `permit` returns for each pattern, None being allowed; or an awaitable of all the decisions."""
+        decisions = [True if each is None else self.permit(verb, each, context) for each in patterns]
+        decided = [each for each in decisions if isinstance(each, bool)]
+        return decided if len(decided) == len(decisions) else _all(decisions)
+
     def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
         """Call each listener with `news`; an exception is reported and does not keep the others from being called."""
         for listener in tuple(listeners):
@@ -125,3 +133,7 @@ class Hooks(ProgramPolicy):
                 return None
             fields = passed
         return fields
+
+
+async def _all(decisions: list[bool | Awaitable[bool]]) -> list[bool]:
+    return [each if isinstance(each, bool) else await each for each in decisions]

@@ -8,13 +8,13 @@ the time are answered immediately, before any waiting messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from app.broker.events import Event
 from app.broker.names import Pattern
 from app.broker.sessions import Session
-from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Context, Link, WaitFor
+from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Context, Link, ProgramDecisions, WaitFor
 from app.protocols.nt4 import messages, values
 from app.protocols.nt4.errors import DRAINED, LOST, SLOW_CONSUMER, UNDECODABLE, Undecodable
 from app.protocols.nt4.messages import Ignored, Publish, SetProperties, Subscribe, Unpublish, Unsubscribe
@@ -32,18 +32,11 @@ _MAX_PENDING = 10_000
 _COST_OF_A_MESSAGE = 20
 """The cost of processing one waiting message, as a step of a task (`tables.TimeSlicedTasks`)."""
 
-Permission = Callable[[Verb, list[Pattern | None], Context], list[bool] | Awaitable[list[bool]]]
 
+class AskedPolicy(NamedTuple):
+    """How a program's own policy is asked: `wait` awaits decisions that come later, for `limit_s` seconds at most."""
 
-class Policy(NamedTuple):
-    """How a program's own policy is asked.
-
-    `permission` asks it about patterns (None is always allowed); it returns the answers, or an awaitable of them, which
-    `wait` then awaits for `limit_s` seconds at most. `is_set` returns whether there is a policy to ask.
-    """
-
-    permission: Permission
-    is_set: Callable[[], bool]
+    program: ProgramDecisions
     wait: WaitFor
     limit_s: float
 
@@ -71,7 +64,7 @@ class Engine:
         tables: Tables,
         publishing: Publishing,
         subscribing: Subscribing,
-        policy: Policy,
+        policy: AskedPolicy,
         client_name: str,
         link: Link,
         context: Context,
@@ -251,10 +244,10 @@ class Engine:
         `go_on` is not called if all names are denied. The client's later messages wait meanwhile.
         """
         policy = self._policy
-        if not policy.is_set():
+        if not policy.program.has_policy():
             go_on([True] * len(names), now)
             return
-        verdicts = policy.permission(verb, [*map(pattern_of, names)], self.context)
+        verdicts = policy.program.permit_each(verb, [*map(pattern_of, names)], self.context)
         if isinstance(verdicts, list):
             self._apply_verdicts(verdicts, go_on, now)
             return

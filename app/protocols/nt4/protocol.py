@@ -10,9 +10,18 @@ from app.broker.errors import AtCapacity
 from app.broker.limits import Meters
 from app.broker.policy import Rights
 from app.broker.ports import Erasure
-from app.protocols.contract import GOING_AWAY, TRY_AGAIN_LATER, Context, Count, Link, WaitFor, WireProtocol
+from app.protocols.contract import (
+    GOING_AWAY,
+    TRY_AGAIN_LATER,
+    Context,
+    Count,
+    Link,
+    ProgramDecisions,
+    WaitFor,
+    WireProtocol,
+)
 from app.protocols.nt4.bridge import Bridge
-from app.protocols.nt4.engine import Engine, Permission, Policy
+from app.protocols.nt4.engine import AskedPolicy, Engine
 from app.protocols.nt4.errors import DRAINED
 from app.protocols.nt4.meta import MetaTopics
 from app.protocols.nt4.names import RTT, client_name
@@ -28,7 +37,7 @@ _SWEEP_S = 1.0
 class NetworkTables(WireProtocol):
     """The NetworkTables of one server (`contract.WireProtocol`), and the keeper of the broker's values.
 
-    `wait`, `permission`, `has_policy` and `policy_s` are how a program's own policy is asked (`engine.Policy`).
+    `policy` is the program's own; its decisions are awaited by `wait`, for `policy_s` seconds at most.
     """
 
     name = "nt4"
@@ -38,15 +47,13 @@ class NetworkTables(WireProtocol):
         broker: Broker,
         options: Nt4,
         rights: Rights,
-        *,
+        policy: ProgramDecisions,
         wait: WaitFor,
-        permission: Permission = lambda _verb, patterns, _context: [True] * len(patterns),
-        has_policy: Callable[[], bool] = lambda: True,
-        policy_s: float = 10.0,
+        policy_s: float,
     ) -> None:
         self.tables = Tables(broker, options, rights)
         self.bridge = Bridge(self.tables)
-        self.policy = Policy(permission, has_policy, wait, policy_s)
+        self.policy = AskedPolicy(policy, wait, policy_s)
         self._broker = broker
         self._meta = MetaTopics(self.tables, self.bridge)
         self._publishing = Publishing(self.tables, self.bridge)

@@ -458,7 +458,7 @@ class Engine:
         `request` is the message that is refused otherwise. `blocks` makes the requests behind it wait meanwhile.
         Raises `WampError` where the policy denies it at once.
         """
-        permission = self._state.environment.permission(verb, what, self.context)
+        permission = self._state.environment.policy.permit(verb, what, self.context)
 
         def decided(is_allowed: object, error: Exception | None, now: float) -> None:
             if error is not None:

@@ -41,7 +41,7 @@ class Publisher:
         if has_unannounced_passthru(message, session):
             raise Violation("PUBLISH: payload passthru mode was not announced.")
         event = self.event_of(session, message, now)
-        if self._state.environment.has_policy():
+        if self._state.environment.policy.has_policy():
             publish = partial(self.submit, session, message, event)
             session.owner.if_permitted("publish", event.topic, message, publish, now)
         else:

@@ -14,20 +14,17 @@ from app.broker.limits import Meters
 from app.broker.names import Pattern
 from app.broker.policy import SERVER, Rights
 from app.broker.ports import Page, Query
-from app.protocols.contract import Context, WaitFor
+from app.protocols.contract import ProgramDecisions, WaitFor
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.events import to_payload
 from app.protocols.wamp.names import is_meta, own_topic
 from app.protocols.wamp.serializers import JSON
 from app.protocols.wamp.session import LiveSubscription, Realm, SessionEngine, WampSession, new_id
 from app.settings import Realm as RealmOptions
-from app.settings import Verb, Wamp
+from app.settings import Wamp
 
 RESERVED_AT_ONCE = 1_000
 _REMEMBERED = 100_000
-
-Permission = Callable[[Verb, str | Pattern, Context], bool | Awaitable[bool]]
-"""Asks the program's own policy about a topic or pattern; returns the answer, or an awaitable of it."""
 
 Denied = Callable[[WampSession | None, str, str], None]
 """A listener for refused requests and sessions, called with the session (or None), what it was, and the error's URI."""
@@ -88,16 +85,14 @@ class Environment:
     """What the router needs of the server around it.
 
     `reserve` reserves the next `RESERVED_AT_ONCE` subscription ids (`SubscriptionIds`). `wait` awaits something and
-    calls back. `permission` asks the program's own policy, for `policy_s` seconds at most, and `has_policy` returns
-    whether there is one to ask. `archive` is the history, where there is one. `agent` is the software's name in
-    WELCOME; `denied` are the listeners for refusals.
+    calls back. `policy` is the program's own; its decisions are awaited for `policy_s` seconds at most. `archive` is
+    the history, where there is one. `agent` is the software's name in WELCOME; `denied` are the listeners for refusals.
     """
 
     reserve: Callable[[], int]
     wait: WaitFor
-    permission: Permission = lambda *_: True
-    has_policy: Callable[[], bool] = lambda: True
-    policy_s: float = 10.0
+    policy: ProgramDecisions
+    policy_s: float
     archive: Archive | None = None
     agent: str = "Halley"
     denied: tuple[Denied, ...] = ()

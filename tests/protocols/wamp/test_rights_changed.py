@@ -81,7 +81,7 @@ def test_a_subscription_that_awaits_a_policy_is_checked_again() -> None:
     world = World(rights=rules("chat"))
     peer = world.joined()
     answers: list[Any] = []
-    world.router.environment.permission = lambda *_: answers  # type: ignore[assignment, return-value]
+    world.policy.permit = lambda *_: answers
     peer.say([32, 7, {}, "chat"])
     assert peer.hears_nothing()
     change(world, rules("news"))

@@ -225,7 +225,7 @@ def test_a_program_s_policy_is_asked(is_asked_for: bool) -> None:
         assert (verb, what) == ("publish", "a")
         return no() if is_asked_for else False
 
-    world.router.environment.permission = permission
+    world.policy.permit = permission
     dying.say([48, 90, {}, ADD, ["a", [1], {}]])
     if is_asked_for:
         assert dying.hears_nothing()

@@ -30,7 +30,7 @@ def thinking(verbs: tuple[str, ...] = ("publish", "subscribe"), **options: Any) 
     def permission(verb: str, _what: Any, _context: Any) -> bool | Awaitable[bool]:
         return Later() if verb in verbs else True
 
-    world.router.environment.permission = permission
+    world.policy.permit = permission
     return world
 
 
@@ -42,10 +42,10 @@ def decide(world: World, value: Any = True, error: Exception | None = None) -> N
 
 def hearing(world: World, topic: str = "a") -> Peer:
     """A peer that is subscribed already, without asking the policy."""
-    permission, world.router.environment.permission = world.router.environment.permission, lambda *_: True
+    permission, world.policy.permit = world.policy.permit, lambda *_: True
     peer = world.joined()
     peer.subscribe(topic)
-    world.router.environment.permission = permission
+    world.policy.permit = permission
     return peer
 
 
@@ -95,7 +95,7 @@ def test_no(value: Any, error: Exception | None, uri: str) -> None:
 def test_a_policy_that_says_no_at_once() -> None:
     """W23: a policy that refuses immediately is `not_authorized`."""
     world = World()
-    world.router.environment.permission = lambda verb, _what, _context: verb == "subscribe"
+    world.policy.permit = lambda verb, _what, _context: verb == "subscribe"
     peer = world.joined()
     assert peer.is_refused([16, 1, {"acknowledge": True}, "a"]) == "wamp.error.not_authorized"
     peer.subscribe("a")
@@ -169,7 +169,7 @@ def test_one_client_s_wait_is_nobody_else_s() -> None:
     world = thinking()
     one = world.joined()
     one.say([32, 1, {}, "a"])
-    world.router.environment.permission = lambda *_: True
+    world.policy.permit = lambda *_: True
     world.joined().subscribe("a")
     assert one.hears_nothing()
 
