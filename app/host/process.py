@@ -189,7 +189,7 @@ class HalleyServer(HttpServer):
         settings = server.settings
         protocol = _protocol(server, shared, certificate)
         super().__init__(config_of(server.application, settings, protocol, settings.drain.grace_s))
-        for route in (spoken.face.route for spoken in server.spoken):
+        for route in (mount.endpoint.route for mount in server.mounts):
             if route is not None:
                 shared.sockets.append(Sockets(route, server.proxies, shared, self.server_state.connections))
         server.on_sweep += [shared.sweep, Resources(server.broker).sweep]

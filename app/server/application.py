@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app import telemetry
 from app.server.lifecycle import Lifecycle
-from app.server.protocols import Spoken
+from app.server.protocols import Mount
 from app.transports.addresses import Proxies
 from app.transports.endpoint import leaving
 from app.transports.exchange import target_of
@@ -20,7 +20,7 @@ from app.transports.middleware import reject
 
 
 class Application:
-    """Serves the protocols of `spoken`, and by `apis` all other paths.
+    """Serves the protocols of `mounts`, and by `apis` all other paths.
 
     `guard` checks all requests but those to a protocol, whose guard can be another.
 
@@ -28,9 +28,9 @@ class Application:
     """
 
     def __init__(
-        self, spoken: Sequence[Spoken], apis: ASGIApp, guard: Guard, proxies: Proxies, lifecycle: Lifecycle
+        self, mounts: Sequence[Mount], apis: ASGIApp, guard: Guard, proxies: Proxies, lifecycle: Lifecycle
     ) -> None:
-        self._spoken = spoken
+        self._mounts = mounts
         self._apis = apis
         self._guard = guard
         self._proxies = proxies
@@ -42,14 +42,14 @@ class Application:
             await self._serve_lifespan(receive, send)
             return
         path = route_path(scope)
-        face = next((each.face for each in self._spoken if each.face.matches(path)), None)
-        if face is None and scope["type"] != "http":
+        endpoint = next((each.endpoint for each in self._mounts if each.endpoint.matches(path)), None)
+        if endpoint is None and scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
         self._lifecycle.start()
         self._proxies.reveal(scope)
         try:
-            guard = self._guard if face is None else face.guard
+            guard = self._guard if endpoint is None else endpoint.guard
             guard.check_names(scope["headers"], target_of(scope))
             check_framing(scope.get("http_version", ""), scope["headers"])
         except Rejection as rejection:
@@ -57,7 +57,7 @@ class Application:
             await reject(scope, send, rejection)
             return
         try:
-            await (face or self._apis)(scope, receive, send)
+            await (endpoint or self._apis)(scope, receive, send)
         except asyncio.CancelledError:
             if not self._lifecycle.is_leaving:
                 raise

@@ -23,7 +23,7 @@ from app.protocols.contract import Count, WireProtocol
 from app.server.application import Application
 from app.server.history import HistoryService
 from app.server.lifecycle import Lifecycle
-from app.server.protocols import PROTOCOLS, Compose, Parts, Service, Spoken
+from app.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
 from app.server.pump import Pump
 from app.server.reloading import Reloading
 from app.server.session_log import SessionLog
@@ -33,7 +33,7 @@ from app.settings import Settings
 from app.transports.addresses import Proxies, accounts
 from app.transports.api.application import Apis
 from app.transports.api.pages import Pages
-from app.transports.endpoint import Endpoint
+from app.transports.endpoint import BayeuxEndpoint
 from app.transports.guard import Guard
 from app.transports.middleware import GuardMiddleware
 from app.transports.waits import Waits
@@ -83,20 +83,20 @@ class Server:
             self._wake,
             self._drain_s,
         )
-        self.spoken = [spoken for compose in protocols if (spoken := compose(parts)) is not None]
-        self.protocols: list[WireProtocol] = [spoken.protocol for spoken in self.spoken]
-        self.services: list[Service] = [self.history, *(each for spoken in self.spoken for each in spoken.services)]
+        self.mounts = [mount for compose in protocols if (mount := compose(parts)) is not None]
+        self.protocols: list[WireProtocol] = [mount.protocol for mount in self.mounts]
+        self.services: list[Service] = [self.history, *(each for mount in self.mounts for each in mount.services)]
         self.planning = self._planning()
         self.pump = Pump(self.broker, self.planning)
         self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks)
         self.on_sweep: list[Sweep] = []  # the host's
         slow = [self.broker.meters.sweep, self.access.look, session_log.report_limits, _report_suppressed]
-        routes = [spoken.face.route for spoken in self.spoken]
+        routes = [mount.endpoint.route for mount in self.mounts]
         every_s = min(settings.sweep_s, *(route.service.look_s for route in routes if route is not None))
         self.sweeper = Sweeper(every_s, self.broker, self._sweeps, slow)
         self.reloading = Reloading(settings, self.access, self.broker)
         self.lifecycle = Lifecycle(
-            self.broker, self.spoken, self.services, self.pump, self.sweeper, waits, settings.drain, self._drain_s
+            self.broker, self.mounts, self.services, self.pump, self.sweeper, waits, settings.drain, self._drain_s
         )
         self.pages = Pages()
         self.apis = Apis(
@@ -108,7 +108,7 @@ class Server:
             archive=lambda: self.history.archive,
             pages=self.pages,
         )
-        self.application = Application(self.spoken, self.apis, self.guard, self.proxies, self.lifecycle)
+        self.application = Application(self.mounts, self.apis, self.guard, self.proxies, self.lifecycle)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or the lifespan (ASGI)."""
@@ -130,23 +130,23 @@ class Server:
         return engine
 
     @property
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> BayeuxEndpoint:
         """The endpoint of Bayeux."""
-        endpoint: Any = next(each.face for each in self.spoken if each.protocol.name == "bayeux")
-        assert isinstance(endpoint, Endpoint)
+        endpoint: Any = next(each.endpoint for each in self.mounts if each.protocol.name == "bayeux")
+        assert isinstance(endpoint, BayeuxEndpoint)
         return endpoint
 
     def protocol(self, name: str) -> Any:
         """The protocol of that name. Raises `StopIteration` if the server does not speak it."""
         return next(each for each in self.protocols if each.name == name)
 
-    def speak(self, spoken: Spoken) -> None:
+    def mount(self, mount: Mount) -> None:
         """Speak another protocol, in place of the one with the same name if there is one; before the server starts."""
-        by_name = {each.protocol.name: each for each in self.spoken} | {spoken.protocol.name: spoken}
-        self.spoken[:] = by_name.values()
-        self.protocols[:] = [each.protocol for each in self.spoken]
+        by_name = {each.protocol.name: each for each in self.mounts} | {mount.protocol.name: mount}
+        self.mounts[:] = by_name.values()
+        self.protocols[:] = [each.protocol for each in self.mounts]
         self.planning[:] = self._planning()
-        self.services[1:] = [service for each in self.spoken for service in each.services]
+        self.services[1:] = [service for each in self.mounts for service in each.services]
 
     def counts(self) -> Iterator[Count]:
         """Yield the metrics that single protocols and services have; what is both is asked once."""
@@ -169,8 +169,8 @@ class Server:
 
     def _sweeps(self) -> Sequence[Sweep]:
         sweeps: list[Sweep] = [self.broker.due, self.ticker.sweep, *self.on_sweep]
-        for spoken in self.spoken:
-            sweeps += [spoken.protocol.sweep, spoken.face.sweep]
+        for mount in self.mounts:
+            sweeps += [mount.protocol.sweep, mount.endpoint.sweep]
         return [*dict.fromkeys([*sweeps, *(service.sweep for service in self.services)])]
 
     def _token_refused(self, refused: TokenRefused) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from app import telemetry
 from app.broker.broker import Broker
-from app.server.protocols import Service, Spoken
+from app.server.protocols import Mount, Service
 from app.server.pump import Pump
 from app.server.sweeper import Sweeper
 from app.settings import Drain
@@ -33,7 +33,7 @@ class Lifecycle:
     def __init__(
         self,
         broker: Broker,
-        spoken: Sequence[Spoken],
+        mounts: Sequence[Mount],
         services: Sequence[Service],
         pump: Pump,
         sweeper: Sweeper,
@@ -44,7 +44,7 @@ class Lifecycle:
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.is_leaving = False
         self._broker = broker
-        self._spoken = spoken
+        self._mounts = mounts
         self._services = services
         self._pump = pump
         self._sweeper = sweeper
@@ -95,7 +95,7 @@ class Lifecycle:
         telemetry.log.info("draining", holds=self._holds())
         await self._pause(self._options.not_ready_s, is_forced)
         spread_s = self._drain_s()
-        releases = [release for spoken in self._spoken for release in spoken.protocol.drain()]
+        releases = [release for mount in self._mounts for release in mount.protocol.drain()]
         random.shuffle(releases)
         began = monotonic()
         for count, release in enumerate(releases):
@@ -103,12 +103,12 @@ class Lifecycle:
             release(monotonic())
             await asyncio.sleep(0)  # other tasks must run even where there is no time to spread over
         await self._pause(spread_s - (monotonic() - began), is_forced)  # for clients that were between two polls
-        for spoken in self._spoken:
-            spoken.face.leave(monotonic())
+        for mount in self._mounts:
+            mount.endpoint.leave(monotonic())
         telemetry.log.info("drained", seconds=round(monotonic() - began, 3))
 
     def _holds(self) -> int:
-        return sum(spoken.protocol.holds for spoken in self._spoken)
+        return sum(mount.protocol.holds for mount in self._mounts)
 
     async def _pause(self, seconds: float, is_forced: Callable[[], bool]) -> None:
         until = monotonic() + seconds

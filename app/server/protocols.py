@@ -1,6 +1,6 @@
 """The protocols that the server speaks, and how each is composed.
 
-To add a protocol, write its room and a function here that makes its face, and list that in `PROTOCOLS`: the server
+To add a protocol, write its room and a function here that makes its endpoint, and list that in `PROTOCOLS`: the server
 sweeps, drains, measures and shows all that are listed, and knows no more of them.
 """
 
@@ -26,13 +26,13 @@ from app.server.history import HistoryService
 from app.server.persistence import PersistentTopics, ReservedIds, TopicSaver
 from app.server.session_log import SessionLog
 from app.settings import Settings
-from app.transports.endpoint import Endpoint
+from app.transports.endpoint import BayeuxEndpoint
 from app.transports.guard import Guard
 from app.transports.middleware import GuardMiddleware
 from app.transports.nt4 import nt4_route
 from app.transports.waits import Waits
 from app.transports.wamp import WampEndpoint
-from app.transports.websocket import Face, WebSocketEndpoint, WebSocketRoute
+from app.transports.websocket import Endpoint, WebSocketEndpoint, WebSocketRoute
 
 
 class Parts(NamedTuple):
@@ -68,19 +68,19 @@ class Service(Protocol):
         """The service's own metrics."""
 
 
-class Spoken(NamedTuple):
-    """A protocol that the server speaks, with its face, and the services that it needs."""
+class Mount(NamedTuple):
+    """A protocol as the server has it: with the endpoint that serves its paths, and the services that it needs."""
 
     protocol: WireProtocol
-    face: Face
+    endpoint: Endpoint
     services: tuple[Service, ...] = ()
 
 
-Compose = Callable[[Parts], Spoken | None]
+Compose = Callable[[Parts], Mount | None]
 """Composes a protocol; None if the settings turn it off."""
 
 
-def bayeux(parts: Parts) -> Spoken:
+def bayeux(parts: Parts) -> Mount:
     """Compose Bayeux."""
     settings = parts.settings
     connection_types = ["long-polling"]
@@ -98,10 +98,10 @@ def bayeux(parts: Parts) -> Spoken:
         read=parts.history.read,
     )
     parts.hooks.message_refused.append(parts.session_log.message_refused)
-    return Spoken(BayeuxProtocol(engine, parts.drain_s), Endpoint(engine, parts.guard, parts.middleware, settings))
+    return Mount(BayeuxProtocol(engine, parts.drain_s), BayeuxEndpoint(engine, parts.guard, parts.middleware, settings))
 
 
-def wamp(parts: Parts) -> Spoken:
+def wamp(parts: Parts) -> Mount:
     """Compose WAMP."""
     settings = parts.settings
     is_recorded = settings.history.enabled
@@ -121,10 +121,10 @@ def wamp(parts: Parts) -> Spoken:
             archive=parts.history if is_recorded else None,
         ),
     )
-    return Spoken(router, WampEndpoint(router, parts.middleware, parts.guard, settings))
+    return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings))
 
 
-def nt4(parts: Parts) -> Spoken | None:
+def nt4(parts: Parts) -> Mount | None:
     """Compose NetworkTables; where it is off, the values that an earlier run has kept can still be erased."""
     settings, file = parts.settings, PersistentTopics.of(parts.settings)
     if not settings.nt4.enabled:
@@ -143,15 +143,15 @@ def nt4(parts: Parts) -> Spoken | None:
     return _by_websockets(parts, nt4_route(protocol, settings, settings.host), (saver,))
 
 
-def websocket(parts: Parts, protocol: WireProtocol) -> Spoken:
+def websocket(parts: Parts, protocol: WireProtocol) -> Mount:
     """Compose a protocol that is reached by WebSockets alone, at `protocol.websocket`."""
     assert protocol.websocket is not None
     return _by_websockets(parts, WebSocketRoute(protocol, protocol.websocket, parts.guard))
 
 
-def _by_websockets(parts: Parts, route: WebSocketRoute, services: tuple[Service, ...] = ()) -> Spoken:
-    face = WebSocketEndpoint(route, parts.settings.limits, parts.middleware)
-    return Spoken(route.protocol, face, services)
+def _by_websockets(parts: Parts, route: WebSocketRoute, services: tuple[Service, ...] = ()) -> Mount:
+    endpoint = WebSocketEndpoint(route, parts.settings.limits, parts.middleware)
+    return Mount(route.protocol, endpoint, services)
 
 
 PROTOCOLS: tuple[Compose, ...] = (wamp, nt4, bayeux)

@@ -25,7 +25,7 @@ from app.transports.exchange import Exchange, respond
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head, bearer_token
 from app.transports.middleware import CLOSE, RETRY_AFTER, GuardMiddleware, RequestContext
-from app.transports.websocket import Face
+from app.transports.websocket import Endpoint
 
 Header = tuple[bytes, bytes]
 
@@ -54,7 +54,7 @@ class PostHead(NamedTuple):
     token: str | None
 
 
-class Endpoint(Face):
+class BayeuxEndpoint(Endpoint):
     """Serves Bayeux over HTTP: long-polling by POST, callback-polling by GET."""
 
     def __init__(self, engine: Engine, guard: Guard, middleware: GuardMiddleware, settings: Settings) -> None:

@@ -31,7 +31,7 @@ from app.transports.exchange import respond, socket_of
 from app.transports.guard import Guard, Rejection
 from app.transports.head import route_path
 from app.transports.middleware import GuardMiddleware, RequestContext
-from app.transports.websocket import TURN_S, UPGRADE, Face, WebSocketRoute, WebSockets
+from app.transports.websocket import TURN_S, UPGRADE, Endpoint, WebSocketRoute, WebSockets
 
 _LOOKS = 4
 """Looks at each peer in one `ping_s`."""
@@ -141,8 +141,8 @@ class Poll:
             self.wake()
 
 
-class WampEndpoint(Face):
-    """The face of WAMP: its WebSockets, and all its long-poll connections."""
+class WampEndpoint(Endpoint):
+    """The endpoint of WAMP: its WebSockets, and all its long-poll connections."""
 
     route: WebSocketRoute
 

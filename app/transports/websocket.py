@@ -71,7 +71,7 @@ def check(head: Head, headers: Sequence[Header], route: WebSocketRoute) -> str:
     return route.choose(name.strip() for names in offered for name in names.decode("latin-1").split(","))
 
 
-class Face:
+class Endpoint:
     """A protocol as clients reach it: an ASGI application for its paths, with the guard of all requests to them.
 
     `route` is how WebSockets reach the protocol, if they do; Halley's own host serves them itself by it.
@@ -130,8 +130,8 @@ class WebSockets:
         await _Socket(head, subprotocol, route, self._limits, send).serve(receive)
 
 
-class WebSocketEndpoint(Face):
-    """The face of a protocol that is reached by WebSockets alone."""
+class WebSocketEndpoint(Endpoint):
+    """The endpoint of a protocol that is reached by WebSockets alone."""
 
     route: WebSocketRoute
 

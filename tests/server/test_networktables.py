@@ -58,9 +58,9 @@ class House:
         rights = DefaultRules(loopback=True, anonymous_publish=True)
         policy = Policy(permissions)
         parts = Mock(settings=settings, broker=self.broker, access=rights, hooks=policy, waits=self.waits)
-        spoken = nt4(parts)
-        self.server = spoken.protocol
-        (self.saver,) = spoken.services
+        mount = nt4(parts)
+        self.server = mount.protocol
+        (self.saver,) = mount.services
         self.now = monotonic()
         self.saver.open()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from app.protocols.contract import Context, Link
-    from app.server.protocols import Parts, Spoken
+    from app.server.protocols import Mount, Parts
 
 
 class Lines(WireProtocol):
@@ -144,6 +144,6 @@ class LineEngine:
         self._broker.mark_ready(self)
 
 
-def lines(parts: Parts) -> Spoken:
+def lines(parts: Parts) -> Mount:
     """Compose the protocol: the line for `server.protocols.PROTOCOLS`."""
     return websocket(parts, Lines(parts))

@@ -12,7 +12,7 @@ import uvicorn
 from app.protocols.contract import Close, WireProtocol
 from app.protocols.wamp.serializers import Format
 from app.server.composition import Server
-from app.server.protocols import Spoken
+from app.server.protocols import Mount
 from app.transports.wamp import WampEndpoint
 from support import authority
 from support.server import brisk, serving
@@ -112,7 +112,7 @@ class Board(WireProtocol):
 def join(house: Server, board: Board) -> None:
     """Make the house serve WAMP with this board."""
     board.broker = house.broker
-    house.speak(Spoken(board, WampEndpoint(board, house.middleware, house.guard, house.settings)))
+    house.mount(Mount(board, WampEndpoint(board, house.middleware, house.guard, house.settings)))
 
 
 @asynccontextmanager
@@ -131,7 +131,7 @@ async def speaking(*, tls: bool = False, **changed: Any) -> AsyncIterator[Any]:
 
 def _end_polls(house: Server) -> None:
     """Let time pass until the polls that a test has left open are ended."""
-    next(each.face for each in house.spoken if each.protocol.name == "wamp").sweep(monotonic() + 1_000)
+    next(each.endpoint for each in house.mounts if each.protocol.name == "wamp").sweep(monotonic() + 1_000)
 
 
 class Plain:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, WireProtocol
-from app.server.protocols import Spoken
+from app.server.protocols import Mount
 from app.transports.nt4 import nt4_route
 from app.transports.websocket import WebSocketEndpoint
 
@@ -115,5 +115,5 @@ def setup(halley: Halley) -> None:
     """Replace NetworkTables by `EchoTables`; for `--load support.tables:setup`."""
     house, tables = halley.server, EchoTables(halley)
     route = nt4_route(tables, house.settings, house.settings.host)
-    face = WebSocketEndpoint(route, house.settings.limits, house.middleware)
-    house.speak(Spoken(tables, face))
+    endpoint = WebSocketEndpoint(route, house.settings.limits, house.middleware)
+    house.mount(Mount(tables, endpoint))

@@ -145,7 +145,7 @@ async def test_a_second_receive_ends_the_older(serve):
 
 def waiting(served, client):
     """Return the receive that waits on a transport."""
-    return served.house.spoken[0].face._polls[client.name].wake
+    return served.house.mounts[0].endpoint._polls[client.name].wake
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ async def test_the_server_leaves_while_a_receive_waits():
         client = await Client.open(served)
         held = await client.held()
         await served.until(lambda: waiting(served, client) is not None)
-        served.house.spoken[0].face.leave(monotonic())
+        served.house.mounts[0].endpoint.leave(monotonic())
         assert (await held.read()).status == 404
         assert (await client.wire.request(asked("open", {"protocols": ["wamp.2.json"]}))).status == 503
 
@@ -329,6 +329,6 @@ async def test_the_server_leaves_and_the_last_word_can_be_fetched():
     async with own() as served:
         said, silent = await Client.open(served), await Client.open(served)
         await said.send(CLOSE)
-        served.house.spoken[0].face.leave(monotonic())
+        served.house.mounts[0].endpoint.leave(monotonic())
         assert (await said.receive()).body == BYE
         assert (await silent.receive()).status == 404
