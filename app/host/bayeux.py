@@ -28,9 +28,7 @@ from app.server.composition import Server
 from app.transports.endpoint import HEADERS, PostHead, leaving
 from app.transports.exchange import verdict_on
 from app.transports.guard import TEXT_HEADERS, Rejection
-from app.transports.head import Head
-
-Header = tuple[bytes, bytes]
+from app.transports.head import Head, Header
 
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
 _OK = begin(200, HEADERS)

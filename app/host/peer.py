@@ -22,8 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app import telemetry
 from app.host.timeouts import Asking, ServerContext, TimeoutQueue
 from app.transports.guard import TEXT_HEADERS
-
-Header = tuple[bytes, bytes]
+from app.transports.head import CLOSE, Header
 
 DISCARDED_BYTES = 1_048_576
 """How much is received and not used after a refusal or a close: the peer may have sent it before it read of that."""
@@ -245,4 +244,4 @@ def response(status: int, headers: Iterable[Header], body: bytes) -> bytes:
 
 def text_response(status: int, text: str, headers: Iterable[Header]) -> bytes:
     """Return an error response with a plain text; it announces that the connection is closed."""
-    return response(status, (*TEXT_HEADERS, *headers, (b"connection", b"close")), text.encode())
+    return response(status, (*TEXT_HEADERS, *headers, CLOSE), text.encode())

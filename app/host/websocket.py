@@ -37,7 +37,7 @@ from app.host.timeouts import SLICE_S, ServerContext, TimeoutQueue
 from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
 from app.transports.addresses import Proxies
 from app.transports.guard import Rejection
-from app.transports.head import Head
+from app.transports.head import Head, Header
 from app.transports.websocket import WebSocketRoute, check, reason_bytes
 
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
@@ -404,8 +404,6 @@ def _is_utf8(data: bytes) -> bool:
         return False
     return True
 
-
-Header = tuple[bytes, bytes]
 
 _ACCEPTED = (
     "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"

@@ -15,8 +15,9 @@ from functools import lru_cache
 
 from starlette.types import Scope
 
+from app.transports.head import Header
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Header = tuple[bytes, bytes]
 
 _HOPS = 16
 """Entries of `X-Forwarded-For` that are read, from its end; beyond as many proxies the last of them is the client."""

@@ -14,13 +14,12 @@ from app.protocols.bayeux.session import Reply
 from app.settings import Bayeux, Limits
 from app.transports.bodies import Batch, form_fields, parse
 from app.transports.guard import Rejection
-from app.transports.head import Head
+from app.transports.head import UNCACHED, Head
 
 HEADERS = (
     (b"content-type", b"text/javascript;charset=UTF-8"),
     (b"content-disposition", b"attachment; filename=f.txt"),
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
+    *UNCACHED,
 )
 
 _DEFAULT_CALLBACK = "jsonpcallback"

@@ -23,17 +23,11 @@ from app.transports import callback_polling
 from app.transports.bodies import lone_message, messages_of_body, read_body
 from app.transports.exchange import Exchange, respond
 from app.transports.guard import Guard, Rejection
-from app.transports.head import Head, bearer_token
-from app.transports.middleware import CLOSE, RETRY_AFTER, GuardMiddleware, RequestContext
+from app.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
+from app.transports.middleware import GuardMiddleware, RequestContext
 from app.transports.websocket import Endpoint
 
-Header = tuple[bytes, bytes]
-
-HEADERS: tuple[Header, ...] = (
-    (b"content-type", b"application/json; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-)
+HEADERS: tuple[Header, ...] = (JSON, *UNCACHED)
 """The headers of every response by long-polling."""
 
 _COOKIES_LOOKED_AT = 8

@@ -17,9 +17,8 @@ from starlette.types import Receive, Scope, Send
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Request, Verdict
 from app.protocols.bayeux.session import Hold, Reply
+from app.transports.head import Header
 from app.transports.waits import outcome_of
-
-Header = tuple[bytes, bytes]
 
 _OVERDUE_S = 60.0
 """A hold this long past its deadline means that the sweeper is dead: better an error than a poll that never ends."""

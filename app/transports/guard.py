@@ -12,9 +12,7 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from app.settings import Settings, is_loopback
-from app.transports.head import Head
-
-Header = tuple[bytes, bytes]
+from app.transports.head import UNCACHED, Head, Header
 
 _PREFLIGHT = (
     (b"access-control-allow-methods", b"POST, GET"),
@@ -28,11 +26,7 @@ _REMEMBERED = 256
 """Hosts and origins whose result is cached; clients choose them, so the number must be bounded."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
-TEXT_HEADERS = (
-    (b"content-type", b"text/plain; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
-)
+TEXT_HEADERS: tuple[Header, ...] = ((b"content-type", b"text/plain; charset=utf-8"), *UNCACHED)
 """The headers of a response that consists of an error text."""
 
 

@@ -12,6 +12,15 @@ from urllib.parse import parse_qsl, quote
 
 from starlette.types import Scope
 
+Header = tuple[bytes, bytes]
+"""A header field of a request or response: its name in lower case, and its value."""
+
+CLOSE: Header = (b"connection", b"close")
+JSON: Header = (b"content-type", b"application/json; charset=utf-8")
+RETRY_AFTER: Header = (b"retry-after", b"5")
+UNCACHED: tuple[Header, ...] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+"""The headers of every response that is of the moment, or is for one client: of all but the pages' files."""
+
 _PARAMETERS_LOOKED_AT = 100
 _SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
 

@@ -10,15 +10,10 @@ from app import telemetry
 from app.transports.bodies import Disconnected
 from app.transports.exchange import respond, socket_of
 from app.transports.guard import TEXT_HEADERS, Guard, Rejection
-from app.transports.head import Head
+from app.transports.head import CLOSE, UNCACHED, Head, Header
 
-Header = tuple[bytes, bytes]
-
-CLOSE = (b"connection", b"close")
-RETRY_AFTER = (b"retry-after", b"5")
 PRIVATE = (
-    (b"cache-control", b"no-store"),
-    (b"x-content-type-options", b"nosniff"),
+    *UNCACHED,
     (b"cross-origin-resource-policy", b"same-origin"),  # no page of another site embeds it; CORS is another matter
 )
 """The headers of every response that contains events or other content of the log."""

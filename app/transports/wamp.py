@@ -29,7 +29,7 @@ from app.transports.bodies import Disconnected, read_body
 from app.transports.endpoint import leaving
 from app.transports.exchange import respond, socket_of
 from app.transports.guard import Guard, Rejection
-from app.transports.head import route_path
+from app.transports.head import JSON, RETRY_AFTER, UNCACHED, route_path
 from app.transports.middleware import GuardMiddleware, RequestContext
 from app.transports.websocket import TURN_S, UPGRADE, Endpoint, WebSocketRoute, WebSockets
 
@@ -38,8 +38,6 @@ _LOOKS = 4
 
 _METHODS, _ANY = ("POST",), ("GET", "POST")
 _ID_BYTES = 32
-_HEADERS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
-_JSON = (b"content-type", b"application/json; charset=utf-8")
 _BINARY = (b"content-type", b"application/octet-stream")
 
 
@@ -233,7 +231,7 @@ class WampEndpoint(Endpoint):
             of_account = sum(poll.account == account for poll in self._polls.values())
             limit = "sessions_per_address" if of_account >= self._limits.sessions_per_address else ""
         if limit:
-            raise Rejection(503, "too many connections", headers=((b"retry-after", b"5"),), limit=limit)
+            raise Rejection(503, "too many connections", headers=(RETRY_AFTER,), limit=limit)
 
     async def _send(self, context: RequestContext, poll: Poll) -> None:
         data = await self._body(context)
@@ -348,9 +346,9 @@ async def _answer_messages(context: RequestContext, poll: Poll, taken: list[byte
 
 
 async def _answer(context: RequestContext, is_binary: bool, body: bytes) -> None:  # noqa: FBT001 - of two content types one
-    await respond(context.send, 200, [_BINARY if is_binary else _JSON, *_HEADERS, *context.cors], body)
+    await respond(context.send, 200, [_BINARY if is_binary else JSON, *UNCACHED, *context.cors], body)
 
 
 async def _answer_nothing(context: RequestContext) -> None:
-    await context.send({"type": "http.response.start", "status": 204, "headers": [*_HEADERS, *context.cors]})
+    await context.send({"type": "http.response.start", "status": 204, "headers": [*UNCACHED, *context.cors]})
     await context.send({"type": "http.response.body", "body": b""})

@@ -20,10 +20,8 @@ from starlette.types import Receive, Scope, Send
 from app.protocols.contract import Close, Engine, WebSocketService, WireProtocol
 from app.settings import Limits
 from app.transports.guard import Guard, Rejection
-from app.transports.head import Head, raw_path, route_path
+from app.transports.head import Head, Header, raw_path, route_path
 from app.transports.middleware import GuardMiddleware, reject
-
-Header = tuple[bytes, bytes]
 
 _REASON_BYTES = 123
 _TOO_BIG = 1009

@@ -25,8 +25,7 @@ from app.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
 from app.settings import Settings
 from app.transports.api.requests import LAST_OFFSET, ArchiveRequest, bad_parameter, parameters, whole
 from app.transports.guard import Rejection
-from app.transports.head import route_path
-from app.transports.middleware import RETRY_AFTER, Header
+from app.transports.head import RETRY_AFTER, Header, route_path
 from app.transports.waits import outcome_of
 
 PATH = "/history"

@@ -31,8 +31,8 @@ from app.transports.api.requests import EVERYTHING, Archive, ArchiveRequest, par
 from app.transports.bodies import read_body
 from app.transports.exchange import socket_of
 from app.transports.guard import Rejection
-from app.transports.head import route_path
-from app.transports.middleware import RETRY_AFTER, Begun, RequestContext
+from app.transports.head import RETRY_AFTER, route_path
+from app.transports.middleware import Begun, RequestContext
 
 PATH = "/log"
 CONSUMERS = "/log/consumers"

@@ -15,8 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.transports.exchange import respond
 from app.transports.guard import TEXT_HEADERS
-from app.transports.head import route_path
-from app.transports.middleware import Header
+from app.transports.head import Header, route_path
 
 _ROOM = Path(__file__).resolve().parents[2]
 FOLDERS = (_ROOM / "static", _ROOM.parent / "static")
