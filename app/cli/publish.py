@@ -89,19 +89,18 @@ async def publish_lines(client: Client, channel: str) -> int:
     Lines that can be read together are published together.
     """
     publishing = _Lines(client, channel)
+    problem = ""
     try:
         async with client:
             async for lines in _numbered_lines(STDIN):
                 await publishing.publish(lines)
     except (ClientError, NotJson) as error:
-        say(str(error))
-        return FAILED
+        problem = str(error)
     except OSError as error:
-        say(f"standard input: {error.strerror}")
-        return FAILED
+        problem = f"standard input: {error.strerror}"
     finally:
-        publishing.finish()
-    return FAILED if publishing.refused else DONE
+        publishing.finish(problem)
+    return FAILED if problem or publishing.refused else DONE
 
 
 class _Lines:
@@ -156,9 +155,11 @@ class _Lines:
                 self._bar.make_room()
                 say(f"line {number}: refused: {refused.error}")
 
-    def finish(self) -> None:
-        """Print how many values were published and refused."""
+    def finish(self, problem: str) -> None:
+        """Print what has ended the work too early, if anything, and how many values were published and refused."""
         self._bar.finish()
+        if problem:
+            say(problem)
         events = "1 event" if self._published == 1 else f"{self._published:,} events"
         say(f"published {events}" + (f", {self.refused:,} refused" if self.refused else ""))
 

@@ -175,6 +175,19 @@ async def test_a_long_publish_from_a_pipe_shows_a_count(served, tmp_path):
         await at.until_shown("published 1,500 events, 1 refused")
 
 
+async def test_an_error_is_printed_below_the_bar(served, tmp_path):
+    """What ends the work too early begins a line of its own."""
+    with terminal() as at:
+        arguments = ("publish", "/a", "--server", served.url)
+        async with started(*arguments, cwd=tmp_path, stdin=PIPE, stderr=at.line) as publishing:
+            await publishing.feed(b"1\n" * 1_500)
+            await at.until_shown("1,500 events")
+            await publishing.feed(b"nothing\n")
+            assert await publishing.exit_code() == FAILED
+        await at.until_shown("published 1,500 events")
+    assert "\nhalley: line 1501: not JSON" in at.shown
+
+
 async def test_no_bar_where_nobody_watches_or_it_is_short(served, tmp_path):
     """No bar is drawn into a log, nor for ten events, which are done before it could be seen."""
     arguments = ("publish", "/a", "--server", served.url)
