@@ -77,6 +77,17 @@ def test_a_foreign_delta_table_is_refused(tmp_path):
         tables.create(tmp_path, "events", LOG_ID)
 
 
+def test_a_path_with_a_percent_escape_is_refused(tmp_path):
+    """No table is made in a folder that delta-rs would look for under another name; other paths can have any name."""
+    with pytest.raises(Refused, match=r"a%20b/events has a percent escape, which delta-rs misreads: choose another"):
+        tables.create(tmp_path / "a%20b", "events", LOG_ID)
+    assert not (tmp_path / "a%20b").exists()
+    lake = tmp_path / "a b 100% ä#?x"
+    tables.create(lake, "events", LOG_ID)
+    table = tables.open_table(lake, "events", LOG_ID)
+    assert (table.version(), table.folder) == (0, lake / "events")
+
+
 def test_half_a_table_is_refused(tmp_path):
     """A folder with files but without a Delta log is not a table, or an incomplete one."""
     (tmp_path / "events").mkdir()

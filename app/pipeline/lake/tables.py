@@ -259,6 +259,8 @@ def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | 
     was not made by this version of Halley, was changed by another program, or is of another log.
     """
     folder = path(lake, name)
+    if unquote(str(folder)) != str(folder):  # delta-rs decodes its own URL of a table twice
+        raise Refused(f"the path {folder} has a percent escape, which delta-rs misreads: choose another --lake")
     if not _is_there(folder):
         return None
     try:
