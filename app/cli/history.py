@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from app.cli.options import config_option, erased, erasure_of, load_settings, named, server_options
+from app.cli.options import client_of, config_option, erased, erasure_of, load_settings, named, server_options
 from app.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, ShareBar, run, say, write_all
 from app.client import ClientError, HistoryClient
 from app.settings import Settings
@@ -84,7 +84,7 @@ def show(*, channel: str, reverse: bool, limit: int | None, server: str, token: 
     given["limit"] = str(min(limit or 300, 300))
     if not channel.startswith("/"):
         raise click.UsageError(f"{channel} is not a channel or pattern; it must begin with /")
-    sys.exit(run(_show(_client(server, token), channel, given, limit)))
+    sys.exit(run(_show(client_of(HistoryClient, server, token), channel, given, limit)))
 
 
 @history_group.command()
@@ -99,7 +99,7 @@ def export(*, file: str, from_offset: int | None, until_offset: int | None, serv
 
     If it is interrupted, it prints the --from-offset to continue with.
     """
-    work = _export(_client(server, token), file, from_offset, until_offset, ShareBar("exporting"))
+    work = _export(client_of(HistoryClient, server, token), file, from_offset, until_offset, ShareBar("exporting"))
     sys.exit(run(work))
 
 
@@ -167,7 +167,7 @@ def purge(
     what = named(channel, publisher, is_sure=yes)
     bar = ShareBar("erasing")
     if data_dir is None:
-        sys.exit(run(_purge(_client(server, token), what, bar)))
+        sys.exit(run(_purge(client_of(HistoryClient, server, token), what, bar)))
     from app.cli import history_folder
 
     folder, settings = _folder(file, data_dir)
@@ -177,13 +177,6 @@ def purge(
 def _folder(file: Path | None, data_dir: Path | None) -> tuple[Path, Settings]:
     settings = load_settings(file, {} if data_dir is None else {"data_dir": str(data_dir)}).settings
     return Path(settings.data_dir), settings
-
-
-def _client(server: str, token: str | None) -> HistoryClient:
-    try:
-        return HistoryClient(server, token=token)
-    except ValueError as error:
-        raise click.UsageError(f"--server or --token: {error}") from None
 
 
 async def _show(client: HistoryClient, channel: str, filters: Mapping[str, str], limit: int | None) -> int:

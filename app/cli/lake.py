@@ -186,6 +186,7 @@ def replay(  # noqa: PLR0913 - one for each option
     /a/b becomes /replay/a/b. The same command resumes a replay that was stopped; no event is published twice or left
     out. The server's own channels (/stats, /alerts, /halley, /replay) are never replayed.
     """
+    from app.client import Client
     from app.pipeline.queries.events import Selection
     from app.pipeline.queries.replay import Plan
 
@@ -196,7 +197,7 @@ def replay(  # noqa: PLR0913 - one for each option
     except InvalidName:
         raise click.UsageError(f"--prefix {prefix} is not a channel") from None
     plan = Plan(Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us), speed, prefix, server)
-    client = client_of(server, token)
+    client = client_of(Client, server, token)
     sys.exit(exit_code(lambda: run(_replay(client, place.lake, plan, is_new=restart))))
 
 

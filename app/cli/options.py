@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,9 +19,7 @@ from app.configuration import KNOBS, BadSettings, Configuration, load
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.settings import Settings
 
-if TYPE_CHECKING:
-    from app.client import Client  # heavy: it is imported where it is needed
-
+Client = TypeVar("Client")
 Command = Callable[..., None]
 
 SettingFlags = dict[str, tuple[str, str, dict[str, Any]]]
@@ -91,15 +89,13 @@ def server_options(verb: Command) -> Command:
     return server(token_option(verb))
 
 
-def client_of(server: str, token: str | None, **options: Any) -> Client:
-    """Make the client for --server and --token; `options` are the other arguments of `Client`.
+def client_of(kind: Callable[..., Client], server: str, token: str | None, **options: Any) -> Client:
+    """Make a client of this kind for --server and --token; `options` are its other arguments.
 
     Raises `click.UsageError`.
     """
-    from app.client import Client
-
     try:
-        return Client(server, token=token, **options)
+        return kind(server, token=token, **options)
     except ValueError as error:
         raise click.UsageError(f"--server or --token: {error}") from None
 

@@ -36,7 +36,7 @@ def publish(*, channel: str, value: str, server: str, token: str | None) -> None
     A line is one JSON value. Lines are sent as soon as they are read. Publishing stops at the first line that is not
     JSON, and its number is printed. The exit code is 1 if anything was not published.
     """
-    client = client_of(server, token)
+    client = client_of(Client, server, token)
     if value == "-":
         if os.isatty(STDIN):
             say("reading one JSON value a line; end with Ctrl-D")

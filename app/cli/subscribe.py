@@ -48,7 +48,7 @@ def subscribe(*, patterns: tuple[str, ...], after: int | None, server: str, toke
     has the event's "position" in the server's history. After an outage the client connects again, reports that, and
     resumes from where it was if the server has a history. Ctrl-C ends it.
     """
-    client = client_of(server, token, on_link=report_link)
+    client = client_of(Client, server, token, on_link=report_link)
     sys.exit(run(print_events(client, patterns, after)))
 
 

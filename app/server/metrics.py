@@ -53,9 +53,9 @@ class HalleyCollector(Collector):
         names = {*_PROTOCOLS, *(protocol.name for protocol in protocols)}
         sessions = Counter(dict.fromkeys(sorted(names), 0))
         sessions.update(session.protocol for session in broker.sessions.values())
-        yield _gauges("halley_sessions", "Open sessions, by protocol.", "protocol", sessions)
-        yield _counters("halley_sessions_opened", "Sessions opened, by protocol.", "protocol", broker.opened)
-        yield _counters("halley_sessions_closed", "Sessions closed, by reason.", "reason", broker.closed)
+        yield _gauge("halley_sessions", "Open sessions, by protocol.", sessions, "protocol")
+        yield _counter("halley_sessions_opened", "Sessions opened, by protocol.", broker.opened, "protocol")
+        yield _counter("halley_sessions_closed", "Sessions closed, by reason.", broker.closed, "reason")
         yield _gauge(
             "halley_subscriptions", "Distinct patterns with at least one subscription.", len(broker.index.subscriptions)
         )
@@ -70,12 +70,12 @@ class HalleyCollector(Collector):
             "halley_waiting_bytes_peak", "Highest value of halley_waiting_bytes since the start.", broker.waiting.peak
         )
         delays = {protocol: broker.flows[protocol].delays for protocol in sorted(names)}
-        yield _histograms("halley_delay_seconds", f"Time {DELAY}.", "protocol", delays)
+        yield _histogram("halley_delay_seconds", f"Time {DELAY}.", delays, "protocol")
         yield _counter(
             "halley_conflated", "Values replaced by newer ones of their topic in full outboxes.", broker.conflated
         )
         limits = {limit: broker.hits[limit] for limit in LIMITS}
-        yield _counters("halley_limits_hit", "How often a limit was reached, by its setting.", "limit", limits)
+        yield _counter("halley_limits_hit", "How often a limit was reached, by its setting.", limits, "limit")
         yield _counter(
             "halley_dropped",
             "Unrecorded events that were not yet delivered when their session ended.",
@@ -90,7 +90,7 @@ class HalleyCollector(Collector):
         yield _histogram("halley_loop_lag_seconds", "How late the event loop ran the sweeper.", sweeper.lags)
         yield _gauge("halley_sweeper_age_seconds", "Time since the sweeper last checked deadlines.", sweeper.age_s)
         yield from self._commits()
-        yield from map(_own, self._server.counts())
+        yield from map(_metric, self._server.counts())
         if self._listeners:
             yield from self._connections()
 
@@ -110,8 +110,8 @@ class HalleyCollector(Collector):
             cut,
         )
         yield _counter("halley_tls_failed", "Connections whose TLS handshake failed.", tls_failed)
-        yield _counters(
-            "halley_requests_refused", "Requests refused before they were complete, by HTTP status.", "status", refused
+        yield _counter(
+            "halley_requests_refused", "Requests refused before they were complete, by HTTP status.", refused, "status"
         )
 
     def _commits(self) -> Iterator[Metric]:
@@ -140,43 +140,30 @@ def exposition(server: Server, *listeners: Connections) -> bytes:
     return generate_latest(registry)
 
 
-def _own(count: Count) -> Metric:
-    """A metric of one protocol or service alone."""
+def _gauge(name: str, text: str, value: float | Mapping[str, int], label: str = "") -> Metric:
+    return _metric(Count(name, text, value, label, is_gauge=True))
+
+
+def _counter(name: str, text: str, value: float | Mapping[str, int], label: str = "") -> Metric:
+    return _metric(Count(name, text, value, label))
+
+
+def _metric(count: Count) -> Metric:
+    """Make a metric of one value, or of one for each key of a mapping, whose `label` names the keys."""
+    labels = [count.label] if count.label else None
+    family = (GaugeMetricFamily if count.is_gauge else CounterMetricFamily)(count.name, count.text, labels=labels)
     if isinstance(count.value, Mapping):
-        return (_gauges if count.is_gauge else _counters)(count.name, count.text, count.label, count.value)
-    return (_gauge if count.is_gauge else _counter)(count.name, count.text, count.value)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)
-
-
-def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
+        for key, value in count.value.items():
+            family.add_metric([key], value)
+    else:
+        family.add_metric([], count.value)
     return family
 
 
-def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
-
-
-def _histogram(name: str, text: str, delays: Delays) -> Metric:
-    return HistogramMetricFamily(name, text, buckets=_buckets(delays), sum_value=delays.total_us / 1_000_000)
-
-
-def _histograms(name: str, text: str, label: str, delays: Mapping[str, Delays]) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=[label])
-    for key, each in delays.items():
-        family.add_metric([key], _buckets(each), sum_value=each.total_us / 1_000_000)
+def _histogram(name: str, text: str, delays: Delays | Mapping[str, Delays], label: str = "") -> Metric:
+    family = HistogramMetricFamily(name, text, labels=[label] if label else None)
+    for key, each in delays.items() if isinstance(delays, Mapping) else [("", delays)]:
+        family.add_metric([key] if label else [], _buckets(each), sum_value=each.total_us / 1_000_000)
     return family
 
 

@@ -1,6 +1,6 @@
 """The declaration of a setting."""
 
-from dataclasses import MISSING, field
+from dataclasses import field
 from typing import Any
 
 
@@ -21,8 +21,4 @@ def knob(
     it is a special one.
     """
     documented = {"why": why, "unit": unit, "zero": zero, "minus_one": minus_one, "low": low, "high": high}
-    if default is MISSING:
-        return field(metadata=documented)
-    if isinstance(default, list | tuple):
-        return field(default=tuple(default), metadata=documented)
-    return field(default=default, metadata=documented)
+    return field(default=tuple(default) if isinstance(default, list) else default, metadata=documented)
