@@ -80,7 +80,6 @@ class Server:
             self.history,
             waits,
             session_log,
-            self._wake,
             self._drain_s,
         )
         self.mounts = [mount for compose in protocols if (mount := compose(parts)) is not None]

@@ -47,7 +47,6 @@ class Parts(NamedTuple):
     history: HistoryService
     waits: Waits
     session_log: SessionLog
-    wake: Callable[[], None]
     drain_s: Callable[[], float]
     """Over how many seconds a drain is spread."""
 

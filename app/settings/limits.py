@@ -136,16 +136,8 @@ LIMITS = (
     *("callback_chars", "holds_per_browser", "max_interval_s", "policy_s"),  # of Bayeux
     *("hello_s", "message_bytes", "pings_per_s", "pong_s", "kill_s", "polls"),  # of WAMP
     *("waiting_calls", "wildcard_forms", "testaments"),
-    *(
-        "name_bytes",
-        "topics",
-        "publishers",
-        "properties_bytes",
-        "values_per_s",
-        "last_bytes",
-        "elements",
-    ),  # of NetworkTables
-    "control_bytes",
+    *("name_bytes", "topics", "publishers", "properties_bytes", "values_per_s"),  # of NetworkTables
+    *("last_bytes", "elements", "control_bytes"),
     *("free_bytes", "inbox_bytes", "commit_s", "consumers", "read_s", "key_chars"),  # of the history
 )
 """The settings for which a request can be refused; under these names /metrics counts the refusals."""
