@@ -1,7 +1,7 @@
-"""The market, over WAMP: ten shares whose prices walk at random, a news flash every minute or so, and a halt at times.
+"""The market, over WAMP: ten shares whose prices walk at random, and news of one of them every minute or so.
 
-News makes one share trade many times as often for a while, which is a spike; a halt makes one silent for longer than
-a steady channel ever is. `ticker` publishes `market.SYMBOL` and `market.news`, `analyst` the mean of all prices as
+News makes its share trade many times as often for a while, which is a spike, or halts the share for longer than a
+steady channel is ever silent. `ticker` publishes `market.SYMBOL` and `market.news`, `analyst` the mean of all prices as
 `market.index`; Bayeux shows `/market/SYMBOL`. `commuter` follows them over a bad connection.
 """
 
@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 from typing import Any
 
+import httpx
+
+from app.client import Client
 from app.client.wamp import WampClient
-from app.demo.script_page import ScriptPage
+from app.client.wire import Trace, Wire
 
 NEWS = "news"
 SHARES = {
@@ -31,35 +33,24 @@ _HEADLINES = (
     "The head of {} leaves to sail around the world",
     "Rumours of a merger: {} says nothing",
 )
-_APART_S = (0.5, 2.0)
-"""The mean time between two trades: of the busiest share and of the calmest."""
-
-_FLASH_S = (45.0, 75.0)
+_NEWS_S = (45.0, 75.0)
 _RUSH_S, _RUSH_TIMES = 20.0, 15.0
-_HALT_AFTER_S, _HALT_S = (240.0, 420.0), (75.0, 90.0)
-_STEP = 0.0008
-"""The standard deviation of a price from one trade to the next, relative to the price."""
+_HALT_S = (75.0, 90.0)
+_HALTS = 0.2
+"""The share of the news that are a halt."""
 
-_LOWEST = 0.5
-_LOTS = (1, 5, 10, 25, 50, 100, 250, 500)
+_APART_S = 1.0
+"""The mean time between two trades of a share."""
 
-_LOOK_S = (0.05, 1.0)
-"""Times between two looks at the market: what happens meanwhile is sent together. Others can publish news any time."""
+_STEP, _LOWEST = 0.0008, 0.5
+"""The standard deviation of a price from one trade to the next, relative to the price; and the lowest price."""
 
-_ACKNOWLEDGED_SHARE = 0.05
-"""The share of publishes that wait for an acknowledgement, so for the disk: they show if it is slow."""
+LOOK_S = 0.05
+"""The time between two looks at the market: what happens meanwhile is sent together."""
 
 _INDEX_EVERY_S = 2.0
-_COMMUTER_PAUSE_S = (2.0, 7.0)
+_COMMUTER_PAUSE_S = 5.0
 """The pause between two polls; after 10 s without one the session would end."""
-
-
-@dataclass
-class _Share:
-    price: float
-    apart_s: float
-    next_s: float
-    rush_until_s: float = -math.inf
 
 
 class Market:
@@ -67,44 +58,36 @@ class Market:
 
     def __init__(self, random: Random, now_s: float) -> None:
         self._random = random
-        self._shares: dict[str, _Share] = {}
-        for symbol, price in SHARES.items():
-            apart_s = random.uniform(*_APART_S)
-            self._shares[symbol] = _Share(price, apart_s, now_s + random.expovariate(1 / apart_s))
-        self._flash_s = now_s + random.uniform(*_FLASH_S)
-        self._halt_s = now_s + random.uniform(*_HALT_AFTER_S)
-
-    @property
-    def next_s(self) -> float:
-        """The time of the next event."""
-        return min(self._flash_s, self._halt_s, *(share.next_s for share in self._shares.values()))
+        self._news_s = now_s + random.uniform(*_NEWS_S)
+        self._prices = dict(SHARES)
+        self._trades_s = dict.fromkeys(SHARES, now_s)
+        self._rush_until_s = dict.fromkeys(SHARES, now_s)
 
     def until(self, now_s: float) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield what has happened until now: a symbol or `NEWS`, and the data to publish."""
-        random, symbol = self._random, self._random.choice([*SHARES])
-        if self._flash_s <= now_s:
-            self._flash_s = now_s + random.uniform(*_FLASH_S)
-            yield NEWS, {"symbol": symbol, "headline": random.choice(_HEADLINES).format(symbol.title())}
-        if self._halt_s <= now_s:
-            self._halt_s = now_s + random.uniform(*_HALT_AFTER_S)
-            self._shares[symbol].next_s = now_s + random.uniform(*_HALT_S)
-            yield NEWS, {"headline": f"Trading in {symbol.title()} is halted for a moment"}
-        for name, share in self._shares.items():
-            if share.next_s <= now_s:
-                per_s = (_RUSH_TIMES if now_s < share.rush_until_s else 1.0) / share.apart_s
-                share.next_s = now_s + random.expovariate(per_s)
-                before, lots = share.price, random.choice(_LOTS)
-                share.price = max(_LOWEST, round(before * math.exp(random.gauss(0, _STEP)), 2))
-                change = round(share.price - before, 2)
-                yield name, {"symbol": name, "price": share.price, "change": change, "size": lots}
+        random = self._random
+        if self._news_s <= now_s:
+            self._news_s = now_s + random.uniform(*_NEWS_S)
+            symbol = random.choice([*SHARES])
+            if random.random() < _HALTS:
+                self._trades_s[symbol] = now_s + random.uniform(*_HALT_S)
+                yield NEWS, {"headline": f"Trading in {symbol.title()} is halted for a moment"}
+            else:
+                yield NEWS, {"symbol": symbol, "headline": random.choice(_HEADLINES).format(symbol.title())}
+        for symbol, before in self._prices.items():
+            if self._trades_s[symbol] <= now_s:
+                per_s = (_RUSH_TIMES if now_s < self._rush_until_s[symbol] else 1.0) / _APART_S
+                self._trades_s[symbol] = now_s + random.expovariate(per_s)
+                price = self._prices[symbol] = max(_LOWEST, round(before * math.exp(random.gauss(0, _STEP)), 2))
+                change, lots = round(price - before, 2), random.randrange(5, 505, 5)
+                yield symbol, {"symbol": symbol, "price": price, "change": change, "size": lots}
 
     def rush(self, news: Any, now_s: float) -> None:
         """Make the share that news names trade often for a while; any client can publish news, of any form."""
-        symbol = news.get("symbol") if isinstance(news, dict) else None
-        share = self._shares.get(symbol) if isinstance(symbol, str) else None
-        if share is not None:
-            share.rush_until_s = now_s + _RUSH_S
-            share.next_s = now_s
+        match news:
+            case {"symbol": str(symbol)} if symbol in SHARES:
+                self._rush_until_s[symbol] = now_s + _RUSH_S
+                self._trades_s[symbol] = now_s
 
 
 async def ticker(server: str, random: Random) -> None:
@@ -121,11 +104,9 @@ async def ticker(server: str, random: Random) -> None:
         group.create_task(read_news(client))
         while True:
             for name, data in market.until(clock()):
-                publish = client.publish if random.random() < _ACKNOWLEDGED_SHARE else client.send_event
-                await publish(f"market.{name}", [data])
-                if name == NEWS:
-                    market.rush(data, clock())  # a publisher does not receive its own events
-            await asyncio.sleep(min(max(market.next_s - clock(), _LOOK_S[0]), _LOOK_S[1]))
+                publish = client.publish if name == NEWS else client.send_event
+                await publish(f"market.{name}", [data], exclude_me=False)  # it also reads its own news
+            await asyncio.sleep(LOOK_S)
 
 
 async def analyst(server: str, _random: Random) -> None:
@@ -149,9 +130,22 @@ async def analyst(server: str, _random: Random) -> None:
             await asyncio.sleep(_INDEX_EVERY_S)
 
 
-async def commuter(server: str, random: Random) -> None:
-    """Follow the market over a bad connection until it is lost: polls are rare, so that events queue up."""
-    async with ScriptPage(server, lambda: random.uniform(*_COMMUTER_PAUSE_S)) as page:
-        await page.subscribe("/market/*")
-        async for _ in page:
+class _BadWire(Wire):
+    """A connection over which polls take a while to reach the server, so that events queue up there."""
+
+    async def _send(self, body: bytes, trace: Trace) -> tuple[httpx.Response, bytes]:
+        if b"/meta/connect" in body:
+            await asyncio.sleep(_COMMUTER_PAUSE_S)
+        return await super()._send(body, trace)
+
+
+class _Commuter(Client):
+    _wire_class = _BadWire
+
+
+async def commuter(server: str, _random: Random) -> None:
+    """Follow the market over a bad connection until it is lost and cannot be restored."""
+    async with _Commuter(server) as client:
+        await client.subscribe("/market/*")
+        async for _ in client:
             pass

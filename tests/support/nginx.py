@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.processes import free_port
 from support import authority
 from support.programs import require_program
 from support.wire import DEADLINE_S, Wire
-
-from app.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
