@@ -29,6 +29,8 @@ class Client:
     `ClientError` if the server does not accept the client; from then on the client reconnects by itself.
     """
 
+    _wire_class = Wire
+
     def __init__(
         self,
         server: str,
@@ -42,7 +44,7 @@ class Client:
         if patience is not None:
             warnings.warn("`patience` is now `timeouts`", DeprecationWarning, stacklevel=2)
         timeouts = timeouts or patience or Timeouts()
-        self._wire = Wire(server, token)
+        self._wire = self._wire_class(server, token)
         self._inbox = Inbox(events_kept)
         self._session = Session(self._wire, self._inbox, timeouts, on_link)
         self._sender = Sender(self._wire, self._session, self._inbox, timeouts)

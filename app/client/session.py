@@ -31,7 +31,6 @@ _HANDSHAKE = {
     "channel": "/meta/handshake",
     "version": "1.0",
     "minimumVersion": "1.0",
-    "supportedConnectionTypes": ["long-polling"],
     "ext": {"ack": True, "replay": {"in_data": False}},
 }
 
@@ -206,7 +205,8 @@ class Session:
 
     async def begin(self) -> None:
         """Handshake, and subscribe to all patterns again. Raises `ClientError`."""
-        reply, incoming = await self._ask(dict(_HANDSHAKE), self._timeouts.answer_s)
+        handshake = {**_HANDSHAKE, "supportedConnectionTypes": [self._wire.connection_type]}
+        reply, incoming = await self._ask(handshake, self._timeouts.answer_s)
         advice = Advice.read(reply)
         self._advice = advice or self._advice
         error = error_of(reply)
@@ -312,7 +312,8 @@ class Session:
     async def _poll(self) -> None:
         """Send one connect and handle its response. Raises `ClientError` unless it was successful."""
         client_id = await self.current()
-        connect: JSON = {"channel": "/meta/connect", "clientId": client_id, "connectionType": "long-polling"}
+        kind = self._wire.connection_type
+        connect: JSON = {"channel": "/meta/connect", "clientId": client_id, "connectionType": kind}
         if self._is_first_connect:
             connect["advice"] = {"timeout": 0}
         if self._batch is not None:

@@ -1,7 +1,11 @@
-"""The whole demo: it starts the server, the pipeline and the traffic, and ends all of them.
+"""`halley demo`: a server, the pipeline, and people, a market and a robot that use it, so that there is much to see.
 
-When it is cancelled, the traffic ends first, then the pipeline, then the server. When it is cancelled again, it waits
-for nothing.
+    chat.py         people over Bayeux, one of them on an old page with JSONP
+    market.py       a ticker and a trader over WAMP, and a commuter who polls rarely
+    robot.py        a robot and its driver station over NetworkTables
+
+The traffic uses the server over sockets only. When `run` is cancelled, the traffic ends first, then the pipeline, then
+the server. When it is cancelled again, it waits for nothing.
 """
 
 from __future__ import annotations
@@ -12,43 +16,30 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 from websockets.exceptions import WebSocketException
 
 from app.client import ClientError
-from app.demo.chat import BY_JSONP, PEOPLE, chat
-from app.demo.market import analyst, commuter, ticker
+from app.demo.chat import BY_JSONP, PEOPLE, take_part
+from app.demo.market import commuter, ticker, trader
 from app.demo.robot import drive, driver_station
 from app.processes import ChildProcess, child_process, is_cancelled_twice, module_command, module_environment
 
-_START_S = 60.0
-_SERVER_LEAVES_S, _PIPELINE_LEAVES_S = 15.0, 20.0
+_START_S, _LEAVE_S = 60.0, 20.0
 _CONSOLE = re.compile(r"halley is listening on (http://\S+)")
 _NT4 = re.compile(r"networktables: (ws://\S+)/nt/NAME")
 _AT_WORK = re.compile(r"halley: (?:ingest|rollup|alerts) at .*")
 _OURS = "halley: "
 _WRONG_USE = 2
-_KEPT = "HALLEY_PIPELINE_NICENESS"
-"""The one setting of the user's that the demo has: how far Spark gives way to other programs."""
+_SETTING = re.compile(r"HALLEY_(?!PIPELINE_NICENESS$)")
+"""Settings of the user's that the demo does not have; it has only how far Spark gives way to other programs."""
 
 _RECONNECT_S = (0.5, 1.5)
 _LOSSES = (ClientError, WebSocketException, OSError, TimeoutError)
 
 Visit = Callable[[str, Random], Awaitable[None]]
-
-
-class Plan(NamedTuple):
-    """The options of a run. `data_dir` None: a temporary folder; `for_s` None: run until cancelled."""
-
-    port: int
-    nt4_port: int
-    data_dir: str | None
-    has_pipeline: bool
-    for_s: float | None
 
 
 class DemoFailed(Exception):
@@ -59,44 +50,45 @@ class DemoFailed(Exception):
         self.is_wrong_use = is_wrong_use
 
 
-async def run(plan: Plan, say: Callable[[str], None], show: Callable[[str], None]) -> None:
-    """Run the demo for `plan.for_s` seconds. Raises `DemoFailed`.
+async def run(
+    say: Callable[[str], None], show: Callable[[str], None], *,
+    port: int, nt4_port: int, data_dir: str | None, has_pipeline: bool, for_s: float | None,
+) -> None:  # fmt: skip
+    """Run the demo for `for_s` seconds, or until it is cancelled if that is None. Raises `DemoFailed`.
 
-    `say` prints a line about what happens, `show` the line with the address to open.
+    `say` prints a line about what happens, `show` the line with the address to open. Without `data_dir` the history is
+    in a temporary folder.
     """
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="halley-demo-", ignore_cleanup_errors=True))
-        data_dir = plan.data_dir or str(Path(folder, "data"))
+        data = ("--data-dir", data_dir or f"{folder}/data")
+        environment = {name: text for name, text in module_environment().items() if not _SETTING.match(name)}
+        environment["TMPDIR"] = folder  # so that temporary files are deleted even if a process had to be killed
 
-        def halley(*arguments: str, end_within_s: float) -> Awaitable[ChildProcess]:
-            """Run a verb of `halley` without the user's settings; its temporary files are deleted with the folder."""
-            ours = {name: text for name, text in module_environment().items() if not name.startswith("HALLEY_")}
-            kept = {_KEPT: os.environ[_KEPT]} if _KEPT in os.environ else {}
-            command = [*module_command("app"), *arguments, "--data-dir", data_dir, "--config", os.devnull]
-            environment = ours | kept | {"TMPDIR": folder}
-            child = child_process(command, environment=environment, end_within_s=end_within_s)
+        def halley(*arguments: str) -> Awaitable[ChildProcess]:
+            command = [*module_command("app"), *arguments, *data, "--config", os.devnull]
+            child = child_process(command, environment=environment, end_within_s=_LEAVE_S)
             return stack.enter_async_context(child)
 
-        ports = ("--port", str(plan.port), "--operations-port", "0", "--nt4", "--nt4-port", str(plan.nt4_port))
-        server = await halley("serve", *ports, "--history", "on", end_within_s=_SERVER_LEAVES_S)
+        ports = ("--port", str(port), "--operations-port", "0", "--nt4", "--nt4-port", str(nt4_port))
+        server = await halley("serve", *ports, "--history", "on")
         url, nt4_url = await _urls(server)
         show(f"open {url}/")
         *people, last = (name for name in PEOPLE if name != BY_JSONP)
         say(f"chat: {', '.join(people)} and {last} over Bayeux, {BY_JSONP} over JSONP, channels /chat/*")
         say("market: a ticker over WAMP, with news and sometimes a halt, channels /market/*")
         say(f"robot: NetworkTables at {nt4_url}, channels /robot/*; set /robot/setpoint to [12, 3] to move it")
-        if plan.has_pipeline:
-            say("pipeline: Spark is starting")
-        say(f"history: {plan.data_dir or 'in a temporary folder, which is deleted at the end'}")
-        say("end it with Ctrl-C" if plan.for_s is None else f"it ends after {plan.for_s:g} s, or with Ctrl-C")
+        say(f"history: {data_dir or 'in a temporary folder, which is deleted at the end'}")
+        say("end it with Ctrl-C" if for_s is None else f"it ends after {for_s:g} s, or with Ctrl-C")
 
         work = [_watch(server), _traffic(url, nt4_url)]
-        if plan.has_pipeline:
-            pipeline = await halley("pipeline", "run", "--server", url, end_within_s=_PIPELINE_LEAVES_S)
+        if has_pipeline:
+            pipeline = await halley("pipeline", "run", "--server", url)
+            say("pipeline: Spark is starting")
             work.append(_tell_of(pipeline, say))
         tasks = [asyncio.create_task(each) for each in work]
         stack.push_async_callback(_cancel, tasks)
-        ended, _ = await asyncio.wait(tasks[:2], timeout=plan.for_s, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait(tasks[:2], timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             task.result()
 
@@ -131,12 +123,12 @@ async def _tell_of(pipeline: ChildProcess, say: Callable[[str], None]) -> None:
 
 
 async def _traffic(url: str, nt4_url: str) -> None:
-    over_http: list[Visit] = [*(partial(chat, name=name) for name in PEOPLE), ticker, analyst, commuter]
+    over_http: list[Visit] = [*(partial(take_part, name=name) for name in PEOPLE), ticker, trader, commuter]
     over_nt4: list[Visit] = [drive, driver_station]
     async with asyncio.TaskGroup() as group:
-        for address, visits in ((url, over_http), (nt4_url, over_nt4)):
-            for visit in visits:
-                group.create_task(keep_visiting(visit, address, Random()))  # noqa: S311 - chatter
+        for visit in (*over_http, *over_nt4):
+            address = url if visit in over_http else nt4_url
+            group.create_task(keep_visiting(visit, address, Random()))  # noqa: S311 - chatter
 
 
 async def keep_visiting(visit: Visit, address: str, random: Random) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -38,10 +39,8 @@ WELCOMES = ("Hello! You are new here, aren't you?", "Nice to read you. Have a lo
 """Replies to a stranger who says anything else."""
 
 OPENINGS: dict[str, list[str]] = {}
-"""The sentences that begin the talks of each room."""
-
 ANSWERS: dict[str, list[str]] = {}
-"""The answers to each sentence."""
+"""The sentences that begin the talks of each room, and the answers to each sentence."""
 
 for _room, *_turns in TALKS:
     _choices = [turn.split(" | ") for turn in _turns]
@@ -49,56 +48,39 @@ for _room, *_turns in TALKS:
     for _sentences, _following in zip(_choices, [*_choices[1:], []], strict=True):
         ANSWERS |= dict.fromkeys(_sentences, _following)
 
-_LOBBY, _KITCHEN, _WORKSHOP, _GARDEN = OPENINGS
-PEOPLE = {
-    "Ada": (_LOBBY, _WORKSHOP, _GARDEN),
-    "Bruno": (_LOBBY, _KITCHEN),
-    "Chiara": (_KITCHEN, _WORKSHOP),
-    "Dev": (_LOBBY, _KITCHEN, _WORKSHOP),
-    "Edda": (_LOBBY, _KITCHEN, _GARDEN),
-}
-"""The rooms of each person."""
-
 BY_JSONP = "Edda"
+PEOPLE = ("Ada", "Bruno", "Chiara", "Dev", BY_JSONP)
 
-_FIRST_S = (0.5, 6.0)
-_ANSWER_S = (1.5, 6.0)
-_TOPIC_S = (10.0, 60.0)
-"""How long a person is quiet before a new talk."""
+_SOON_S, _LATER_S = (1.5, 6.0), (15.0, 90.0)
+"""When a person answers, and how long a room is quiet before this one begins a new talk."""
 
 
 class Person:
-    """Somebody who is in some rooms and thinks of one sentence at a time. Pure: the time is an argument."""
+    """One of `PEOPLE`, who is in all rooms and has a plan for each: when to say what. Pure: the time is an argument."""
 
     def __init__(self, name: str, random: Random, now_s: float) -> None:
-        self.name = name
+        self._name = name
         self._random = random
-        self._plan_talk(now_s, _FIRST_S)
+        self._plans: dict[str, tuple[float, str]] = {}
+        for room in OPENINGS:
+            self._plan(room, now_s, _SOON_S)
 
-    def _plan_talk(self, now_s: float, within_s: tuple[float, float]) -> None:
-        self._room = self._random.choice(PEOPLE[self.name])
-        self._plan(OPENINGS[self._room], now_s, within_s)
+    def _plan(self, room: str, now_s: float, within_s: tuple[float, float], answers: Sequence[str] = ()) -> None:
+        self._plans[room] = now_s + self._random.uniform(*within_s), self._random.choice(answers or OPENINGS[room])
 
-    def _plan(self, sentences: tuple[str, ...] | list[str], now_s: float, within_s: tuple[float, float]) -> None:
-        self._text = self._random.choice(sentences)
-        self.speaks_at_s = now_s + self._random.uniform(*within_s)
+    @property
+    def next(self) -> tuple[float, str, dict[str, str]]:
+        """What this person says next, if no other does before: the time, the room, and the data to publish."""
+        (at_s, text), room = min((plan, room) for room, plan in self._plans.items())
+        return at_s, room, {"from": self._name, "text": text}
 
     def hear(self, room: str, data: Any, now_s: float) -> None:
-        """Read what was said in a room, which can be any JSON: plan an answer, or drop what was planned there."""
+        """Read what was said in a room, which can be any JSON: plan an answer, and drop what was planned there."""
         said = data if isinstance(data, dict) else {"text": data}
         speaker, text = (str(said.get(name)) for name in ("from", "text"))
-        answers = ANSWERS.get(text, () if speaker in PEOPLE else WELCOMES)
-        if answers and speaker != self.name and room in PEOPLE[self.name]:
-            self._room = room
-            self._plan(answers, now_s, _ANSWER_S)
-        elif room == self._room:
-            self._plan_talk(now_s, _TOPIC_S)
-
-    def speak(self, now_s: float) -> tuple[str, dict[str, str]]:
-        """Return what this person says at `speaks_at_s`: the room and the data to publish."""
-        said = self._room, {"from": self.name, "text": self._text}
-        self._plan_talk(now_s, _TOPIC_S)
-        return said
+        answers = ANSWERS.get(text, () if speaker in PEOPLE else WELCOMES) if speaker != self._name else ()
+        if room in OPENINGS:
+            self._plan(room, now_s, _SOON_S if answers else _LATER_S, answers)
 
 
 class _ScriptWire(Wire):
@@ -121,18 +103,19 @@ class ScriptPage(Client):
     _wire_class = _ScriptWire
 
 
-async def chat(server: str, random: Random, *, name: str) -> None:
+async def take_part(server: str, random: Random, *, name: str) -> None:
     """Let one person take part until the connection is lost and cannot be restored."""
     clock = asyncio.get_running_loop().time
     async with (ScriptPage if name == BY_JSONP else Client)(server) as page:
-        for room in PEOPLE[name]:
-            await page.subscribe(room)
+        await page.subscribe("/chat/*")
         person = Person(name, random, clock())
         while True:
+            at_s, room, words = person.next
             try:
-                async with asyncio.timeout_at(person.speaks_at_s):
+                async with asyncio.timeout_at(at_s):
                     event = await anext(page)
             except TimeoutError:
-                await page.publish(*person.speak(clock()))
+                await page.publish(room, words)
+                person.hear(room, words, clock())
             else:
                 person.hear(event.channel, event.data, clock())

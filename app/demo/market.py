@@ -1,8 +1,8 @@
 """The market, over WAMP: ten shares whose prices walk at random, and news of one of them every minute or so.
 
 News makes its share trade many times as often for a while, which is a spike, or halts the share for longer than a
-steady channel is ever silent. `ticker` publishes `market.SYMBOL` and `market.news`, `analyst` the mean of all prices as
-`market.index`; Bayeux shows `/market/SYMBOL`. `commuter` follows them over a bad connection.
+steady channel is ever silent. `ticker` publishes `market.SYMBOL`, `market.news` and the mean of all prices as
+`market.index`; Bayeux shows `/market/SYMBOL`. `trader` follows them, `commuter` only now and then.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from random import Random
 from statistics import fmean
 from typing import Any
 
-import httpx
-
 from app.client import Client
 from app.client.wamp import WampClient
-from app.client.wire import Trace, Wire
 
-NEWS = "news"
+NEWS, INDEX = "news", "index"
 SHARES = {
     "ACORN": 48.20, "BASIL": 131.75, "CEDAR": 17.40, "DELFT": 212.10, "EMBER": 9.85,
     "FJORD": 76.30, "GULL": 34.55, "HAZEL": 154.90, "IRIS": 61.05, "JUNO": 420.00,
@@ -33,6 +31,7 @@ _HEADLINES = (
     "The head of {} leaves to sail around the world",
     "Rumours of a merger: {} says nothing",
 )
+_INDEX_S = 2.0
 _NEWS_S = (45.0, 75.0)
 _RUSH_S, _RUSH_TIMES = 20.0, 15.0
 _HALT_S = (75.0, 90.0)
@@ -48,9 +47,8 @@ _STEP, _LOWEST = 0.0008, 0.5
 LOOK_S = 0.05
 """The time between two looks at the market: what happens meanwhile is sent together."""
 
-_INDEX_EVERY_S = 2.0
-_COMMUTER_PAUSE_S = 5.0
-"""The pause between two polls; after 10 s without one the session would end."""
+_GLANCE_S, _AWAY_S = 1.0, 5.0
+"""How long the commuter reads, and then does not."""
 
 
 class Market:
@@ -59,12 +57,13 @@ class Market:
     def __init__(self, random: Random, now_s: float) -> None:
         self._random = random
         self._news_s = now_s + random.uniform(*_NEWS_S)
+        self._index_s, self._index = now_s, round(fmean(SHARES.values()), 2)
         self._prices = dict(SHARES)
         self._trades_s = dict.fromkeys(SHARES, now_s)
         self._rush_until_s = dict.fromkeys(SHARES, now_s)
 
     def until(self, now_s: float) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what has happened until now: a symbol or `NEWS`, and the data to publish."""
+        """Yield what has happened until now: a symbol, `NEWS` or `INDEX`, and the data to publish."""
         random = self._random
         if self._news_s <= now_s:
             self._news_s = now_s + random.uniform(*_NEWS_S)
@@ -82,6 +81,11 @@ class Market:
                 change, lots = round(price - before, 2), random.randrange(5, 505, 5)
                 yield symbol, {"symbol": symbol, "price": price, "change": change, "size": lots}
 
+        if self._index_s <= now_s:
+            self._index_s = now_s + _INDEX_S
+            before, self._index = self._index, round(fmean(self._prices.values()), 2)
+            yield INDEX, {"index": self._index, "change": round(self._index - before, 2)}
+
     def rush(self, news: Any, now_s: float) -> None:
         """Make the share that news names trade often for a while; any client can publish news, of any form."""
         match news:
@@ -94,58 +98,33 @@ async def ticker(server: str, random: Random) -> None:
     """Publish what happens in the market until the connection is lost."""
     clock = asyncio.get_running_loop().time
     market = Market(random, clock())
-
-    async def read_news(client: WampClient) -> None:
-        async for event in client:
-            market.rush(next(iter(event.args), None), clock())
-
-    async with WampClient(server) as client, asyncio.TaskGroup() as group:
+    async with WampClient(server) as client:
         await client.subscribe(f"market.{NEWS}")
-        group.create_task(read_news(client))
         while True:
             for name, data in market.until(clock()):
                 publish = client.publish if name == NEWS else client.send_event
                 await publish(f"market.{name}", [data], exclude_me=False)  # it also reads its own news
-            await asyncio.sleep(LOOK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    async for event in client:
+                        market.rush(next(iter(event.args), None), clock())
 
 
-async def analyst(server: str, _random: Random) -> None:
-    """Receive every trade, by a pattern, and publish the mean of all prices, until the connection is lost."""
-    prices = dict(SHARES)
-
-    async def read_trades(client: WampClient) -> None:
-        async for event in client:
-            match event.args:
-                case [{"symbol": str(symbol), "price": int() | float() as price}, *_] if symbol in prices:
-                    prices[symbol] = price
-
-    async with WampClient(server) as client, asyncio.TaskGroup() as group:
+async def trader(server: str, _random: Random) -> None:
+    """Receive all of it, by a pattern, until the connection is lost."""
+    async with WampClient(server) as client:
         await client.subscribe("market", match="prefix")
-        group.create_task(read_trades(client))
-        before = fmean(prices.values())
-        while True:
-            index = fmean(prices.values())
-            await client.send_event("market.index", [{"index": round(index, 2), "change": round(index - before, 2)}])
-            before = index
-            await asyncio.sleep(_INDEX_EVERY_S)
-
-
-class _BadWire(Wire):
-    """A connection over which polls take a while to reach the server, so that events queue up there."""
-
-    async def _send(self, body: bytes, trace: Trace) -> tuple[httpx.Response, bytes]:
-        if b"/meta/connect" in body:
-            await asyncio.sleep(_COMMUTER_PAUSE_S)
-        return await super()._send(body, trace)
-
-
-class _Commuter(Client):
-    _wire_class = _BadWire
+        async for _ in client:
+            pass
 
 
 async def commuter(server: str, _random: Random) -> None:
-    """Follow the market over a bad connection until it is lost and cannot be restored."""
-    async with _Commuter(server) as client:
+    """Follow the market at glances until the connection is lost; between them events queue up at the server."""
+    async with Client(server, events_kept=1) as client:
         await client.subscribe("/market/*")
-        async for _ in client:
-            pass
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GLANCE_S):
+                    async for _ in client:
+                        pass
+            await asyncio.sleep(_AWAY_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
+from contextlib import suppress
 from itertools import count
 from random import Random
 from typing import Any
@@ -13,16 +14,19 @@ from app.client.nt4 import Nt4Client
 
 _MODE, _SETPOINT = "/robot/mode", "/robot/setpoint"
 TOPICS = {
-    "/robot/pose": "double[]",
-    "/robot/wheel_speeds": "double[]",
-    "/robot/battery": "double",
-    "/robot/enabled": "boolean",
-    "/robot/laps": "int",
-    "/robot/lidar": "raw",
-    _MODE: "string",
-    _SETPOINT: "double[]",
+    "/robot/pose": ("double[]", 1),
+    "/robot/wheel_speeds": ("double[]", 5),
+    "/robot/battery": ("double", 10),
+    "/robot/enabled": ("boolean", 1),
+    "/robot/laps": ("int", 1),
+    "/robot/lidar": ("raw", 10),
+    _MODE: ("string", 1),
+    _SETPOINT: ("double[]", 1),
 }
-MODES = ("auto", "disabled")
+"""The type of each topic, and every how many ticks it is published if it has changed."""
+
+_TICK_S = 0.2
+"""Five poses a second show it move, and leave room for other events in the console."""
 
 WIDTH_M, HEIGHT_M = 16.5, 8.2
 _TOUR = ((2.0, 1.5), (8.0, 4.1), (14.5, 1.5), (14.5, 6.7), (8.0, 4.1), (2.0, 6.7))
@@ -31,34 +35,24 @@ _FASTEST_M_S, _SLOWEST_M_S = 2.5, 0.4
 _REST_S = 5.0
 """The time for which it rests where it was sent, before it resumes its tour."""
 
-_FULL_V, _DRAIN_V_M, _SAG_V_S_M = 12.9, 0.0015, 0.1
+_FULL_V, _DRAIN_V_M = 12.9, 0.0015
 _BATTERY_M = 1_000.0
 """The way after which the battery is replaced."""
-
-_NOISE = 0.02
-"""The standard deviation of what the robot measures, relative to it."""
-
-_TICK_S = 0.2
-"""Five poses a second show it move, and leave room for other events in the console."""
-
-_TICKS = {"/robot/wheel_speeds": 5, "/robot/battery": 10, "/robot/lidar": 10}
-"""Ticks between two values; those of other topics are published when they change."""
 
 
 class Robot:
     """A robot without inertia: its place (metres), its heading (radians), and where it was sent (`wish`). Pure."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self) -> None:
         self.x_m, self.y_m = _TOUR[0]
-        self.mode = MODES[0]
+        self.mode = "auto"
         self.wish: tuple[float, float] | None = None
-        self._random = random
         self._heading_rad = self._speed_m_s = self._way_m = self._rest_s = 0.0
         self._stops = 1
 
     def obey(self, name: str, value: Any) -> None:
         """Obey a value that was set; invalid ones are ignored, and a place off the field becomes the nearest on it."""
-        if name == _MODE and value in MODES:
+        if name == _MODE and value in ("auto", "disabled"):
             self.mode = value
         elif name == _SETPOINT and isinstance(value, list) and len(value) == 2 and all(map(math.isfinite, value)):
             x_m, y_m = value
@@ -90,12 +84,11 @@ class Robot:
 
         A setpoint that was reached becomes empty.
         """
-        sag_v = _DRAIN_V_M * (self._way_m % _BATTERY_M) + _SAG_V_S_M * self._speed_m_s
         ranges_m = self.x_m, WIDTH_M - self.x_m, self.y_m, HEIGHT_M - self.y_m
         return {
             "/robot/pose": [round(each, 3) for each in (self.x_m, self.y_m, self._heading_rad)],
-            "/robot/wheel_speeds": [round(self._speed_m_s * self._random.gauss(1, _NOISE), 3) for _ in range(2)],
-            "/robot/battery": round(_FULL_V - sag_v * self._random.gauss(1, _NOISE), 3),
+            "/robot/wheel_speeds": [round(self._speed_m_s, 3)] * 2,
+            "/robot/battery": round(_FULL_V - _DRAIN_V_M * (self._way_m % _BATTERY_M), 3),
             "/robot/enabled": self.mode != "disabled",
             "/robot/laps": self._stops // len(_TOUR),
             "/robot/lidar": struct.pack("<4H", *(int(1_000 * max(far_m, 0)) for far_m in ranges_m)),
@@ -104,27 +97,24 @@ class Robot:
         }
 
 
-async def drive(server: str, random: Random) -> None:
+async def drive(server: str, _random: Random) -> None:
     """Drive and publish until the connection is lost; `server` is a `ws://` address."""
-    robot = Robot(random)
-
-    async def obey(client: Nt4Client) -> None:
-        async for value in client:
-            robot.obey(value.name, value.value)
-
-    async with Nt4Client(server, "robot") as client, asyncio.TaskGroup() as group:
-        for number, (name, kind) in enumerate(TOPICS.items(), 1):
+    robot = Robot()
+    published: dict[str, Any] = {}
+    async with Nt4Client(server, "robot") as client:
+        for number, (name, (kind, _)) in enumerate(TOPICS.items(), 1):
             await client.publish(name, number, kind)
         await client.subscribe(_MODE, _SETPOINT)
-        group.create_task(obey(client))
-        published: dict[str, Any] = {}
         for tick in count():
             robot.step(_TICK_S)
-            values = {name: value for name, value in robot.values().items() if tick % _TICKS.get(name, 1) == 0}
-            if changed := {name: value for name, value in values.items() if value != published.get(name)}:
+            due = {name: value for name, value in robot.values().items() if tick % TOPICS[name][1] == 0}
+            if changed := {name: value for name, value in due.items() if value != published.get(name)}:
                 await client.put_all(changed)
                 published |= changed
-            await asyncio.sleep(_TICK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    async for value in client:
+                        robot.obey(value.name, value.value)
 
 
 async def driver_station(server: str, _random: Random) -> None:
