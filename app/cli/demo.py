@@ -63,11 +63,11 @@ def _lack() -> str:
     """Return what the pipeline lacks on this machine; an empty string if it can run."""
     if not is_installed():
         return NOT_INSTALLED
-    from app.pipeline.errors import Refused
+    from app.pipeline.errors import JobRejected
     from app.pipeline.session import find_java
 
     try:
         find_java()
-    except (Refused, OSError) as error:
+    except (JobRejected, OSError) as error:
         return str(error)
     return ""
