@@ -43,7 +43,6 @@ class Session(Connection):
         self._requests = requests
         self._tally = tally
         self._asked: asyncio.Future[tuple[bytes, bytes]] | None = None
-        self._is_leaving = False
         self._is_counted = False
         self.client_id = ""
         self.cookie = b""
@@ -77,7 +76,7 @@ class Session(Connection):
 
     def leave(self) -> None:
         """Close the connection without a disconnect; this is not counted as an error."""
-        self._is_leaving = True
+        self._is_counted = False
         self.transport.abort()
 
     def answered(self, status: int, head: bytes, body: bytes) -> None:
@@ -101,7 +100,7 @@ class Session(Connection):
         if self._asked is not None and not self._asked.done():
             reason = f" ({exc})" if exc else ""
             self._asked.set_exception(BenchFailed(f"the server closed a connection while it was being opened{reason}"))
-        if self._is_counted and not self._is_leaving:
+        if self._is_counted:
             self._tally.disconnected()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
-from types import TracebackType
 from typing import Any, Self
 
 from app.client.errors import Refused
@@ -69,9 +68,7 @@ class Client:
         self._keeper = asyncio.create_task(self._session.keep())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._keeper is not None
         self._keeper.cancel()
         try:
