@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from typing import Any, Self
 
 from app.client.errors import Refused
@@ -86,8 +87,9 @@ class Client:
 
     async def batches(self) -> AsyncIterator[list[Event]]:
         """Yield all queued events as a list, which costs less than one by one. Raises the same as `__anext__`."""
-        while events := await self._inbox.get_all():
-            yield events
+        with suppress(StopAsyncIteration):
+            while True:
+                yield await self._inbox.get_all()
 
     async def subscribe(self, pattern: str, after: int | None = None) -> None:
         """Receive the events of a channel or of a pattern (`/a/*`, `/a/**`), also in later sessions.
