@@ -25,13 +25,8 @@ _CLIENT_ID = re.compile(rb'"clientId"\s*:\s*"([^"\\]{1,200})"')
 _COOKIE = re.compile(rb"\r\nset-cookie: *([^;\r\n]{1,500})", re.IGNORECASE)
 
 
-def is_success(body: bytes) -> bool:
-    """Whether a body has a successful reply, with or without spaces in its JSON."""
-    return SUCCESS in body or _SPACED_SUCCESS.search(body) is not None
-
-
 def successes(body: bytes) -> int:
-    """Return the number of successful replies in a body."""
+    """Return the number of successful replies in a body, with or without spaces in its JSON."""
     return body.count(SUCCESS) or len(_SPACED_SUCCESS.findall(body))
 
 
@@ -65,7 +60,7 @@ class Session(Connection):
             head, body = await self._asked
         finally:
             self._asked = None
-        if not is_success(body):
+        if not successes(body):
             raise BenchFailed(f"the server refused {what}: {_shown(body or head)}")
         return head, body
 
@@ -147,7 +142,7 @@ class Receiver(Session):
         """Handle the response to a poll: poll again, then count the events. Written for speed."""
         now_ns = time.monotonic_ns()
         tally = self._tally
-        if status == 200 and (SUCCESS in body or is_success(body)):
+        if status == 200 and (SUCCESS in body or successes(body)):
             self.transport.write(self._poll)
             tally.polls += 1
         else:
