@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import cast
 
-CHUNKED, ENDLESS = -1, -2
+CHUNKED = -1
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,15})", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
@@ -24,13 +24,15 @@ class NotHttp(Exception):
 
 @lru_cache(maxsize=4_096)  # servers send the same few heads all the time
 def framing(head: bytes) -> tuple[int, int]:
-    """Return the status of a response and the length of its body: bytes, `CHUNKED` or `ENDLESS`. Raises `NotHttp`."""
+    """Return the status of a response and the length of its body in bytes, or `CHUNKED`. Raises `NotHttp`."""
     status = _STATUS.match(head)
     if status is None:
         raise NotHttp("no HTTP/1.1 response")
     if length := _LENGTH.search(head):
         return int(status[1]), int(length[1])
-    return int(status[1]), CHUNKED if _CHUNKED.search(head) else ENDLESS
+    if _CHUNKED.search(head):
+        return int(status[1]), CHUNKED
+    raise NotHttp("a response without a length")
 
 
 def unchunk(data: bytes, start: int) -> tuple[bytes, int] | None:
@@ -74,8 +76,6 @@ class Connection(asyncio.Protocol):
         try:
             head = data[:head_end]
             status, length = framing(head)
-            if length == ENDLESS:
-                raise NotHttp("a response without a length")
             if length == CHUNKED:
                 found = unchunk(data, head_end + 4)
                 if found is None:

@@ -51,9 +51,10 @@ class Coordinator:
 
         Returns the number of connections made, and how many of them the server accepted per second, with handshake.
         """
-        for worker, part in zip(self._workers, self._shares, strict=True):
-            worker.order("open", receivers=int(part.receivers * share))
-        replies = await together(worker.reply(_OPEN_S) for worker in self._workers)
+        pairs = zip(self._workers, self._shares, strict=True)
+        replies = await together(
+            worker.ask("open", within_s=_OPEN_S, receivers=int(part.receivers * share)) for worker, part in pairs
+        )
         rate = sum(each["connected"] / each["connecting_s"] for each in replies if each["connecting_s"])
         return sum(each["connected"] for each in replies), rate
 
@@ -87,7 +88,7 @@ class Coordinator:
         """
         if "arrived" in report:
             self._arrived[number] = report["arrived"]
-            self._workers[0].order("elsewhere", arrived=min(self._arrived[1:]))
+            self._workers[0].send(do="elsewhere", arrived=min(self._arrived[1:]))
             return
         if "opened" in report:
             self._opened[number] = report["opened"]

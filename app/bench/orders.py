@@ -39,18 +39,19 @@ class WorkerHandle:
         self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.reading = asyncio.create_task(self._read())
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send the worker a line."""
+    def send(self, **line: Any) -> None:
+        """Send the worker a line: what it begins with, or an order that has no reply."""
         assert self._process.stdin is not None
         with suppress(ConnectionError):  # if it has ended, its output shows that
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.write(json.dumps(line).encode() + b"\n")
 
-    def order(self, what: str, **arguments: Any) -> None:
-        """Order the worker to do something; wait for `reply` if the order has one."""
-        self.send({"do": what, **arguments})
+    async def ask(self, what: str, *, within_s: float = _REPLY_S, **arguments: Any) -> Any:
+        """Order something and return the reply; if `seconds` are an argument, it may take as much longer.
 
-    async def reply(self, within_s: float = _REPLY_S) -> Any:
-        """Return the reply to the last order. Raises `BenchFailed` if that failed or takes longer."""
+        Raises `BenchFailed` if the worker failed or takes longer.
+        """
+        within_s += arguments.get("seconds", 0)
+        self.send(do=what, **arguments)
         try:
             async with asyncio.timeout(within_s):
                 message = await self._replies.get()
@@ -59,11 +60,6 @@ class WorkerHandle:
         if "failed" in message:
             raise BenchFailed(message["failed"])
         return message["reply"]
-
-    async def ask(self, what: str, *, seconds: float = 0, **arguments: Any) -> Any:
-        """Order something that takes `seconds`, which are an argument unless 0; return the reply, as `reply` does."""
-        self.order(what, **arguments, **({"seconds": seconds} if seconds else {}))
-        return await self.reply(seconds + _REPLY_S)
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -97,7 +93,7 @@ async def running_worker(
     try:
         if core is not None:
             pin(process, core)
-        worker.send(arguments)
+        worker.send(**arguments)
         yield worker
     finally:
         await kill(process)

@@ -25,13 +25,8 @@ _CLIENT_ID = re.compile(rb'"clientId"\s*:\s*"([^"\\]{1,200})"')
 _COOKIE = re.compile(rb"\r\nset-cookie: *([^;\r\n]{1,500})", re.IGNORECASE)
 
 
-def is_success(body: bytes) -> bool:
-    """Whether a body has a successful reply, with or without spaces in its JSON."""
-    return SUCCESS in body or _SPACED_SUCCESS.search(body) is not None
-
-
 def successes(body: bytes) -> int:
-    """Return the number of successful replies in a body."""
+    """Return the number of successful replies in a body, with or without spaces in its JSON."""
     return body.count(SUCCESS) or len(_SPACED_SUCCESS.findall(body))
 
 
@@ -43,7 +38,6 @@ class Session(Connection):
         self._requests = requests
         self._tally = tally
         self._asked: asyncio.Future[tuple[bytes, bytes]] | None = None
-        self._is_leaving = False
         self._is_counted = False
         self.client_id = ""
         self.cookie = b""
@@ -66,7 +60,7 @@ class Session(Connection):
             head, body = await self._asked
         finally:
             self._asked = None
-        if not is_success(body):
+        if not successes(body):
             raise BenchFailed(f"the server refused {what}: {_shown(body or head)}")
         return head, body
 
@@ -77,7 +71,7 @@ class Session(Connection):
 
     def leave(self) -> None:
         """Close the connection without a disconnect; this is not counted as an error."""
-        self._is_leaving = True
+        self._is_counted = False
         self.transport.abort()
 
     def answered(self, status: int, head: bytes, body: bytes) -> None:
@@ -101,7 +95,7 @@ class Session(Connection):
         if self._asked is not None and not self._asked.done():
             reason = f" ({exc})" if exc else ""
             self._asked.set_exception(BenchFailed(f"the server closed a connection while it was being opened{reason}"))
-        if self._is_counted and not self._is_leaving:
+        if self._is_counted:
             self._tally.disconnected()
 
 
@@ -148,7 +142,7 @@ class Receiver(Session):
         """Handle the response to a poll: poll again, then count the events. Written for speed."""
         now_ns = time.monotonic_ns()
         tally = self._tally
-        if status == 200 and (SUCCESS in body or is_success(body)):
+        if status == 200 and (SUCCESS in body or successes(body)):
             self.transport.write(self._poll)
             tally.polls += 1
         else:

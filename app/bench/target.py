@@ -115,7 +115,8 @@ _START_S = 20.0
 class Target:
     """A server at `url`. `cores` are those that the load should use (empty: any); sessions authenticate by `token`.
 
-    Its usage is read by `pid` or from `metrics_url`; without these it is unknown.
+    Its usage is read by `pid` or from `metrics_url`; without these it is unknown. `child` is its process if it was
+    started here.
     """
 
     url: str
@@ -124,6 +125,7 @@ class Target:
     pid: int | None = None
     metrics_url: str | None = None
     cores: Sequence[int] = ()
+    child: ChildProcess | None = None
 
     async def usage(self) -> Usage:
         """Return its CPU time so far and its memory. Raises `BenchFailed` if its metrics cannot be read."""
@@ -133,15 +135,9 @@ class Target:
 
     async def died(self) -> str:
         """Wait until the server ends unexpectedly; return a sentence on how it ended."""
-        await asyncio.Event().wait()  # the end of a server that the bench did not start is not noticed
-        raise AssertionError
-
-
-@dataclass(kw_only=True)
-class _Started(Target):
-    child: ChildProcess
-
-    async def died(self) -> str:
+        if self.child is None:  # the end of a server that the bench did not start is not noticed
+            await asyncio.Event().wait()
+            raise AssertionError
         code = await self.child.ended()
         if code < 0:
             return f"the server ended unexpectedly ({signal.Signals(-code).name})"
@@ -198,7 +194,7 @@ async def started(
         if cores:
             pin(child.process, cores[0])
         url = f"http://127.0.0.1:{port}{path}"
-        target = _Started(url, name, token, child.process.pid, cores=cores[1:], child=child)
+        target = Target(url, name, token, child.process.pid, cores=cores[1:], child=child)
         await _listening(target, port)
         yield target
 

@@ -41,16 +41,10 @@ class Worker:
     async def open(self, receivers: int) -> dict[str, Any]:
         """Open sessions until there are `receivers` receivers, after the last one the publishers; report the times."""
         connected, connecting_s = await self._sessions.open(receivers, lambda count: self._report(opened=count))
-        if receivers == self._share.receivers:
-            self._set_loop()
+        load, publishers = self._share.load, self._sessions.publishers  # none before the last receiver
+        if publishers and (load.rate or load.verb != "idle"):
+            self._loop = (OpenLoop if load.rate else ClosedLoop)(publishers, self._tally, self._share)
         return {"connected": connected, "connecting_s": connecting_s}
-
-    def _set_loop(self) -> None:
-        load, publishers = self._share.load, self._sessions.publishers
-        if publishers and load.rate:
-            self._loop = OpenLoop(publishers, self._tally, self._share)
-        elif publishers and load.verb != "idle":
-            self._loop = ClosedLoop(publishers, self._tally, self._share)
 
     async def prepare(self, number: int) -> None:
         """Prepare for the events of a round; no worker may publish before all are prepared."""

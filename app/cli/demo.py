@@ -35,16 +35,19 @@ def demo(
     if lack and pipeline == "on":
         say(lack)
         sys.exit(WRONG_USE)
-    from app.demo.demo import DemoFailed, Plan
-    from app.demo.demo import run as run_demo
+    from app.demo import DemoFailed
+    from app.demo import run as run_demo
 
     if lack:
         say(f"without the pipeline: {lack}")
-    plan = Plan(port, nt4_port, data_dir, has_pipeline=pipeline != "off" and not lack, for_s=for_s)
+    has_pipeline = pipeline != "off" and not lack
+    demo = run_demo(
+        say, click.echo, port=port, nt4_port=nt4_port, data_dir=data_dir, has_pipeline=has_pipeline, for_s=for_s
+    )
 
     async def work() -> int:
         try:
-            await run_demo(plan, say, click.echo)
+            await demo
         except DemoFailed as failed:
             say(str(failed))
             return WRONG_USE if failed.is_wrong_use else FAILED
@@ -60,11 +63,11 @@ def _lack() -> str:
     """Return what the pipeline lacks on this machine; an empty string if it can run."""
     if not is_installed():
         return NOT_INSTALLED
-    from app.pipeline.errors import Refused
+    from app.pipeline.errors import JobRejected
     from app.pipeline.session import find_java
 
     try:
         find_java()
-    except (Refused, OSError) as error:
+    except (JobRejected, OSError) as error:
         return str(error)
     return ""

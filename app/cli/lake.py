@@ -26,7 +26,7 @@ from app.cli.options import client_of, erasure_of, named, pattern_of, server_opt
 from app.cli.pipeline import Place, exit_code, lake_options, spark_options, work_on_lake
 from app.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
 from app.history.rules import parse_age
-from app.pipeline.errors import PipelineError, Refused
+from app.pipeline.errors import JobRejected, PipelineError
 from app.protocols.bayeux.names import Bounds, to_topic
 
 if TYPE_CHECKING:  # heavy
@@ -273,7 +273,7 @@ async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> 
             say(f"published {work.published:,} events; the same command resumes from there")
         if isinstance(error, asyncio.CancelledError):
             raise
-        return WRONG_USE if isinstance(error, Refused) else FAILED
+        return WRONG_USE if isinstance(error, JobRejected) else FAILED
     bar.finish()
     for reason in outcome.reasons:
         say(f"not published: {reason}")
@@ -294,7 +294,7 @@ def _answer(
         from app.pipeline.queries.sql import computing
 
         if out is not None and out.exists():
-            raise Refused(f"{out} already exists")
+            raise JobRejected(f"{out} already exists")
         spark = session.start(place.settings.pipeline, "halley lake", configuration=place.spark)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's handler calls Java in the middle of a call
         try:
@@ -368,15 +368,15 @@ def _print(texts: Iterable[str]) -> int:
 
 @contextmanager
 def _new_file(out: Path, *, replaces: bool = False) -> Iterator[Path]:
-    """Yield a draft that becomes the file `out` when the block ends without an error. Raises `Refused`."""
+    """Yield a draft that becomes the file `out` when the block ends without an error. Raises `JobRejected`."""
     draft = out.with_name(f".{out.name}.part")
     try:
         try:
             yield draft
             if out.exists() and not replaces:
-                raise Refused(f"{out} already exists")
+                raise JobRejected(f"{out} already exists")
             draft.replace(out)
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
-        raise Refused(f"{out} cannot be written: {error.strerror}") from error
+        raise JobRejected(f"{out} cannot be written: {error.strerror}") from error

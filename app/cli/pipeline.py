@@ -20,7 +20,7 @@ import click
 from app.cli.options import DEFAULT_SERVER, SettingFlags, config_option, load_settings, setting_options, token_option
 from app.cli.terminal import DONE, FAILED, INTERRUPTED, WRONG_USE, ShareBar, StatusLine, say
 from app.history.rules import parse_age
-from app.pipeline.errors import JobFailed, Refused, cause_of
+from app.pipeline.errors import JobFailed, JobRejected, cause_of
 from app.settings import Settings
 
 if TYPE_CHECKING:  # heavy
@@ -142,7 +142,7 @@ def exit_code(work: Callable[[], int]) -> int:
     except Exception as error:  # noqa: BLE001 - Spark's errors have many classes
         cause = cause_of(error)
         say(str(cause))
-        return WRONG_USE if isinstance(cause, Refused) else FAILED
+        return WRONG_USE if isinstance(cause, JobRejected) else FAILED
 
 
 # Jobs
@@ -278,7 +278,7 @@ def _run(
 def _checked(place: Place, names: Sequence[str]) -> Log | None:
     """Check that the log and the lake can be used, before Spark starts and anything is written.
 
-    Returns the log; None for jobs that need only the lake. Raises `Refused`.
+    Returns the log; None for jobs that need only the lake. Raises `JobRejected`.
     """
     from app.pipeline.lake import tables
     from app.pipeline.source import open_log
@@ -292,7 +292,7 @@ def _checked(place: Place, names: Sequence[str]) -> Log | None:
     try:
         log_id = log.head().log_id
     except JobFailed as error:
-        raise Refused(str(error)) from error  # nothing was begun
+        raise JobRejected(str(error)) from error  # nothing was begun
     tables.look(place.lake, log_id, lifted)
     return log
 
@@ -384,7 +384,7 @@ def work_on_lake(label: str, place: Place, work: Callable[[ShareBar], int]) -> i
 
     def with_bar() -> int:
         if not tables.look(place.lake):  # first of all, since a lock is a file that would be created there
-            raise Refused(f"there is no lake in {place.lake}: halley pipeline ingest makes one")
+            raise JobRejected(f"there is no lake in {place.lake}: halley pipeline ingest makes one")
         try:
             return work(bar)
         finally:

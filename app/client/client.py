@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
-from types import TracebackType
+from contextlib import suppress
 from typing import Any, Self
 
 from app.client.errors import Refused
@@ -29,6 +29,8 @@ class Client:
     `ClientError` if the server does not accept the client; from then on the client reconnects by itself.
     """
 
+    _wire_class = Wire
+
     def __init__(
         self,
         server: str,
@@ -42,7 +44,7 @@ class Client:
         if patience is not None:
             warnings.warn("`patience` is now `timeouts`", DeprecationWarning, stacklevel=2)
         timeouts = timeouts or patience or Timeouts()
-        self._wire = Wire(server, token)
+        self._wire = self._wire_class(server, token)
         self._inbox = Inbox(events_kept)
         self._session = Session(self._wire, self._inbox, timeouts, on_link)
         self._sender = Sender(self._wire, self._session, self._inbox, timeouts)
@@ -67,9 +69,7 @@ class Client:
         self._keeper = asyncio.create_task(self._session.keep())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._keeper is not None
         self._keeper.cancel()
         try:
@@ -87,8 +87,9 @@ class Client:
 
     async def batches(self) -> AsyncIterator[list[Event]]:
         """Yield all queued events as a list, which costs less than one by one. Raises the same as `__anext__`."""
-        while events := await self._inbox.get_all():
-            yield events
+        with suppress(StopAsyncIteration):
+            while True:
+                yield await self._inbox.get_all()
 
     async def subscribe(self, pattern: str, after: int | None = None) -> None:
         """Receive the events of a channel or of a pattern (`/a/*`, `/a/**`), also in later sessions.

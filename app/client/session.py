@@ -31,7 +31,6 @@ _HANDSHAKE = {
     "channel": "/meta/handshake",
     "version": "1.0",
     "minimumVersion": "1.0",
-    "supportedConnectionTypes": ["long-polling"],
     "ext": {"ack": True, "replay": {"in_data": False}},
 }
 
@@ -81,8 +80,7 @@ class Inbox:
         self._bound = bound
         self._has_news = asyncio.Event()
         self._has_room = asyncio.Event()
-        self._is_over = False
-        self._error: BaseException | None = None
+        self._end: BaseException | None = None
 
     async def put(self, event: Event) -> None:
         """Wait until there is room, and add an event. If this is cancelled, the event has not been added."""
@@ -98,33 +96,28 @@ class Inbox:
 
     async def get(self) -> Event:
         """Return the oldest event. After `end` and the last event, raises its error or `StopAsyncIteration`."""
-        if not await self._has_more():
-            raise StopAsyncIteration
+        await self._until_more()
         self._has_room.set()
         return self._events.popleft()
 
     async def get_all(self) -> list[Event]:
-        """Return all queued events, at least one. After `end` and the last event, raises its error or returns none."""
-        await self._has_more()
+        """Return all queued events, at least one. After `end` and the last event, raises the same as `get`."""
+        await self._until_more()
         self._has_room.set()
         events = [*self._events]
         self._events.clear()
         return events
 
-    async def _has_more(self) -> bool:
+    async def _until_more(self) -> None:
         while not self._events:
-            if self._error is not None:
-                raise self._error
-            if self._is_over:
-                return False
+            if self._end is not None:
+                raise self._end
             self._has_news.clear()
             await self._has_news.wait()
-        return True
 
     def end(self, error: BaseException | None) -> None:
         """End the queue: no more events will be added. `error` is the reason; None if the program closed the client."""
-        self._is_over = True
-        self._error = error
+        self._end = error or StopAsyncIteration()
         self._has_news.set()
 
 
@@ -206,7 +199,8 @@ class Session:
 
     async def begin(self) -> None:
         """Handshake, and subscribe to all patterns again. Raises `ClientError`."""
-        reply, incoming = await self._ask(dict(_HANDSHAKE), self._timeouts.answer_s)
+        handshake = {**_HANDSHAKE, "supportedConnectionTypes": [self._wire.connection_type]}
+        reply, incoming = await self._ask(handshake, self._timeouts.answer_s)
         advice = Advice.read(reply)
         self._advice = advice or self._advice
         error = error_of(reply)
@@ -312,7 +306,8 @@ class Session:
     async def _poll(self) -> None:
         """Send one connect and handle its response. Raises `ClientError` unless it was successful."""
         client_id = await self.current()
-        connect: JSON = {"channel": "/meta/connect", "clientId": client_id, "connectionType": "long-polling"}
+        kind = self._wire.connection_type
+        connect: JSON = {"channel": "/meta/connect", "clientId": client_id, "connectionType": kind}
         if self._is_first_connect:
             connect["advice"] = {"timeout": 0}
         if self._batch is not None:

@@ -38,6 +38,9 @@ class _HungUp(Exception):
 class Wire:
     """The HTTP connections to one server. Cookies are kept, since sessions and load balancers may depend on them."""
 
+    connection_type = "long-polling"
+    """The name of this transport in a handshake (Bayeux 1.0, 5)."""
+
     def __init__(self, url: str, token: str | None) -> None:
         """Set the server's URL and the token for it. Raises `ValueError` if either is invalid."""
         self.url = server_url(url)
@@ -93,13 +96,17 @@ class Wire:
             raise OutcomeUnknown(f"connection to {self.name} lost ({_reason(error)})") from error
 
     async def _send(self, body: bytes, trace: Trace) -> tuple[httpx.Response, bytes]:
-        async with self._http.stream("POST", self.url, content=body, extensions={"trace": trace}) as response:
+        async with self._http.stream(**self._request(body), extensions={"trace": trace}) as response:
             answer = bytearray()
             async for chunk in response.aiter_bytes():
                 answer += chunk
                 if len(answer) > _RESPONSE_BYTES:
                     raise httpx.ReadError("the response is too large")
             return response, bytes(answer)
+
+    def _request(self, body: bytes) -> dict[str, Any]:
+        """Return the arguments of httpx' `stream` for a request with these messages."""
+        return {"method": "POST", "url": self.url, "content": body}
 
 
 def headers_for(token: str | None) -> dict[str, str]:

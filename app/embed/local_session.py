@@ -49,7 +49,12 @@ class LocalSession:
         value of the type of a NetworkTables topic. The message is handled immediately unless something on its path
         (an asynchronous service) takes time; the future need not be awaited.
         """
-        return self._send({"channel": channel, "data": data})
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        asker = _Asker(self._engine, answer, self._tasks)
+        request = Request([{"channel": channel, "data": data}], Transport.LOCAL, asker)
+        request.session = self._session
+        asker.write(self._engine.receive(request, monotonic()))
+        return answer
 
     def subscribe(self, channel: str, heard: Heard) -> None:
         """Call `heard(channel, data)` for each event of a channel or pattern from now on, in order.
@@ -73,14 +78,6 @@ class LocalSession:
     def close(self) -> None:
         """End the session."""
         self._engine.leave(self._session, monotonic(), by_client=False)
-
-    def _send(self, fields: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        asker = _Asker(self._engine, answer, self._tasks)
-        request = Request([fields], Transport.LOCAL, asker)
-        request.session = self._session
-        asker.write(self._engine.receive(request, monotonic()))
-        return answer
 
     # broker.sessions.Owner
 

@@ -16,17 +16,17 @@ class PipelineError(Exception):
     """Base class of the pipeline's errors."""
 
 
-class Refused(PipelineError):
-    """A request that cannot be carried out; nothing was changed (exit code 2)."""
+class JobRejected(PipelineError):
+    """Work that cannot be begun, by its options or as things are; nothing was changed (exit code 2)."""
 
 
 class JobFailed(PipelineError):
     """Work that was begun and did not succeed; the same command may be run again (exit code 1)."""
 
 
-def no_lake(lake: Path) -> Refused:
+def no_lake(lake: Path) -> JobRejected:
     """Return the error for a query of a lake that does not exist."""
-    return Refused(f"there is no lake at {lake}: `halley pipeline ingest` makes one")
+    return JobRejected(f"there is no lake at {lake}: `halley pipeline ingest` makes one")
 
 
 _RAISED = re.compile(

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import pyspark
 
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 
 LEAST_VERSION = 17
 """The lowest major version that Spark 4 runs on."""
@@ -65,7 +65,7 @@ class Java(NamedTuple):
     own_home: Path
 
 
-class NoJava(Refused):
+class NoJava(JobRejected):
     """There is no Java that Spark can run on; the text lists the candidates and says what to do."""
 
 

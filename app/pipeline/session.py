@@ -32,7 +32,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from app.pipeline import java
-from app.pipeline.errors import JobFailed, Refused, cause_of
+from app.pipeline.errors import JobFailed, JobRejected, cause_of
 from app.pipeline.source.source import HalleySource
 from app.settings import Pipeline
 
@@ -64,7 +64,7 @@ _MASTER_S = 3.0
 """How long the connection to each address of a cluster's master may take."""
 
 
-class SparkFailed(Refused):
+class SparkFailed(JobRejected):
     """Spark did not start, so no work was begun."""
 
 

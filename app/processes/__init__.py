@@ -19,11 +19,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from re import Match, Pattern
-from typing import BinaryIO
 
 _LINES_KEPT = 50
 _LINE_BYTES = 1_048_576
-_LAST_BYTES = 4_096
 _KILLED_S = 10.0
 _LOOK_S = 0.02
 _PORTS = range(10_240, 32_768)
@@ -58,13 +56,6 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-
-
-def last_line(output: BinaryIO) -> str:
-    """Return the last line of the file with a process' output, which often explains its end; "" if it is empty."""
-    output.seek(0)
-    lines = output.read()[-_LAST_BYTES:].decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else ""
 
 
 async def kill(process: Process) -> None:

@@ -20,13 +20,22 @@ import httpx
 from app.bench.load import BenchFailed
 from app.bench.measurement import Phase, Watch
 from app.client import Client, ClientError
-from app.processes import kill, last_line, module_command, module_environment, pin
+from app.processes import kill, module_command, module_environment, pin
 
 Answer = TypeVar("Answer")
 
 _HEAD_S = 10.0
 _INGEST = "lake-"
 """The prefix of the name under which an ingest is one of the log's consumers; its lake's id follows."""
+
+_LAST_BYTES = 4_096
+
+
+def last_line(output: BinaryIO) -> str:
+    """Return the last line of the file with a process' output, which often explains its end; "" if it is empty."""
+    output.seek(0)
+    lines = output.read()[-_LAST_BYTES:].decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 class Jobs:

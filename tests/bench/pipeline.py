@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from bench.jobs import Rollups, behind, first_rollup, jobs, rollups
+from bench.jobs import Rollups, behind, first_rollup, jobs, last_line, rollups
 from bench.logs import fill_apart
 from bench.reads import CHANNELS
 from bench.rounds import disk, is_in_memory, side_command, side_environment
@@ -34,7 +34,7 @@ from app.bench.load import BenchFailed, Load, together
 from app.bench.measurement import Phase, Watch, measure, noted
 from app.bench.result import Result
 from app.bench.target import Target, halley_command, started
-from app.processes import kill, last_line
+from app.processes import kill
 
 HOURS = 24.0
 """The time over which stored events are spread; queries are for one hour of it."""

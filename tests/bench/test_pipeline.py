@@ -9,10 +9,11 @@ import re
 import sys
 import tempfile
 from dataclasses import fields
+from io import BytesIO
 
 import pytest
 from bench import script
-from bench.jobs import Jobs, Rollups, behind, first_rollup, rollups
+from bench.jobs import Jobs, Rollups, behind, first_rollup, last_line, rollups
 from bench.pipeline import PipelineFigures, pipeline_table
 from bench.test_result import result
 from bench.verbs import main
@@ -275,3 +276,11 @@ def test_without_the_pipeline_there_is_nothing_to_measure(monkeypatch):
     told = CliRunner().invoke(main, ["pipeline"])
     assert (told.exit_code, told.stdout) == (WRONG_USE, "")
     assert told.stderr == "halley: the data pipeline is not installed: pip install 'halley[pipeline]'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("", ""), ("\n \n", ""), ("a\nb c \n\n", "b c"), ("x" * 9_000 + "\nend", "end")]
+)
+def test_the_last_line_of_a_file(text, line):
+    """Empty lines do not count."""
+    assert last_line(BytesIO(text.encode())) == line

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from random import Random
 
 import pytest
 
-from app.demo.chat import _TALKS, ANSWERS, OPENINGS, PEOPLE, WELCOMES, Person
+from app.demo.chat import ANSWERS, OPENINGS, PEOPLE, TALKS, WELCOMES, Person
 
 LOBBY = "/chat/lobby"
 QUESTION = "Has anyone seen what the market did just now?"
 
 
-def room_of(names, seed=1):
-    return [Person(name, [LOBBY], Random(f"{seed} {name}"), 0.0) for name in names]
+@pytest.fixture(autouse=True)
+def _one_room(monkeypatch):
+    """Let nobody begin a talk elsewhere."""
+    for room in {*OPENINGS} - {LOBBY}:
+        monkeypatch.delitem(OPENINGS, room)
+
+
+def everybody(seed=1):
+    return [Person(name, Random(f"{seed} {name}"), 0.0) for name in PEOPLE]
 
 
 def overheard(people, until_s, said=()):
@@ -24,28 +30,27 @@ def overheard(people, until_s, said=()):
     for data in said:
         for each in people:
             each.hear(LOBBY, data, now_s)
-    while (now_s := min(each.speaks_at_s for each in people)) < until_s:
-        speaker = min(people, key=lambda each: each.speaks_at_s)
-        for room, data in speaker.speak(now_s):
-            talk.append((now_s, data["from"], data["text"]))
-            for each in people:
-                each.hear(room, data, now_s)
-    return talk
+    while True:
+        now_s, room, data = min((each.next for each in people), key=lambda said: said[0])
+        if now_s >= until_s:
+            return talk
+        talk.append((now_s, data["from"], data["text"]))
+        for each in people:
+            each.hear(room, data, now_s)
 
 
 def test_no_sentence_stands_in_two_places():
     """A sentence determines which ones can follow."""
-    sentences = re.split(r"\s*(?:^/\S+:|[|>])\s+", _TALKS.strip(), flags=re.MULTILINE)[1:]
+    sentences = [sentence for _, *turns in TALKS for turn in turns for sentence in turn.split(" | ")]
     assert len(sentences) == len({*sentences}) == len(ANSWERS)
     assert {*sentences} == {*ANSWERS}
     assert not {*sentences} & {*WELCOMES}
-    assert {room for rooms in PEOPLE.values() for room in rooms} == {*OPENINGS}
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_they_answer_each_other_until_a_talk_is_over(seed):
     """A sentence is followed by one of its answers, from another person; after the end of a talk a new one begins."""
-    talk = overheard(room_of(PEOPLE, seed), 600.0)
+    talk = overheard(everybody(seed), 600.0)
     openings = {*OPENINGS[LOBBY]}
     assert talk[0][2] in openings
     for (_, before, text), (_, speaker, answer) in pairwise(talk):
@@ -59,32 +64,32 @@ def test_they_answer_each_other_until_a_talk_is_over(seed):
 
 def test_it_is_no_flood():
     """In ten minutes there is always something new, and there is time to read it."""
-    times = [at_s for at_s, _, _ in overheard(room_of(PEOPLE), 600.0)]
+    times = [at_s for at_s, _, _ in overheard(everybody(), 600.0)]
     assert 50 < len(times) < 300
     assert max(after - before for before, after in pairwise(times)) < 60
 
 
 def test_strangers_are_answered_once():
     """A stranger who writes from the console gets an answer, and no one answers that again."""
-    talk = overheard(room_of(PEOPLE), 10.0, [{"from": "Zoe", "text": "I am new."}])
+    talk = overheard(everybody(), 10.0, [{"from": "Zoe", "text": "I am new."}])
     assert len([text for _, _, text in talk if text in WELCOMES]) == 1
 
 
 def test_strangers_can_ask_what_people_ask():
     """A question is recognized by its words, also from a stranger."""
-    talk = overheard(room_of(PEOPLE), 10.0, [QUESTION])
+    talk = overheard(everybody(), 10.0, [QUESTION])
     assert talk[0][2] in ANSWERS[QUESTION]
 
 
 @pytest.mark.parametrize("data", [None, 7, [], {}, {"from": 1, "text": []}, {"text": {"a": 1}}, ["text"]])
 def test_whatever_is_published_confuses_nobody(data):
     """Any client can publish any data there."""
-    assert len(overheard(room_of(PEOPLE), 120.0, [data])) > 1
+    assert len(overheard(everybody(), 120.0, [data])) > 1
 
 
 def test_other_rooms_are_not_theirs():
-    """Events of a room in which a person is not have no effect."""
-    (ada,) = room_of(["Ada"])
-    before_s = ada.speaks_at_s
+    """Events of a room in which nobody talks have no effect."""
+    (ada, *_) = everybody()
+    before = ada.next
     ada.hear("/chat/cellar", {"from": "Zoe", "text": QUESTION}, 0.0)
-    assert ada.speaks_at_s == before_s
+    assert ada.next == before

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from app.demo.market import NEWS, SHARES, Market
+from app.demo.market import INDEX, LOOK_S, NEWS, SHARES, Market
 from app.pipeline.jobs.anomaly import WINDOW_US
 from app.settings import Pipeline
 
@@ -16,7 +16,7 @@ from app.settings import Pipeline
 def played(market, until_s, from_s=0.0, *, hears_news=True):
     """Return all that happens in the market until a time, each with its time."""
     happened, now_s = [], from_s
-    while (now_s := max(now_s, market.next_s)) < until_s:
+    while (now_s := now_s + LOOK_S) < until_s:
         for name, data in market.until(now_s):
             happened.append((now_s, name, data))
             if name == NEWS and hears_news:
@@ -32,7 +32,7 @@ def test_prices_walk():
     """Each trade has its price and the change from the last one; every share is traded."""
     prices = dict(SHARES)
     for _, name, data in played(market_of(), 300.0):
-        if name != NEWS:
+        if name in SHARES:
             assert data["symbol"] == name
             assert data["price"] == pytest.approx(prices[name] + data["change"])
             assert 0 < data["price"] == pytest.approx(prices[name], rel=0.01, abs=0.02)
@@ -43,7 +43,7 @@ def test_prices_walk():
 
 def test_it_is_no_load():
     """All shares together have about ten trades a second."""
-    trades = [name for _, name, _ in played(market_of(), 600.0, hears_news=False) if name != NEWS]
+    trades = [name for _, name, _ in played(market_of(), 600.0, hears_news=False) if name in SHARES]
     assert 4 < len(trades) / 600 < 20
     assert {*trades} == {*SHARES}
 
@@ -59,12 +59,26 @@ def test_news_make_a_spike_that_the_pipeline_sees(seed):
     assert max(busy.values()) >= max(options.spike_events, options.spike_factor * usual)
 
 
+def test_the_index_is_the_mean_of_all_prices():
+    """It is published regularly, with its change from the last one."""
+    prices, index = dict(SHARES), round(sum(SHARES.values()) / len(SHARES), 2)
+    indices = 0
+    for _, name, data in played(market_of(), 60.0):
+        if name in SHARES:
+            prices[name] = data["price"]
+        elif name == INDEX:
+            assert data["index"] == pytest.approx(sum(prices.values()) / len(prices), abs=0.01)
+            assert data["index"] == pytest.approx(index + data["change"])
+            index, indices = data["index"], indices + 1
+    assert indices > 20
+
+
 def test_news_come_every_minute_or_so_and_some_stop_a_share():
     """Headlines name a share, or announce a halt, after which a share is silent for long enough for an alert."""
     happened = played(market_of(), 1_200.0)
     news = [(at_s, data) for at_s, name, data in happened if name == NEWS]
-    flashes = [at_s for at_s, data in news if "symbol" in data]
-    assert all(40 < after - before < 80 for before, after in pairwise(flashes))
+    assert all(40 < after - before < 80 for (before, _), (after, _) in pairwise(news))
+    assert any("symbol" in data for _, data in news)
     halts = [(at_s, data["headline"]) for at_s, data in news if "symbol" not in data]
     assert halts
     silent_s = Pipeline().silence_s
@@ -79,6 +93,5 @@ def test_news_come_every_minute_or_so_and_some_stop_a_share():
 def test_news_of_nothing_are_ignored(news):
     """Any client can publish news."""
     market = market_of()
-    before_s = market.next_s
     market.rush(news, 0.0)
-    assert market.next_s == before_s
+    assert played(market, 30.0) == played(market_of(), 30.0)

@@ -5,7 +5,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from app.history.stored import COLUMNS
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.source.columns import Lifting, arrow_schema, lifts_of, spark_schema
 from app.settings import Lift, Settings
 
@@ -106,5 +106,5 @@ def test_several_tables_fill_one_column():
 )
 def test_a_lift_that_can_be_none(text):
     """Invalid lifts are refused before anything is read."""
-    with pytest.raises(Refused):
+    with pytest.raises(JobRejected):
         Lifting(text)

@@ -12,7 +12,7 @@ import pytest
 from support.lake import INGEST, LOG_ID, ingested, offsets, rows_of, stored
 from support.programs import require_program
 
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Conflict, Step, commit_files, commit_rows
 from app.pipeline.lake.files import staged, write
@@ -21,7 +21,7 @@ FULL = """
 import ctypes, os, sys
 from pathlib import Path
 from support.lake import LOG_ID, rows_of, stored
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows
 table = tables.create(Path(sys.argv[1]), "events", LOG_ID)
@@ -29,7 +29,7 @@ OPEN, WRITE, SYNC, RENAME, ENOSPC = 1, 2, 4, 8, 1
 ctypes.CDLL(None).faults_arm(int(sys.argv[3]), 1000, globals()[sys.argv[2]], ENOSPC)
 try:
     commit_rows(table, rows_of([stored(2)]), Step("ingest", 2, 3))
-except Refused as refused:
+except JobRejected as refused:
     print(refused)
 """
 
@@ -129,7 +129,7 @@ def test_commits_at_once_all_count(tmp_path):
                     {"first": [100 * job + n], "last": [100 * job + n], "reason": ["hole"], "found_us": [0]}
                 )
                 commit_rows(table, rows, Step(f"job{job}", n or None, n + 1))
-        except Refused as error:
+        except JobRejected as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(job,)) for job in range(3)]

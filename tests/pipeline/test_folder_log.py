@@ -20,7 +20,7 @@ from app.broker.ports import Erasure
 from app.history import checksummed_json, segment
 from app.history.folder import Identity
 from app.history.stored import Stored, checksum
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed, JobRejected
 from app.pipeline.source import folder_log
 from app.pipeline.source.folder_log import FolderLog
 from app.pipeline.source.log import Fault
@@ -331,20 +331,20 @@ def test_whatever_happens_every_offset_is_told_once(tmp_path, seed):
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(Refused, match=r"does not exist$"):
+    with pytest.raises(JobRejected, match=r"does not exist$"):
         FolderLog(tmp_path / "nowhere").head()
 
 
 def test_a_folder_on_which_no_server_was_started(tmp_path):
     """An empty folder, or one with other files, is refused with one sentence."""
     (tmp_path / "letter.txt").write_text("Dear")
-    with pytest.raises(Refused, match=f"{tmp_path} holds no log: no server was ever started on it"):
+    with pytest.raises(JobRejected, match=f"{tmp_path} holds no log: no server was ever started on it"):
         FolderLog(tmp_path).head()
 
 
 def test_a_file(tmp_path):
     (tmp_path / "letter.txt").write_text("Dear")
-    with pytest.raises(Refused, match=r"letter.txt is not a data folder"):
+    with pytest.raises(JobRejected, match=r"letter.txt is not a data folder"):
         FolderLog(tmp_path / "letter.txt").head()
 
 
@@ -353,13 +353,13 @@ def test_a_log_of_a_later_version(tmp_path):
     log = filled(tmp_path, 10)
     content = checksummed_json.load(tmp_path / "log.json")
     checksummed_json.save(tmp_path / "log.json", content | {"format": 99})
-    with pytest.raises(Refused, match="was written by a later version of Halley"):
+    with pytest.raises(JobRejected, match="was written by a later version of Halley"):
         log.head()
     checksummed_json.save(tmp_path / "log.json", content)
     connection = sqlite3.connect(files(tmp_path)[1], isolation_level=None)
     connection.execute("update meta set value = 99 where name = 'format'")
     connection.close()
-    with pytest.raises(Refused, match=r"db was written by a later version of Halley"):
+    with pytest.raises(JobRejected, match=r"db was written by a later version of Halley"):
         list(log.read(1, 11))
 
 
@@ -368,7 +368,7 @@ def test_a_segment_of_another_log(tmp_path):
     log = filled(tmp_path / "one", 10)
     filled(tmp_path / "other", 10)
     shutil.copy(files(tmp_path / "other")[1], files(tmp_path / "one")[1])
-    with pytest.raises(Refused, match=r"00001.db belongs to another log"):
+    with pytest.raises(JobRejected, match=r"00001.db belongs to another log"):
         list(log.read(1, 11))
 
 
@@ -381,7 +381,7 @@ def test_a_mark_that_says_nothing(tmp_path, content, monkeypatch):
         (tmp_path / "mark").unlink()
     else:
         (tmp_path / "mark").write_bytes(content)
-    with pytest.raises(Refused, match="mark is missing or damaged"):
+    with pytest.raises(JobRejected, match="mark is missing or damaged"):
         log.head()
 
 
@@ -411,7 +411,7 @@ def _is_refused_to_others(folder):
             try:
                 log = FolderLog(folder)
                 list(log.read(1, log.head().next))
-            except Refused as refused:
+            except JobRejected as refused:
                 code = 0 if "cannot be read (" in str(refused) and "--from URL" in str(refused) else 2
         os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -421,7 +421,7 @@ def test_a_damaged_identity(tmp_path):
     """A damaged identity is refused with one sentence: only a server restores it from the segments."""
     log = filled(tmp_path, 10)
     (tmp_path / "log.json").write_text("{}")
-    with pytest.raises(Refused, match="start the server on this folder, which restores it"):
+    with pytest.raises(JobRejected, match="start the server on this folder, which restores it"):
         log.head()
 
 

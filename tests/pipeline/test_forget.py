@@ -9,7 +9,7 @@ from support.lake import INGEST, LOG_ID, NOON_US, ingested, offsets, stored
 
 from app.broker.names import Match, Pattern
 from app.broker.ports import Erasure
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.lake import forget as forgetting
 from app.pipeline.lake import locks, tables
 from app.pipeline.lake.commit import commit_rows
@@ -131,5 +131,5 @@ def test_it_waits_for_the_batch_of_an_ingest(tmp_path, monkeypatch):
 
 def test_no_lake_is_refused(tmp_path):
     """Without a lake the erasure is refused with one sentence."""
-    with pytest.raises(Refused, match="there is no lake in"):
+    with pytest.raises(JobRejected, match="there is no lake in"):
         forget(tmp_path, CHAT)

@@ -11,7 +11,7 @@ from support.server import brisk, serving
 
 from app.access.tokens import hash_of
 from app.history.stored import Stored
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed, JobRejected
 from app.pipeline.source import http_log, open_log
 from app.pipeline.source.http_log import HttpLog
 from app.pipeline.source.log import Fault
@@ -117,7 +117,7 @@ async def test_nobody_answers():
 async def test_a_server_of_another_kind(served):
     """A server without Halley's log is refused with one sentence."""
     log = HttpLog(f"{served.url}/elsewhere/bayeux", None)
-    with pytest.raises(Refused, match="has no log: it is not a Halley server, or its history is off"):
+    with pytest.raises(JobRejected, match="has no log: it is not a Halley server, or its history is off"):
         await asyncio.to_thread(log.head)
 
 
@@ -126,7 +126,7 @@ async def test_another_log_behind_the_same_address(served):
     log = HttpLog(served.url, None)
     await asyncio.to_thread(log.head)
     served.house.apis.archive().log_id = "another"
-    with pytest.raises(Refused, match="now has another log"):
+    with pytest.raises(JobRejected, match="now has another log"):
         await asyncio.to_thread(told, log, 1, 10)
 
 
@@ -151,11 +151,11 @@ async def test_the_token_is_shown_and_kept_secret(tmp_path):
         assert len(rows) == 10
         await asyncio.to_thread(log.commit, "ingest", 5)
         assert served.house.apis.archive().consumers == {"ingest": 5}
-        with pytest.raises(Refused, match="does not accept the token") as refused:
+        with pytest.raises(JobRejected, match="does not accept the token") as refused:
             await asyncio.to_thread(HttpLog(served.url, TOKEN[::-1]).head)
         assert TOKEN[::-1] not in str(refused.value)
     async with _guarded("subscribe") as served:
-        with pytest.raises(Refused, match="lacks the right `export`") as refused:
+        with pytest.raises(JobRejected, match="lacks the right `export`") as refused:
             await asyncio.to_thread(HttpLog(served.url, TOKEN).head)
         assert TOKEN not in str(refused.value)
 
@@ -170,5 +170,5 @@ def test_options_that_name_no_log(tmp_path):
         ({"url": "http://b", "token": "a", "token_file": "b"}, "one of the two"),
         ({"url": "http://b", "token_file": str(tmp_path / "none")}, "cannot be read"),
     ):
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(JobRejected, match=said):
             open_log(options)

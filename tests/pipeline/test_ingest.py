@@ -19,7 +19,7 @@ from app.broker.ports import Erasure
 from app.history import checksummed_json
 from app.history.folder import delete
 from app.history.stored import COLUMNS, Stored, checksum
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed, JobRejected
 from app.pipeline.jobs import ingest as ingesting
 from app.pipeline.jobs.ingest import Ingest
 from app.pipeline.jobs.run import consumer
@@ -221,7 +221,7 @@ def test_a_lifted_column_of_another_type_is_refused(lake, ingest):
     """A lifted column of another type is refused with one sentence, and nothing is changed."""
     list(ingest(lift=lifts_of(Settings(lift=(Lift("/news", "/price", "price", "double"),)))).once())
     before = versions(lake)
-    with pytest.raises(Refused, match=r"column price of .* is double, but the settings say string"):
+    with pytest.raises(JobRejected, match=r"column price of .* is double, but the settings say string"):
         list(ingest(lift=lifts_of(Settings(lift=(Lift("/news", "/price", "price", "string"),)))).once())
     assert versions(lake) == before
 
@@ -231,7 +231,7 @@ def test_another_log_is_refused(tmp_path, spark, lake, ingest):
     list(ingest().once())
     before = versions(lake)
     write(tmp_path / "other", 1, 500)
-    with pytest.raises(Refused, match=r"was made from log .*, but this is log .*: choose another --lake"):
+    with pytest.raises(JobRejected, match=r"was made from log .*, but this is log .*: choose another --lake"):
         list(Ingest(spark, {"path": str(tmp_path / "other")}, lake, OPTIONS).once())
     assert versions(lake) == before
 
@@ -241,7 +241,7 @@ def test_a_log_that_ends_below_the_lake_is_refused(data, lake, ingest):
     list(ingest().once())
     before = versions(lake)
     move_mark(data, 150)
-    with pytest.raises(Refused, match=r"the log ends before offset 151, and .* has read it up to 201"):
+    with pytest.raises(JobRejected, match=r"the log ends before offset 151, and .* has read it up to 201"):
         list(ingest().once())
     assert versions(lake) == before
 
@@ -258,13 +258,13 @@ def test_a_lake_that_has_gone_is_told(lake, ingest):
     job.step()
     table(lake)
     (lake / "events" / "_delta_log").rename(lake / "elsewhere")
-    with pytest.raises(Refused, match="events"):
+    with pytest.raises(JobRejected, match="events"):
         job.step()
 
 
 def test_a_log_that_has_gone_is_told(tmp_path, spark, lake):
     """A data folder that does not exist is refused."""
-    with pytest.raises(Refused, match="does not exist"):
+    with pytest.raises(JobRejected, match="does not exist"):
         list(Ingest(spark, {"path": str(tmp_path / "nothing")}, lake, OPTIONS).once())
 
 

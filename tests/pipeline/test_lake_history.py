@@ -16,7 +16,7 @@ from support.wire import request
 from app.broker.events import to_text
 from app.broker.names import Match, Pattern, matches
 from app.cli import main
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed, JobRejected
 from app.pipeline.lake.tables import path
 from app.pipeline.lake.upkeep import compact
 from app.pipeline.queries import events
@@ -130,7 +130,7 @@ def test_bad_input_gets_a_sentence(tmp_path):
 def test_a_folder_that_is_no_table_is_refused(tmp_path):
     """Files without a Delta log are never read by their names (T15)."""
     (tmp_path / "events" / "day=2026-06-01").mkdir(parents=True)
-    with pytest.raises(Refused, match="no Delta log"):
+    with pytest.raises(JobRejected, match="no Delta log"):
         Walk(tmp_path, Selection(ALL))
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.lake import locks
 
 HOLD = """
@@ -101,5 +101,5 @@ def _is_free(path):
 def test_a_lake_that_cannot_be_written_is_refused(tmp_path):
     """A lake below a file cannot be written."""
     (tmp_path / "file").touch()
-    with pytest.raises(Refused, match=r"cannot be written: .*Not a directory"), locks.ingest(tmp_path / "file"):
+    with pytest.raises(JobRejected, match=r"cannot be written: .*Not a directory"), locks.ingest(tmp_path / "file"):
         pass

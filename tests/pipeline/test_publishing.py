@@ -12,7 +12,7 @@ from support.wire import DEADLINE_S
 
 from app.access.tokens import hash_of, new_token
 from app.client import ALL, Client
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed, JobRejected
 from app.pipeline.jobs.publishing import Message, Publisher, key_of
 
 
@@ -135,5 +135,5 @@ async def test_a_channel_that_the_server_does_not_take_is_counted_and_the_others
 
 def test_what_is_no_url_is_refused_at_once():
     """An invalid URL is refused before anything is published."""
-    with pytest.raises(Refused, match="--server nonsense: expected a URL"):
+    with pytest.raises(JobRejected, match="--server nonsense: expected a URL"):
         Publisher("nonsense", None, 1)

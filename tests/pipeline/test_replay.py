@@ -24,7 +24,7 @@ from app.broker.names import Match, Pattern
 from app.cli import main
 from app.client import Client
 from app.history import checksummed_json
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed, JobRejected
 from app.pipeline.queries import replay as room
 from app.pipeline.queries.events import Selection
 from app.pipeline.queries.replay import Plan, Replay
@@ -284,7 +284,7 @@ async def test_without_the_right_nothing_is_published(tmp_path):
     rules = (Access("*", "subscribe", "/**"),)
     tokens = (Token(id="ann", role="user", hash=hash_of(TOKEN)),)
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, access=rules, tokens=tokens)) as served:
-        with pytest.raises(Refused, match="does not let this be published below /replay"):
+        with pytest.raises(JobRejected, match="does not let this be published below /replay"):
             await replay(served, tmp_path / "lake", at_full_speed(served), token=TOKEN)
         assert Replay(tmp_path / "lake", at_full_speed(served)).is_resumed
 
@@ -302,7 +302,7 @@ def test_long_after_a_kill_the_doubt_is_told(tmp_path):
     assert (again.is_resumed, again.doubt) == (True, (1, 7))
     assert Replay(tmp_path / "lake", plan, is_new=True).doubt is None
     file.write_text("{}")
-    with pytest.raises(Refused, match="--restart begins from the start"):
+    with pytest.raises(JobRejected, match="--restart begins from the start"):
         Replay(tmp_path / "lake", plan)
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.log import OpenLog
 from support.rollups import Heard, recount, rolled_up
 
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.jobs.rollup import Rollup
 from app.pipeline.lake.tables import KINDS
 from app.settings import Pipeline
@@ -267,7 +267,7 @@ def test_a_log_that_was_set_back_is_refused(place, tmp_path, spark):
     rollup = place.rollup()
     rollup.step()
     settle(place, rollup)
-    with pytest.raises(Refused, match="rollups up to offset 7, and the log ends at 4"):
+    with pytest.raises(JobRejected, match="rollups up to offset 7, and the log ends at 4"):
         Rollup(spark, {"path": str(tmp_path / "old")}, place.lake, Pipeline())
 
 

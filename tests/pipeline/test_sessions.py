@@ -5,7 +5,7 @@ import random
 import pytest
 from support.lake import NOON_US, ingested, stored
 
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.jobs.sessions import Sessions, SessionTracker
 from app.pipeline.lake import tables
 
@@ -139,5 +139,5 @@ def test_runs_that_are_cut_anywhere_make_the_same_rows_as_one(tmp_path):
 
 def test_without_events_the_job_says_what_to_do(tmp_path):
     """Without events the error names the command that makes them."""
-    with pytest.raises(Refused, match="`halley pipeline ingest` makes it"):
+    with pytest.raises(JobRejected, match="`halley pipeline ingest` makes it"):
         Sessions(tmp_path)

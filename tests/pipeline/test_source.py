@@ -16,7 +16,7 @@ from app.broker.names import Match, Pattern
 from app.broker.ports import Erasure
 from app.history import checksummed_json
 from app.history.stored import COLUMNS, Stored, checksum
-from app.pipeline.errors import JobFailed, Refused, cause_of
+from app.pipeline.errors import JobFailed, JobRejected, cause_of
 from app.pipeline.source.columns import lifts_of
 from app.pipeline.source.log import GapFound, Gone
 from app.pipeline.source.source import Options, Table
@@ -166,7 +166,7 @@ def test_options_that_cannot_be(spark, tmp_path, options, said):
     with pytest.raises(Exception) as failed:  # noqa: PT011 - Spark's, of one kind or another
         read(spark, tmp_path, **options).count()
     cause = cause_of(failed.value)
-    assert isinstance(cause, Refused)
+    assert isinstance(cause, JobRejected)
     assert said in str(cause)
 
 
@@ -266,7 +266,7 @@ def test_a_checkpoint_of_another_log_is_refused(spark, tmp_path):
     with pytest.raises(Exception) as failed:  # noqa: PT011 - Spark's, of one kind or another
         stream(spark, tmp_path / "other", tmp_path, seen)
     cause = cause_of(failed.value)
-    assert isinstance(cause, Refused)
+    assert isinstance(cause, JobRejected)
     assert str(cause).startswith("the checkpoint belongs to the log ")
     assert seen == [[1, 2]]
 
@@ -276,7 +276,7 @@ def test_a_checkpoint_of_another_log_is_refused(spark, tmp_path):
 
 def test_a_cause_is_found_wherever_it_is():
     """A cause is found in a chain of exceptions or a worker's traceback, and any other error is one sentence too."""
-    ours = Refused("no")
+    ours = JobRejected("no")
     wrapped = RuntimeError("wrapped")
     wrapped.__cause__ = ours
     assert cause_of(wrapped) is ours

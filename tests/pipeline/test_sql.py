@@ -14,7 +14,7 @@ from support.lakes import START_US, TOPICS, add, make_lake, row
 
 from app.cli import main
 from app.pipeline import session
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed, JobRejected
 from app.pipeline.queries import output
 from app.pipeline.queries.sql import ask, computing
 from app.protocols.bayeux.names import to_channel
@@ -66,7 +66,7 @@ def test_channels_and_times_are_those_of_the_server(spark, tmp_path):
 )  # fmt: skip
 def test_only_questions_are_asked(spark, lake, query):
     """A statement that would change something is refused before any of it is executed."""
-    with pytest.raises(Refused, match="only a query is allowed"):
+    with pytest.raises(JobRejected, match="only a query is allowed"):
         ask(spark, lake, query)
 
 
@@ -83,7 +83,7 @@ def test_only_questions_are_asked(spark, lake, query):
 )
 def test_a_mistake_is_one_sentence(spark, lake, query, said):
     """A mistake in a query is reported in Spark's words, without its codes, its plan and its traces."""
-    with pytest.raises(Refused, match=said) as refusal:
+    with pytest.raises(JobRejected, match=said) as refusal:
         ask(spark, lake, query)
     text = str(refusal.value)
     assert "\n" not in text

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from support.lake import LOG_ID, ingested, offsets, rows_of, stored
 
 from app.history.stored import COLUMNS
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows
 
@@ -51,7 +51,7 @@ def test_l12_old_rows_read_null_in_a_lifted_column_that_came_later(tmp_path):
 def test_a_lifted_column_of_another_type_is_refused(tmp_path):
     """A lifted column of another type is refused with its name and both types, and nothing is changed."""
     tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "double"}))
-    with pytest.raises(Refused, match=r"column price of .*events is double, but the settings say string"):
+    with pytest.raises(JobRejected, match=r"column price of .*events is double, but the settings say string"):
         tables.create(tmp_path, "events", LOG_ID, tables.lifted_columns({"price": "string"}))
     assert tables.open_table(tmp_path, "events").version() == 0
 
@@ -59,21 +59,21 @@ def test_a_lifted_column_of_another_type_is_refused(tmp_path):
 @pytest.mark.parametrize("name", ["offset", "day"])
 def test_a_lifted_column_cannot_take_the_name_of_another(name):
     """A column that events already have cannot be lifted into."""
-    with pytest.raises(Refused, match=f"column {name}: the table events has a column of that name"):
+    with pytest.raises(JobRejected, match=f"column {name}: the table events has a column of that name"):
         tables.lifted_columns({name: "long"})
 
 
 def test_another_log_is_refused(tmp_path):
     """Offsets of two logs must not be in one table."""
     tables.create(tmp_path, "events", LOG_ID)
-    with pytest.raises(Refused, match=rf"was made from log {LOG_ID}, but this is log abc: choose another --lake"):
+    with pytest.raises(JobRejected, match=rf"was made from log {LOG_ID}, but this is log abc: choose another --lake"):
         tables.create(tmp_path, "events", "abc")
 
 
 def test_a_foreign_delta_table_is_refused(tmp_path):
     """A table that Halley did not make is not written to."""
     write_deltalake(tmp_path / "events", pa.table({"offset": [1]}))
-    with pytest.raises(Refused, match="is a Delta table that was not made by Halley"):
+    with pytest.raises(JobRejected, match="is a Delta table that was not made by Halley"):
         tables.create(tmp_path, "events", LOG_ID)
 
 
@@ -92,7 +92,7 @@ def test_half_a_table_is_refused(tmp_path):
     """A folder with files but without a Delta log is not a table, or an incomplete one."""
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "part-0.parquet").write_bytes(b"PAR1")
-    with pytest.raises(Refused, match="has files but no Delta log"):
+    with pytest.raises(JobRejected, match="has files but no Delta log"):
         tables.create(tmp_path, "events", LOG_ID)
 
 
@@ -107,7 +107,7 @@ def test_a_damaged_log_is_refused(tmp_path):
     tables.create(tmp_path, "events", LOG_ID)
     entry = tmp_path / "events" / "_delta_log" / f"{0:020}.json"
     entry.write_text("{nonsense\n")
-    with pytest.raises(Refused, match=r"events cannot be read as a Delta table: [^\n]+$"):
+    with pytest.raises(JobRejected, match=r"events cannot be read as a Delta table: [^\n]+$"):
         tables.open_table(tmp_path, "events")
 
 
@@ -115,7 +115,7 @@ def test_a_table_of_another_format_is_refused(tmp_path):
     """A table of another version of Halley is neither read nor changed."""
     table = tables.create(tmp_path, "events", LOG_ID)
     table.alter.set_table_properties({"halley.format": "99"}, raise_if_not_exists=False)
-    with pytest.raises(Refused, match="was made by another version of Halley"):
+    with pytest.raises(JobRejected, match="was made by another version of Halley"):
         tables.open_table(tmp_path, "events")
 
 

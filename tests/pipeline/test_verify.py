@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.lake import LOG_ID, NOON_US, ingested, rows_of, stored
 
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows
 from app.pipeline.lake.verify import verify
@@ -182,5 +182,5 @@ def test_l13_topics_of_the_pipelines_own_are_not_counted(tmp_path, topic):
 
 def test_no_lake_is_refused(tmp_path):
     """Without a lake the error names the command that makes one."""
-    with pytest.raises(Refused, match=r"there is no lake in .*: halley pipeline ingest makes one"):
+    with pytest.raises(JobRejected, match=r"there is no lake in .*: halley pipeline ingest makes one"):
         list(verify(tmp_path))

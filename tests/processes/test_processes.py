@@ -7,13 +7,11 @@ import os
 import re
 import signal
 import sys
-from io import BytesIO
 from pathlib import Path
 
-import pytest
 from support.wire import DEADLINE_S
 
-from app.processes import child_process, is_cancelled_twice, last_line, module_command, module_environment
+from app.processes import child_process, is_cancelled_twice, module_command, module_environment
 
 READY = re.compile(r"ready (\d+)")
 OBEDIENT = "import sys, time; print('ready 0', file=sys.stderr, flush=True); time.sleep(600)"
@@ -88,14 +86,6 @@ async def test_overlong_lines_are_left_out():
         assert await child.ended() == 0
     assert child.lines[-1] == "short"
     assert max(map(len, child.lines)) < 3_000_000
-
-
-@pytest.mark.parametrize(
-    ("text", "line"), [("", ""), ("\n \n", ""), ("a\nb c \n\n", "b c"), ("x" * 9_000 + "\nend", "end")]
-)
-def test_the_last_line_of_a_file(text, line):
-    """Empty lines do not count."""
-    assert last_line(BytesIO(text.encode())) == line
 
 
 async def test_a_module_of_halley_is_found_from_any_folder(tmp_path):

@@ -86,7 +86,7 @@ class Alerts:
         accept_gap: bool = False,
         publisher: Publisher | None = None,
     ) -> None:
-        """Create the table `alerts` if there is none. Raises `Refused`, `JobFailed`."""
+        """Create the table `alerts` if there is none. Raises `JobRejected`, `JobFailed`."""
         self.left_out = self.unknown = 0
         self._spark = spark
         self._log = open_log(log_options)
@@ -110,13 +110,13 @@ class Alerts:
         return {"not published": self.left_out, "of channels that the server does not take": self.unknown}
 
     def once(self) -> Iterator[Progress]:
-        """Do all that the log has now. Raises `Refused`, `JobFailed`."""
+        """Do all that the log has now. Raises `JobRejected`, `JobFailed`."""
         wanted = self._log.head().next
         # Spark's own trigger for that (availableNow) never ends while there are timers.
         yield from turns_until(wanted, self._run(0, None))
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Work until `stop` is set. Raises `Refused`, `JobFailed`."""
+        """Work until `stop` is set. Raises `JobRejected`, `JobFailed`."""
         yield from self._run(_TRIGGER_S, stop)
 
     def _run(self, trigger_s: float, stop: Event | None) -> Iterator[Progress]:

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from app.history.stored import COLUMNS
-from app.pipeline.errors import JobFailed, PipelineError, Refused, cause_of
+from app.pipeline.errors import JobFailed, JobRejected, PipelineError, cause_of
 from app.pipeline.jobs.run import Progress, consumer, turns_until
 from app.pipeline.lake import locks, tables, upkeep
 from app.pipeline.lake.commit import Step, commit_files, commit_rows
@@ -65,7 +65,7 @@ class Ingest:
         lift: str = "",
         accept_gap: bool = False,
     ) -> None:
-        """Prepare the job; nothing is read or written yet. Raises `Refused`."""
+        """Prepare the job; nothing is read or written yet. Raises `JobRejected`."""
         self._lake = lake
         self._options = options
         self._log = open_log(log_options)
@@ -77,14 +77,14 @@ class Ingest:
         self._tables: tuple[LakeTable, LakeTable, LakeTable] | None = None
 
     def once(self) -> Iterator[Progress]:
-        """Do turns until all events that the log has now are done. Raises `Refused`, `JobFailed`."""
+        """Do turns until all events that the log has now are done. Raises `JobRejected`, `JobFailed`."""
         with locks.ingest(self._lake):
             yield from turns_until(self._log.head().next, iter(self.step, None))
 
     def live(self, stop: Event) -> Iterator[Progress]:
         """Do turns until `stop` is set, each `ingest_s` after the one before, or immediately while there is more.
 
-        Raises `Refused`, `JobFailed`.
+        Raises `JobRejected`, `JobFailed`.
         """
         with locks.ingest(self._lake), self._tidying.going_on():
             while not stop.is_set():
@@ -98,7 +98,7 @@ class Ingest:
         return {"files fewer": self._tidying.compacted, "compactions failed": self._tidying.failed}
 
     def step(self) -> Progress:
-        """Do one turn: a batch, if there is anything new. Raises `Refused`, `JobFailed`."""
+        """Do one turn: a batch, if there is anything new. Raises `JobRejected`, `JobFailed`."""
         began = time.monotonic()
         with locks.batch(self._lake):
             head = self._log.head()
@@ -114,7 +114,7 @@ class Ingest:
         first = head.first if at is None else at
         until = max(first, *(each or 0 for each in begun))
         if until > head.next:
-            raise Refused(
+            raise JobRejected(
                 f"the log ends before offset {head.next}, and {self._lake} has read it up to {until}: it has lost its "
                 "end, or is an older copy; choose another --lake"
             )
@@ -153,7 +153,7 @@ class Ingest:
             commit_files(events, [each.path for each in events_in], Step(INGEST, events.position(INGEST), until))
 
     def _write(self, first: int, until: int, folder: Path) -> list[Written]:
-        """Have the workers write a range, in at most one task per core. Raises `Refused`, `JobFailed`."""
+        """Have the workers write a range, in at most one task per core. Raises `JobRejected`, `JobFailed`."""
         tasks = min(self._spark.sparkContext.defaultParallelism, -(-(until - first) // self._options.partition_rows))
         ranges = split(first, until, -(-(until - first) // tasks))
         write = partial(write_range, self._read_options, folder)
@@ -266,7 +266,7 @@ def write_range(options: Mapping[str, str], folder: Path, first: int, until: int
     """Write the offsets [first, until) as files below `folder`, by kind, day and protocol, in the order of offsets.
 
     In files of another kind than `EVENT`, `crc` is the last offset. `options` are the source's, with faults. Raises
-    `Refused`, `JobFailed`, `OSError`.
+    `JobRejected`, `JobFailed`, `OSError`.
     """
     table = Table(Options(options))
     rows = pa.RecordBatchReader.from_batches(

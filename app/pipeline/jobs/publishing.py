@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from app.client import Client, ClientError, Dismissed, Keyed, Refused, Timeouts
 from app.client.wire import server_url
-from app.pipeline.errors import JobFailed
-from app.pipeline.errors import Refused as NotPossible
+from app.pipeline.errors import JobFailed, JobRejected
 
 _TRY_S = 5.0
 """How long the client retries by itself before the deadline is checked."""
@@ -51,11 +50,11 @@ class Publisher:
     """
 
     def __init__(self, server: str, token: str | None, publish_s: float) -> None:
-        """Start the thread; the server is not contacted yet. Raises the pipeline's `Refused` for an invalid URL."""
+        """Start the thread; the server is not contacted yet. Raises `JobRejected` for an invalid URL."""
         try:
             self._name = str(server_url(server).copy_with(userinfo=b"", path="/")).rstrip("/")
         except ValueError as error:
-            raise NotPossible(f"--server {server}: {error}") from None
+            raise JobRejected(f"--server {server}: {error}") from None
         self._server = server
         self._token = token
         self._publish_s = publish_s
@@ -77,8 +76,8 @@ class Publisher:
         """Publish messages, and wait until the server has accepted or finally refused each of them.
 
         Return how many it refused because of the message itself, such as its channel or its size. Raises `JobFailed`
-        if the server refuses a message for lack of rights, or accepts nothing for `publish_s` seconds; `Refused` (of
-        the pipeline) if the URL or the token is invalid.
+        if the server refuses a message for lack of rights, or accepts nothing for `publish_s` seconds; `JobRejected`
+        if the URL or the token is invalid.
         """
         return self._wait(self._publish(list(messages))) if messages else 0
 
@@ -88,7 +87,7 @@ class Publisher:
             self._telling = asyncio.run_coroutine_threadsafe(self._tell(channel, data), self._loop)
 
     async def _tell(self, channel: str, data: Any) -> None:
-        with suppress(ClientError, NotPossible):
+        with suppress(ClientError, JobRejected):
             await (await self._entered()).publish(channel, data)
 
     def stop_retrying(self) -> None:
@@ -158,7 +157,7 @@ class Publisher:
             return error.settled, error
 
     async def _entered(self) -> Client:
-        """Return the client, with a session. Raises `ClientError`, and `NotPossible` for an invalid URL or token."""
+        """Return the client, with a session. Raises `ClientError`, and `JobRejected` for an invalid URL or token."""
         async with self._entering:
             if self._client is None:
                 timeouts = Timeouts(answer_s=min(_TRY_S, self._publish_s), backoff_s=_PAUSE_S, most_backoff_s=_TRY_S)
@@ -166,7 +165,7 @@ class Publisher:
                     client = Client(self._server, token=self._token, timeouts=timeouts)
                     await client.__aenter__()
                 except ValueError as error:
-                    raise NotPossible(str(error)) from None
+                    raise JobRejected(str(error)) from None
                 self._client = client
             return self._client
 

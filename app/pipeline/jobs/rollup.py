@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from app.broker.events import to_text
 from app.broker.names import SPACE
-from app.pipeline.errors import Refused, cause_of
+from app.pipeline.errors import JobRejected, cause_of
 from app.pipeline.jobs.publishing import Message, Publisher, key_of
 from app.pipeline.jobs.run import Progress, consumer, turns_until
 from app.pipeline.jobs.totals import KEY, QUANTILES, Totals
@@ -89,7 +89,7 @@ class Rollup:
         publisher: Publisher | None = None,
         wall_us: Callable[[], int] = wall_us,
     ) -> None:
-        """Resume where the table says; publish final windows that are not published. Raises `Refused`, `JobFailed`."""
+        """Resume where the table says; publish final windows that were not. Raises `JobRejected`, `JobFailed`."""
         self.late = self.left_out = self.unknown = 0
         self._spark = spark
         self._options = options
@@ -111,7 +111,7 @@ class Rollup:
         version = self._versions[_AT]
         self._read = self._versions[_READ] or 0
         if self._read > head.next:
-            raise Refused(
+            raise JobRejected(
                 f"{self._table.folder} has rollups up to offset {self._read - 1}, and the log ends at "
                 f"{head.next - 1}: it was set back; choose another --lake"
             )
@@ -130,13 +130,13 @@ class Rollup:
         }
 
     def once(self) -> Iterator[Progress]:
-        """Do turns until all events that the log has now are done. Raises `Refused`, `JobFailed`."""
+        """Do turns until all events that the log has now are done. Raises `JobRejected`, `JobFailed`."""
         yield from turns_until(self._log.head().next, iter(self.step, None))
 
     def live(self, stop: Event) -> Iterator[Progress]:
         """Do turns until `stop` is set, each `rollup_s` after the one before, or immediately if that is late or lags.
 
-        Raises `Refused`, `JobFailed`.
+        Raises `JobRejected`, `JobFailed`.
         """
         while not stop.is_set():
             due = time.monotonic() + self._options.rollup_s
@@ -145,7 +145,7 @@ class Rollup:
             stop.wait(0 if progress.lag else max(0, due - time.monotonic()))
 
     def step(self) -> Progress:
-        """Do one turn: read, commit and publish. Raises `Refused`, `JobFailed`."""
+        """Do one turn: read, commit and publish. Raises `JobRejected`, `JobFailed`."""
         began = time.monotonic()
         wall = self._wall_us()  # before the log's end is read: later events are younger
         head = self._log.head().next

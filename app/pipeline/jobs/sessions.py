@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from app.broker.names import Match, Pattern
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.jobs.run import Progress
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows
@@ -133,22 +133,22 @@ class Sessions:
     """The job `sessions` of one lake."""
 
     def __init__(self, lake: Path) -> None:
-        """Create the table `sessions` if there is none. Raises `Refused` where the lake has no table `events`."""
+        """Create the table `sessions` if there is none. Raises `JobRejected` where the lake has no table `events`."""
         self._lake = lake
         self._table = tables.create(lake, "sessions", self._events().log_id)
 
     def once(self) -> Iterator[Progress]:
-        """Read all that the table `events` has now. Raises `Refused`, `JobFailed`."""
+        """Read all that the table `events` has now. Raises `JobRejected`, `JobFailed`."""
         yield self.step()
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Work until `stop` is set. Raises `Refused`, `JobFailed`."""
+        """Work until `stop` is set. Raises `JobRejected`, `JobFailed`."""
         while not stop.is_set():
             yield self.step()
             stop.wait(_LIVE_S)
 
     def step(self) -> Progress:
-        """Do one turn: read what is new in the table `events`. Raises `Refused`, `JobFailed`."""
+        """Do one turn: read what is new in the table `events`. Raises `JobRejected`, `JobFailed`."""
         began = time.monotonic()
         self._table.refresh()
         until = self._events().position(tables.INGEST) or 0
@@ -186,7 +186,7 @@ class Sessions:
     def _events(self) -> LakeTable:
         table = tables.open_table(self._lake, "events")
         if table is None:
-            raise Refused(f"{tables.path(self._lake, 'events')} does not exist: `halley pipeline ingest` makes it")
+            raise JobRejected(f"{tables.path(self._lake, 'events')} does not exist: `halley pipeline ingest` makes it")
         return table
 
     def _told(self, first: int, until: int) -> Iterator[tuple[int, int, str]]:

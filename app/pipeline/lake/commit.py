@@ -31,7 +31,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from app.history.checksummed_json import sync_folder
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.lake import locks
 from app.pipeline.lake.files import staged, statistics, write
 from app.pipeline.lake.tables import NULL_FOLDER, File, LakeTable, first_line, refusal
@@ -47,7 +47,7 @@ class Step(NamedTuple):
     after: int
 
 
-class Conflict(Refused):
+class Conflict(JobRejected):
     """The table was changed by another process since the work for this commit was begun."""
 
 
@@ -69,8 +69,8 @@ def commit_files(
     """Move files into a table and commit them, with the steps of their job, in place of the `removed` files.
 
     The files must be on the table's disk, in folders named after the values of its partition columns. `is_rewrite`: the
-    rows are those of the removed files. `table` is brought up to date. Raises `Conflict`, `Refused`, `locks.Busy`, and
-    then nothing has changed, except after `Unsure`.
+    rows are those of the removed files. `table` is brought up to date. Raises `Conflict`, `JobRejected`, `locks.Busy`,
+    and then nothing has changed, except after `Unsure`.
     """
     root = table.folder
     with locks.files(root.parent):
@@ -85,7 +85,7 @@ def commit_files(
             _commit(table, adds, removes, steps)
         except Unsure:
             raise
-        except (Refused, OSError) as error:
+        except (JobRejected, OSError) as error:
             for each in targets.values():
                 each.unlink(missing_ok=True)
             if isinstance(error, OSError):
@@ -94,7 +94,7 @@ def commit_files(
         _sync_log(table)
 
 
-class Unsure(Refused):
+class Unsure(JobRejected):
     """A commit failed and its outcome is unknown, since the table cannot be read any more."""
 
 

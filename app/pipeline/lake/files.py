@@ -37,7 +37,7 @@ _MOST_PARTITIONS = 100_000
 
 @contextmanager
 def staged(lake: Path) -> Iterator[Path]:
-    """Make a new folder on the disk of the tables, and delete it at the end of the block. Raises `Refused`."""
+    """Make a new folder on the disk of the tables, and delete it at the end of the block. Raises `JobRejected`."""
     staging = lake / ".staging"
     try:
         staging.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def write(
     """Write rows, sorted, below a folder as files for a table, one for each partition; return their paths.
 
     `is_one_partition`: `folder` is that of the rows' partition; `prefix` and `file_rows` are those of `write_files`.
-    Raises `Refused`.
+    Raises `JobRejected`.
     """
     if not rows.num_rows:
         return []

@@ -25,7 +25,7 @@ from app.broker.ports import Erasure
 from app.history.damage import joined, outside
 from app.history.rewriting import is_concerned
 from app.history.stored import COLUMNS, Stored
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.lake import locks
 from app.pipeline.lake.commit import commit_files, commit_rows
 from app.pipeline.lake.files import staged, write
@@ -48,13 +48,13 @@ def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done,
     """Erase the data that an `Erasure` selects from all tables; return the number of rows by table.
 
     `on_progress` is called with the number of files that are done, and their total. Jobs wait meanwhile, and the
-    erasure waits for the batch of an ingest in progress. It may be killed and run again. Raises `Refused`, `JobFailed`;
-    rows that are erased by then stay erased.
+    erasure waits for the batch of an ingest in progress. It may be killed and run again. Raises `JobRejected`,
+    `JobFailed`; rows that are erased by then stay erased.
     """
     with locks.batch(lake), locks.rewrite(lake):
         tables = [*look(lake).values()]
         if not tables:
-            raise Refused(f"there is no lake in {lake}")
+            raise JobRejected(f"there is no lake in {lake}")
         work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
         for table, file in work:
             check_files(table.folder, [file])

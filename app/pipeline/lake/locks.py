@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.lake.tables import refusal
 
 PATIENCE_S = 600.0
@@ -27,7 +27,7 @@ PATIENCE_S = 600.0
 _LOOK_S = 0.01
 
 
-class Busy(Refused):
+class Busy(JobRejected):
     """Another process holds the lock."""
 
 

@@ -21,7 +21,7 @@ from pyarrow import fs
 from pyarrow.dataset import Dataset
 
 from app.history.stored import COLUMNS
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed, JobRejected
 
 INGEST = "ingest"
 """The application whose version, in the table `events`, is the next offset to be read from the log."""
@@ -197,23 +197,23 @@ class LakeTable(DeltaTable):
         return pa.schema(self.schema().to_arrow())
 
     def refresh(self) -> None:
-        """Bring the table up to date. Raises `Refused`."""
+        """Bring the table up to date. Raises `JobRejected`."""
         try:
             self.update_incremental()
         except (DeltaError, OSError) as error:
             raise self.unreadable(error) from error
 
     def position(self, app: str) -> int | None:
-        """Return a job's position: the app version; None if it has not begun. Raises `Refused`."""
+        """Return a job's position: the app version; None if it has not begun. Raises `JobRejected`."""
         try:
             version: int | None = self.transaction_version(app)
         except (DeltaError, OSError) as error:  # the version is read from the table's log each time
             raise self.unreadable(error) from error
         return version
 
-    def unreadable(self, error: BaseException) -> Refused:
+    def unreadable(self, error: BaseException) -> JobRejected:
         """Return the error for a table that was opened, and was deleted or changed since."""
-        return Refused(f"{self.folder} can no longer be read: {first_line(error)}")
+        return JobRejected(f"{self.folder} can no longer be read: {first_line(error)}")
 
     def data_files(self) -> list[File]:
         """Return the files that make up the table."""
@@ -244,19 +244,19 @@ class LakeTable(DeltaTable):
 def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
     """Return the lifted columns of the settings, given by name and type (`source/columns.py`), as a schema.
 
-    Raises `Refused` if one has the name of a column of a stored event.
+    Raises `JobRejected` if one has the name of a column of a stored event.
     """
     for name in types:
         if name in TABLES["events"].columns.names:
-            raise Refused(f"[[lift]] column {name}: the table events has a column of that name; choose another")
+            raise JobRejected(f"[[lift]] column {name}: the table events has a column of that name; choose another")
     return pa.schema([(name, _TYPES[kind]) for name, kind in types.items()])
 
 
 def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | None:
     """Open the current version of a table; return None if it does not exist yet.
 
-    `log_id`: the log that the table must have been made from; None: any. Raises `Refused` if the table cannot be read,
-    was not made by this version of Halley, was changed by another program, or is of another log.
+    `log_id`: the log that the table must have been made from; None: any. Raises `JobRejected` if the table cannot be
+    read, was not made by this version of Halley, was changed by another program, or is of another log.
     """
     folder = path(lake, name)
     if unquote(str(folder)) != str(folder):  # delta-rs decodes its own URL of a table twice
@@ -267,13 +267,13 @@ def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | 
         table = LakeTable(str(folder))
         properties = table.metadata().configuration
     except (DeltaError, OSError, ValueError) as error:
-        raise Refused(f"{folder} cannot be read as a Delta table: {first_line(error)}") from error
+        raise JobRejected(f"{folder} cannot be read as a Delta table: {first_line(error)}") from error
     if LOG_ID not in properties:
-        raise Refused(f"{folder} is a Delta table that was not made by Halley: choose another --lake")
+        raise JobRejected(f"{folder} is a Delta table that was not made by Halley: choose another --lake")
     if properties.get(FORMAT_KEY) != FORMAT:
-        raise Refused(f"{folder} was made by another version of Halley: choose another --lake, or that version")
+        raise JobRejected(f"{folder} was made by another version of Halley: choose another --lake, or that version")
     if log_id not in (None, properties[LOG_ID]):
-        raise Refused(
+        raise JobRejected(
             f"{folder} was made from log {properties[LOG_ID]}, but this is log {log_id}: "
             "choose another --lake, or move this one away"
         )
@@ -282,7 +282,7 @@ def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | 
 
 
 def look(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, LakeTable]:
-    """Open all existing tables, by name, without changing anything. Raises `Refused`, as `open_table` and `create`."""
+    """Open all existing tables by name; change nothing. Raises `JobRejected`, as `open_table` and `create`."""
     tables = {name: table for name in TABLES if (table := open_table(lake, name, log_id)) is not None}
     if "events" in tables:
         _new(tables["events"], lifted)
@@ -292,7 +292,7 @@ def look(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] = ())
 def create(lake: Path, name: str, log_id: str, lifted: pa.Schema | None = None) -> LakeTable:
     """Open a table, which is made if it does not exist; missing lifted columns are added (L12).
 
-    Raises `Refused`, also if a lifted column exists with another type.
+    Raises `JobRejected`, also if a lifted column exists with another type.
     """
     table = open_table(lake, name, log_id)
     if table is None:
@@ -317,12 +317,12 @@ def select(query: str, **named: DeltaTable) -> pa.Table:
     return rows.cast(pa.schema(plain))  # Arrow cannot do much with views of texts
 
 
-def refusal(place: Path, error: BaseException) -> Refused:
+def refusal(place: Path, error: BaseException) -> JobRejected:
     """Convert an error of the disk, or of delta-rs, on writing to `place`."""
     text = first_line(error)
     if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
-        return Refused(f"the disk of {place} is full: make room, and run the same command again")
-    return Refused(f"{place} cannot be written: {text}")
+        return JobRejected(f"the disk of {place} is full: make room, and run the same command again")
+    return JobRejected(f"{place} cannot be written: {text}")
 
 
 def first_line(error: BaseException) -> str:
@@ -331,7 +331,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _is_there(folder: Path) -> bool:
-    """Whether a folder holds a table. Raises `Refused` if it holds something else."""
+    """Whether a folder holds a table. Raises `JobRejected` if it holds something else."""
     try:
         content = {each.name for each in folder.iterdir()}
         log = folder / "_delta_log"
@@ -340,21 +340,21 @@ def _is_there(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise Refused(f"{folder} cannot be used as a table: {error.strerror}") from error
+        raise JobRejected(f"{folder} cannot be used as a table: {error.strerror}") from error
     if content - {"_delta_log"}:
-        raise Refused(f"{folder} has files but no Delta log: it is not a table, or an incomplete one; move it away")
+        raise JobRejected(f"{folder} has files but no Delta log: it is not a table, or an incomplete one; move it away")
     return False
 
 
 def _new(table: LakeTable, lifted: Iterable[pa.Field]) -> list[pa.Field]:
-    """Return the lifted columns that a table lacks. Raises `Refused` if it has one with another type."""
+    """Return the lifted columns that a table lacks. Raises `JobRejected` if it has one with another type."""
     found = {field.name: field.type for field in table.columns()}
     new = []
     for field in lifted:
         if field.name not in found:
             new.append(field)
         elif found[field.name] != field.type:
-            raise Refused(
+            raise JobRejected(
                 f"column {field.name} of {table.folder} is {found[field.name]}, but the settings say {field.type}: "
                 "give the [[lift]] a column of another name"
             )
@@ -388,11 +388,11 @@ def _compare(table: LakeTable, name: str, folder: Path) -> None:
     found = {field.name: field.type for field in table.columns()}
     for field in TABLES[name].columns:
         if field.name not in found:
-            raise Refused(
+            raise JobRejected(
                 f"{folder} has no column {field.name}: another program changed the table; choose another --lake"
             )
         if str(found[field.name]) != str(field.type):  # compared as texts, since the inner names of a map differ
-            raise Refused(
+            raise JobRejected(
                 f"column {field.name} of {folder} is {found[field.name]} and not {field.type}: another program "
                 "changed it; choose another --lake"
             )

@@ -67,7 +67,7 @@ def compact(lake: Path, name: str, on_progress: OnProgress = lambda _done, _of: 
     least  partitions of the newest day with fewer small files are left for later
     on_progress  called with the number of rows that are done, and their total
 
-    Jobs may go on meanwhile. Raises `Refused`, `JobFailed`; partitions that are done by then stay done.
+    Jobs may go on meanwhile. Raises `JobRejected`, `JobFailed`; partitions that are done by then stay done.
     """
     with locks.rewrite(lake):
         table = open_table(lake, name)
@@ -86,7 +86,7 @@ def compact(lake: Path, name: str, on_progress: OnProgress = lambda _done, _of: 
 
 
 def rewrite(lake: Path, table: LakeTable, files: list[File], on_progress: Callable[[int], None]) -> int:
-    """Replace files, all of one partition, by sorted files; return the number of these. Raises `Refused`, `JobFailed`.
+    """Replace files, all of one partition, by sorted files; return their number. Raises `JobRejected`, `JobFailed`.
 
     `on_progress` is called with the number of rows of this partition that are done.
     """
@@ -158,7 +158,7 @@ class Vacuumed(NamedTuple):
 def vacuum(lake: Path, age_s: float, on_progress: OnProgress = lambda _done, _of: None) -> Vacuumed:
     """Delete the files that no table has named for `age_s` seconds, and those that no table ever named (T6).
 
-    `on_progress` is called with the number of tables that are done, and their total. Raises `Refused`.
+    `on_progress` is called with the number of tables that are done, and their total. Raises `JobRejected`.
     """
     with locks.rewrite(lake):
         return delete_unnamed(lake, age_s, on_progress)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from app.history.stored import COLUMNS, checksum
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.lake.tables import (
     DAY_US,
     INGEST,
@@ -60,11 +60,11 @@ def verify(
     is_thorough  compare the checksums of all rows, not only of some rows of each file
     on_progress  called with the number of rows whose checksums are done, and their total
 
-    Raises `Refused` if there is no lake.
+    Raises `JobRejected` if there is no lake.
     """
     tables = look(lake)
     if "events" not in tables:
-        raise Refused(f"there is no lake in {lake}: halley pipeline ingest makes one")
+        raise JobRejected(f"there is no lake in {lake}: halley pipeline ingest makes one")
     events = tables["events"]
     broken = {}
     for name, table in tables.items():

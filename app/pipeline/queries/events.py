@@ -39,7 +39,7 @@ class Walk:
     """A walk over the table `events`, in the state that it had when the walk was created."""
 
     def __init__(self, lake: Path, selection: Selection) -> None:
-        """Raise `Refused` if there is no such table or it is not Halley's, `JobFailed` if files are missing."""
+        """Raise `JobRejected` if there is no such table or it is not Halley's, `JobFailed` if files are missing."""
         self._folder = path(lake, "events")
         table = open_table(lake, "events")
         if table is None:
@@ -130,7 +130,7 @@ def _stretch_rows(files: Sequence[Path]) -> int:
 
 
 def lines(lake: Path, selection: Selection) -> Iterator[list[str]]:
-    """Yield lists of events, each one line of JSON, oldest first. Raises `Refused`, `JobFailed`."""
+    """Yield lists of events, each one line of JSON, oldest first. Raises `JobRejected`, `JobFailed`."""
     for rows in Walk(lake, selection).rows():
         yield [_line(row) for row in rows]
 

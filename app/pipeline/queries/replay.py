@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from app.broker.policy import SERVERS_OWN
-from app.client import Client, Keyed
-from app.client import Refused as RefusedByServer
+from app.client import Client, Keyed, Refused
 from app.history import checksummed_json
 from app.history.stored import audience_of
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed, JobRejected
 from app.pipeline.queries.events import Selection, Walk
 from app.protocols.bayeux.names import to_channel
 from app.settings import History
@@ -76,7 +75,7 @@ class Replay:
     published   the number of events that this run has published
     refused     the number of events that the server permanently refused in this run
 
-    `is_new`: begin at the first event, regardless of the position. Raises `Refused`, `JobFailed`, `OSError`.
+    `is_new`: begin at the first event, regardless of the position. Raises `JobRejected`, `JobFailed`, `OSError`.
     """
 
     def __init__(self, lake: Path, plan: Plan, *, is_new: bool = False) -> None:
@@ -101,7 +100,7 @@ class Replay:
     async def run(self, client: Client, show: Callable[[int, int, str], None]) -> Outcome:
         """Replay to the end; `show` is called with the events done, their total, and the position in words.
 
-        Raises `Refused`, `JobFailed` or `ClientError`; the next run does the rest, also after a cancellation.
+        Raises `JobRejected`, `JobFailed` or `ClientError`; the next run does the rest, also after a cancellation.
         """
         total, done = await asyncio.to_thread(self._walk.count, self._after)
         pace = _Pace(self._plan.speed)
@@ -169,9 +168,9 @@ class Replay:
         channel = self._plan.prefix + to_channel(row["topic"])
         return Keyed(channel, orjson.loads(row["payload"]), f"replay-{self._run}-{row['offset']}", asked)
 
-    def _refuse(self, row: Row, verdict: RefusedByServer) -> None:
+    def _refuse(self, row: Row, verdict: Refused) -> None:
         if verdict.error.startswith("403:"):
-            raise Refused(
+            raise JobRejected(
                 f"the server does not let this be published below {self._plan.prefix} ({verdict}): "
                 "an access rule must grant `publish` there to the token's role"
             )
@@ -210,7 +209,7 @@ def _is_replayed(topic: str) -> bool:
     return topic.partition("/")[0] not in SERVERS_OWN
 
 
-def _is_passing(verdict: RefusedByServer) -> bool:
+def _is_passing(verdict: Refused) -> bool:
     return verdict.error.startswith("503:") or "rate_limited" in verdict.error
 
 
@@ -220,6 +219,6 @@ def _load(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except checksummed_json.DocumentDamaged:
-        raise Refused(
+        raise JobRejected(
             f"{file} is damaged, so the position of this replay is lost; --restart begins from the start"
         ) from None

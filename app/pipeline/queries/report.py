@@ -48,7 +48,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 def page_of(lake: Path, from_us: int | None, to_us: int | None) -> str:
     """Return the report as HTML on the events published from `from_us` on and before `to_us`; None: without that bound.
 
-    Raises `Refused`, `JobFailed`.
+    Raises `JobRejected`, `JobFailed`.
     """
     return page(collect(lake, from_us, to_us), lake, int(time.time() * 1_000_000))
 

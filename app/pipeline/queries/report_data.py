@@ -77,7 +77,7 @@ class ReportData(NamedTuple):
 def collect(lake: Path, from_us: int | None, to_us: int | None) -> ReportData:
     """Return the figures of the events published from `from_us` on and before `to_us`; None: without that bound.
 
-    Raises `Refused`, `JobFailed`.
+    Raises `JobRejected`, `JobFailed`.
     """
     tables = {name: open_table(lake, name) for name in TABLES}
     events = tables["events"]

@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from app.pipeline.errors import JobFailed, Refused, said_in_java
+from app.pipeline.errors import JobFailed, JobRejected, said_in_java
 from app.pipeline.lake.tables import TABLES, File, check_files
 from app.pipeline.queries.plans import conditions_of
 from app.pipeline.queries.skipping import ANYTHING, Condition, Reading, needed, widened
@@ -51,8 +51,8 @@ class Answer(NamedTuple):
 def ask(spark: SparkSession, lake: Path, query: str, *, skips: bool = True) -> Answer:
     """Return the answer to a query. With `skips`, files that cannot hold matching rows are not read.
 
-    Raises `Refused` if the statement is not a query, does not parse, or names a table or column that does not exist, or
-    if the lake cannot be used; `JobFailed` if files of the lake are missing.
+    Raises `JobRejected` if the statement is not a query, does not parse, or names a table or column that does not
+    exist, or if the lake cannot be used; `JobFailed` if files of the lake are missing.
     """
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # it writes each error to the terminal
     views = views_of(lake, [name for name in TABLES if re.search(rf"\b{name}\b", query, re.IGNORECASE)])
@@ -69,7 +69,7 @@ def ask(spark: SparkSession, lake: Path, query: str, *, skips: bool = True) -> A
             conditions = dict.fromkeys(conditions, ANYTHING)
         return _run(spark, views, query, conditions)
     except PySparkException as error:
-        raise Refused(sentence(error)) from error
+        raise JobRejected(sentence(error)) from error
 
 
 def _has_read(reading: Reading, files: list[File], later: Condition) -> bool:
@@ -98,12 +98,12 @@ def computing() -> Iterator[None]:
 
 
 def _check(spark: SparkSession, query: str) -> None:
-    """Raise `Refused` if a statement is not a query. Spark runs a command as soon as it receives it, so check first."""
+    """Raise `JobRejected` if a statement is not a query. Spark runs a command at once, so check first."""
     session = spark._jsparkSession  # noqa: SLF001 - PySpark has no parser of its own
     plan = session.sessionState().sqlParser().parsePlan(query)
     commands = spark._jvm.java.lang.Class.forName(_COMMAND)  # type: ignore[union-attr] # noqa: SLF001
     if commands.isInstance(plan) or _CHANGES.search(plan.toJSON()) or _REFLECTION.search(query):
-        raise Refused(_ONLY_READS)
+        raise JobRejected(_ONLY_READS)
 
 
 def _conditions(spark: SparkSession, views: Mapping[str, View], query: str) -> dict[str, Condition]:
@@ -154,7 +154,7 @@ def top(spark: SparkSession, lake: Path, by: By, since_us: int | None, most: int
     """Return the `most` busiest channels, the busiest first.
 
     Events from `since_us` on are counted (microseconds since 1970; None: all). `by` is the column to sort by. Raises
-    `Refused`, `JobFailed`.
+    `JobRejected`, `JobFailed`.
     """
     where = "" if since_us is None else f"where time_us >= {int(since_us)}"
     return ask(spark, lake, _QUERY.format(where=where, by=by, most=int(most)))

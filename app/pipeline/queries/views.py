@@ -95,7 +95,7 @@ class View(NamedTuple):
 def views_of(lake: Path, names: Iterable[str]) -> dict[str, View]:
     """Return views of these tables, by name; a table that does not exist yet has no rows.
 
-    Raises `Refused`, also if there is no lake.
+    Raises `JobRejected`, also if there is no lake.
     """
     views = {name: _view(lake, name) for name in names}
     if views and not any(path(lake, name).is_dir() for name in TABLES):

@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.source.log import Log
 
 
 def open_log(options: Mapping[str, str]) -> Log:
     """Return the log in the data folder `path`, or that of the server `url`, with its `token` or `token_file`.
 
-    Nothing of the log is read yet. Raises `Refused` for options that do not fit together.
+    Nothing of the log is read yet. Raises `JobRejected` for options that do not fit together.
     """
     if bool(options.get("path")) == bool(options.get("url")):
-        raise Refused(
+        raise JobRejected(
             "the source halley needs a data folder, load(PATH), or the option url of a server: exactly one of the two"
         )
     if options.get("path"):
@@ -36,9 +36,9 @@ def open_log(options: Mapping[str, str]) -> Log:
     token = options.get("token")
     if options.get("token_file"):
         if token:
-            raise Refused("token and token_file exclude each other: give one of the two")
+            raise JobRejected("token and token_file exclude each other: give one of the two")
         try:
             token = Path(options["token_file"]).read_text().strip()
         except (OSError, ValueError) as error:
-            raise Refused(f"the token file {options['token_file']} cannot be read ({error})") from None
+            raise JobRejected(f"the token file {options['token_file']} cannot be read ({error})") from None
     return HttpLog(options["url"], token)

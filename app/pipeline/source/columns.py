@@ -16,7 +16,7 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 
 from app.broker.names import Match, Pattern, matches
 from app.history.stored import COLUMNS
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.settings import Settings
 
@@ -58,18 +58,18 @@ def lifts_of(settings: Settings) -> str:
 class Lifting:
     """Takes scalars from payloads. `columns` are the names with their types, in order of first mention.
 
-    Raises `Refused` if `text` is not a result of `lifts_of`.
+    Raises `JobRejected` if `text` is not a result of `lifts_of`.
     """
 
     def __init__(self, text: str) -> None:
         try:
             self._lifts = [_lift(**each) for each in orjson.loads(text or "[]")]
         except (ValueError, TypeError, KeyError) as error:
-            raise Refused(f"the option lift must be a result of columns.lifts_of() ({error})") from None
+            raise JobRejected(f"the option lift must be a result of columns.lifts_of() ({error})") from None
         self.columns: dict[str, str] = {}
         for lift in self._lifts:
             if self.columns.setdefault(lift.column, lift.type) != lift.type or lift.column in COLUMNS:
-                raise Refused(f"the lifted column {lift.column} has two types, or the name of a stored column")
+                raise JobRejected(f"the lifted column {lift.column} has two types, or the name of a stored column")
         self._places = {name: place for place, name in enumerate(self.columns)}
         self._ways: dict[str, tuple[_Way, ...]] = {}
 

@@ -29,7 +29,7 @@ from app.history.folder import FolderUnusable, Identity, begin_of, read_mark, se
 from app.history.rules import NEVER
 from app.history.seals import Seal
 from app.history.stored import COLUMNS
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed, JobRejected
 from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
 
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset >= ? and offset < ? order by offset"  # noqa: S608
@@ -53,7 +53,7 @@ class FolderLog:
         self.path = Path(path).absolute()  # a worker has another working folder
 
     def head(self) -> Head:
-        """Return the log's present extent. Raises `Refused`."""
+        """Return the log's present extent. Raises `JobRejected`."""
         identity = self.identity()
         files = self._files()
         marked = self._marked(has_segments=bool(files))
@@ -61,7 +61,7 @@ class FolderLog:
         return Head(identity.log_id, begin_of(first, identity.holes), marked + 1, identity.holes)
 
     def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
-        """Yield every offset of a range below `head().next`, in rows or faults. Raises `Refused`, `JobFailed`."""
+        """Yield every offset of a range below `head().next`, in rows or faults. Raises `JobRejected`, `JobFailed`."""
         identity = self.identity()
         at = first
         is_second_look = False
@@ -103,19 +103,19 @@ class FolderLog:
     # The state of the folder
 
     def identity(self) -> Identity:
-        """Return the log's identity, with the holes recorded so far. Raises `Refused`."""
+        """Return the log's identity, with the holes recorded so far. Raises `JobRejected`."""
         document = self.path / "log.json"
         try:
             return Identity.load(document)
         except FileNotFoundError:
             what = "holds no log: no server was ever started on it" if self.path.is_dir() else "does not exist"
-            raise Refused(f"the data folder {self.path} {what}") from None
+            raise JobRejected(f"the data folder {self.path} {what}") from None
         except NotADirectoryError:
-            raise Refused(f"{self.path} is not a data folder") from None
+            raise JobRejected(f"{self.path} is not a data folder") from None
         except FolderUnusable as error:
-            raise Refused(str(error)) from None
+            raise JobRejected(str(error)) from None
         except DocumentDamaged:
-            raise Refused(f"{document} is damaged: start the server on this folder, which restores it") from None
+            raise JobRejected(f"{document} is damaged: start the server on this folder, which restores it") from None
         except OSError as error:
             raise self._unreadable(document, error.strerror) from None
 
@@ -140,7 +140,7 @@ class FolderLog:
             time.sleep(_MARK_WAIT_S)
         if not has_segments:
             return 0
-        raise Refused(
+        raise JobRejected(
             f"{file} is missing or damaged, and nothing else records how far the log is committed: "
             "start the server on this folder, which writes it again"
         )
@@ -156,8 +156,8 @@ class FolderLog:
                 return _Piece(path, at, min(until, following))
         return _Piece(None, at, until)
 
-    def _unreadable(self, file: Path, why: str | None) -> Refused:
-        return Refused(
+    def _unreadable(self, file: Path, why: str | None) -> JobRejected:
+        return JobRejected(
             f"{file} cannot be read ({why}): run this as the user who runs the server, or read the log with --from URL"
         )
 
@@ -193,16 +193,16 @@ class FolderLog:
                 connection.close()
 
     def _check(self, path: Path, connection: sqlite3.Connection, identity: Identity) -> None:
-        """Raise `Refused` if a segment belongs to another log, or was written by a later version."""
+        """Raise `JobRejected` if a segment belongs to another log, or was written by a later version."""
         meta = dict(connection.execute("select name, value from meta"))
         if isinstance(meta.get("format"), int) and meta["format"] > segment.FORMAT:
-            raise Refused(f"{path} was written by a later version of Halley")
+            raise JobRejected(f"{path} was written by a later version of Halley")
         is_same_key = meta.get("publication_key") == str(identity.publication_key)
         if "log_id" in meta and not identity.owns(meta["log_id"]) and not is_same_key:
-            raise Refused(f"{path} belongs to another log: move it out of the folder")
+            raise JobRejected(f"{path} belongs to another log: move it out of the folder")
 
     def may_be_read(self, path: Path, error: sqlite3.Error) -> None:
-        """Raise `Refused` or `JobFailed` if an error says nothing about a file's content, as for lack of permission."""
+        """Raise `JobRejected` or `JobFailed` if an error is not about a file's content, as for lack of permission."""
         try:
             path.open("rb").close()
         except OSError as denied:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from app.client.wire import headers_for, server_url
 from app.history.segment import FORMAT
 from app.history.stored import COLUMNS
-from app.pipeline.errors import JobFailed, Refused
+from app.pipeline.errors import JobFailed, JobRejected
 from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
 
 _ARROW, _LINES = "application/vnd.apache.arrow.stream", "application/x-ndjson"
@@ -41,14 +41,14 @@ class _Again(Exception):
 
 
 class HttpLog:
-    """The `Log` of a server; `name` is its URL without credentials. Raises `Refused` for an invalid URL or token."""
+    """The `Log` of a server; `name` is its URL without credentials. Raises `JobRejected` for a bad URL or token."""
 
     def __init__(self, url: str, token: str | None) -> None:
         try:
             server = server_url(url)
             self._headers = headers_for(token)
         except ValueError as error:
-            raise Refused(f"the log of that server cannot be read: {error}") from None
+            raise JobRejected(f"the log of that server cannot be read: {error}") from None
         root = server.copy_with(path=server.path.removesuffix("/").rpartition("/")[0] + "/", query=None, fragment=None)
         self._root = str(root)
         self.name = str(root.copy_with(userinfo=b""))
@@ -58,16 +58,16 @@ class HttpLog:
         return f"HttpLog({self.name})"
 
     def head(self) -> Head:
-        """Return the log's present extent. Raises `Refused`, `JobFailed`."""
+        """Return the log's present extent. Raises `JobRejected`, `JobFailed`."""
         told = self._patiently(self._head)
         if told["format"] > FORMAT:
-            raise Refused(f"the log of {self.name} was written by a later version of Halley")
+            raise JobRejected(f"the log of {self.name} was written by a later version of Halley")
         holes, damage = (tuple((first, last) for first, last in told.get(name, ())) for name in ("holes", "damage"))
         self._known = Head(told["log_id"], told["first"], told["next"], holes, damage)
         return self._known
 
     def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
-        """Yield every offset of a range below `head().next`, in rows or faults. Raises `Refused`, `JobFailed`."""
+        """Yield every offset of a range below `head().next`, in rows or faults. Raises `JobRejected`, `JobFailed`."""
         at, tries = first, 0
         while at < until:
             try:
@@ -80,7 +80,7 @@ class HttpLog:
                 self._wait(tries, error)
 
     def commit(self, consumer: str, offset: int) -> None:
-        """Report that a consumer needs nothing below an offset any more. Raises `Refused`, `JobFailed`."""
+        """Report that a consumer needs nothing below an offset any more. Raises `JobRejected`, `JobFailed`."""
 
         def report() -> None:
             with (
@@ -110,7 +110,7 @@ class HttpLog:
             following = _NEXT.search(answer.links.get("next", {}).get("url", ""))
             reach = int(following[1]) if following else until
             if self._known is not None and self._known.log_id != answer.headers["halley-log-id"]:
-                raise Refused(f"{self.name} now has another log, which does not continue what was read before")
+                raise JobRejected(f"{self.name} now has another log, which does not continue what was read before")
             is_arrow = answer.headers["content-type"] == _ARROW
             at = first
             for rows in _gathered(_arrow_rows(answer) if is_arrow else _line_rows(answer)):
@@ -154,7 +154,7 @@ class HttpLog:
     def _stream(
         self, client: httpx.Client, method: str, path: str, json: Any = None, *, accept: str = "application/json"
     ) -> Iterator[httpx.Response]:
-        """Open a response of status 200, 204 or 410 (the range is deleted). Raises `Refused`, `_Again`."""
+        """Open a response of status 200, 204 or 410 (the range is deleted). Raises `JobRejected`, `_Again`."""
         with client.stream(method, path, json=json, headers={"Accept": accept}) as answer:
             status = answer.status_code
             if status == HTTPStatus.NOT_ACCEPTABLE and accept == _ARROW:
@@ -172,16 +172,18 @@ class HttpLog:
         text = answer.read()[:_REASON_CHARS].decode(errors="replace").strip().partition("\n")[0]
         said = f"{self.name} responded with {status}: {text or answer.reason_phrase}"
         if status == HTTPStatus.UNAUTHORIZED:
-            return Refused(f"{self.name} does not accept the token, or needs one: set the option token or token_file")
+            return JobRejected(
+                f"{self.name} does not accept the token, or needs one: set the option token or token_file"
+            )
         if status == HTTPStatus.FORBIDDEN:
-            return Refused(f"the token lacks the right `export`, which reading the log of {self.name} requires")
+            return JobRejected(f"the token lacks the right `export`, which reading the log of {self.name} requires")
         if status == HTTPStatus.NOT_FOUND:
-            return Refused(f"{self.name} has no log: it is not a Halley server, or its history is off")
+            return JobRejected(f"{self.name} has no log: it is not a Halley server, or its history is off")
         is_passing = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        return _Again(said) if is_passing else Refused(said)
+        return _Again(said) if is_passing else JobRejected(said)
 
     def _patiently(self, ask: Any) -> Any:
-        """Repeat a request until there is a response. Raises `Refused`, `JobFailed`."""
+        """Repeat a request until there is a response. Raises `JobRejected`, `JobFailed`."""
         tries = 0
         while True:
             try:

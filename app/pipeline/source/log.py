@@ -71,16 +71,16 @@ class Log(Protocol):
     """A log that can be read from any process: it can be pickled, and holds nothing open."""
 
     def head(self) -> Head:
-        """Return the log's present extent. Raises `Refused`, `JobFailed`."""
+        """Return the log's present extent. Raises `JobRejected`, `JobFailed`."""
 
     def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
         """Yield every offset of a range once, in order: in batches of rows, or in faults.
 
-        The range must end at `head().next` or before. Raises `Refused`, `JobFailed`.
+        The range must end at `head().next` or before. Raises `JobRejected`, `JobFailed`.
         """
 
     def commit(self, consumer: str, offset: int) -> None:
-        """Report that a consumer needs nothing below an offset any more. Raises `Refused`, `JobFailed`."""
+        """Report that a consumer needs nothing below an offset any more. Raises `JobRejected`, `JobFailed`."""
 
 
 def offsets(first: int, last: int) -> str:

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from app.history.consumers import is_name
 from app.history.stored import COLUMNS, PURGED
-from app.pipeline.errors import Refused
+from app.pipeline.errors import JobRejected
 from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting, arrow_schema, spark_schema
 from app.pipeline.source.log import Fault, GapFound, Gone, Head, Row, split
@@ -81,12 +81,12 @@ def read_options(
 
 
 class Options:
-    """The source's options, parsed and checked. Raises `Refused`."""
+    """The source's options, parsed and checked. Raises `JobRejected`."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         unknown = sorted({name.lower() for name in given} - _OPTIONS)
         if unknown:
-            raise Refused(
+            raise JobRejected(
                 f"the source halley has no option {unknown[0]}; its options are {', '.join(sorted(_OPTIONS))}"
             )
         self.log_options = {name: given[name] for name in ("path", "url", "token", "token_file") if given.get(name)}
@@ -96,7 +96,7 @@ class Options:
         self.max_rows = _whole(given, "max_rows", 1)
         self.consumer = given.get("consumer", "")
         if self.consumer and not is_name(self.consumer):
-            raise Refused(f"the option consumer must be up to 64 letters, digits, _ and -, not {self.consumer}")
+            raise JobRejected(f"the option consumer must be up to 64 letters, digits, _ and -, not {self.consumer}")
         self.has_faults = _truth(given, "faults")
         self.accepts_gaps = _truth(given, "accept_gap")
         self.lifting = Lifting(given.get("lift", ""))
@@ -107,14 +107,14 @@ def _whole(given: Mapping[str, str], name: str, least: int) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and int(text) >= least):
-        raise Refused(f"the option {name} must be a whole number, at least {least}, not {text}")
+        raise JobRejected(f"the option {name} must be a whole number, at least {least}, not {text}")
     return int(text)
 
 
 def _truth(given: Mapping[str, str], name: str) -> bool:
     text = given.get(name, "false").lower()
     if text not in ("true", "false"):
-        raise Refused(f"the option {name} must be true or false, not {text}")
+        raise JobRejected(f"the option {name} must be true or false, not {text}")
     return text == "true"
 
 
@@ -213,13 +213,13 @@ class Reader(_Planned, DataSourceReader):
     """The reader of a batch query, over the log in the state in which it is when the query is planned."""
 
     def partitions(self) -> Sequence[Range]:
-        """Return the ranges of the tasks. Raises `Refused`, `Gone`."""
+        """Return the ranges of the tasks. Raises `JobRejected`, `Gone`."""
         options, head = self._options, self._table.log.head()
         first = head.first if options.first is None else options.first
         until = head.next if options.until is None else options.until
         for name, offset in (("from_offset", first), ("until_offset", until)):
             if offset > head.next:
-                raise Refused(f"{name} is {offset}, but the log ends before {head.next}")
+                raise JobRejected(f"{name} is {offset}, but the log ends before {head.next}")
         return self._ranges(first, until, head)
 
 
@@ -242,7 +242,7 @@ class Stream(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._table.log.head().next
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next micro-batch. Raises `Refused` if the checkpoint is not of this log."""
+        """Return the end of the next micro-batch. Raises `JobRejected` if the checkpoint is not of this log."""
         head = self._head(start)
         bounds = (head.next, self._target, self._options.until)
         until = min(bound for bound in bounds if bound is not None)
@@ -256,7 +256,7 @@ class Stream(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"log_id": head.log_id, "offset": head.next}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Range]:
-        """Return the ranges of a micro-batch's tasks. Raises `Refused`, `Gone`."""
+        """Return the ranges of a micro-batch's tasks. Raises `JobRejected`, `Gone`."""
         return self._ranges(start["offset"], end["offset"], self._head(end))
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -267,7 +267,9 @@ class Stream(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _head(self, reached: dict[str, Any]) -> Head:
         head = self._table.log.head()
         if reached["log_id"] != head.log_id:
-            raise Refused(f"the checkpoint belongs to the log {reached['log_id']}, and this is the log {head.log_id}")
+            raise JobRejected(
+                f"the checkpoint belongs to the log {reached['log_id']}, and this is the log {head.log_id}"
+            )
         if reached["offset"] > head.next:
-            raise Refused(f"the checkpoint is at offset {reached['offset']}, but the log ends before {head.next}")
+            raise JobRejected(f"the checkpoint is at offset {reached['offset']}, but the log ends before {head.next}")
         return head
