@@ -260,7 +260,7 @@ def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | 
     """
     folder = path(lake, name)
     if unquote(str(folder)) != str(folder):  # delta-rs decodes its own URL of a table twice
-        raise Refused(f"the path {folder} has a percent escape, which delta-rs misreads: choose another --lake")
+        raise JobRejected(f"the path {folder} has a percent escape, which delta-rs misreads: choose another --lake")
     if not _is_there(folder):
         return None
     try:
