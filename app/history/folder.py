@@ -52,10 +52,11 @@ class FolderUnusable(Exception):
 class Segment:
     """A segment as the folder lists it. Compared by identity: a changed segment is a new object.
 
-    last       the last offset that counts (rows above it were refused); None: it is being written, up to the head
-    is_sealed  it will not change any more, and may be read without locks
-    is_intact  False: it is damaged, and so is not read (`damage.py`)
-    nbytes     the size of the file in bytes, once the segment is full
+    last         the last offset that counts (rows above it were refused); None: it is being written, up to the head
+    is_sealed    it will not change any more, and may be read without locks
+    is_intact    False: it is damaged, and so is not read (`damage.py`)
+    is_in_order  its times are known to grow with the offset, or stay
+    nbytes       the size of the file in bytes, once the segment is full
     """
 
     path: Path
@@ -63,6 +64,7 @@ class Segment:
     last: int | None
     is_sealed: bool = False
     is_intact: bool = True
+    is_in_order: bool = False
     nbytes: int = 0
 
     @property

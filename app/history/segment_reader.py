@@ -73,6 +73,18 @@ _FIRST_ROW = """
     select (select json_array(offset, publication) from stored where offset between ? and ? order by offset limit 1)
 """
 _LAST_ROW = _FIRST_ROW.replace("limit", "desc limit")
+# The first offset in a range from which on no row is earlier than a time, if times grow with the offset: a bisection.
+# All rows before `at` are earlier; the next one that is looked at is `step` further, or, in a hole, the one after that.
+_FIRST_SINCE = """
+    with recursive search (at, step) as (
+        select ?1, ?2
+        union all
+        select at + step * ifnull((
+            select time_us < ?4 from stored where offset between at + step - 1 and ?3 order by offset limit 1
+        ), 0), step / 2 from search where step > 0
+    )
+    select at from search where step = 0
+"""
 # The sign keeps SQLite from looking at each row of the range instead of the entries of the index on time.
 _WITHIN_TIME = """
     select json_array(min(offset), max(offset)) from stored where time_us between ? and ? and +offset between ? and ?
@@ -156,15 +168,24 @@ class SegmentReader:
 
         A bound of None bounds nothing. Without any such row the range is `high + 1` to `high`. Where the clock was
         set back, rows of another time may be among them. If both ends are of that time, that is seen at once; else the
-        entries of that time in the index are read (10 ms for 200,000), or the table, in a segment of an earlier version
-        that has no such index.
+        entries of that time in the index are read (10 ms for 200,000), or the table, in a segment without that index.
         """
+        if self.segment.is_in_order:
+            first = low if since_us is None else self._first_since(low, high, since_us)
+            last = high if until_us is None else self._first_since(first, high, until_us + 1) - 1
+            return (first, last) if first <= last else (high + 1, high)
         since = _EVER_US[0] if since_us is None else since_us
         until = _EVER_US[1] if until_us is None else until_us
         if all(at is not None and since <= at <= until for at in (self.time_at(low), self.time_at(high))):
             return low, high
         first, last = self._array(_WITHIN_TIME, since, until, low, high)
         return (high + 1, high) if first is None else (first, last)
+
+    def _first_since(self, low: int, high: int, time_us: int) -> int:
+        """The first offset between `low` and `high` whose row is at or after a time; `high + 1` where none is."""
+        step = 1 << (high - low + 1).bit_length() >> 1
+        found: int = self._value(_FIRST_SINCE, low, step, high, time_us)
+        return found
 
     def time_at(self, offset: int) -> int | None:
         """The time at an offset, in microseconds since 1970; None where there is no row."""
