@@ -306,31 +306,28 @@ def test_times_are_found_in_the_segment_that_is_being_written(tmp_path, set_back
             assert newest.is_in_order is not any(each <= part for each in set_back)
             rows = log.rows()
             times = sorted({row.time_us for row in rows})
-            for at in range(0, len(times), 3):
-                for since, until in [(times[at], None), (None, times[at]), (times[at] + 1, times[min(at + 4, -1)])]:
-                    wanted = [
-                        row.offset
-                        for row in rows
-                        if (since is None or row.time_us >= since) and (until is None or row.time_us <= until)
-                    ]
-                    assert log.offsets(from_time_us=since, until_time_us=until) == wanted
+            for since, until in product([None, *times[::3], times[-1]], repeat=2):
+                wanted = [
+                    row.offset
+                    for row in rows
+                    if (since is None or row.time_us >= since) and (until is None or row.time_us <= until)
+                ]
+                assert log.offsets(from_time_us=since, until_time_us=until) == wanted
             assert log.offsets(from_time_us=times[-1] + 1) == log.offsets(until_time_us=times[0] - 1) == []
 
 
 @pytest.mark.parametrize("low", [1, 3, 6, 8])
-@pytest.mark.parametrize("high", [8, 9, 14, 15])
+@pytest.mark.parametrize("high", [8, 9, 11, 12])
 def test_a_bisection_of_times_passes_over_holes(tmp_path, low, high):
     """Rows that are missing in the middle or at the ends, and rows behind the range, do not mislead it."""
-    folder, rows = write(
-        tmp_path, [[Row("a", time_us) for time_us in (5, 5, 6, 6, 7, 9, 9, 9, 9, 12, 12, 15, 1, 1, 1)]]
-    )
+    times_us = (5, 5, 6, 6, 7, 9, 9, 9, 9, 12, 12, 15, 1, 1, 1)
+    folder, rows = write(tmp_path, [[Row("a", time_us) for time_us in times_us]])
     with closing(folder), closing(SegmentPool(folder)) as pool:
         [newest] = folder.segments
         with closing(sqlite3.connect(newest.path)) as connection:
             connection.execute("delete from stored where offset in (4, 5, 8, 9, 10)")
             connection.commit()
         there = {row.offset: row.time_us for row in rows if row.offset not in (4, 5, 8, 9, 10)}
-        high = min(high, 12)  # up to there the times are in order
         with pool.open(replace(newest, is_in_order=True)) as reader:
             for since, until in product([None, *range(4, 17)], repeat=2):
                 first, last = reader.within_time(low, high, since, until)
@@ -346,9 +343,8 @@ def test_a_bisection_of_times_passes_over_holes(tmp_path, low, high):
 def test_a_segment_is_sealed_and_read_without_room_for_its_index(tmp_path):
     """On a disk that is full before the index on time is written, no event is lost, and times are found."""
     with closing(Folder(tmp_path)) as folder, closing(SegmentPool(folder)) as pool:
-        rows = stored(
-            [Row("a", 1_000 - number) for number in range(500)], Publications(folder.identity.publication_key)
-        )
+        publications = Publications(folder.identity.publication_key)
+        rows = stored([Row("a", 1_000 - number) for number in range(500)], publications)
         with closing(segment.create(folder.segment_path(1), folder.log_id, 1)) as writer:
             writer.write(rows)
             [pages] = writer.connection.execute("pragma page_count").fetchone()
