@@ -35,7 +35,7 @@ FORMAT = 1
 """The version of the tables and their columns; a log of a later one is refused. Indexes do not count."""
 
 PAGE_BYTES = 8192
-_EMPTY_BYTES = 10 * PAGE_BYTES
+_EMPTY_BYTES = 8 * PAGE_BYTES
 """The size of a database without events."""
 
 _READ_CACHE_KIB = 512
