@@ -6,7 +6,7 @@ spark.read.format("halley").option("url", "https://example.org").option("token_f
 path, or url with token or token_file    the log
 from_offset, until_offset                the range to read, half-open; by default the whole log
 faults=true       rows with `fault` and `fault_last` also for the offsets without an event
-accept_gap=true   go on where offsets are missing for no known reason
+accept_gap=true   go on where offsets are missing for no known reason, or are in a damaged segment
 lift              the columns to lift from payloads: `columns.lifts_of(settings)`
 partition_rows    the most rows that one task reads
 max_rows          for a stream: the most rows in one micro-batch
@@ -158,11 +158,11 @@ class Table:
 
     def _fault(self, fault: Fault) -> list[Sequence[Any]]:
         """Return the columns of a fault; none without the option `faults`. Raises `Gone`, `GapFound`."""
-        if fault.why == "missing" and not self._accepts_gaps:
+        if fault.why in ("missing", "damaged") and not self._accepts_gaps:
             begins = self.log.head().first
             if fault.first < begins:
                 raise Gone.of(fault.first, min(fault.last, begins - 1), begins)
-            raise GapFound.of(fault.first, fault.last)
+            raise GapFound.of(fault)
         if not self._has_faults:
             return []
         return [*([fault.first if name == "offset" else None] for name in COLUMNS), [fault.why], [fault.last]]
