@@ -15,15 +15,13 @@ from typing import Any
 import click
 
 from app.cli.options import config_option, erased, erasure_of, load_settings, named, server_options
-from app.cli.terminal import DONE, FAILED, STDOUT, ShareBar, run, say, write_all
+from app.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, ShareBar, run, say, write_all
 from app.client import ClientError, HistoryClient
 from app.settings import Settings
 
 Verb = Callable[..., None]
 
 _SHOW = "show"
-# JSON escapes the control characters below U+0020, but terminals also obey those from U+0080 on.
-_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 _TIME = "An RFC 3339 time, such as 2026-07-01T12:00:00Z."
 _FILTERS = {
     "from-time": f"Only events at or after this time. {_TIME}",
@@ -195,7 +193,7 @@ async def _show(client: HistoryClient, channel: str, filters: Mapping[str, str],
         async with client:
             async for lines in client.pages(channel, filters):
                 found = lines if left is None else lines[:left]
-                await write_all(STDOUT, "".join(f"{line}\n" for line in found).translate(_CONTROLS).encode())
+                await write_all(STDOUT, "".join(f"{line}\n" for line in found).translate(CONTROLS).encode())
                 if left is not None:
                     left -= len(found)
                     if left == 0:

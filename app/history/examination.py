@@ -138,9 +138,7 @@ def _check_database(connection: sqlite3.Connection, first: int, identity: Identi
     """Check which log the segment belongs to, and whether its indexes match its rows. Raises `sqlite3.Error`."""
     meta = dict(connection.execute("select name, value from meta"))
     if identity is not None:
-        # Either the id or the key is enough, in case of a flipped bit: two logs have neither in common.
-        is_same_key = meta.get("publication_key") == str(identity.publication_key)
-        found.is_ours = identity.owns(meta.get("log_id")) or is_same_key
+        found.is_ours = identity.wrote(meta)
         if found.is_ours and not identity.owns(meta.get("log_id")):
             found.problems.append(f"its log_id is {meta.get('log_id')}")
     version = meta.get("format")

@@ -12,9 +12,10 @@ import os
 import secrets
 import sqlite3
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -132,6 +133,13 @@ class Identity:
         """Whether a segment with that id belongs to this log."""
         return log_id == self.log_id or log_id in self.ancestors
 
+    def wrote(self, meta: Mapping[str, object]) -> bool:
+        """Whether a segment with this table `meta` belongs to this log.
+
+        Either the id or the key is enough, in case of a flipped bit: two logs have neither in common.
+        """
+        return self.owns(meta.get("log_id")) or meta.get("publication_key") == str(self.publication_key)
+
 
 class HighWaterMark:
     """The open mark: a small file with the last committed offset, outside of the segments.
@@ -234,6 +242,15 @@ class Folder:
     def is_in_place(self) -> bool:
         """Whether the path still leads to the folder that was opened. Raises `OSError`."""
         return place_of(self.path / "lock") == self._place
+
+    @property
+    def free_bytes(self) -> float:
+        """Free bytes of the disk; infinite where that is unknown."""
+        try:
+            disk = os.statvfs(self.path)
+        except OSError:
+            return inf
+        return disk.f_bavail * disk.f_frsize
 
     def segment_path(self, first: int) -> Path:
         """The path of the segment that begins with the offset `first`."""

@@ -44,7 +44,8 @@ def purge(folder: Folder, erasure: Erasure, on_progress: Tell) -> int:
     """
     erased = 0
     for each in _ended(folder, on_progress):
-        if count := _count(each, erasure):
+        found = (row for rows in _intact_rows(each, with_refused=True) for row in rows)
+        if count := sum(is_concerned(row, erasure) for row in found):
             _rewrite(folder, each, erasure)
             erased += count
     return erased
@@ -117,12 +118,6 @@ def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[lis
             if with_refused:
                 last = max(last, connection.execute("select max(offset) from stored").fetchone()[0] or 0)
         yield from intact_rows(connection, listed.first, min(last, highest_offset(listed.path, listed.first)))
-
-
-def _count(listed: Segment, erasure: Erasure) -> int:
-    """How many rows of a segment are concerned, including rows of refused events above its last offset."""
-    found = (row for rows in _intact_rows(listed, with_refused=True) for row in rows)
-    return sum(is_concerned(row, erasure) for row in found)
 
 
 def _rewrite(folder: Folder, listed: Segment, erasure: Erasure | None) -> list[tuple[int, int]]:

@@ -28,7 +28,7 @@ from urllib.parse import quote
 from app.history.checksummed_json import DRAFT, place_of, sync_folder
 from app.history.stored import COLUMNS, Stored
 
-COMPANIONS = ("-wal", "-shm", "-journal")
+_COMPANIONS = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite keeps next to a database that is open, or was when its process died."""
 
 FORMAT = 1
@@ -104,7 +104,11 @@ def reopen(path: Path, *, is_in_order: bool = False) -> SegmentWriter:
     """
     connection = _connect(path, "rw")
     try:
-        _configure(connection)
+        mode = connection.execute("pragma journal_mode=wal").fetchone()[0]
+        if mode != "wal":
+            raise sqlite3.OperationalError(f"journal mode is {mode}")
+        connection.execute("pragma synchronous=full")
+        connection.execute("pragma wal_autocheckpoint=0")  # the writer decides when
         first = connection.execute("select value from meta where name = 'first'").fetchone()[0]
         row = connection.execute("select offset, time_us from stored order by offset desc limit 1").fetchone()
         sync_folder(path.parent)  # its name, and now its WAL's; SQLite ignores errors there
@@ -144,7 +148,7 @@ def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
 
 def companions(path: Path) -> list[Path]:
     """The files that SQLite may keep next to a database."""
-    return [path.with_name(path.name + ending) for ending in COMPANIONS]
+    return [path.with_name(path.name + ending) for ending in _COMPANIONS]
 
 
 def nbytes_of(file: Path) -> int:
@@ -179,14 +183,6 @@ class _Connection(sqlite3.Connection):
             return super().execute(*arguments)
         except UnicodeDecodeError as error:
             raise sqlite3.DatabaseError("database is malformed, and so is the text of SQLite's error") from error
-
-
-def _configure(connection: sqlite3.Connection) -> None:
-    mode = connection.execute("pragma journal_mode=wal").fetchone()[0]
-    if mode != "wal":
-        raise sqlite3.OperationalError(f"journal mode is {mode}")
-    connection.execute("pragma synchronous=full")
-    connection.execute("pragma wal_autocheckpoint=0")  # the writer decides when
 
 
 class SegmentWriter:

@@ -346,9 +346,7 @@ class Writer:
             listed = self._listed
             if listed is not None and not listed.is_intact and not self._is_moved:
                 self._tend(is_over=True)  # a reader has found damage: what is written to it would not be read
-            with suppress(OSError):
-                disk = os.statvfs(self._folder.path)
-                self._is_full = disk.f_bavail * disk.f_frsize < self._options.free_bytes
+            self._is_full = self._folder.free_bytes < self._options.free_bytes
 
     def _note_moved(self, is_moved: bool) -> None:  # noqa: FBT001 - the only argument
         if is_moved:
