@@ -18,7 +18,7 @@ from app.history.consumers import Consumers
 from app.history.damage import Corrupt
 from app.history.folder import Folder, Segment, begin_of
 from app.history.rules import GRACE_S, NEVER, Rules
-from app.history.segment_reader import Gone, SegmentPool
+from app.history.segment_reader import SegmentGone, SegmentPool
 from app.settings import History as Options
 
 _MOST_S = 1.0
@@ -92,7 +92,7 @@ class Retention:
                 while (further := self._advance(reach, cutoff_us, head)) != reach and monotonic() < until:
                     reach = further
                 is_done = is_done and further == reach
-            except (Gone, Corrupt):
+            except (SegmentGone, Corrupt):
                 is_done = False  # the next step looks at the segments of then
             self._reaches[age_s] = reach
         for rule in self._rules.kept:

@@ -221,7 +221,7 @@ class SegmentReader:
             raise Corrupt(self.segment.path) from error
 
 
-class Gone(Exception):
+class SegmentGone(Exception):
     """A segment was deleted, or replaced by another with its name; the folder lists the segments of now."""
 
 
@@ -244,7 +244,7 @@ class SegmentPool:
         """Whether a segment may be read; if not, it is listed as damaged from now on.
 
         Compares a sealed segment's digests at the first call, and blocks. The newest one was examined when the log was
-        opened. Raises `Gone`.
+        opened. Raises `SegmentGone`.
         """
         if not segment.is_intact or not segment.is_sealed or segment in self._verified:
             return segment.is_intact
@@ -255,7 +255,7 @@ class SegmentPool:
                 except (OSError, DocumentDamaged):
                     is_as_sealed = False
                 if segment not in self._folder.segments:
-                    raise Gone(segment.path)
+                    raise SegmentGone(segment.path)
                 if not is_as_sealed:
                     self._folder.mark_corrupt(segment, "does not match its digests")
                     return False
@@ -266,8 +266,8 @@ class SegmentPool:
     def open(self, segment: Segment) -> Iterator[SegmentReader]:
         """A context manager with a connection to a segment that this thread alone uses inside the block.
 
-        Raises `Gone`, `Corrupt`, and `sqlite3.Error` where the system is short of a resource. If the block raises
-        `Corrupt`, the segment is listed as damaged from now on.
+        Raises `SegmentGone`, `Corrupt`, and `sqlite3.Error` where the system is short of a resource. If the block
+        raises `Corrupt`, the segment is listed as damaged from now on.
         """
         reader = self._take(segment) or self._connect(segment)
         is_kept = segment.is_sealed  # the writer can seal the newest segment only when no reader has it open
@@ -291,7 +291,7 @@ class SegmentPool:
             return SegmentReader(segments.read(segment.path, is_sealed=segment.is_sealed), segment)
         except sqlite3.Error as error:
             if segment not in self._folder.segments:
-                raise Gone(segment.path) from error
+                raise SegmentGone(segment.path) from error
             if is_passing(error) and segment.path.exists():
                 raise
             self._folder.mark_corrupt(segment, "is malformed")

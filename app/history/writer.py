@@ -66,7 +66,7 @@ class NotWritten:
 Report = Committed | NotWritten
 
 
-class Writer:
+class LogWriter:
     """Writes a log, going on where `end` says.
 
     `append` is for one thread, the event loop's. `report` is called on the writer's thread. `last_number` is the number

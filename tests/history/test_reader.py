@@ -24,7 +24,7 @@ from app.broker.names import Match, Pattern
 from app.broker.ports import Durability, Query
 from app.history import seals, segment
 from app.history.folder import Folder, Segment
-from app.history.reader import Reader
+from app.history.reader import LogReader
 from app.history.rules import Rules
 from app.history.segment_reader import MOST_IDLE, SegmentPool
 from app.history.stored import audience_of
@@ -60,7 +60,7 @@ def log(segments, rules=None, **more):
         folder, rows = write(Path(name) / "log", segments, **more)
         stack.callback(folder.close)
         connections = stack.enter_context(closing(SegmentPool(folder)))
-        reader = Reader(folder, rules or Rules(), connections)
+        reader = LogReader(folder, rules or Rules(), connections)
         yield reader, folder, rows
 
 
@@ -353,7 +353,7 @@ def test_a_segment_is_sealed_and_read_without_room_for_its_index(tmp_path):
         with closing(sqlite3.connect(f"file:{writer.path}?mode=ro", uri=True)) as connection:
             assert connection.execute("select 1 from sqlite_schema where name = 'by_time'").fetchone() is None
         folder.add(Segment(writer.path, 1, 500, is_sealed=True))
-        page = Reader(folder, Rules(), pool).read(Query(((ALL, 0),), 500, from_time_us=990, until_time_us=995))
+        page = LogReader(folder, Rules(), pool).read(Query(((ALL, 0),), 500, from_time_us=990, until_time_us=995))
         assert [event.time_us for event in page.events] == [995, 994, 993, 992, 991, 990]
 
 

@@ -63,13 +63,13 @@ class HalleySource(DataSource):
         options = Options(self.options)
         return spark_schema(options.lifting, with_faults=options.has_faults)
 
-    def reader(self, schema: StructType) -> Reader:  # noqa: ARG002 - it follows from the options
+    def reader(self, schema: StructType) -> BatchReader:  # noqa: ARG002 - it follows from the options
         """Return the reader of a batch query."""
-        return Reader(Options(self.options))
+        return BatchReader(Options(self.options))
 
-    def streamReader(self, schema: StructType) -> Stream:  # noqa: ARG002, N802 - as above; Spark's name
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: ARG002, N802 - as above; Spark's name
         """Return the reader of a streaming query."""
-        return Stream(Options(self.options))
+        return StreamReader(Options(self.options))
 
 
 def read_options(
@@ -209,7 +209,7 @@ class _Planned:
         return self._table.batches(partition.first, partition.until) if isinstance(partition, Range) else iter(())
 
 
-class Reader(_Planned, DataSourceReader):
+class BatchReader(_Planned, DataSourceReader):
     """The reader of a batch query, over the log in the state in which it is when the query is planned."""
 
     def partitions(self) -> Sequence[Range]:
@@ -223,7 +223,7 @@ class Reader(_Planned, DataSourceReader):
         return self._ranges(first, until, head)
 
 
-class Stream(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of a streaming query; its checkpoint has the log and next offset: `{"log_id": ..., "offset": 1}`."""
 
     _target: int | None = None
