@@ -15,14 +15,13 @@ from pathlib import Path
 
 from app.history import segment
 from app.history.checksummed_json import DocumentDamaged
-from app.history.damage import Damage, is_passing, outside
+from app.history.damage import MOST_DAMAGE, Damage, is_passing, outside
 from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
 from app.history.seals import BLOCK_BYTES, Seal, seal_path
 from app.history.stored import COLUMNS, Stored
 
 _BATCH_ROWS = 256
 _LEAST_ROW_BYTES = 32  # on disk
-_MOST_DAMAGE = 1_000
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset between ? and ? order by offset"  # noqa: S608
 
 
@@ -170,7 +169,7 @@ class Verdict:
 
     def add(self, first: int, last: int, file: str, what: str) -> None:
         """Add a fault to `damage`, unless it has very many already."""
-        if len(self.damage) < _MOST_DAMAGE:
+        if len(self.damage) < MOST_DAMAGE:
             self.damage.append(Damage(first, last, file, what))
 
     def add_missing(self, last: int, file: str, what: str) -> None:

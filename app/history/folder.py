@@ -26,14 +26,13 @@ import orjson
 from app.broker.events import new_key
 from app.history import checksummed_json, segment
 from app.history.checksummed_json import place_of
-from app.history.damage import Damage, joined
+from app.history.damage import MOST_DAMAGE, Damage, joined
 from app.history.rules import NEVER
 
 HOLES = "holes"
 """The name in a rewritten segment's table `meta` for the holes in the segment and behind it, as JSON."""
 
 _MARK, _MARK_CRC = struct.Struct("<QQ"), struct.Struct("<I")
-_MOST_DAMAGE = 1_000
 _PREFIX, _SUFFIX = "seg-", ".db"
 
 
@@ -321,7 +320,7 @@ class Folder:
     def note(self, damage: Damage) -> None:
         """Add damage to the list unless it is there already; for any thread."""
         with self._changing:
-            if damage not in self.damage and len(self.damage) < _MOST_DAMAGE:
+            if damage not in self.damage and len(self.damage) < MOST_DAMAGE:
                 self.damage = (*self.damage, damage)
 
     def add_holes(self, lost: Iterable[tuple[int, int]]) -> None:

@@ -32,8 +32,6 @@ from app.history.stored import Stored, tombstone
 Tell = Callable[[int, int], None]
 """Called with how many offsets are done, and of how many."""
 
-_WAL_BYTES = 8_388_608
-
 
 def purge(folder: Folder, erasure: Erasure, on_progress: Tell) -> int:
     """Erase from all segments that are not being written; returns the number of erased events.
@@ -135,7 +133,7 @@ def _rewrite(folder: Folder, listed: Segment, erasure: Erasure | None) -> list[t
                 if row.offset != last + 1:
                     lost.append((last + 1, row.offset - 1))
                 last = row.offset
-            if new.wal_bytes > _WAL_BYTES:
+            if new.wal_bytes > segment.WAL_BYTES:
                 new.checkpoint()
         if last < listed.last:
             lost.append((last + 1, listed.last))

@@ -38,6 +38,9 @@ PAGE_BYTES = 8192
 _EMPTY_BYTES = 8 * PAGE_BYTES
 """The size of a database without events."""
 
+WAL_BYTES = 8_388_608
+"""How much may be written before the next checkpoint, approximately."""
+
 _READ_CACHE_KIB = 512
 _VERSIONS_AT, _NOT_WAL = 18, b"\1\1"  # SQLite's file format, 1.3.3
 _ROW_BYTES = 100
@@ -203,7 +206,7 @@ class SegmentWriter:
         self.last = last
         self.is_in_order = is_in_order
         self._last_us = last_us  # the time of the last row
-        self.wal_bytes = 0  # approximate
+        self.wal_bytes = 0
         self._held_bytes = 0
         # SQLite moves the WAL into the database when the last connection closes. After a failure it must not, so the
         # last connection is this read-only one, which cannot.

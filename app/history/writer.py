@@ -34,7 +34,6 @@ from app.settings import History as Options
 _GROUP_ROWS = 4_096
 _TURN_ROWS, _MOST_TURN_ROWS = 512, 2_048
 _GROUP_BYTES = 4_194_304
-_WAL_BYTES = 8_388_608
 _NICENESS = 5
 _LOOK_S = 1.0
 """Seconds between two looks at the files and the free space, and between two tries after a disk failure."""
@@ -82,8 +81,7 @@ class LogWriter:
         end: Recovery,
     ) -> None:
         self.head = end.head
-        self.last_number = end.last_number  # of the newest publication
-        # plain counts, read by telemetry
+        self.last_number = end.last_number
         self.groups = 0
         self.failures = 0
         self._folder = folder
@@ -285,7 +283,7 @@ class LogWriter:
         """Keep the WAL short, and begin the next segment when this one is full or `is_over`. Called between groups."""
         current, segment_bytes = self._current, self._options.segment_bytes
         assert current is not None
-        if not is_over and current.wal_bytes < min(_WAL_BYTES, segment_bytes):
+        if not is_over and current.wal_bytes < min(segment.WAL_BYTES, segment_bytes):
             return
         try:
             current.checkpoint()
