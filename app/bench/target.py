@@ -23,7 +23,7 @@ import httpx
 
 from app.bench.load import BenchFailed
 from app.bench.orders import raise_file_limit
-from app.processes import ChildProcess, child_process, free_port, module_command, module_environment, pin
+from app.processes import ChildProcess, child_process, free_port, module_command, module_environment, pinned
 
 _PROC = Path("/proc")
 _CPU = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
@@ -187,12 +187,11 @@ async def started(
             prepare(port)
             words = [word.replace("{port}", str(port)) for word in command]
             running = child_process(words, environment=module_environment() | settings, end_within_s=0)
-            child = await stack.enter_async_context(running)
+            cores = _cores() if is_pinned else []
+            with pinned(*cores[:1]):
+                child = await stack.enter_async_context(running)
         except OSError as error:
             raise BenchFailed(f"cannot start {command[0]}: {error.strerror}") from None
-        cores = _cores() if is_pinned else []
-        if cores:
-            pin(child.process, cores[0])
         url = f"http://127.0.0.1:{port}{path}"
         target = Target(url, name, token, child.process.pid, cores=cores[1:], child=child)
         await _listening(target, port)
