@@ -155,11 +155,15 @@ def attached(url: str, *, token: str | None = None, pid: int | None = None, metr
     return Target(f"http://{parts.netloc}{path}", url, token=token, pid=pid, metrics_url=metrics_url)
 
 
-def halley_command(config: str | None = None, *, data_dir: Path | None = None) -> list[str]:
-    """Return the command that serves this Halley at {port}: with settings from a file, a history, or neither."""
+def halley_command(config: str | None = None, *, data_dir: Path | None = None, python: Path | None = None) -> list[str]:
+    """Return the command that serves Halley at {port}: with settings from a file, a history, or neither.
+
+    It is this Halley, or the one that is installed for `python`.
+    """
+    program = module_command("app") if python is None else [str(python), "-I", "-m", "app"]  # -I: not this folder's
     settings = ["--config", config] if config else []
     history = ["--data-dir", str(data_dir)] if data_dir else [] if config else ["--history", "off"]
-    return [*module_command("app"), "serve", "--port", "{port}", "--operations-port", "0", *settings, *history]
+    return [*program, "serve", "--port", "{port}", "--operations-port", "0", *settings, *history]
 
 
 @asynccontextmanager
