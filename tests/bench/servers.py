@@ -142,7 +142,8 @@ def python_runtime(python: Sequence[str]) -> tuple[str, str]:
 
 _NODE_WARM_UP_S = 5.0
 _NODE_UNFAIR = (
-    "Against it: one process, {warm_up_s:g} s to compile its code. For it: no limits for a client, no metrics"
+    f"Against it: only {_NODE_WARM_UP_S:g} s of load before each measurement to compile its code. For it: no bounds "
+    "for what waits for a client or for how much one publishes, and no metrics"
 )
 
 
@@ -166,7 +167,7 @@ def _of_node(name: str, package: str, script: str) -> Server:
         name,
         f"{package} {version}",
         f"Node.js {said([node, '--version'])}",
-        _NODE_UNFAIR.format(warm_up_s=_NODE_WARM_UP_S),
+        _NODE_UNFAIR,
         [node, str(HERE / script), "{port}"],
         warm_up_s=_NODE_WARM_UP_S,
     )
