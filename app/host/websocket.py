@@ -181,10 +181,10 @@ class WebSocket(asyncio.Protocol):
         """Send frames, or frames and a close frame; see `Link`."""
         if self._has_ended:
             return
-        if isinstance(outcome, Close):
-            self._end(outcome.code, outcome.reason, outcome.frames)
+        if isinstance(outcome, list):
+            self._transport.write(outcome[0] if len(outcome) == 1 else b"".join(outcome))
         else:
-            self._transport.write(b"".join(outcome))
+            self._end(outcome.code, outcome.reason, outcome.frames)
 
     # asyncio.Protocol
 
