@@ -295,7 +295,10 @@ class Engine:
         """Send a message; where too much waits for a peer that does not read, mark it as a slow consumer."""
         if self._is_over:
             return
-        self.write([self.format.write(message)])
+        frame = self.format.write(message)
+        self._frames.append(frame)
+        self._frames_bytes += len(frame)
+        self._state.broker.mark_ready(self)
         if self._is_paused and self.room_bytes() < 0 and not self._is_too_slow:
             self._is_too_slow = True
             self._state.broker.hits["queue_bytes"] += 1
