@@ -187,7 +187,7 @@ class Broker:
         if session.closed is None:
             deadline = min(deadline, session.expiry)
             session.deadline = deadline
-            if session.alarm is not None and deadline < session.alarm[0]:
+            if deadline < session.alarm_at:
                 self.deadlines.move(session, deadline)
 
     def due(self, now: float) -> None:
@@ -455,8 +455,9 @@ class Broker:
             self.overflows += 1
             self.hits[session.outbox.limit(event)] += 1
             session.owner.overflow(session, event, now)
-            self.delivered += session.closed is None
-            return session.closed is None
+            is_open = session.id in self.sessions
+            self.delivered += is_open
+            return is_open
         self.delivered += 1
         self.mark_ready(session)
         return True
