@@ -187,7 +187,7 @@ class Broker:
         if session.closed is None:
             deadline = min(deadline, session.expiry)
             session.deadline = deadline
-            if session.alarm is not None and deadline < session.alarm[0]:
+            if deadline < session.alarm_at:
                 self.deadlines.move(session, deadline)
 
     def due(self, now: float) -> None:
@@ -467,8 +467,9 @@ class Broker:
         self.overflows += 1
         self.hits[session.outbox.limit(event)] += 1
         session.owner.overflow(session, event, now)
-        self.delivered += session.closed is None
-        return session.closed is None
+        is_open = session.id in self.sessions
+        self.delivered += is_open
+        return is_open
 
     def take(self, session: Session, now: float) -> list[Event]:
         """Take the events that wait for a session, to be written to its client now. On the hot path."""

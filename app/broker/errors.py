@@ -31,6 +31,7 @@ Refusal                 the peer's request is not carried out; nothing has chang
 """
 
 import re
+from typing import ClassVar
 
 _PLAIN_TYPE = re.compile(r"[a-z]{1,16}(\[\])?")
 
@@ -38,8 +39,8 @@ _PLAIN_TYPE = re.compile(r"[a-z]{1,16}(\[\])?")
 class Refusal(Exception):
     """A request that is not carried out; `reason` is one word for counters and replies."""
 
-    reason = "refused"
-    limit = ""
+    reason: ClassVar[str] = "refused"
+    limit: ClassVar[str] = ""
     """The setting whose limit was reached; empty if it was not a limit."""
 
 
@@ -122,7 +123,7 @@ class HistoryUnavailable(Refusal):
     """The log does not take the event, and it is not delivered; a repeat with the same key shows if it is stored."""
 
     reason = "history_unavailable"
-    cause = "disk"
+    cause: ClassVar[str] = "disk"
     """Why the log cannot be written, as one word for the server's log."""
 
 
@@ -135,7 +136,8 @@ class InboxFull(HistoryUnavailable):
 class DiskFull(HistoryUnavailable):
     """Less than `history.free_bytes` of the disk is free."""
 
-    limit = cause = "free_bytes"
+    limit = "free_bytes"
+    cause = "free_bytes"
 
 
 class LogMoved(HistoryUnavailable):

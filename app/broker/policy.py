@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from app.broker.errors import TokenRefused
 from app.broker.names import RESERVED, SPACE, Match, Pattern, escaped, meet
@@ -99,7 +99,7 @@ class NoIdentities:
     """The identities of a server that knows nobody: no tokens, and no users."""
 
     accept_tokens = False
-    users: Mapping[str, User] = MappingProxyType({})
+    users: ClassVar[Mapping[str, User]] = MappingProxyType({})
 
     def prove(self, token: str, wall_s: float) -> Identity:  # noqa: ARG002 - none is accepted
         """See `Identities`."""

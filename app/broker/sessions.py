@@ -6,7 +6,7 @@ outbox overflows it reads pages again. Each change happens in one step of the ev
 
 The deadlines of all sessions are in one heap. Most deadlines move while they wait (each poll moves one), so only a move
 to an earlier time touches the heap: an entry whose session's deadline is later by now is put back when its time is
-reached. Each session has exactly one live entry, its `alarm`, which is never later than its deadline. Other entries of
+reached. Each session has exactly one live entry, whose number is its `alarm`, never later than its deadline. Others of
 the session are stale, and dropped at their time.
 """
 
@@ -104,8 +104,8 @@ class Cursor:
 
     def _owing(self, event: Event) -> list[Pattern]:
         """The patterns for which an event was given; none if the event is not on disk."""
-        heard = patterns_heard(event.topic)
-        return [pattern for pattern in heard if event.position > self._sought.get(pattern, inf)]
+        sought, heard = self._sought, patterns_heard(event.topic)
+        return [pattern for pattern in heard if pattern in sought and event.position > sought[pattern]]
 
 
 class Outlet(Protocol):
@@ -172,6 +172,7 @@ class Session:
         "account",
         "address",
         "alarm",
+        "alarm_at",
         "authid",
         "closed",
         "credential",
@@ -212,7 +213,8 @@ class Session:
         self.opened_at = 0.0
         self.reads_until = inf
         self.deadline = 0.0
-        self.alarm: tuple[float, int, Session] | None = None  # the one live entry in the heap of deadlines
+        self.alarm = 0  # the number of the one live entry in the heap of deadlines; 0: there is none
+        self.alarm_at = -inf  # when that entry's time is reached
         self.is_ready = False  # waits in Broker.ready
         self.closed: str | None = None  # why it ended
         self.had: tuple[Pattern, ...] = ()  # the subscriptions that it had when it ended
@@ -243,7 +245,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Session]] = []
-        self._count = 0  # breaks ties, so that sessions are never compared
+        self._count = 0  # numbers the entries; it also breaks ties, so that sessions are never compared
         self._live = 0
 
     def __len__(self) -> int:
@@ -258,15 +260,15 @@ class Deadlines:
     def move(self, session: Session, deadline: float) -> None:
         """Change the deadline of a watched session."""
         session.deadline = deadline
-        if session.alarm is not None and deadline < session.alarm[0]:
+        if deadline < session.alarm_at:
             self._arm(session)
 
     def remove(self, session: Session) -> None:
         """Stop watching a session; its entry is dropped when its time is reached."""
-        session.alarm = None
+        session.alarm, session.alarm_at = 0, -inf
         self._live -= 1
         if len(self._heap) > 2 * self._live + _STALE_ENTRIES_KEPT:
-            self._heap = [entry for entry in self._heap if entry is entry[2].alarm]
+            self._heap = [entry for entry in self._heap if entry[1] == entry[2].alarm]
             heapq.heapify(self._heap)
 
     def next(self) -> float:
@@ -277,9 +279,8 @@ class Deadlines:
         """The sessions whose deadline has passed; each is watched until its owner moves its deadline or closes it."""
         sessions = []
         while self._heap and self._heap[0][0] <= now:
-            entry = heapq.heappop(self._heap)
-            session = entry[2]
-            if entry is not session.alarm:
+            _, number, session = heapq.heappop(self._heap)
+            if number != session.alarm:
                 continue
             if session.deadline > now:
                 self._arm(session)
@@ -291,6 +292,6 @@ class Deadlines:
 
     def _arm(self, session: Session) -> None:
         self._count += 1
-        session.alarm = (session.deadline, self._count, session)
+        session.alarm, session.alarm_at = self._count, session.deadline
         if session.deadline < inf:  # an entry without an end would never be dropped, nor the session that it refers to
-            heapq.heappush(self._heap, session.alarm)
+            heapq.heappush(self._heap, (session.deadline, self._count, session))

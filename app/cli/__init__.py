@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from app import __version__
+from app import __version__, is_compiled
 
 COMMANDS = {
     "bench": "app.cli.bench:bench_group",
@@ -61,6 +61,6 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.version_option(f"{__version__} (compiled)" if is_compiled() else __version__, message="%(prog)s %(version)s")
 def main() -> None:
     """Real-time messaging in one process: a server for Bayeux, WAMP and NetworkTables, and a client to try it."""

@@ -32,7 +32,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from app import __version__, telemetry
+from app import __version__, is_compiled, telemetry
 from app.access.keys import BadKeys
 from app.broker.broker import Broker
 from app.broker.limits import Watermark
@@ -105,6 +105,7 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
     telemetry.log.info(
         "started",
         version=__version__,
+        compiled=is_compiled(),
         python=platform.python_version(),
         tls=settings.tls.min_version if certificate else "",
         open_files=open_files,

@@ -105,9 +105,11 @@ class Repeated:
         if not data.startswith(start[:begin]):
             return None
         found = data.find(b"\r", begin, begin + _MOST_DIGITS + 1)
+        if found < 0:
+            return None
         digits = data[begin:found]
         rest = start[end : self._head_bytes]
-        if found < 0 or not data.startswith(rest, found) or not digits.isdigit():
+        if not data.startswith(rest, found) or not digits.isdigit():
             return None
         body = data[found + len(rest) :]
         return body if len(body) == int(digits) else None

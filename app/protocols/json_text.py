@@ -62,7 +62,7 @@ def may_have_huge_integer(text: bytes) -> bool:
     zeros = text.translate(_DIGITS_AS_ZERO)
     at = zeros.find(_NINETEEN_DIGITS)
     while at >= 0:
-        before = text[at - 1 : at]
+        before = text[max(at - 1, 0) : at]
         if before == b"-" or (before in _BEFORE_NUMBERS and zeros.startswith(_TWENTY_DIGITS, at)):
             return True
         at = zeros.find(_NINETEEN_DIGITS, at + len(_NINETEEN_DIGITS))

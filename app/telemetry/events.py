@@ -22,7 +22,9 @@ SESSIONS = 20
 
 EVENTS: dict[str, LogEvent] = {
     "started": LogEvent(
-        "versions, the limit of `open_files`, and the source of each of the `settings` that are not defaults", LIFE
+        "versions, whether the program is `compiled`, the limit of `open_files`, and the source of each of the "
+        "`settings` that are not defaults",
+        LIFE,
     ),
     "listening": LogEvent("a listener serves: `url`", LIFE),
     "not_listening": LogEvent("the clients' listener takes no further connections: `url`", LIFE),

@@ -66,9 +66,8 @@ class Heap(RuleBasedStateMachine):
         assert len(self.heap) == len(self.expected)
         for who, deadline in self.expected.items():
             assert who.deadline == deadline
-            assert who.alarm is not None
-            assert who.alarm[0] <= deadline
-            assert sum(entry is who.alarm for entry in self.heap._heap) == 1
+            assert who.alarm_at <= deadline
+            assert sum(entry[1] == who.alarm for entry in self.heap._heap) == 1
         assert self.heap.next() <= min(self.expected.values(), default=float("inf"))
 
 

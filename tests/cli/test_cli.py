@@ -19,7 +19,7 @@ from support.tcp_proxy import relaying
 from support.terminal import CTRL_C, LOGIN, terminal
 from support.wire import DEADLINE_S
 
-from app import __version__
+from app import __version__, is_compiled
 from app.configuration import KNOBS
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
@@ -42,9 +42,10 @@ async def served():
     ],
 )
 async def test_the_program_has_two_names(program, tmp_path):
-    """`halley` and `python -m app` are the same program, which prints its version."""
+    """`halley` and `python -m app` are the same program, which prints its version, and whether it is compiled."""
     process = await asyncio.create_subprocess_exec(*program, "--version", cwd=tmp_path, stdout=PIPE, stderr=PIPE)
-    assert await process.communicate() == (f"halley {__version__}\n".encode(), b"")
+    version = f"{__version__} (compiled)" if is_compiled() else __version__
+    assert await process.communicate() == (f"halley {version}\n".encode(), b"")
     assert process.returncode == DONE
 
 

@@ -17,13 +17,19 @@ def breaks(*_, **__):
     raise RuntimeError(SECRET)
 
 
+class Faulty:
+    """An object that every use of breaks."""
+
+    __getattr__ = breaks
+
+
 @pytest.mark.parametrize("is_get", [False, True], ids=["POST", "GET"])
 async def test_s42_a_fault_of_ours_gets_500_without_a_trace(monkeypatch, is_get):
     """S42: an exception gives a fixed text with safe headers and is logged with its traceback; serving continues."""
     async with serving() as served:
         wire = await served.wire()
         with monkeypatch.context() as patch:
-            patch.setattr(served.house.engine, "receive", breaks)
+            patch.setattr(served.house.broker, "account_of", breaks)
             answer = await (wire.get if is_get else wire.post)(HANDSHAKE, origin="http://localhost")
         assert (answer.status, answer.text) == (500, "internal error")
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
@@ -44,7 +50,7 @@ async def test_s42_a_session_whose_request_failed_still_expires(monkeypatch):
         client_id = await served.open_session("/a")
         wire = await served.wire()
         with monkeypatch.context() as patch:
-            patch.setattr(served.house.engine, "connect", breaks)
+            patch.setattr(served.house.engine, "options", Faulty())
             assert (await wire.post(connect(client_id))).status == 500
         await served.until(lambda: served.halley.session(client_id) is None)
         assert not served.house.broker.index.subscriptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -70,8 +71,8 @@ def found_by(history, query):
         gaps += page.gaps
         if page.is_end:
             return events, gaps
-        fields = {field: getattr(query, field) for field in query.__slots__}
-        query = Query(**fields | ({"last": page.reached - 1} if query.is_reverse else {"first": page.reached + 1}))
+        rest = {"last": page.reached - 1} if query.is_reverse else {"first": page.reached + 1}
+        query = replace(query, **rest)
 
 
 def is_wanted(row, query):

@@ -24,7 +24,6 @@ from app.host.bayeux import BayeuxConnection, ShortWay
 from app.host.listener import config_of
 from app.host.repeated import Repeated
 from app.host.timeouts import ServerContext
-from app.protocols.bayeux.engine import Engine
 from app.server.composition import Server
 from app.settings import Access, Token
 from app.transports.endpoint import PostHead
@@ -138,9 +137,10 @@ async def connects(served, count, before_last=lambda: None):
 async def test_connects_that_differ_only_in_their_ids():
     """They are not parsed from the third on, and the replies have their own ids."""
     async with serving(brisk()) as served:
-        with patch.object(Engine, "receive", autospec=True, side_effect=Engine.receive) as received:
+        receive = BayeuxConnection._receive
+        with patch.object(BayeuxConnection, "_receive", autospec=True, side_effect=receive) as received:
             assert await connects(served, 5) == ["0", "1", "2", "3", "4"]
-        assert sum("id" in each.args[1].messages[0] for each in received.call_args_list) == 2
+        assert sum(b'"id"' in each.args[2] for each in received.call_args_list) == 2
 
 
 async def test_an_extension_sees_every_connect():

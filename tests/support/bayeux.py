@@ -183,8 +183,8 @@ class House:
             assert isinstance(session, BayeuxSession)
             assert session.closed is None
             assert session.state != "closed"
-            assert session.alarm is not None
-            assert session.alarm[0] <= session.deadline
+            assert session.alarm
+            assert session.alarm_at <= session.deadline
             assert (session.state == "held") is (session.held is not None)
             held += session.state == "held"
         assert self.engine.holds == held

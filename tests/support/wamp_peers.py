@@ -177,8 +177,8 @@ class Peer:
             self.closed = outcome.code, outcome.reason
 
     def say(self, message: Any, *, turn: bool = True) -> None:
-        """Send one message."""
-        self.send(self.format.write(message), turn=turn)
+        """Send one message, which may be anything."""
+        self.send(self.format.frame(self.format.serializer.pack(message)), turn=turn)
 
     def send(self, data: bytes, *, turn: bool = True) -> None:
         """Send any bytes."""

@@ -141,8 +141,8 @@ class Authorization:
             except Refused as refused:
                 error = errors.PUBLISH_DENIED.format(refused.reason) if refused.reason else errors.MESSAGE_DELETED
                 raise Fault(error, refused.advice, refused.ext) from None
-            except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
-                hooks.report("listener", error)
+            except Exception as fault:  # noqa: BLE001 - a program's hook may raise anything
+                hooks.report("listener", fault)
                 message.data = decode_data(payload)  # the listener may have made half a change
                 answer = False if listener.vetoes else None
             if answer is False:

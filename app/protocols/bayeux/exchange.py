@@ -38,15 +38,16 @@ class Request:
     `connection` is where the transport takes outcomes that come later, by its method `write`. `cookies` are all
     received values of the browser cookie. `context` is the HTTP request for use by hooks, if there is one, or makes it
     when it is needed. `session` is set by local sessions. `token` is that of `Authorization: Bearer`, for a POST only.
-    With `has_odd_numbers` the messages may contain an `OutOfRange`. `visitor` is the identity of `token`, or why it is
-    refused; None until it is checked.
+    With `has_odd_numbers` the messages may contain an `OutOfRange`. Once `token` is checked, `visitor` is the identity
+    that it proves, or `refused` why it proves none.
     """
 
     # What few requests have: as attributes of the class, these cost the others nothing.
     session: BayeuxSession | None = None
     token: str | None = None
     has_odd_numbers = False
-    visitor: Identity | TokenRefused | None = None
+    visitor: Identity | None = None
+    refused: TokenRefused | None = None
 
     def __init__(
         self,

@@ -45,7 +45,8 @@ class Acks:
 
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the unacknowledged events, oldest first."""
-        return (event for _, event in self._unacknowledged)
+        for _, event in self._unacknowledged:
+            yield event
 
     def clear(self) -> None:
         """Free all events."""
@@ -77,7 +78,7 @@ class Acks:
 class Timesync(NamedTuple):
     """The timesync request of one message, with its times in milliseconds."""
 
-    client_ms: int
+    client_ms: int | float
     arrived_ms: int
     error_ms: int
     is_wanted: bool
@@ -95,7 +96,7 @@ class Timesync(NamedTuple):
         is_wanted = "l" not in asked or lag_ms == 0 or abs(error_ms) >= _ACCURATE_MS
         return cls(client_ms, arrived_ms, error_ms, is_wanted)
 
-    def answer(self, now_ms: int) -> dict[str, int]:
+    def answer(self, now_ms: int) -> dict[str, int | float]:
         """The reply's `ext.timesync` if the reply is written at `now_ms`."""
         return {"tc": self.client_ms, "ts": self.arrived_ms, "p": now_ms - self.arrived_ms, "a": self.error_ms}
 

@@ -62,18 +62,22 @@ class Message:
         self.id = fields.get("id")
         if not is_id(self.id) and self.id is not None:
             raise Fault(errors.MESSAGE_ID_INVALID)
-        self.channel: str = fields.get("channel")  # type: ignore[assignment]  # checked here
-        if not isinstance(self.channel, str):
-            raise Fault(errors.CHANNEL_MISSING if self.channel is None else errors.CHANNEL_INVALID)
-        self.client_id = fields.get("clientId")
-        if self.client_id is not None and not isinstance(self.client_id, str):
+        channel = fields.get("channel")
+        if not isinstance(channel, str):
+            raise Fault(errors.CHANNEL_MISSING if channel is None else errors.CHANNEL_INVALID)
+        client_id = fields.get("clientId")
+        if client_id is not None and not isinstance(client_id, str):
             raise Fault(errors.SESSION_UNKNOWN)
-        self.ext: dict[str, Any] | None = fields.get("ext")
-        if self.ext is not None and not isinstance(self.ext, dict):
+        ext = fields.get("ext")
+        if ext is not None and not isinstance(ext, dict):
             raise Fault(errors.EXT_INVALID)
-        self.advice: dict[str, Any] | None = fields.get("advice")
-        if self.advice is not None and not isinstance(self.advice, dict):
+        advice = fields.get("advice")
+        if advice is not None and not isinstance(advice, dict):
             raise Fault(errors.ADVICE_INVALID)
+        self.channel: str = channel
+        self.client_id: str | None = client_id
+        self.ext: dict[str, Any] | None = ext
+        self.advice: dict[str, Any] | None = advice
         self.data = fields.get("data", ABSENT)
 
     def milliseconds(self, name: str) -> float | None:

@@ -118,13 +118,14 @@ class Publisher:
         engine = self._engine
         if not engine.identities.accept_tokens or request.token is None:
             return ANONYMOUS
-        if request.visitor is None:
+        if request.visitor is None and request.refused is None:
             try:
                 request.visitor = engine.identities.prove(request.token, engine.wall_s(now))
             except TokenRefused as refused:
-                request.visitor = refused
-        if isinstance(request.visitor, TokenRefused):
-            raise Fault(errors.PUBLISH_DENIED.format(request.visitor.reason))
+                request.refused = refused
+        if request.visitor is None:
+            assert request.refused is not None
+            raise Fault(errors.PUBLISH_DENIED.format(request.refused.reason))
         return request.visitor
 
     def _was_published(self, handler: RequestHandler, event: Event, reply: dict[str, Any], message: Message) -> bool:

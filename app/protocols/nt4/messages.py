@@ -233,7 +233,8 @@ def _encoded(method: str, params: dict[str, Any]) -> bytes:
 
 def packed(messages: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the payloads of text frames of about `MESSAGE_BYTES`, each an array of messages, in order."""
-    return (b"[%b]" % b",".join(group) for group in together(messages, len(b",")))
+    for group in together(messages, len(b",")):
+        yield b"[%b]" % b",".join(group)
 
 
 def together(pieces: Iterable[bytes], between_bytes: int) -> Iterator[list[bytes]]:

@@ -250,7 +250,11 @@ class Tables:
 
     def remove_publishers(self, publishers: Iterable[Publisher], now: float) -> None:
         """Remove publishers, some in later turns if they are many."""
-        self.tasks.run(1 + self.remove_publisher(each, now) for each in publishers)
+        self.tasks.run(self._removals(publishers, now))
+
+    def _removals(self, publishers: Iterable[Publisher], now: float) -> Iterator[int]:
+        for publisher in publishers:
+            yield 1 + self.remove_publisher(publisher, now)
 
     # Subscribers
 

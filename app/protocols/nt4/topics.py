@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
 from math import inf
 from typing import Any
 
@@ -185,9 +184,13 @@ class Topics:
         return list(matched)
 
     def _beginning_with(self, prefix: str) -> list[Topic]:
-        first = bisect_left(self._names, prefix)
-        names = takewhile(lambda name: name.startswith(prefix), (self._names[at] for at in range(first, len(self))))
-        return [self._by_name[name] for name in names]
+        topics = []
+        for at in range(bisect_left(self._names, prefix), len(self)):
+            name = self._names[at]
+            if not name.startswith(prefix):
+                break
+            topics.append(self._by_name[name])
+        return topics
 
 
 def _widest(prefixes: Iterable[str]) -> list[str]:

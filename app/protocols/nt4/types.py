@@ -151,7 +151,7 @@ def _integral(value: object) -> object:
 
 
 def _double(value: object) -> object:
-    if type(value) is int and float(value) != value:
+    if type(value) is int and int(float(value)) != value:
         raise BadValue("a number that would become another")
     return value
 

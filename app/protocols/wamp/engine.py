@@ -498,16 +498,20 @@ class Engine:
 
         def resume(value: Any, error: Exception | None, now: float) -> None:
             session.requests.end(blocks=blocks)
-            if self.session is not session:
+            if not self._has(session):
                 return
             try:
                 try:
                     then(value, error, now)
                 except WampError as refusal:
                     self.refuse(request, refusal)
-                while self.session is session and (message := session.requests.dequeue()) is not None:
+                while self._has(session) and (message := session.requests.dequeue()) is not None:
                     self._dispatch(session, message, now)
             except Violation as violation:
                 self._violated(str(violation), now)
 
         self._state.environment.wait(awaitable, limit_s, resume)
+
+    def _has(self, session: WampSession) -> bool:
+        """Whether `session` is still the one that the connection has."""
+        return self.session is session

@@ -66,7 +66,7 @@ class EventHistory:
             raise WampError(errors.HISTORY_UNAVAILABLE)
         session.requests.check_capacity()
         start = partial(self._start, session, call, reading, pattern)
-        session.owner.if_permitted("subscribe", pattern, call, start, now, blocks=False)
+        session.engine.if_permitted("subscribe", pattern, call, start, now, blocks=False)
 
     def _start(self, session: WampSession, call: Call, reading: Reading, pattern: Pattern, _now: float) -> None:
         archive, options = self._state.archive, self._recording.options
@@ -75,7 +75,7 @@ class EventHistory:
         identity = Identity(session.authid, session.role)
         page = archive.page(lambda head: reading.query(pattern, identity, head, options.page_bytes))
         answer = partial(self._answer, session, call.request, reading, pattern)
-        session.owner.wait_for(call, page, options.commit_s + options.read_s, answer)
+        session.engine.wait_for(call, page, options.commit_s + options.read_s, answer)
 
     def _answer(
         self,
@@ -94,8 +94,8 @@ class EventHistory:
         elif page is None:
             args, kwargs = nothing(is_complete=True)
         else:
-            args, kwargs = result(page, reading, pattern, session.owner.format.serializer)
-        session.owner.say([RESULT, request, {}, args, kwargs])
+            args, kwargs = result(page, reading, pattern, session.engine.format.serializer)
+        session.engine.say([RESULT, request, {}, args, kwargs])
 
 
 @dataclass(frozen=True, slots=True)

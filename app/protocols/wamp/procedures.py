@@ -84,7 +84,7 @@ class Procedures:
             raise WampError(errors.NO_SUCH_PROCEDURE)
         if name not in _FREE and not self._state.rights.may(session, "call", own_topic(name, session.realm.space)):
             raise WampError(errors.NOT_AUTHORIZED)
-        if session.owner.room_bytes() <= 0:
+        if session.engine.room_bytes() <= 0:
             self._state.broker.hits["queue_bytes"] += 1
             raise WampError(errors.UNAVAILABLE, "too many bytes wait to be sent to this client")
         procedure, least, greatest = self.by_uri[name]
@@ -92,7 +92,7 @@ class Procedures:
             raise WampError(errors.INVALID_ARGUMENT, f"expected {least} to {greatest} positional arguments")
         result = procedure(session, message, now)
         if result is not None:
-            session.owner.say([RESULT, message.request, {}, *([result] if result else [])])
+            session.engine.say([RESULT, message.request, {}, *([result] if result else [])])
 
     def register(self, _session: WampSession, _message: Register, _now: float) -> Never:
         """Refuse a REGISTER: clients cannot offer procedures. Raises `WampError`."""
@@ -148,7 +148,7 @@ class SessionProcedures:
         _check_reason(session, reason)
         victims = [other for other in session.realm.sessions.values() if other is not session and is_meant(other)]
         for victim in victims:
-            victim.owner.dismiss(reason, message, now, reason="killed")
+            victim.engine.dismiss(reason, message, now, reason="killed")
         return [victim.number for victim in victims]
 
     @staticmethod

@@ -34,7 +34,7 @@ class Router(RouterState, WireProtocol):
     def drain(self) -> list[Callable[[float], None]]:
         """Stop accepting sessions, and return what releases each client (`WireProtocol.drain`)."""
         self.is_draining = True
-        joined = [session.owner for realm in self.realms.values() for session in realm.sessions.values()]
+        joined = [session.engine for realm in self.realms.values() for session in realm.sessions.values()]
         return [engine.release for engine in (*joined, *self.awaited)]
 
     def counts(self) -> Iterator[Count]:

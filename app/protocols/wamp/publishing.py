@@ -43,7 +43,7 @@ class Publisher:
         event = self.event_of(session, message, now)
         if self._state.environment.policy.has_policy():
             publish = partial(self.submit, session, message, event)
-            session.owner.if_permitted("publish", event.topic, message, publish, now)
+            session.engine.if_permitted("publish", event.topic, message, publish, now)
         else:
             self.submit(session, message, event, now)
 
@@ -55,7 +55,7 @@ class Publisher:
             raise WampError(errors.NOT_AUTHORIZED)
         try:
             broker.check_publish(session, "", now)
-            payload, shape = to_payload(message.args, message.kwargs, session.owner.format.serializer)
+            payload, shape = to_payload(message.args, message.kwargs, session.engine.format.serializer)
         except (Refusal, Unportable) as refusal:
             raise wamp_error(refusal) from None
         if len(payload) > broker.limits.data_bytes:
@@ -142,13 +142,13 @@ class PublishAck:
             if self.realm is not None:
                 self.realm.retained.keep(event)
             self.published(event.publication)
-        elif not self.message.is_acknowledged or self.session.owner.session is self.session:
-            self.session.owner.refuse(self.message, wamp_error(refusal))
+        elif not self.message.is_acknowledged or self.session.engine.session is self.session:
+            self.session.engine.refuse(self.message, wamp_error(refusal))
 
     def published(self, publication: int) -> None:
         """Answer with PUBLISHED and the id of the publication, if that was asked for."""
-        if self.message.is_acknowledged and self.session.owner.session is self.session:
-            self.session.owner.say([PUBLISHED, self.message.request, publication])
+        if self.message.is_acknowledged and self.session.engine.session is self.session:
+            self.session.engine.say([PUBLISHED, self.message.request, publication])
 
 
 def has_unannounced_passthru(message: Publish, session: WampSession) -> bool:

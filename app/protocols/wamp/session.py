@@ -169,15 +169,14 @@ class WampSession(Session):
 
     `number` is its WAMP id, which is not secret; `id` is the same as text. Access rules apply to `role`, audiences to
     `role` and `authid`; `auth` is what WELCOME and the meta API show. `live` are its subscriptions by id, `testaments`
-    its testaments by scope.
+    its testaments by scope. `engine` is its owner.
     """
-
-    owner: SessionEngine
 
     __slots__ = (
         "announces_passthru",
         "announces_revocation",
         "auth",
+        "engine",
         "live",
         "number",
         "realm",
@@ -191,11 +190,12 @@ class WampSession(Session):
         number: int,
         realm: Realm,
         auth: AuthDetails,
-        owner: SessionEngine,
+        engine: SessionEngine,
         outbox: Outbox,
         requests: RequestQueue,
     ) -> None:
-        super().__init__(str(number), "wamp", owner, outbox)
+        super().__init__(str(number), "wamp", engine, outbox)
+        self.engine = engine
         self.number = number
         self.realm = realm
         self.auth = auth

@@ -37,7 +37,7 @@ class Subscriber:
             self._subscribe(session, message.request, pattern, wants_retained, now)
         else:
             subscribe = partial(self._subscribe, session, message.request, pattern, wants_retained)
-            session.owner.if_permitted("subscribe", pattern, message, subscribe, now)
+            session.engine.if_permitted("subscribe", pattern, message, subscribe, now)
 
     def pattern_of(self, session: WampSession, uri: str, match: str | None) -> Pattern:
         """Return the pattern for a URI and a match policy (None: exact) in the session's realm. Raises `WampError`."""
@@ -65,13 +65,13 @@ class Subscriber:
         live = session.live.get(message.subscription)
         if live is None:
             raise WampError(errors.NO_SUCH_SUBSCRIPTION)
-        session.owner.take_events(session, now)
+        session.engine.take_events(session, now)
         self._leave(session, live, now)
-        session.owner.say([UNSUBSCRIBED, message.request])
+        session.engine.say([UNSUBSCRIBED, message.request])
 
     def revoke(self, session: WampSession, live: LiveSubscription, reason: str, now: float) -> None:
         """Revoke a client's subscription, after its waiting events; one that has announced revocation is notified."""
-        session.owner.take_events(session, now)
+        session.engine.take_events(session, now)
         self._revoke(session, live, reason, now)
 
     def revoke_denied(self, session: WampSession, now: float) -> int:
@@ -93,11 +93,11 @@ class Subscriber:
         number = self._state.subscription_id(session.realm, pattern)
         if pattern not in session.subscriptions:
             self._check_room(session, pattern)
-            session.owner.take_events(session, now)
+            session.engine.take_events(session, now)
             self._broker.subscribe(session, pattern)
             session.subscriptions[pattern].number = number
             self._state.add_subscriber(session, pattern, number, now)
-        session.owner.say([SUBSCRIBED, request, number])
+        session.engine.say([SUBSCRIBED, request, number])
         if wants_retained:
             self._send_retained(session, pattern, number, now)
 
@@ -114,7 +114,7 @@ class Subscriber:
 
     def _send_retained(self, session: WampSession, pattern: Pattern, number: int, now: float) -> None:
         """Send the youngest retained events that the client may receive, as many as fit into its queue."""
-        engine = session.owner
+        engine = session.engine
         left_bytes = engine.room_bytes()
         if left_bytes <= 0:  # the search costs too, and a client may repeat it
             self._broker.hits["queue_bytes"] += 1
@@ -149,7 +149,7 @@ class Subscriber:
     def _revoke(self, session: WampSession, live: LiveSubscription, reason: str, now: float) -> None:
         self._leave(session, live, now)
         if session.announces_revocation:
-            session.owner.say([UNSUBSCRIBED, 0, {"subscription": live.number, "reason": reason}])
+            session.engine.say([UNSUBSCRIBED, 0, {"subscription": live.number, "reason": reason}])
 
 
 def _age(event: Event) -> int:

@@ -59,7 +59,7 @@ class Testaments:
         event = self._publisher.event_of(session, message, now)
         session.requests.check_capacity()
         keep = partial(self._keep, session, call.request, scope, message, event)
-        session.owner.if_permitted("publish", event.topic, call, keep, now, blocks=False)
+        session.engine.if_permitted("publish", event.topic, call, keep, now, blocks=False)
 
     def flush(self, session: WampSession, call: Call, _now: float) -> list[Any]:
         """`wamp.session.flush_testaments`: drop the testaments of the scope in `scope`. Raises `WampError`."""
@@ -72,7 +72,7 @@ class Testaments:
             if self._state.rights.may(session, "publish", event.topic):
                 self._publisher.submit(session, message, event, now)
             else:
-                session.owner.refuse(message, WampError(errors.NOT_AUTHORIZED))
+                session.engine.refuse(message, WampError(errors.NOT_AUTHORIZED))
         session.testaments.clear()
 
     def _keep(
@@ -82,7 +82,7 @@ class Testaments:
             self._state.broker.hits["testaments"] += 1
             raise WampError(errors.UNAVAILABLE, "too many testaments")
         session.testaments[scope].append((message, event))
-        session.owner.say([RESULT, request, {}])
+        session.engine.say([RESULT, request, {}])
 
 
 def _scope(kwargs: dict[str, Any]) -> str:

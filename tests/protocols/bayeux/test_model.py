@@ -186,7 +186,7 @@ class Sessions(RuleBasedStateMachine):
     def deadlines_are_watched(self) -> None:
         """Every session has exactly one live entry in the heap, no later than its deadline; no other entry is live."""
         deadlines = self.twins.broker.deadlines
-        entries = [entry for entry in deadlines._heap if entry is entry[2].alarm]
+        entries = [entry for entry in deadlines._heap if entry[1] == entry[2].alarm]
         assert Counter(entry[2].id for entry in entries) == Counter(self.twins.broker.sessions.keys())
         assert len(deadlines) == len(entries)
         assert all(time <= session.deadline for time, _, session in entries)

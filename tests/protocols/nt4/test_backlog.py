@@ -4,17 +4,18 @@ import pytest
 from support.nt4_peers import World
 
 from app.protocols.nt4.pacing import Backlog
-
-
-class Topic:
-    """A stand-in for a topic that has what a backlog needs: the newest value."""
-
-    frame = b"none"
+from app.protocols.nt4.topics import Topic
 
 
 @pytest.fixture
 def topic():
-    return Topic()
+    return new_topic()
+
+
+def new_topic(name="t"):
+    topic = Topic(name, 1, "int", {}, None, name)
+    topic.frame = b"none"
+    return topic
 
 
 def frames(*names):
@@ -39,7 +40,7 @@ def test_where_only_the_newest_is_wanted_nothing_counts_as_dropped(topic):
 
 def test_nd10_beyond_the_bound_each_topic_keeps_the_newest_until_all_has_left(topic):
     """The newest values do not count towards the bound; dropped values are counted."""
-    backlog, other = Backlog(20), Topic()
+    backlog, other = Backlog(20), new_topic()
     backlog.put(other, frames("x", "y"), is_all=True)
     backlog.put(topic, frames("a", "b"), is_all=True)
     assert backlog.conflated == 0  # two older values, twenty bytes
@@ -54,7 +55,7 @@ def test_nd10_beyond_the_bound_each_topic_keeps_the_newest_until_all_has_left(to
 
 def test_nd10_it_shrinks_by_what_leaves(topic):
     """Values that are taken, dropped or thinned out all make room for as many bytes again."""
-    backlog, other = Backlog(20), Topic()
+    backlog, other = Backlog(20), new_topic()
     backlog.put(topic, frames("a", "b", "c"), is_all=True)
     backlog.drop(topic)
     backlog.put(topic, frames("a", "b", "c"), is_all=True)
@@ -68,7 +69,7 @@ def test_nd10_it_shrinks_by_what_leaves(topic):
 
 def test_a_part_is_taken_topic_by_topic_the_longest_waiting_first(topic):
     """The values of one topic are taken together, even if they are more than was asked for."""
-    backlog, other = Backlog(1_000), Topic()
+    backlog, other = Backlog(1_000), new_topic()
     backlog.put(topic, frames("a"), is_all=True)
     backlog.put(other, frames("x"), is_all=True)
     backlog.put(topic, frames("b"), is_all=True)

@@ -125,13 +125,13 @@ def test_g3_names_that_no_other_protocol_has_never_cross(name):
 
 def test_g10_only_what_is_to_be_shared_is():
     """`bridge_out` lists the shared names as raw prefixes, as NetworkTables has them."""
-    bridged = Bridged(bridge_out=["/open"])
+    bridged = Bridged(bridge_out=("/open",))
     bridged.robot.publish("/opened", 2)
     bridged.robot.put((1, 1, 1, 1.0), (2, 1, 1, 2.0))
     assert [event.topic for event in bridged.heard()] == ["opened"]
     bridged.publish("no value")  # an event like any other, since that topic is not shared
     assert bridged.dashboard.plain() == [1.0, 2.0]
-    assert Bridged(bridge_out=[]).world.tables.topics.get("/x").shared is None
+    assert Bridged(bridge_out=()).world.tables.topics.get("/x").shared is None
 
 
 # The history
@@ -374,7 +374,7 @@ def test_g10_topics_of_others_are_not_here_unless_invited(bridged):
     ],
 )
 def test_g5_an_invited_topic_has_the_type_of_its_first_value(payload, type_name):
-    bridged = Bridged(bridge_in=["/in"])
+    bridged = Bridged(bridge_in=("/in",))
     bridged.publish(payload, "in/a")
     announced, value = bridged.dashboard.take()
     assert (announced[1]["name"], announced[1]["type"], announced[1]["properties"]) == ("/in/a", type_name, {})
@@ -384,7 +384,7 @@ def test_g5_an_invited_topic_has_the_type_of_its_first_value(payload, type_name)
 @pytest.mark.parametrize("topic", ["meta/x", "service/x", "wamp/x", ":realm/x", "a!2fb", "!24x"])
 def test_g3_reserved_topics_are_never_invited(topic):
     """Reserved topics and those without a NetworkTables name are not announced; `$x` is, as `/$x`."""
-    bridged = Bridged(bridge_in=["/", ""])
+    bridged = Bridged(bridge_in=("/", ""))
     bridged.publish(1, topic)
     announced = [params["name"] for _, params in bridged.dashboard.texts()]
     assert announced == (["/$x"] if topic == "!24x" else [])
@@ -392,14 +392,14 @@ def test_g3_reserved_topics_are_never_invited(topic):
 
 def test_a_topic_whose_name_here_would_not_be_shared_is_not_invited():
     """A topic is not invited if its values could not be shared with the other protocols again."""
-    bridged = Bridged(bridge_in=["/"], limits=Limits(topic_segments=1))
+    bridged = Bridged(bridge_in=("/",), limits=Limits(topic_segments=1))
     bridged.publish(1, "in/a")
     assert bridged.world.tables.topics.get("/in/a") is None
 
 
 def test_a_session_that_ends_has_its_topics_withdrawn_soon():
     """The end of a session wakes the event loop, so that its topics end without waiting for the next message."""
-    bridged = Bridged(bridge_in=["/in"])
+    bridged = Bridged(bridge_in=("/in",))
     bridged.publish(1, "in/a")
     bridged.world.flush()
     woken = []
@@ -410,7 +410,7 @@ def test_a_session_that_ends_has_its_topics_withdrawn_soon():
 
 def test_g1_an_implicit_publisher_ends_with_its_session():
     """An invited topic ends with the last session that published it, else such topics would pile up."""
-    bridged = Bridged(bridge_in=["/in"])
+    bridged = Bridged(bridge_in=("/in",))
     other = join(bridged.broker, "other")
     for source in (bridged.web, bridged.web, other):
         bridged.publish(1, "in/a", source)
@@ -426,7 +426,7 @@ def test_g1_an_implicit_publisher_ends_with_its_session():
 @pytest.mark.parametrize("source", ["a request", "a session that has ended"])
 def test_a_topic_of_requests_without_a_session_ends_after_a_silence(source):
     """The silence lasts `visitor_topic_s`, and each publish starts it again."""
-    bridged = Bridged(bridge_in=["/in"], visitor_topic_s=10)
+    bridged = Bridged(bridge_in=("/in",), visitor_topic_s=10)
     who = object()
     if source != "a request":
         who = join(bridged.broker, "ended")
@@ -455,7 +455,7 @@ def test_a_visited_topic_stays_while_somebody_publishes_it(bridged):
 
 
 def test_topics_of_others_have_no_more_room_than_those_of_clients():
-    bridged = Bridged(bridge_in=["/in"], topics=2)
+    bridged = Bridged(bridge_in=("/in",), topics=2)
     bridged.publish(1, "in/a")
     with pytest.raises(TooManyTopics):
         bridged.publish(1, "in/b")
@@ -465,7 +465,7 @@ def test_topics_of_others_have_no_more_room_than_those_of_clients():
 
 def test_a_session_that_publishes_too_many_topics_leaves_none_behind():
     """Topics of a session beyond `publishers` end after a silence, as those of requests do."""
-    bridged = Bridged(bridge_in=["/in"], publishers=1, visitor_topic_s=10)
+    bridged = Bridged(bridge_in=("/in",), publishers=1, visitor_topic_s=10)
     bridged.publish(1, "in/a")
     bridged.publish(1, "in/b")
     assert len(bridged.world.server.bridge.external_publishers()) == 1

@@ -178,7 +178,7 @@ def test_nf5_the_bridge_listens_while_it_has_somebody_to_bring_values_to(world):
 
 def test_na58_other_protocols_are_the_server_itself(world):
     """Meta topics show publishers and subscribers of other protocols as the client "" (G3)."""
-    world = World(bridge_in=["/"])
+    world = World(bridge_in=("/",))
     bayeux = join(world.broker, "b")
     robot = world.peer("robot")
     robot.publish("own", 1)

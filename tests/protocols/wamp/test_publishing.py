@@ -13,7 +13,6 @@ from support.values import FakeValues
 from support.wamp_peers import CAPABLE, Peer, World
 
 from app.broker.policy import DefaultRules
-from app.protocols.wamp import events
 from app.settings import Limits, Realm, Wamp
 
 
@@ -380,22 +379,24 @@ def test_a_repeat_is_answered_as_the_first_was() -> None:
 
 def test_an_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """W34: an event is encoded once for each subscription and serializer, for any number of subscribers."""
-    encoded: Counter[str] = Counter()
-    plain = events._encode
+    written: dict[int, tuple[str, bytes]] = {}  # by the identity of the bytes, which are kept so that it stays unique
+    plain = Peer.write
 
-    def counting(event: Any, number: int, details: bytes, form: Any) -> bytes:
-        encoded[form.subprotocol] += 1
-        return plain(event, number, details, form)
+    def noting(peer: Peer, outcome: Any) -> None:
+        if peer in hearers:
+            written.update({id(frame): (peer.subprotocol, frame) for frame in outcome})
+        plain(peer, outcome)
 
-    monkeypatch.setattr(events, "_encode", counting)
     world = World()
     hearers = [world.joined(subprotocol=each) for each in ("wamp.2.json", "wamp.2.cbor") for _ in range(5)]
     for hearer in hearers:
         hearer.subscribe("com.x")
     hearers[0].subscribe("com.", match="prefix")
     hearers[1].subscribe("com.", match="prefix")
-    world.joined().publish("com.x", [1])
-    assert encoded == {"wamp.2.json": 2, "wamp.2.cbor": 1}
+    publisher = world.joined()
+    monkeypatch.setattr(Peer, "write", noting)
+    publisher.publish("com.x", [1])
+    assert Counter(subprotocol for subprotocol, _ in written.values()) == {"wamp.2.json": 2, "wamp.2.cbor": 1}
     assert sum(len(hearer.events()) for hearer in hearers) == 12
 
 

@@ -240,10 +240,7 @@ topics = st.sampled_from(["a", "a/b", "a/c", "b", "b/c"])
 @given(st.lists(st.tuples(topics, st.integers(0, 2_000)), max_size=30), st.integers(1, 4), st.integers(1_024, 9_000))
 def test_against_a_naive_model(kept: list[tuple[str, int]], most_topics: int, most_bytes: int) -> None:
     """W45: the youngest retained events are kept, within both limits."""
-
-    class Anybody:
-        id, authid, role = "1", None, "anonymous"
-
+    anybody = World().joined().engine.session
     found, model = RetainedEvents(most_topics, most_bytes), {}
     for at, (topic, size) in enumerate(kept):
         event = Event(topic, b"x" * size)
@@ -253,7 +250,7 @@ def test_against_a_naive_model(kept: list[tuple[str, int]], most_topics: int, mo
         model[topic] = event
         while len(model) > most_topics or (sum(each.nbytes for each in model.values()) > most_bytes and len(model) > 1):
             del model[next(iter(model))]
-    assert found.of(Pattern(Match.PREFIX, ""), Anybody(), 100) == list(model.values())  # type: ignore[arg-type]
+    assert found.of(Pattern(Match.PREFIX, ""), anybody, 100) == list(model.values())
 
 
 def test_a_full_log_retains_nothing() -> None:
