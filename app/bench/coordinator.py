@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -97,14 +97,22 @@ class Coordinator:
         self.on_progress(sum(self._opened), *map(sum, zip(*self._progress, strict=True)))
 
 
+StartWorker = Callable[..., AbstractAsyncContextManager[WorkerHandle]]
+"""Starts a worker on a core (None: any); its other arguments, `share`, `url` and `token`, are those of `begin`."""
+
+bayeux_worker: StartWorker = partial(running_worker, module_command("app.bench.worker"))
+
+
 @asynccontextmanager
-async def coordinated(load: Load, url: str, token: str | None, cores: Sequence[int]) -> AsyncIterator[Coordinator]:
+async def coordinated(
+    load: Load, url: str, token: str | None, cores: Sequence[int], start_worker: StartWorker = bayeux_worker
+) -> AsyncIterator[Coordinator]:
     """Start the workers for a load, on these cores in turn (on any, if there are none), and end them with the block."""
     shares = split(load)
     async with AsyncExitStack() as stack:
         workers = []
         for share in shares:
             core = cores[share.number % len(cores)] if cores else None
-            worker = running_worker(module_command("app.bench.worker"), core, share=asdict(share), url=url, token=token)
+            worker = start_worker(core, share=asdict(share), url=url, token=token)
             workers.append(await stack.enter_async_context(worker))
         yield Coordinator(shares, workers)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
-from app.bench.coordinator import Report, coordinated
+from app.bench.coordinator import Report, StartWorker, bayeux_worker, coordinated
 from app.bench.load import BenchFailed, Load
 from app.bench.result import Result, limit, slope_per_minute
 from app.bench.tally import COUNTS, percentiles
@@ -43,9 +43,14 @@ def noted(watch: Watch, name: str) -> Watch:
     return lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
 
 
-async def measure(load: Load, target: Target, watch: Watch = lambda _: None) -> Result:
-    """Put a load on a server and return the result; `watch` is called with the progress. Raises `BenchFailed`."""
-    return await while_alive(target, _measure(load, target, watch))
+async def measure(
+    load: Load, target: Target, watch: Watch = lambda _: None, start_worker: StartWorker = bayeux_worker
+) -> Result:
+    """Put a load on a server and return the result; `watch` is called with the progress. Raises `BenchFailed`.
+
+    `start_worker` starts the processes that are the load, for a server with another protocol than Bayeux.
+    """
+    return await while_alive(target, _measure(load, target, watch, start_worker))
 
 
 async def while_alive(target: Target, measuring: Coroutine[Any, Any, Found]) -> Found:
@@ -65,8 +70,8 @@ async def while_alive(target: Target, measuring: Coroutine[Any, Any, Found]) -> 
         await asyncio.wait({work, death})
 
 
-async def _measure(load: Load, target: Target, watch: Watch) -> Result:
-    async with coordinated(load, target.url, target.token, target.cores) as workers:
+async def _measure(load: Load, target: Target, watch: Watch, start_worker: StartWorker) -> Result:
+    async with coordinated(load, target.url, target.token, target.cores, start_worker) as workers:
         workers.on_progress = lambda opened, *_: watch(Phase("opening", opened, load.sessions, "sessions"))
         before = await target.usage()
         rehearsed = 0

@@ -16,6 +16,8 @@ MARK_TEMPLATE = b"@%019d:%06d:%012d"
 MARK = b'"@'
 """How a mark begins, with the quote before it; the slices count from that quote."""
 
+_FILLED = MARK_TEMPLATE % (0, 0, 0)
+
 MARK_BYTES = 41
 DUE, GROUP, NUMBER = slice(2, 21), slice(22, 28), slice(29, 41)
 
@@ -48,14 +50,26 @@ def channel_name(number: int) -> str:
     return f"/bench/{number:06d}"
 
 
+def event_data(data_bytes: int) -> dict[str, object]:
+    """Return the data of an event, with a mark that `template` will find."""
+    return {"mark": _FILLED.decode(), "pad": "x" * data_bytes}
+
+
+def template(request: bytes) -> bytes:
+    """Return a request for formatting with `%`, which replaces channel 0 and the mark of each event in it."""
+    escaped = request.replace(b"%", b"%%")
+    return escaped.replace(channel_name(0).encode(), b"/bench/%06d").replace(_FILLED, MARK_TEMPLATE)
+
+
 class Requests:
     """Makes requests to a server's `path`, with `host` as Host header, and optionally a token and browser headers."""
 
     def __init__(self, host: str, path: str, *, token: str | None, browser_headers: bool) -> None:
-        more = BROWSER_HEADERS % {b"host": host.encode()} if browser_headers else b""
+        self.headers = f"Host: {host}\r\nContent-Type: application/json\r\n".encode()
+        self.headers += BROWSER_HEADERS % {b"host": host.encode()} if browser_headers else b""
         if token is not None:
-            more += f"Authorization: Bearer {token}\r\n".encode()
-        self._head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n".encode() + more
+            self.headers += f"Authorization: Bearer {token}\r\n".encode()
+        self._head = f"POST {path} HTTP/1.1\r\n".encode() + self.headers
 
     def handshake(self) -> bytes:
         """Return a handshake, the only request without a session."""
@@ -80,12 +94,10 @@ class Requests:
 
     def publish_template(self, client_id: str, cookie: bytes, data_bytes: int, batch: int) -> bytes:
         """Return a request of `batch` publishes, to be filled for each with a channel number and `MARK_TEMPLATE`'s."""
-        filled = MARK_TEMPLATE % (0, 0, 0)
-        data = {"mark": filled.decode(), "pad": "x" * data_bytes}
+        data = event_data(data_bytes)
         message: dict[str, object] = {"channel": channel_name(0), "clientId": client_id, "data": data, "id": "4"}
         body = _body(*[message] * batch)
-        request = self._request(body, cookie).replace(b"%", b"%%")
-        return request.replace(channel_name(0).encode(), b"/bench/%06d").replace(filled, MARK_TEMPLATE)
+        return template(self._request(body, cookie))
 
     def _request(self, body: bytes, cookie: bytes) -> bytes:
         cookies = b"Cookie: %b\r\n" % cookie if cookie else b""

@@ -147,7 +147,12 @@ class Receiver(Session):
             tally.polls += 1
         else:
             tally.errors[f"HTTP {status}" if status != 200 else "poll refused"] += 1
-            asyncio.get_running_loop().call_later(_RETRY_S, self._poll_again)
+            self.poll_later()
+        self.count(body, now_ns)
+
+    def count(self, body: bytes, now_ns: int) -> None:
+        """Count the events in a body that was received at `now_ns`."""
+        tally = self._tally
         at = body.find(MARK)
         while at >= 0:
             end = at + MARK_BYTES
@@ -178,6 +183,10 @@ class Receiver(Session):
             self._early.add(number)
         tally.deliveries += 1
         tally.time(due_ns, now_ns)
+
+    def poll_later(self) -> None:
+        """Poll again after a second, since the server has refused a poll."""
+        asyncio.get_running_loop().call_later(_RETRY_S, self._poll_again)
 
     def _poll_again(self) -> None:
         if not self.transport.is_closing():
@@ -254,8 +263,13 @@ Each = TypeVar("Each", Receiver, Publisher)
 class Sessions:
     """All sessions of a worker with the server at `url`; each sends the `token`, if there is one.
 
-    They are opened in waves, since no server should have to accept all of them in one burst, and count in `tally`.
+    They are opened in waves, since no server should have to accept all of them in one burst, and count in `tally`. A
+    subclass for another protocol has its own `requests`, `receiver` and `publisher`.
     """
+
+    requests: type[Requests] = Requests
+    receiver: type[Receiver] = Receiver
+    publisher: type[Publisher] = Publisher
 
     def __init__(self, share: Share, url: str, token: str | None, tally: Tally) -> None:
         parts = urlsplit(url)
@@ -264,7 +278,9 @@ class Sessions:
         self._share = share
         self._tally = tally
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
-        self._requests = Requests(parts.netloc, parts.path, token=token, browser_headers=share.load.browser_headers)
+        self._requests = self.requests(
+            parts.netloc, parts.path, token=token, browser_headers=share.load.browser_headers
+        )
 
     async def open(self, receivers: int, opened: Callable[[int], None]) -> tuple[int, float]:
         """Open sessions until there are `receivers` receivers; once all receivers are open, open the publishers too.
@@ -295,12 +311,14 @@ class Sessions:
 
     def _receiver(self, index: int) -> Receiver:
         group = 0 if self._share.load.is_shared else self._share.first_group + index
-        return Receiver(self._requests, self._tally, group, self._share.channels_of(index))
+        return self.receiver(self._requests, self._tally, group, self._share.channels_of(index))
 
     def _publisher(self, _: int) -> Publisher:
         load = self._share.load
         is_timed = load.verb == "publish"
-        return Publisher(self._requests, self._tally, data_bytes=load.data_bytes, batch=load.batch, is_timed=is_timed)
+        return self.publisher(
+            self._requests, self._tally, data_bytes=load.data_bytes, batch=load.batch, is_timed=is_timed
+        )
 
     async def _open_wave(self, wave: Sequence[Receiver | Publisher]) -> float:
         """Open these sessions at the same time; return the seconds that connections and handshakes took."""

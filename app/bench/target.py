@@ -23,7 +23,7 @@ import httpx
 
 from app.bench.load import BenchFailed
 from app.bench.orders import raise_file_limit
-from app.processes import ChildProcess, child_process, free_port, module_command, module_environment, pin
+from app.processes import ChildProcess, child_process, free_port, module_command, module_environment, pinned
 
 _PROC = Path("/proc")
 _CPU = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
@@ -155,11 +155,15 @@ def attached(url: str, *, token: str | None = None, pid: int | None = None, metr
     return Target(f"http://{parts.netloc}{path}", url, token=token, pid=pid, metrics_url=metrics_url)
 
 
-def halley_command(config: str | None = None, *, data_dir: Path | None = None) -> list[str]:
-    """Return the command that serves this Halley at {port}: with settings from a file, a history, or neither."""
+def halley_command(config: str | None = None, *, data_dir: Path | None = None, python: Path | None = None) -> list[str]:
+    """Return the command that serves Halley at {port}: with settings from a file, a history, or neither.
+
+    It is this Halley, or the one that is installed for `python`.
+    """
+    program = module_command("app") if python is None else [str(python), "-I", "-m", "app"]  # -I: not this folder's
     settings = ["--config", config] if config else []
     history = ["--data-dir", str(data_dir)] if data_dir else [] if config else ["--history", "off"]
-    return [*module_command("app"), "serve", "--port", "{port}", "--operations-port", "0", *settings, *history]
+    return [*program, "serve", "--port", "{port}", "--operations-port", "0", *settings, *history]
 
 
 @asynccontextmanager
@@ -187,12 +191,11 @@ async def started(
             prepare(port)
             words = [word.replace("{port}", str(port)) for word in command]
             running = child_process(words, environment=module_environment() | settings, end_within_s=0)
-            child = await stack.enter_async_context(running)
+            cores = _cores() if is_pinned else []
+            with pinned(*cores[:1]):
+                child = await stack.enter_async_context(running)
         except OSError as error:
             raise BenchFailed(f"cannot start {command[0]}: {error.strerror}") from None
-        cores = _cores() if is_pinned else []
-        if cores:
-            pin(child.process, cores[0])
         url = f"http://127.0.0.1:{port}{path}"
         target = Target(url, name, token, child.process.pid, cores=cores[1:], child=child)
         await _listening(target, port)

@@ -1,7 +1,7 @@
 """A worker of a Bayeux load: `python -m app.bench.worker`, led by `coordinator.py`.
 
 It begins with its share of the load, and executes the orders `open`, `prepare`, `round` and `settle`; `elsewhere` says
-what arrived in other workers.
+what arrived in other workers. A worker for another protocol differs in its `Sessions` only (`begin`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from app.bench.load import BenchFailed, Load, Share
@@ -29,12 +30,14 @@ _NS = 1_000_000_000
 class Worker:
     """The sessions of a worker, their load, and their counts; `report` sends a report to the coordinator."""
 
-    def __init__(self, share: Share, url: str, token: str | None, report: Callable[..., None]) -> None:
+    def __init__(
+        self, kind: type[Sessions], share: Share, url: str, token: str | None, report: Callable[..., None]
+    ) -> None:
         self._share = share
         self._report = report
         self._tally = Tally()
         self._tally.lost_all = self._lost_all
-        self._sessions = Sessions(share, url, token, self._tally)
+        self._sessions = kind(share, url, token, self._tally)
         self._loop: LoadLoop | None = None
         self._failure: asyncio.Future[None] | None = None
 
@@ -154,11 +157,14 @@ class Worker:
             self._failure.set_exception(BenchFailed("the server has closed every connection"))
 
 
-def _begin(report: Callable[..., None], share: dict[str, Any], url: str, token: str | None) -> Orders:
-    worker = Worker(Share(**{**share, "load": Load(**share["load"])}), url, token, report)
+def begin(
+    kind: type[Sessions], report: Callable[..., None], share: dict[str, Any], url: str, token: str | None
+) -> Orders:
+    """Return the orders of a worker with sessions of this kind, for `run_worker`."""
+    worker = Worker(kind, Share(**{**share, "load": Load(**share["load"])}), url, token, report)
     names = ("open", "prepare", "round", "settle", "elsewhere")
     return {name: getattr(worker, name) for name in names}
 
 
 if __name__ == "__main__":
-    run_worker(_begin)
+    run_worker(partial(begin, Sessions))

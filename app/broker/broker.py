@@ -438,7 +438,12 @@ class Broker:
                 or (not is_live and event.publication in cursor.given)
             ):
                 continue
-            self.deliver(session, event, now)
+            if session.closed is None and session.outbox.put(event):  # `deliver`, inlined: a publish can have thousands
+                self.delivered += 1
+                if not session.is_ready:
+                    self.mark_ready(session)
+            else:
+                self._deliver_beyond(session, event, now)
 
     def deliver(self, session: Session, event: Event, now: float) -> bool:
         """Put an event into one session's outbox, subscribed or not; False if the session has ended.
@@ -446,21 +451,25 @@ class Broker:
         If the outbox overflows, a session that replays reads recorded events from the history again; for
         any other the owner's `overflow` decides.
         """
-        if session.closed is not None:
-            return False
-        if not session.outbox.put(event):
-            if session.cursor is not None and event.position:
-                session.cursor.fall_back(event.position - 1)
-                return True
-            self.overflows += 1
-            self.hits[session.outbox.limit(event)] += 1
-            session.owner.overflow(session, event, now)
-            is_open = session.id in self.sessions
-            self.delivered += is_open
-            return is_open
+        if session.closed is not None or not session.outbox.put(event):
+            return self._deliver_beyond(session, event, now)
         self.delivered += 1
         self.mark_ready(session)
         return True
+
+    def _deliver_beyond(self, session: Session, event: Event, now: float) -> bool:
+        """Deliver an event to a session that has ended, or whose outbox is full; False if it has not been taken."""
+        if session.closed is not None:
+            return False
+        if session.cursor is not None and event.position:
+            session.cursor.fall_back(event.position - 1)
+            return True
+        self.overflows += 1
+        self.hits[session.outbox.limit(event)] += 1
+        session.owner.overflow(session, event, now)
+        is_open = session.id in self.sessions
+        self.delivered += is_open
+        return is_open
 
     def take(self, session: Session, now: float) -> list[Event]:
         """Take the events that wait for a session, to be written to its client now. On the hot path."""
@@ -469,7 +478,7 @@ class Broker:
             flow = self.flows[session.protocol]
             flow.delivered += len(events)
             if session.cursor is None and now <= session.reads_until:  # else it is not a delay (`flow.py`)
-                flow.delays.note(int((now + self.clock_offset_s) * 1_000_000) - events[0].time_us)
+                flow.note_delay(events[0].time_us, now, self.clock_offset_s)
         return events
 
     def mark_ready(self, outlet: Outlet) -> None:

@@ -43,19 +43,27 @@ _LONGEST_US = 600_000_000
 class Delays:
     """A histogram of delays: its size is fixed, regardless of the number of delays."""
 
-    __slots__ = ("counts", "total_us")
+    __slots__ = ("_latest_class", "_latest_us", "counts", "total_us")
 
     def __init__(self) -> None:
         self.counts = [0] * (_class_of(_LONGEST_US) + 1)
         self.total_us = 0
+        self._latest_us = self._latest_class = 0
 
     def note(self, us: int, times: int = 1) -> None:
         """Count a delay of `us` microseconds, `times` times. On the hot path: `_class_of` is inlined."""
         if not 0 <= us <= _LONGEST_US:  # wall clocks can be set back
             us = 0 if us < 0 else _LONGEST_US
         shift = us.bit_length() - _EXACT_BITS
-        self.counts[us if shift <= 0 else (shift << (_EXACT_BITS - 1)) + (us >> shift)] += times
+        self._latest_us = us
+        self._latest_class = us if shift <= 0 else (shift << (_EXACT_BITS - 1)) + (us >> shift)
+        self.counts[self._latest_class] += times
         self.total_us += us * times
+
+    def repeat(self) -> None:
+        """Count the latest delay once more."""
+        self.counts[self._latest_class] += 1
+        self.total_us += self._latest_us
 
     def since(self, before: Delays) -> Delays:
         """The delays noted since `before` was copied from this."""
@@ -94,12 +102,24 @@ class Delays:
 class Flow:
     """The numbers of events that one protocol's clients have published and received, and the delays of deliveries."""
 
-    __slots__ = ("delays", "delivered", "published")
+    __slots__ = ("_time_us", "_written_at", "delays", "delivered", "published")
 
     def __init__(self) -> None:
         self.published = 0
         self.delivered = 0
         self.delays = Delays()
+        self._time_us, self._written_at = -1, 0.0  # of the latest delay: the event's time, and when it was written
+
+    def note_delay(self, time_us: int, now: float, clock_offset_s: float) -> None:
+        """Count the delay of an event of the time `time_us` that is written now. On the hot path.
+
+        It is the same for all who get the event in one turn. `clock_offset_s` is the wall clock minus that of `now`.
+        """
+        if time_us == self._time_us and now == self._written_at:
+            self.delays.repeat()
+        else:
+            self._time_us, self._written_at = time_us, now
+            self.delays.note(int((now + clock_offset_s) * 1_000_000) - time_us)
 
 
 def _class_of(us: int) -> int:

@@ -113,6 +113,7 @@ class Outbox:
         "_nbytes",
         "_retained",
         "_retained_bytes",
+        "has_rest",
         "keeps_recorded",
         "max_bytes",
         "max_events",
@@ -122,6 +123,7 @@ class Outbox:
         self.max_events = max_events
         self.max_bytes = max_bytes
         self.keeps_recorded = False
+        self.has_rest = False  # whether the latest `take` has left events for the next
         self._conflation = conflation
         self._events: list[Event] = []
         self._nbytes = 0
@@ -173,23 +175,20 @@ class Outbox:
         """Take the waiting events, oldest first, then the values set apart; values that those outdate are dropped.
 
         When events were returned in front of newer ones, or many values are set apart, there can be more than the
-        bounds allow. The rest then waits for the next call, else the outbox of a peer whose sockets always die would
-        grow without end.
+        bounds allow. The rest then waits for the next call (`has_rest`), else the outbox of a peer whose sockets always
+        die would grow without end.
         """
-        if self._aside is not None:
-            self._drop_outdated(self._aside)
         events = self._events
-        if len(events) <= self.max_events and self._nbytes + self._retained_bytes <= self.max_bytes:
-            self._events, self._nbytes = [], 0
-            return events if self._aside is None else self._fill_up(events, self._aside)
-        count, nbytes = 0, 0
-        for event in events[: self.max_events]:
-            if count and nbytes + cost(event) > self.max_bytes:
-                break
-            nbytes += cost(event)
-            count += 1
-        self._events, self._nbytes = events[count:], self._nbytes - nbytes
-        return events[:count]
+        if (
+            self._aside is None
+            and len(events) <= self.max_events
+            and self._nbytes + self._retained_bytes <= self.max_bytes
+        ):
+            self._events, self._nbytes, self.has_rest = [], 0, False
+            return events
+        events = self._take_some()
+        self.has_rest = len(self) > 0
+        return events
 
     def put_back(self, events: Sequence[Event]) -> None:
         """Return events that were taken but did not arrive, in front of all others and in their order.
@@ -223,6 +222,23 @@ class Outbox:
         self._events.clear()
         self._nbytes = self._retained = self._retained_bytes = 0
         self._aside = None
+
+    def _take_some(self) -> list[Event]:
+        """Take as many of the waiting events as the bounds allow, and fill up with values set apart."""
+        if self._aside is not None:
+            self._drop_outdated(self._aside)
+        events = self._events
+        if len(events) <= self.max_events and self._nbytes + self._retained_bytes <= self.max_bytes:
+            self._events, self._nbytes = [], 0
+            return events if self._aside is None else self._fill_up(events, self._aside)
+        count, nbytes = 0, 0
+        for event in events[: self.max_events]:
+            if count and nbytes + cost(event) > self.max_bytes:
+                break
+            nbytes += cost(event)
+            count += 1
+        self._events, self._nbytes = events[count:], self._nbytes - nbytes
+        return events[:count]
 
     # Values set apart from the queue
 

@@ -158,7 +158,9 @@ def pipeline_group() -> None:
 
 _ONCE = click.option("--once", "is_once", is_flag=True, help="End when all that the log has now is processed.")
 _ACCEPT_GAP = click.option(
-    "--accept-gap", is_flag=True, help="Continue although offsets are missing: lost, or deleted before they were read."
+    "--accept-gap",
+    is_flag=True,
+    help="Continue although offsets are missing: lost, damaged, or deleted before they were read.",
 )
 _SERVER = click.option(
     "--server",

@@ -25,6 +25,9 @@ Heard = Callable[[str, Any], None]
 _DEADLINE_S = 3600.0
 """A local session does not expire; since every session has a deadline, its deadline is moved on each time."""
 
+_REMEMBERED_TOPICS = 10_000
+"""Topics for which a local session remembers its callbacks; clients make up topics, so that must be bounded."""
+
 
 class LocalSession:
     """A session that publishes and subscribes for the program.
@@ -36,6 +39,7 @@ class LocalSession:
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine
         self._heard: dict[Pattern, list[Heard]] = {}
+        self._heard_of: dict[str, list[list[Heard]]] = {}  # the same lists, by topic
         self._tasks: set[asyncio.Task[None]] = set()
         self._session = BayeuxSession(f"local-{name}-{engine.new_id()}", self, engine.broker.outbox(), engine.options)
         self._session.protocol = "local"
@@ -65,13 +69,17 @@ class LocalSession:
             raise TypeError("the callback must not be a coroutine function; put events into a queue instead")
         pattern = pattern_of(channel, self._engine)
         self._heard.setdefault(pattern, []).append(heard)
+        self._heard_of.clear()
         self._engine.broker.subscribe(self._session, pattern)
         self._engine.hooks.tell(self._engine.hooks.subscribed, self._session, channel)
 
     def unsubscribe(self, channel: str) -> None:
         """Remove all callbacks for this channel or pattern. Raises `ValueError` for an invalid one."""
         pattern = pattern_of(channel, self._engine)
-        if self._heard.pop(pattern, None) is not None:
+        heard = self._heard.pop(pattern, None)
+        if heard is not None:
+            heard.clear()  # also for an event that is being delivered
+            self._heard_of.clear()
             self._engine.broker.unsubscribe(self._session, pattern)
             self._engine.hooks.tell(self._engine.hooks.unsubscribed, self._session, channel)
 
@@ -89,7 +97,7 @@ class LocalSession:
         """Call the callbacks for the waiting events; there is nothing to write."""
         for event in session.outbox.take():
             self._call(event)
-        if len(session.outbox):
+        if session.outbox.has_rest:
             self._engine.broker.mark_ready(session)
         return ()
 
@@ -105,12 +113,20 @@ class LocalSession:
 
     def _call(self, event: Event) -> None:
         channel = to_channel(event.topic)
-        for pattern in patterns_over(event.topic):
-            for heard in tuple(self._heard.get(pattern, ())):
+        for callbacks in self._heard_of.get(event.topic) or self._callbacks_for(event.topic):
+            for heard in tuple(callbacks):
                 try:
                     heard(channel, decode_data(event.payload))
                 except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
                     self._engine.hooks.report("local_session", error)
+
+    def _callbacks_for(self, topic: str) -> list[list[Heard]]:
+        """Find the callbacks for events of a topic, by pattern, and remember them."""
+        if len(self._heard_of) >= _REMEMBERED_TOPICS:
+            self._heard_of.clear()
+        found = [self._heard[pattern] for pattern in patterns_over(topic) if pattern in self._heard]
+        self._heard_of[topic] = found
+        return found
 
 
 class _Asker:

@@ -22,6 +22,9 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+MOST_DAMAGE = 1_000
+"""How many places of damage are listed at most."""
+
 _PASSING = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,

@@ -15,14 +15,13 @@ from pathlib import Path
 
 from app.history import segment
 from app.history.checksummed_json import DocumentDamaged
-from app.history.damage import Damage, is_passing, outside
+from app.history.damage import MOST_DAMAGE, Damage, is_passing, outside
 from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
 from app.history.seals import BLOCK_BYTES, Seal, seal_path
 from app.history.stored import COLUMNS, Stored
 
 _BATCH_ROWS = 256
 _LEAST_ROW_BYTES = 32  # on disk
-_MOST_DAMAGE = 1_000
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset between ? and ? order by offset"  # noqa: S608
 
 
@@ -69,6 +68,7 @@ class Examination:
     rows         the number of intact rows
     last         the offset of the last one; `first - 1` where there is none
     publication  its publication; 0 where there is none
+    is_in_order  the times of the intact rows grow with the offset, or stay
     is_ours      False: the segment belongs to another log, and nothing else was looked at
     is_later     it was written by a later version of Halley
     problems     what is wrong with the database as a whole
@@ -78,6 +78,7 @@ class Examination:
     last: int
     rows: int = 0
     publication: int = 0
+    is_in_order: bool = True
     is_ours: bool = True
     is_later: bool = False
     problems: list[str] = field(default_factory=list)
@@ -110,10 +111,12 @@ def examine(
             return found
         with _noting_errors(found):
             limit = min(limit, connection.execute("select max(offset) from stored").fetchone()[0] or first - 1)
+        last_us = 0
         for rows in intact_rows(connection, first, limit):
             for row in rows:
                 found.bad += outside(found.last + 1, row.offset - 1, holes)
                 found.last, found.publication = row.offset, row.publication
+                found.is_in_order, last_us = found.is_in_order and row.time_us >= last_us, row.time_us
             found.rows += len(rows)
         found.bad += outside(found.last + 1, limit, holes)
         (count,) = connection.execute("select count(*) from stored where offset <= ?", (limit,)).fetchone()
@@ -134,9 +137,7 @@ def _check_database(connection: sqlite3.Connection, first: int, identity: Identi
     """Check which log the segment belongs to, and whether its indexes match its rows. Raises `sqlite3.Error`."""
     meta = dict(connection.execute("select name, value from meta"))
     if identity is not None:
-        # Either the id or the key is enough, in case of a flipped bit: two logs have neither in common.
-        is_same_key = meta.get("publication_key") == str(identity.publication_key)
-        found.is_ours = identity.owns(meta.get("log_id")) or is_same_key
+        found.is_ours = identity.wrote(meta)
         if found.is_ours and not identity.owns(meta.get("log_id")):
             found.problems.append(f"its log_id is {meta.get('log_id')}")
     version = meta.get("format")
@@ -168,7 +169,7 @@ class Verdict:
 
     def add(self, first: int, last: int, file: str, what: str) -> None:
         """Add a fault to `damage`, unless it has very many already."""
-        if len(self.damage) < _MOST_DAMAGE:
+        if len(self.damage) < MOST_DAMAGE:
             self.damage.append(Damage(first, last, file, what))
 
     def add_missing(self, last: int, file: str, what: str) -> None:

@@ -12,9 +12,10 @@ import os
 import secrets
 import sqlite3
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -25,14 +26,13 @@ import orjson
 from app.broker.events import new_key
 from app.history import checksummed_json, segment
 from app.history.checksummed_json import place_of
-from app.history.damage import Damage, joined
+from app.history.damage import MOST_DAMAGE, Damage, joined
 from app.history.rules import NEVER
 
 HOLES = "holes"
 """The name in a rewritten segment's table `meta` for the holes in the segment and behind it, as JSON."""
 
 _MARK, _MARK_CRC = struct.Struct("<QQ"), struct.Struct("<I")
-_MOST_DAMAGE = 1_000
 _PREFIX, _SUFFIX = "seg-", ".db"
 
 
@@ -52,10 +52,11 @@ class FolderUnusable(Exception):
 class Segment:
     """A segment as the folder lists it. Compared by identity: a changed segment is a new object.
 
-    last       the last offset that counts (rows above it were refused); None: it is being written, up to the head
-    is_sealed  it will not change any more, and may be read without locks
-    is_intact  False: it is damaged, and so is not read (`damage.py`)
-    nbytes     the size of the file in bytes, once the segment is full
+    last         the last offset that counts (rows above it were refused); None: it is being written, up to the head
+    is_sealed    it will not change any more, and may be read without locks
+    is_intact    False: it is damaged, and so is not read (`damage.py`)
+    is_in_order  its times are known to grow with the offset, or stay
+    nbytes       the size of the file in bytes, once the segment is full
     """
 
     path: Path
@@ -63,6 +64,7 @@ class Segment:
     last: int | None
     is_sealed: bool = False
     is_intact: bool = True
+    is_in_order: bool = False
     nbytes: int = 0
 
     @property
@@ -129,6 +131,13 @@ class Identity:
     def owns(self, log_id: object) -> bool:
         """Whether a segment with that id belongs to this log."""
         return log_id == self.log_id or log_id in self.ancestors
+
+    def wrote(self, meta: Mapping[str, object]) -> bool:
+        """Whether a segment with this table `meta` belongs to this log.
+
+        Either the id or the key is enough, in case of a flipped bit: two logs have neither in common.
+        """
+        return self.owns(meta.get("log_id")) or meta.get("publication_key") == str(self.publication_key)
 
 
 class HighWaterMark:
@@ -233,6 +242,15 @@ class Folder:
         """Whether the path still leads to the folder that was opened. Raises `OSError`."""
         return place_of(self.path / "lock") == self._place
 
+    @property
+    def free_bytes(self) -> float:
+        """Free bytes of the disk; infinite where that is unknown."""
+        try:
+            disk = os.statvfs(self.path)
+        except OSError:
+            return inf
+        return disk.f_bavail * disk.f_frsize
+
     def segment_path(self, first: int) -> Path:
         """The path of the segment that begins with the offset `first`."""
         return self.path / f"{_PREFIX}{first:020}{_SUFFIX}"
@@ -302,7 +320,7 @@ class Folder:
     def note(self, damage: Damage) -> None:
         """Add damage to the list unless it is there already; for any thread."""
         with self._changing:
-            if damage not in self.damage and len(self.damage) < _MOST_DAMAGE:
+            if damage not in self.damage and len(self.damage) < MOST_DAMAGE:
                 self.damage = (*self.damage, damage)
 
     def add_holes(self, lost: Iterable[tuple[int, int]]) -> None:

@@ -24,7 +24,7 @@ from app.history.backup import begin_anew
 from app.history.consumers import Consumers
 from app.history.damage import Damage, joined, outside
 from app.history.folder import Folder, FolderUnusable, begin_of
-from app.history.reader import Reader
+from app.history.reader import LogReader
 from app.history.recent_keys import RecentKey, recent_keys
 from app.history.recovery import Recovery
 from app.history.retention import Retention
@@ -33,7 +33,7 @@ from app.history.rules import Rules
 from app.history.seals import Sealer
 from app.history.segment_reader import SegmentPool
 from app.history.stored import Stored
-from app.history.writer import Report, Writer
+from app.history.writer import LogWriter, Report
 from app.settings import History as Options
 
 _CLOSE_S = 30.0
@@ -81,9 +81,9 @@ class History:
         self._sealer = Sealer(self.folder)
         for each in end.unsealed:
             self._sealer.put(each)
-        self._writer = Writer(self.folder, options, report, self._sealer, end)
+        self._writer = LogWriter(self.folder, options, report, self._sealer, end)
         self._pool = SegmentPool(self.folder)
-        self._reader = Reader(self.folder, rules, self._pool)
+        self._reader = LogReader(self.folder, rules, self._pool)
         self.consumers = Consumers(folder, options.consumers, options.consumer_grace_s)
         self._retention = Retention(self.folder, rules, self._pool, self.consumers, options, clock)
         self._is_closed = False
@@ -219,8 +219,8 @@ class History:
     def purge(self, erasure: Erasure, on_progress: rewriting.Tell) -> int:
         """Erase the events that are committed by now and that `erasure` concerns; returns how many. Blocks.
 
-        Raises `PurgeUnderWay`, and `OSError` or
-        `sqlite3.Error`; then some events are erased, and the call may be repeated.
+        Raises `PurgeUnderWay`, and `OSError` or `sqlite3.Error`; then some events are erased, and the call may be
+        repeated.
         """
         with self.purging():
             self.roll()

@@ -21,7 +21,7 @@ from app.history.damage import Corrupt, joined, outside
 from app.history.folder import Folder, Segment, begin_of
 from app.history.query import Batch, Budget, QueryFilter, SegmentScan
 from app.history.rules import NEVER, Rules
-from app.history.segment_reader import Gone, SegmentPool
+from app.history.segment_reader import SegmentGone, SegmentPool
 from app.history.stored import Stored, event_of
 
 
@@ -51,7 +51,7 @@ class Bounds(NamedTuple):
         return self.low > self.high
 
 
-class Reader:
+class LogReader:
     """Answers queries from a folder; `rules` decide which events are visible.
 
     There is no index on publications. Their ids are a counter shown through a permutation, as WAMP wants them random,
@@ -91,7 +91,7 @@ class Reader:
                         latest = self._latest(all_of_it, batch.reached)
                         if latest is not None or draft.events or budget.is_late:
                             return draft.page(latest)
-            except (Gone, Corrupt):
+            except (SegmentGone, Corrupt):
                 continue  # from the offset it has reached, in the segments of now
         return draft.page(is_end=True)
 
@@ -122,7 +122,7 @@ class Reader:
                 segments = [segment for segment in listed if self._pool.is_intact(segment)]
                 at = bisect_right(segments, number, key=self._first_number) - 1
                 place, is_there = self._place_in(segments[at], number) if at >= 0 else (listed[0].first, False)
-            except (Gone, Corrupt):
+            except (SegmentGone, Corrupt):
                 continue
             if is_there or any(not each.is_intact and each.first <= place <= (each.last or 0) for each in listed):
                 return place
@@ -166,7 +166,7 @@ class Reader:
                 return True
             with self._pool.open(segment) as reader:
                 time_us = reader.time_at(start)
-        except (Gone, Corrupt):
+        except (SegmentGone, Corrupt):
             return True
         return time_us is None or since_us <= time_us
 
@@ -183,7 +183,7 @@ class Reader:
                     if found is not None:
                         return found[1]
                 back = back.beyond(part.end)
-            except (Gone, Corrupt):
+            except (SegmentGone, Corrupt):
                 continue
         return None
 
@@ -196,7 +196,7 @@ class Reader:
         return asked, max(asked, start)
 
     def _batches(self, bounds: Bounds, wanted: QueryFilter, budget: Budget) -> Iterator[Batch]:
-        """The rows within the bounds, segment by segment. Raises `Gone`, `Corrupt`."""
+        """The rows within the bounds, segment by segment. Raises `SegmentGone`, `Corrupt`."""
         while not bounds.is_empty:
             segment, part = self._piece(bounds)
             if segment is None or not self._pool.is_intact(segment):
@@ -240,7 +240,7 @@ class Reader:
                             at = rows[-1].offset + 1
                         self._check_holes(segment, [at - 1, part.high + 1])
                 at = part.high + 1
-            except (Gone, Corrupt):
+            except (SegmentGone, Corrupt):
                 continue  # in the segments of now
             except sqlite3.Error as error:
                 raise OSError(errno.EIO, str(error), str(segment and segment.path)) from error

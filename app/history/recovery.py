@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from app.broker.events import Publications
@@ -94,9 +95,10 @@ class Recovery:
         elif following is None:
             self._missing_before(first)
             self._expected = found.last + 1
-            self._newest = Segment(path, first, found.last, nbytes=nbytes)
+            self._newest = Segment(path, first, found.last, is_in_order=found.is_in_order, nbytes=nbytes)
         elif found.last >= first:
-            self.unsealed.append(self._list(Segment(path, first, found.last, nbytes=nbytes)))
+            listed = Segment(path, first, found.last, is_in_order=found.is_in_order, nbytes=nbytes)
+            self.unsealed.append(self._list(listed))
 
     def _list(self, segment: Segment) -> Segment:
         self._missing_before(segment.first)
@@ -111,7 +113,7 @@ class Recovery:
         if newest.last < newest.first:
             return  # the writer lists it with its first row
         if self.current is not None:
-            newest = Segment(newest.path, newest.first, None)
+            newest = replace(newest, last=None)
         else:
             self.unsealed.append(newest)
         self.folder.add(newest)
@@ -157,7 +159,7 @@ def _go_on(newest: Segment) -> segment.SegmentWriter | None:
         return None
     writer = None
     try:
-        writer = segment.reopen(newest.path)
+        writer = segment.reopen(newest.path, is_in_order=newest.is_in_order)
         # Rows of a failed commit may be in the page cache only; from here on they count.
         writer.checkpoint()
     except (sqlite3.Error, OSError):

@@ -8,7 +8,6 @@ cost.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Callable
 from math import inf
@@ -19,7 +18,7 @@ from app.history.consumers import Consumers
 from app.history.damage import Corrupt
 from app.history.folder import Folder, Segment, begin_of
 from app.history.rules import GRACE_S, NEVER, Rules
-from app.history.segment_reader import Gone, SegmentPool
+from app.history.segment_reader import SegmentGone, SegmentPool
 from app.settings import History as Options
 
 _MOST_S = 1.0
@@ -93,7 +92,7 @@ class Retention:
                 while (further := self._advance(reach, cutoff_us, head)) != reach and monotonic() < until:
                     reach = further
                 is_done = is_done and further == reach
-            except (Gone, Corrupt):
+            except (SegmentGone, Corrupt):
                 is_done = False  # the next step looks at the segments of then
             self._reaches[age_s] = reach
         for rule in self._rules.kept:
@@ -139,12 +138,13 @@ class Retention:
         """
         segments, max_bytes = self._folder.segments, self._options.max_bytes
         spare = max((each.disk_bytes for each in segments), default=0)  # what may be written before the next step
-        lapsed = self._lapsed(segments)
+        start = min(rule.start for rule in self._rules.kept)
+        lapsed = [each for each in segments if each.last is not None and each.last < start]  # all events are hidden
         superfluous = _superfluous(segments, max_bytes)
         released = _superfluous(segments, max(max_bytes, max_bytes * 3 // 2 - spare))
         self._lapsed_since = _since(self._lapsed_since, lapsed, now)
         self._superfluous_since = _since(self._superfluous_since, superfluous, now)
-        if self._free_bytes() < self._options.free_bytes + 2 * spare:  # soon publishes would be refused
+        if self._folder.free_bytes < self._options.free_bytes + 2 * spare:  # soon publishes would be refused
             unread_from = NEVER
         over = held_bytes = 0
         for at, segment in enumerate(segments[: max(len(lapsed), len(superfluous))]):
@@ -161,19 +161,6 @@ class Retention:
         lapsed_since = self._lapsed_since.get(segment.first, inf)
         superfluous_since = self._superfluous_since.get(segment.first, inf)
         return now >= lapsed_since + max(GRACE_S, grace_s) or now >= superfluous_since + grace_s
-
-    def _lapsed(self, segments: tuple[Segment, ...]) -> list[Segment]:
-        """The segments in which all events are hidden."""
-        start = min(rule.start for rule in self._rules.kept)
-        return [each for each in segments if each.last is not None and each.last < start]
-
-    def _free_bytes(self) -> float:
-        """Free bytes of the disk; infinite where that is unknown."""
-        try:
-            disk = os.statvfs(self._folder.path)
-        except OSError:
-            return inf
-        return disk.f_bavail * disk.f_frsize
 
     def _delete(self, segments: list[Segment]) -> None:
         if segments:

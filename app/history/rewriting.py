@@ -32,8 +32,6 @@ from app.history.stored import Stored, tombstone
 Tell = Callable[[int, int], None]
 """Called with how many offsets are done, and of how many."""
 
-_WAL_BYTES = 8_388_608
-
 
 def purge(folder: Folder, erasure: Erasure, on_progress: Tell) -> int:
     """Erase from all segments that are not being written; returns the number of erased events.
@@ -44,7 +42,8 @@ def purge(folder: Folder, erasure: Erasure, on_progress: Tell) -> int:
     """
     erased = 0
     for each in _ended(folder, on_progress):
-        if count := _count(each, erasure):
+        found = (row for rows in _intact_rows(each, with_refused=True) for row in rows)
+        if count := sum(is_concerned(row, erasure) for row in found):
             _rewrite(folder, each, erasure)
             erased += count
     return erased
@@ -119,12 +118,6 @@ def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[lis
         yield from intact_rows(connection, listed.first, min(last, highest_offset(listed.path, listed.first)))
 
 
-def _count(listed: Segment, erasure: Erasure) -> int:
-    """How many rows of a segment are concerned, including rows of refused events above its last offset."""
-    found = (row for rows in _intact_rows(listed, with_refused=True) for row in rows)
-    return sum(is_concerned(row, erasure) for row in found)
-
-
 def _rewrite(folder: Folder, listed: Segment, erasure: Erasure | None) -> list[tuple[int, int]]:
     """Rewrite a segment without what is to be erased; returns the ranges of rows that could not be copied."""
     assert listed.last is not None
@@ -140,7 +133,7 @@ def _rewrite(folder: Folder, listed: Segment, erasure: Erasure | None) -> list[t
                 if row.offset != last + 1:
                     lost.append((last + 1, row.offset - 1))
                 last = row.offset
-            if new.wal_bytes > _WAL_BYTES:
+            if new.wal_bytes > segment.WAL_BYTES:
                 new.checkpoint()
         if last < listed.last:
             lost.append((last + 1, listed.last))

@@ -74,7 +74,10 @@ class Rules:
     def __init__(self, records: Iterable[tuple[Pattern, float, bool]] = (), spaces: Iterable[str] = ()) -> None:
         self.all = (
             *(Rule(pattern, 0, Durability.NONE) for pattern in _UNKEPT),
-            *(Rule(pattern, age_s, _keeping(is_durable)) for pattern, age_s, is_durable in records),
+            *(
+                Rule(pattern, age_s, Durability.DURABLE if is_durable else Durability.ASYNC)
+                for pattern, age_s, is_durable in records
+            ),
             Rule(Pattern(Match.DESCENDANTS, "service"), 0, Durability.NONE),
             Rule(Pattern(Match.EXACT, RESERVED), DEFAULT_AGE_S, Durability.ASYNC),
             Rule(Pattern(Match.DESCENDANTS, RESERVED), DEFAULT_AGE_S, Durability.ASYNC),
@@ -132,7 +135,3 @@ class Rules:
 def _takes(rule: Pattern, what: Pattern) -> bool:
     """Whether a rule's pattern matches every topic that `what` matches."""
     return encloses(rule, what) and not leaves_out(rule, what)
-
-
-def _keeping(is_durable: bool) -> Durability:  # noqa: FBT001 - a setting's value
-    return Durability.DURABLE if is_durable else Durability.ASYNC

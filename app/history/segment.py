@@ -4,10 +4,11 @@ While it is written it is in WAL mode, and a commit is on disk when it returns (
 read it meanwhile. Its table `stored` has numbers for topics and audiences; the view `events` has the columns of
 `Stored`, for `sqlite3`, Spark and other readers.
 
-There are two indexes over events: (topic, audience, offset), and the time. Times grow with the offset, except where the
-clock was set back, so an entry of the index on time is nearly always put at its end, which costs next to nothing. There
-is none on publications; `reader.py` says why. Segments of earlier versions have no index on time (and a table `steps`
-that is not used any more): they are searched row by row, with the same results.
+There are two indexes over events: (topic, audience, offset), and the time. The index on time is created when a segment
+is finished: during writing it would be one more page in the WAL for each commit, which makes a commit of one event 5 to
+7 % slower. Until then times are searched by bisection, as they grow with the offset; where the clock was set back, the
+segment is searched row by row. So are segments of earlier versions that do not have the index (they have a table
+`steps` that is not used any more). There is no index on publications; `reader.py` says why.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ from urllib.parse import quote
 from app.history.checksummed_json import DRAFT, place_of, sync_folder
 from app.history.stored import COLUMNS, Stored
 
-COMPANIONS = ("-wal", "-shm", "-journal")
+_COMPANIONS = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite keeps next to a database that is open, or was when its process died."""
 
 FORMAT = 1
 """The version of the tables and their columns; a log of a later one is refused. Indexes do not count."""
 
 PAGE_BYTES = 8192
-_EMPTY_BYTES = 10 * PAGE_BYTES
+_EMPTY_BYTES = 8 * PAGE_BYTES
 """The size of a database without events."""
+
+WAL_BYTES = 8_388_608
+"""How much may be written before the next checkpoint, approximately."""
 
 _READ_CACHE_KIB = 512
 _VERSIONS_AT, _NOT_WAL = 18, b"\1\1"  # SQLite's file format, 1.3.3
@@ -53,7 +57,6 @@ _SCHEMA = """
         authid text, role text, nt4_type text, nt4_time_us integer, idempotency_key text, crc integer not null
     );
     create index by_topic on stored (topic_id, audience_id, offset);
-    create index by_time on stored (time_us);
     create view events as
         select COLUMNS from stored
         left join topics on topics.id = topic_id left join audiences on audiences.id = audience_id;
@@ -97,15 +100,23 @@ def create(path: Path, log_id: str, first: int, **more: str | int) -> SegmentWri
     return reopen(path)
 
 
-def reopen(path: Path) -> SegmentWriter:
-    """Open a segment to go on writing it. Raises `sqlite3.Error`, `OSError`."""
+def reopen(path: Path, *, is_in_order: bool = False) -> SegmentWriter:
+    """Open a segment to go on writing it; `is_in_order`: its times are known to be in order.
+
+    Raises `sqlite3.Error`, `OSError`.
+    """
     connection = _connect(path, "rw")
     try:
-        _configure(connection)
+        mode = connection.execute("pragma journal_mode=wal").fetchone()[0]
+        if mode != "wal":
+            raise sqlite3.OperationalError(f"journal mode is {mode}")
+        connection.execute("pragma synchronous=full")
+        connection.execute("pragma wal_autocheckpoint=0")  # the writer decides when
         first = connection.execute("select value from meta where name = 'first'").fetchone()[0]
-        last = connection.execute("select max(offset) from stored").fetchone()[0]
+        row = connection.execute("select offset, time_us from stored order by offset desc limit 1").fetchone()
         sync_folder(path.parent)  # its name, and now its WAL's; SQLite ignores errors there
-        return SegmentWriter(connection, path, first, first - 1 if last is None else last)
+        last, last_us = row or (first - 1, 0)
+        return SegmentWriter(connection, path, first, last, last_us, is_in_order=is_in_order or row is None)
     except BaseException:
         connection.close()
         raise
@@ -140,7 +151,7 @@ def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
 
 def companions(path: Path) -> list[Path]:
     """The files that SQLite may keep next to a database."""
-    return [path.with_name(path.name + ending) for ending in COMPANIONS]
+    return [path.with_name(path.name + ending) for ending in _COMPANIONS]
 
 
 def nbytes_of(file: Path) -> int:
@@ -177,28 +188,25 @@ class _Connection(sqlite3.Connection):
             raise sqlite3.DatabaseError("database is malformed, and so is the text of SQLite's error") from error
 
 
-def _configure(connection: sqlite3.Connection) -> None:
-    mode = connection.execute("pragma journal_mode=wal").fetchone()[0]
-    if mode != "wal":
-        raise sqlite3.OperationalError(f"journal mode is {mode}")
-    connection.execute("pragma synchronous=full")
-    connection.execute("pragma wal_autocheckpoint=0")  # the writer decides when
-
-
 class SegmentWriter:
     """The one connection that writes a segment.
 
     path, first  the segment's file, and its first offset
     last         its last committed offset, `first - 1` while it is empty
+    is_in_order  whether the times of its rows are known to grow with the offset, or stay
     wal_bytes    the approximate number of bytes written since the last checkpoint
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, first: int, last: int) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, first: int, last: int, last_us: int, *, is_in_order: bool
+    ) -> None:
         self.connection = connection
         self.path = path
         self.first = first
         self.last = last
-        self.wal_bytes = 0  # approximate
+        self.is_in_order = is_in_order
+        self._last_us = last_us  # the time of the last row
+        self.wal_bytes = 0
         self._held_bytes = 0
         # SQLite moves the WAL into the database when the last connection closes. After a failure it must not, so the
         # last connection is this read-only one, which cannot.
@@ -219,7 +227,11 @@ class SegmentWriter:
         alike: defaultdict[tuple[bool, ...], list[Any]] = defaultdict(list)
         topics = set()
         nbytes = 0
+        is_in_order, last_us = self.is_in_order, self._last_us
         for row in rows:
+            if row.time_us < last_us:
+                is_in_order = False
+            last_us = row.time_us
             values: list[Any] = [*row]
             topic, audience = row.topic, row.audience
             values[_TOPIC] = topic_id = topic_ids.get(topic) or self._number(topic_ids, "topics", topic)
@@ -233,8 +245,9 @@ class SegmentWriter:
             self._insert_rows(given, values)
         connection.execute("commit")
         self.last = rows[-1].offset
-        # The rows' own pages, one index page for each topic, and one for the times.
-        self.wal_bytes += nbytes + PAGE_BYTES * (3 + len(topics))
+        self.is_in_order, self._last_us = is_in_order, last_us
+        # The rows' own pages, and one index page for each topic.
+        self.wal_bytes += nbytes + PAGE_BYTES * (2 + len(topics))
 
     def _insert_rows(self, given: tuple[bool, ...], values: list[Any]) -> None:
         """Insert rows that have values in the same columns; `values` has the values, row after row.
@@ -278,15 +291,19 @@ class SegmentWriter:
         self._held_bytes = (frames - moved) * PAGE_BYTES
 
     def finish(self) -> None:
-        """Move all of the WAL into the database and leave WAL mode; the segment is never written again.
+        """Add the index on time, move all of the WAL into the database and leave WAL mode; it is never written again.
 
         Other connections may stay open, and the file stays readable if the disk fails in the middle of this. SQLite's
-        own way out of WAL mode needs the only connection, and a rollback journal. Raises `sqlite3.Error`, `OSError`,
-        `SegmentBusy`.
+        own way out of WAL mode needs the only connection, and a rollback journal. Without room for the index it is left
+        out, and times are searched row by row. Raises `sqlite3.Error`, `OSError`, `SegmentBusy`.
         """
         if not self.is_in_place:
             raise OSError(errno.ESTALE, "another file has taken the segment's place", str(self.path))
         self.connection.execute("pragma busy_timeout=0")
+        for store in ("file", "memory"):  # a container may have no folder for temporary files
+            with suppress(sqlite3.OperationalError):  # lack of a resource: the database stays as it was
+                self.connection.execute(f"pragma temp_store={store}")
+                self.connection.execute("create index if not exists by_time on stored (time_us)")
         if self.connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
             raise SegmentBusy
         with self.path.open("r+b", buffering=0) as file:

@@ -73,6 +73,18 @@ _FIRST_ROW = """
     select (select json_array(offset, publication) from stored where offset between ? and ? order by offset limit 1)
 """
 _LAST_ROW = _FIRST_ROW.replace("limit", "desc limit")
+# The first offset in a range from which on no row is earlier than a time, if times grow with the offset: a bisection.
+# All rows before `at` are earlier; the next one that is looked at is `step` further, or, in a hole, the one after that.
+_FIRST_SINCE = """
+    with recursive search (at, step) as (
+        select ?1, ?2
+        union all
+        select at + step * ifnull((
+            select time_us < ?4 from stored where offset between at + step - 1 and ?3 order by offset limit 1
+        ), 0), step / 2 from search where step > 0
+    )
+    select at from search where step = 0
+"""
 # The sign keeps SQLite from looking at each row of the range instead of the entries of the index on time.
 _WITHIN_TIME = """
     select json_array(min(offset), max(offset)) from stored where time_us between ? and ? and +offset between ? and ?
@@ -156,15 +168,24 @@ class SegmentReader:
 
         A bound of None bounds nothing. Without any such row the range is `high + 1` to `high`. Where the clock was
         set back, rows of another time may be among them. If both ends are of that time, that is seen at once; else the
-        entries of that time in the index are read (10 ms for 200,000), or the table, in a segment of an earlier version
-        that has no such index.
+        entries of that time in the index are read (10 ms for 200,000), or the table, in a segment without that index.
         """
+        if self.segment.is_in_order:
+            first = low if since_us is None else self._first_since(low, high, since_us)
+            last = high if until_us is None else self._first_since(first, high, until_us + 1) - 1
+            return (first, last) if first <= last else (high + 1, high)
         since = _EVER_US[0] if since_us is None else since_us
         until = _EVER_US[1] if until_us is None else until_us
         if all(at is not None and since <= at <= until for at in (self.time_at(low), self.time_at(high))):
             return low, high
         first, last = self._array(_WITHIN_TIME, since, until, low, high)
         return (high + 1, high) if first is None else (first, last)
+
+    def _first_since(self, low: int, high: int, time_us: int) -> int:
+        """The first offset between `low` and `high` whose row is at or after a time; `high + 1` where none is."""
+        step = 1 << (high - low + 1).bit_length() >> 1
+        found: int = self._value(_FIRST_SINCE, low, step, high, time_us)
+        return found
 
     def time_at(self, offset: int) -> int | None:
         """The time at an offset, in microseconds since 1970; None where there is no row."""
@@ -200,7 +221,7 @@ class SegmentReader:
             raise Corrupt(self.segment.path) from error
 
 
-class Gone(Exception):
+class SegmentGone(Exception):
     """A segment was deleted, or replaced by another with its name; the folder lists the segments of now."""
 
 
@@ -223,7 +244,7 @@ class SegmentPool:
         """Whether a segment may be read; if not, it is listed as damaged from now on.
 
         Compares a sealed segment's digests at the first call, and blocks. The newest one was examined when the log was
-        opened. Raises `Gone`.
+        opened. Raises `SegmentGone`.
         """
         if not segment.is_intact or not segment.is_sealed or segment in self._verified:
             return segment.is_intact
@@ -234,7 +255,7 @@ class SegmentPool:
                 except (OSError, DocumentDamaged):
                     is_as_sealed = False
                 if segment not in self._folder.segments:
-                    raise Gone(segment.path)
+                    raise SegmentGone(segment.path)
                 if not is_as_sealed:
                     self._folder.mark_corrupt(segment, "does not match its digests")
                     return False
@@ -245,8 +266,8 @@ class SegmentPool:
     def open(self, segment: Segment) -> Iterator[SegmentReader]:
         """A context manager with a connection to a segment that this thread alone uses inside the block.
 
-        Raises `Gone`, `Corrupt`, and `sqlite3.Error` where the system is short of a resource. If the block raises
-        `Corrupt`, the segment is listed as damaged from now on.
+        Raises `SegmentGone`, `Corrupt`, and `sqlite3.Error` where the system is short of a resource. If the block
+        raises `Corrupt`, the segment is listed as damaged from now on.
         """
         reader = self._take(segment) or self._connect(segment)
         is_kept = segment.is_sealed  # the writer can seal the newest segment only when no reader has it open
@@ -270,7 +291,7 @@ class SegmentPool:
             return SegmentReader(segments.read(segment.path, is_sealed=segment.is_sealed), segment)
         except sqlite3.Error as error:
             if segment not in self._folder.segments:
-                raise Gone(segment.path) from error
+                raise SegmentGone(segment.path) from error
             if is_passing(error) and segment.path.exists():
                 raise
             self._folder.mark_corrupt(segment, "is malformed")

@@ -34,7 +34,6 @@ from app.settings import History as Options
 _GROUP_ROWS = 4_096
 _TURN_ROWS, _MOST_TURN_ROWS = 512, 2_048
 _GROUP_BYTES = 4_194_304
-_WAL_BYTES = 8_388_608
 _NICENESS = 5
 _LOOK_S = 1.0
 """Seconds between two looks at the files and the free space, and between two tries after a disk failure."""
@@ -66,7 +65,7 @@ class NotWritten:
 Report = Committed | NotWritten
 
 
-class Writer:
+class LogWriter:
     """Writes a log, going on where `end` says.
 
     `append` is for one thread, the event loop's. `report` is called on the writer's thread. `last_number` is the number
@@ -82,8 +81,7 @@ class Writer:
         end: Recovery,
     ) -> None:
         self.head = end.head
-        self.last_number = end.last_number  # of the newest publication
-        # plain counts, read by telemetry
+        self.last_number = end.last_number
         self.groups = 0
         self.failures = 0
         self._folder = folder
@@ -264,8 +262,11 @@ class Writer:
 
     def _committed(self, rows: list[Stored]) -> None:
         assert self._current is not None
-        if self._listed is None:
-            self._folder.add(Segment(self._current.path, self._current.first, None))
+        current, listed = self._current, self._listed
+        if listed is None:
+            self._folder.add(Segment(current.path, current.first, None, is_in_order=current.is_in_order))
+        elif listed.is_in_order and not current.is_in_order:  # before the head: readers of these rows must know it
+            self._folder.change(current.first, is_in_order=False)
         self.head = rows[-1].offset
         self.last_number = self._publications.number_of(rows[-1].publication)
         self.groups += 1
@@ -282,7 +283,7 @@ class Writer:
         """Keep the WAL short, and begin the next segment when this one is full or `is_over`. Called between groups."""
         current, segment_bytes = self._current, self._options.segment_bytes
         assert current is not None
-        if not is_over and current.wal_bytes < min(_WAL_BYTES, segment_bytes):
+        if not is_over and current.wal_bytes < min(segment.WAL_BYTES, segment_bytes):
             return
         try:
             current.checkpoint()
@@ -343,9 +344,7 @@ class Writer:
             listed = self._listed
             if listed is not None and not listed.is_intact and not self._is_moved:
                 self._tend(is_over=True)  # a reader has found damage: what is written to it would not be read
-            with suppress(OSError):
-                disk = os.statvfs(self._folder.path)
-                self._is_full = disk.f_bavail * disk.f_frsize < self._options.free_bytes
+            self._is_full = self._folder.free_bytes < self._options.free_bytes
 
     def _note_moved(self, is_moved: bool) -> None:  # noqa: FBT001 - the only argument
         if is_moved:

@@ -1,4 +1,4 @@
-"""WebSockets (RFC 6455) on Halley's own host: `websockets` parses what is received, this module writes.
+"""WebSockets (RFC 6455) on Halley's own host; `frames.py` reads and makes their frames.
 
 The transport's protocol is this object once the 101 is sent; engines know it as their `Link`. A frame for a hundred
 peers is made once, so sending it costs one call of the transport for each of them and nothing else. There are no
@@ -16,60 +16,39 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import logging
 import socket
-import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from websockets.frames import Frame, Opcode
-from websockets.protocol import State
-from websockets.server import ServerProtocol
 from websockets.utils import accept_key
 
 from app import telemetry
 from app.broker.limits import Meter
+from app.host.frames import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    INVALID_DATA,
+    PING,
+    PONG,
+    TEXT,
+    TOO_BIG,
+    BadFrame,
+    FrameReader,
+    binary_frame,
+    close_frame,
+    frame,
+    text_frame,
+)
 from app.host.peer import DISCARDED_BYTES, unread_bytes
 from app.host.timeouts import SLICE_S, ServerContext, TimeoutQueue
 from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
 from app.transports.addresses import Proxies
 from app.transports.guard import Rejection
 from app.transports.head import Head, Header
-from app.transports.websocket import WebSocketRoute, check, reason_bytes
-
-TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
-"""The opcodes of the frames that are written: unmasked and whole (RFC 6455, 5.2)."""
-
-_FINAL = 0x80
-_HEADERS = tuple(
-    tuple(bytes((_FINAL | opcode, nbytes)) for nbytes in range(126)) for opcode in range(PING + 1)
-)  # fmt: skip
-_MEDIUM = struct.Struct(">BBH")
-_LARGE = struct.Struct(">BBQ")
-_CODE = struct.Struct(">H")
-
-
-def frame(opcode: int, message: bytes) -> bytes:
-    """Return a message as one frame."""
-    nbytes = len(message)
-    if nbytes < 126:
-        return _HEADERS[opcode][nbytes] + message
-    if nbytes < 65_536:
-        return _MEDIUM.pack(_FINAL | opcode, 126, nbytes) + message
-    return _LARGE.pack(_FINAL | opcode, 127, nbytes) + message
-
-
-text_frame = partial(frame, TEXT)
-binary_frame = partial(frame, BINARY)
-
-
-def close_frame(code: int, reason: str) -> bytes:
-    """Return a close frame; a reason that is too long is cut at its end."""
-    return frame(CLOSE, _CODE.pack(code) + reason_bytes(reason))
-
+from app.transports.websocket import WebSocketRoute, check
 
 _IDLE_S, _INTERVAL_S, _PROBES = 10, 5, 3
 """The kernel sends probes to a peer that was silent for 10 s, 5 s apart; after 3 without a reply, 25 s in all, the
@@ -96,14 +75,6 @@ def probe(transport: asyncio.Transport) -> None:
             bound.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-_PIECE_BYTES = 1_024
-"""The largest piece that is parsed in one call. It can have 170 frames, which take about a millisecond."""
-
-_INVALID_DATA, _TOO_BIG = 1007, 1009
-_log = logging.getLogger("websockets.server")
-_log.setLevel(logging.WARNING)  # at debug it logs everything that peers send
-
-
 class WebSocket(asyncio.Protocol):
     """A peer's WebSocket. `sockets` has what all of the same route share."""
 
@@ -119,11 +90,11 @@ class WebSocket(asyncio.Protocol):
         "_heard_at",
         "_late_bytes",
         "_opcode",
-        "_parser",
         "_parts",
         "_pinged_at",
         "_pings",
         "_pings_and_pongs",
+        "_reader",
         "_sockets",
         "_transport",
         "_unread_bytes",
@@ -139,7 +110,7 @@ class WebSocket(asyncio.Protocol):
         self.subprotocol = subprotocol
         self._head = head
         self._sockets = sockets
-        self._parser = ServerProtocol(state=State.OPEN, max_size=route.service.message_bytes, logger=_log)
+        self._reader = FrameReader(route.service.message_bytes)
         self._pings = route.service.subprotocols[subprotocol]
         self._pings_and_pongs = _a_second_of(route.service.pings_per_s)
         self._empty_frames = _a_second_of(sockets.shared.limits.empty_frames_per_s)
@@ -149,7 +120,7 @@ class WebSocket(asyncio.Protocol):
         self._work: Iterator[None] | None = None  # processes `_came`, while there is any
         self._parts = bytearray()  # a message in fragments, as far as received
         self._fragments = 0
-        self._opcode = Opcode.TEXT  # of that message
+        self._opcode = TEXT  # of that message
         self._heard_at = monotonic()
         self._asked_at = 0.0  # time of the first ping after which nothing was received; 0: none
         self._pinged_at = 0.0  # time of the latest ping, where they are sent at fixed intervals
@@ -181,10 +152,10 @@ class WebSocket(asyncio.Protocol):
         """Send frames, or frames and a close frame; see `Link`."""
         if self._has_ended:
             return
-        if isinstance(outcome, Close):
-            self._end(outcome.code, outcome.reason, outcome.frames)
+        if isinstance(outcome, list):
+            self._transport.write(outcome[0] if len(outcome) == 1 else b"".join(outcome))
         else:
-            self._transport.write(b"".join(outcome))
+            self._end(outcome.code, outcome.reason, outcome.frames)
 
     # asyncio.Protocol
 
@@ -289,76 +260,66 @@ class WebSocket(asyncio.Protocol):
         return False
 
     def _take_all(self) -> Iterator[None]:
-        """Process received bytes; yields after each message and each piece."""
+        """Process received bytes; yields after each message and each frame."""
         while self._came:
             data = self._came.popleft()
             if not data:
                 self._lose()
                 self._transport.close()
-            for start in range(0, len(data), _PIECE_BYTES):
-                if self._parser.eof_sent or self._transport.is_closing():
-                    break  # bytes after a close frame are ignored
-                yield from self._parse(data[start : start + _PIECE_BYTES])
+            if not self._reader.is_over:  # bytes after a close frame are ignored
+                self._reader.feed(data)
+                yield from self._read_frames()
+
+    def _read_frames(self) -> Iterator[None]:
+        read, is_closing = self._reader.read, self._transport.is_closing
+        try:
+            while not is_closing() and (found := read()) is not None:
+                opcode, is_final, data = found
+                if opcode == CLOSE:
+                    self._close_as_asked(data)
+                elif not self._has_ended:
+                    self._count(opcode, data, self._heard_at)
+                    for message in self._messages(opcode, data, self._heard_at, is_final=is_final):
+                        self._engine.receive(message, self._heard_at)
+                        yield
                 yield
+        except BadFrame as wrong:
+            self._refuse(wrong)
 
-    def _parse(self, data: bytes) -> Iterator[None]:
-        parser = self._parser
-        parser.receive_data(data)
-        for each in cast("list[Frame]", parser.events_received()):  # requests are read elsewhere
-            self._count(each, self._heard_at)
-            if self._has_ended:
-                break
-            if each.opcode < Opcode.CLOSE:
-                for message in self._messages(each, self._heard_at):
-                    self._engine.receive(message, self._heard_at)
-                    yield
-        self._answer_frames()
-
-    def _count(self, each: Frame, now: float) -> None:
-        """Count a ping, to which the parser has replied, a pong, or a frame without data; an expected pong is free."""
-        if each.opcode is Opcode.PONG and self._asked_at:
+    def _count(self, opcode: int, data: bytes, now: float) -> None:
+        """Count a ping, a pong, or a frame without data; an expected pong is free."""
+        if opcode == PONG and self._asked_at:
             self._asked_at = 0.0
-        elif each.opcode > Opcode.CLOSE:
+        elif opcode > CLOSE:
             if not self._pings_and_pongs.admits(now):
                 self._fail(POLICY_VIOLATION, "too many pings", "pings_per_s")
-        elif not (each.data or each.opcode is Opcode.CLOSE or self._empty_frames.admits(now)):
+        elif not (data or self._empty_frames.admits(now)):
             self._fail(POLICY_VIOLATION, "too many empty frames", "empty_frames_per_s")
 
-    def _answer_frames(self) -> None:
-        """Write the parser's own replies: pongs and close frames."""
-        parser = self._parser
-        writes = parser.data_to_send()  # when the connection is to end, a close frame and then b""
-        if not writes or self._transport.is_closing():
-            return
-        if not self._has_ended:
-            self._transport.write(b"".join(writes))
-            if parser.close_sent is not None and parser.close_sent.code == _TOO_BIG:
-                self._sockets.shared.hits["message_bytes"] += 1
-        if parser.eof_sent:
-            self._lose()
-            if parser.parser_exc is None:
-                self._transport.close()
-            else:
-                self._linger()
+    def _messages(self, opcode: int, data: bytes, now: float, *, is_final: bool) -> Iterable[Any]:
+        """Return the engine's messages in the WebSocket message that a frame completes; none if it is incomplete.
 
-    def _messages(self, part: Frame, now: float) -> Iterable[Any]:
-        """Return the engine's messages in the WebSocket message that a frame completes; none if it is incomplete."""
-        data, opcode = cast(bytes, part.data), part.opcode
-        if opcode is Opcode.CONT or not part.fin:
-            if opcode is not Opcode.CONT:
+        A ping is answered.
+        """
+        if self._has_ended or opcode > CLOSE:
+            if opcode == PING and not self._has_ended:
+                self._transport.write(frame(PONG, data))
+            return ()
+        if opcode == CONTINUATION or not is_final:
+            if opcode != CONTINUATION:
                 self._opcode = opcode
             self._parts += data
             self._fragments += 1
             if self._fragments > self._sockets.shared.limits.fragments:
                 self._fail(POLICY_VIOLATION, "too many fragments", "fragments")
-            if not part.fin or self._has_ended:
+            if not is_final or self._has_ended:
                 return ()
             data, opcode = bytes(self._parts), self._opcode
             self._parts, self._fragments = bytearray(), 0
-        if opcode is Opcode.TEXT and not data.isascii() and not _is_utf8(data):
-            self._fail(_INVALID_DATA, "not UTF-8")
+        if opcode == TEXT and not data.isascii() and not _is_utf8(data):
+            self._fail(INVALID_DATA, "not UTF-8")
             return ()
-        return self._engine.split(data, now, is_binary=opcode is Opcode.BINARY)
+        return self._engine.split(data, now, is_binary=opcode == BINARY)
 
     # The end
 
@@ -370,6 +331,22 @@ class WebSocket(asyncio.Protocol):
             self._sockets.shared.hits[limit] += 1
         self._end(code, reason)
         self._lose()
+
+    def _close_as_asked(self, data: bytes) -> None:
+        """End the connection because of the peer's close frame, which is echoed unless it is an echo itself."""
+        if not self._has_ended:
+            self._transport.write(frame(CLOSE, data))
+        self._lose()
+        self._transport.close()
+
+    def _refuse(self, wrong: BadFrame) -> None:
+        """End the connection of a peer that violates the framing, with a close frame unless one was sent before."""
+        if not self._has_ended:
+            self._transport.write(close_frame(wrong.code, wrong.reason))
+            if wrong.code == TOO_BIG:
+                self._sockets.shared.hits["message_bytes"] += 1
+        self._lose()
+        self._linger()
 
     def _end(self, code: int, reason: str, frames: list[bytes] | None = None) -> None:
         """Send a close frame; the peer has `kill_s` to read and echo it."""

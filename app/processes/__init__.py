@@ -15,8 +15,8 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from re import Match, Pattern
 
@@ -43,6 +43,20 @@ def pin(process: Process, *cores: int) -> None:
     """Restrict a process to `cores`."""
     with suppress(ProcessLookupError):  # it has already ended, which the code that waits for it notices
         os.sched_setaffinity(process.pid, cores)
+
+
+@contextmanager
+def pinned(*cores: int) -> Iterator[None]:
+    """Restrict the processes that are started in the block to `cores` (none: not), with all threads that they start."""
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)  # which a new process inherits
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def free_port() -> int:

@@ -56,7 +56,9 @@ class Pump:
 
     def _schedule(self, now: float) -> None:
         """Set the timer for what is due next."""
-        due = min((protocol.due for protocol in self._protocols), default=inf)
+        due = inf
+        for protocol in self._protocols:
+            due = min(due, protocol.due)
         if due <= now:
             self.wake()
         elif due != self._timer_due:

@@ -1,15 +1,17 @@
-"""Compare Halley with Faye and cometd-nodejs-server: the same loads on the same machine, in interleaved rounds.
+"""Compare Halley with other servers: the same loads on the same machine, in interleaved rounds.
 
-    npm ci --prefix tests/bench && python tests/bench/peers.py [--rounds 5] [--markdown] [--readme]
+    npm ci --prefix tests/bench && python tests/bench/peers.py [--rounds 5] [--compiled PYTHON] [--markdown] [--readme]
 
-In every round, each load is put on each server in turn, each time on a freshly started one; the table has the medians.
-The server runs on one core and the load on another, so use an otherwise idle machine with two or more cores. On a
-shared machine, trust only ratios within one run. For a fair comparison the peers have keep-alive for the whole run, a
-long accept queue, and no limit of sessions per browser; all three hold polls for 25 s.
+The others are Faye, cometd-nodejs-server, CometD's Java server, and nchan, which does not speak Bayeux but holds polls
+(`servers.py`); those that a machine lacks are left out. In every round, each load is put on each server in turn, each
+time on a freshly started one; the tables have the medians. The server runs on one core and the load on another, so use
+an otherwise idle machine with two or more cores. On a shared machine, trust only ratios within one run. For a fair
+comparison the others have keep-alive for the whole run, a long accept queue, and no limit of sessions per browser; all
+hold polls for 25 s. What is unfair all the same is printed with the versions.
 
-`--halley CMD` measures another Halley, with `{port}` in CMD replaced by its port; by default, the one of this
-interpreter is measured. `--only` selects the loads to run. `--readme` writes the table into README.md of this folder,
-between two comments.
+`--compiled PYTHON` also measures the Halley that is installed, compiled, for that Python. `--halley CMD` measures
+another Halley instead of this interpreter's, with `{port}` in CMD replaced by its port. `--only` selects the loads to
+run, `--servers` the servers. `--readme` writes the tables into README.md of this folder, between two comments.
 """
 
 from __future__ import annotations
@@ -21,26 +23,33 @@ import platform
 import shlex
 import statistics
 import sys
+import tempfile
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from app.bench import BenchFailed, Load, halley_command, measure, started
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from app.bench import Result
+from app.bench import BenchFailed, Load, Result, measure
 
 HERE = Path(__file__).parent
+if __name__ == "__main__":
+    sys.path[0] = str(HERE.parent)  # in which this folder is the package `bench`
+
+from bench import servers  # noqa: E402 - only now can it be found
+from bench.servers import COMETD_JAVA, COMETD_NODE, COMPILED, FAYE, HALLEY, NCHAN, Server  # noqa: E402
+
 README = HERE / "README.md"
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
-HALLEY = "Halley"
-PEERS = {
-    "Faye": ["node", str(HERE / "faye_server.js"), "{port}"],
-    "cometd-nodejs": ["node", str(HERE / "cometd_server.js"), "{port}"],
+HALLEYS = HALLEY, COMPILED
+NODE = FAYE, COMETD_NODE
+PEERS: dict[str, Callable[[], Server]] = {
+    FAYE: servers.faye,
+    COMETD_NODE: servers.cometd_nodejs,
+    COMETD_JAVA: servers.cometd_java,
+    NCHAN: servers.nchan,
 }
 
 LOADS = {
@@ -54,84 +63,108 @@ LOADS = {
 HALLEY_ONLY = {"crowd"}
 
 
-@dataclass(frozen=True)
-class Target:
-    """A line of the table: a figure of one load, in `unit`, with its target.
-
-    `wanted` and `stretch` are ratios to the better peer (`is_ratio`) or bounds of the figure itself. Smaller figures
-    are better, unless `is_rate` is set.
-    """
-
-    name: str
-    load: str
-    figure: Callable[[Result], float | None]
-    unit: str
-    wanted: float
-    stretch: float | None
-    is_ratio: bool = True
-    is_rate: bool = False
-
-    def is_met(self, value: float, ratio: float | None, bound: float | None) -> bool | None:
-        """Whether the target is met; None if there is nothing to compare with."""
-        if bound is None or (self.is_ratio and ratio is None):
-            return None
-        measured = ratio if self.is_ratio and ratio is not None else value
-        return measured >= bound if self.is_rate else measured <= bound
-
-
 def publishes_per_cpu_s(result: Result) -> float | None:
     """Return the acknowledged publishes per second of the server's CPU time."""
     return 1e6 / result.server_cpu_us if result.server_cpu_us else None
 
 
+@dataclass(frozen=True)
+class Figure:
+    """A figure of one load, in `unit`. Smaller ones are better, unless `is_rate` is set."""
+
+    name: str
+    load: str
+    of: Callable[[Result], float | None]
+    unit: str
+    is_rate: bool = False
+
+
+FAN_OUT = Figure("CPU per delivery, 1 to 1,000", "fanout", lambda result: result.server_cpu_us, "us")
+ONE_TO_ONE = Figure("CPU per delivery, 1 to 1", "one-to-one", lambda result: result.server_cpu_us, "us")
+PUBLISHES = Figure("publishes per CPU-second", "publish", publishes_per_cpu_s, "", is_rate=True)
+P99 = Figure("p99 of 1 to 1,000", "fanout", lambda result: result.latency_ms["p99"], "ms")
+WORST = Figure("longest of 1 to 1,000", "fanout", lambda result: result.latency_ms["max"], "ms")
+MEMORY = Figure("memory per held poll", "idle", lambda result: result.memory_kb, "KB")
+BROWSER_MEMORY = Figure("the same, browser headers", "idle-browser", lambda result: result.memory_kb, "KB")
+CROWD_MEMORY = Figure("10,000 held polls: memory", "crowd", lambda result: result.rss_mb[-1][1], "MB")
+CROWD_CONNECTS = Figure(
+    "10,000 held polls: connects accepted", "crowd", lambda result: result.connects_per_s, "/s", is_rate=True
+)
+CROWD_P99 = Figure("10,000 held polls: p99 of 1 publish/s", "crowd", lambda result: result.latency_ms["p99"], "ms")
+FIGURES = [
+    FAN_OUT, ONE_TO_ONE, PUBLISHES, P99, WORST, MEMORY, BROWSER_MEMORY, CROWD_MEMORY, CROWD_CONNECTS, CROWD_P99,
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a figure of Halley should be, `pure` or `compiled`.
+
+    Both are bounds of the figure itself or, if there are `others`, of its ratio to the best of theirs; `than` says
+    whose.
+    """
+
+    figure: Figure
+    pure: float
+    compiled: float
+    others: tuple[str, ...] = ()
+    than: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+        return f"{self.figure.name}, to {self.than}" if self.than else self.figure.name
+
+    def bound(self, wanted: float) -> str:
+        """Return a bound as it is shown."""
+        sign = ">=" if self.figure.is_rate else "<="
+        return f"{sign} {wanted:.2g} x" if self.others else f"{sign} {wanted:,g} {self.figure.unit}".rstrip()
+
+    def is_met(self, value: float, wanted: float) -> bool:
+        """Whether a figure or ratio is as it should be."""
+        return value >= wanted if self.figure.is_rate else value <= wanted
+
+
+_BETTER_NODE, _JAVA = "the better on Node.js", COMETD_JAVA
 TARGETS = [
-    Target("CPU per delivery, 1 to 1,000", "fanout", lambda result: result.server_cpu_us, "us", 0.25, 0.2),
-    Target("CPU per delivery, 1 to 1", "one-to-one", lambda result: result.server_cpu_us, "us", 0.4, 1 / 3),
-    Target("publishes per CPU-second", "publish", publishes_per_cpu_s, "", 2.5, 3.5, is_rate=True),
-    Target("p99 of 1 to 1,000, against peers", "fanout", lambda result: result.latency_ms["p99"], "ms", 1.0, None),
-    Target("p99 of 1 to 1,000", "fanout", lambda result: result.latency_ms["p99"], "ms", 50, 20, is_ratio=False),
-    Target("memory per held poll", "idle", lambda result: result.memory_kb, "KB", 12, 9, is_ratio=False),
-    Target(
-        "the same, browser headers", "idle-browser", lambda result: result.memory_kb, "KB", 16, None, is_ratio=False
-    ),
-    Target("10,000 held polls: memory", "crowd", lambda result: result.rss_mb[-1][1], "MB", 250, None, is_ratio=False),
-    Target(
-        "10,000 held polls: connects accepted",
-        "crowd",
-        lambda result: result.connects_per_s,
-        "/s",
-        3_000,
-        None,
-        is_ratio=False,
-        is_rate=True,
-    ),
-    Target(
-        "10,000 held polls: p99 of 1 publish/s",
-        "crowd",
-        lambda result: result.latency_ms["p99"],
-        "ms",
-        500,
-        None,
-        is_ratio=False,
-    ),
+    Target(FAN_OUT, 0.3, 0.22, NODE, _BETTER_NODE),
+    Target(FAN_OUT, 0.24, 0.18, (COMETD_JAVA,), _JAVA),
+    Target(FAN_OUT, 1.3, 1.0, (NCHAN,), NCHAN),
+    Target(ONE_TO_ONE, 0.62, 0.45, NODE, _BETTER_NODE),
+    Target(ONE_TO_ONE, 0.46, 0.38, (COMETD_JAVA,), _JAVA),
+    Target(PUBLISHES, 2.5, 4.0, NODE, _BETTER_NODE),
+    Target(PUBLISHES, 2.0, 3.0, (COMETD_JAVA,), _JAVA),
+    Target(P99, 1.0, 1.0, (*NODE, COMETD_JAVA), "the best of Bayeux"),
+    Target(P99, 20, 20),
+    Target(WORST, 60, 60),
+    Target(MEMORY, 8.5, 8.5),
+    Target(BROWSER_MEMORY, 16, 16),
+    Target(CROWD_MEMORY, 250, 250),
+    Target(CROWD_CONNECTS, 3_000, 3_000),
+    Target(CROWD_P99, 500, 500),
 ]
 
-Results = dict[tuple[str, str], list["Result"]]
+Results = dict[tuple[str, str], list[Result]]
 
 
-async def compare(loads: dict[str, Load], servers: dict[str, list[str]], rounds: int) -> Results:
-    """Measure every load on every server, round by round. Raises `BenchFailed`."""
+async def compare(
+    loads: Mapping[str, Load], measured: Mapping[str, Server], rounds: int, warm_up_s: float | None = None
+) -> Results:
+    """Measure every load on every server, round by round; every other round is in reverse order.
+
+    `warm_up_s` replaces each server's own warm-up. Raises `BenchFailed`.
+    """
     results: Results = defaultdict(list)
     for number in range(1, rounds + 1):
         for load_name, load in loads.items():
             if load_name in HALLEY_ONLY and number > 1:
                 continue
-            for name, command in servers.items():
-                if load_name in HALLEY_ONLY and name != HALLEY:
+            for name in measured if number % 2 else reversed([*measured]):
+                server = measured[name]
+                if not _takes(server, load_name):
                     continue
                 try:
-                    async with started(command, name) as target:
-                        result = await measure(load, target)
+                    result = await _measured(load, server, warm_up_s)
                 except BenchFailed as error:
                     raise BenchFailed(f"{load_name} at {name}: {error}") from error
                 results[load_name, name].append(result)
@@ -139,6 +172,20 @@ async def compare(loads: dict[str, Load], servers: dict[str, list[str]], rounds:
                     f"round {number} of {rounds}: {load_name} at {name}: {summary(result)}", file=sys.stderr, flush=True
                 )
     return results
+
+
+def _takes(server: Server, load_name: str) -> bool:
+    if load_name in HALLEY_ONLY:
+        return server.name in HALLEYS
+    return server.loads is None or load_name in server.loads
+
+
+async def _measured(load: Load, server: Server, warm_up_s: float | None) -> Result:
+    if load.warm_up_s:
+        load = replace(load, warm_up_s=max(load.warm_up_s, server.warm_up_s) if warm_up_s is None else warm_up_s)
+    with tempfile.TemporaryDirectory(prefix="halley-bench-") as folder:
+        async with server.started(Path(folder)) as target:
+            return await measure(load, target, start_worker=server.start_worker)
 
 
 def summary(result: Result) -> str:
@@ -152,79 +199,89 @@ def summary(result: Result) -> str:
     return text + "".join(f", {count} {what}" for what, count in wrong.items() if count)
 
 
-def rows(results: Results, peers: Sequence[str]) -> list[list[str]]:
-    """Return the table's lines: name, target, stretch, each server's median, ratio to the better peer, verdict."""
-    lines = []
+def median(results: Results, figure: Figure, server: str) -> float | None:
+    """Return the median of a server's figure; None if it was not measured."""
+    found = (figure.of(result) for result in results.get((figure.load, server), []))
+    return statistics.median(known) if (known := [each for each in found if each is not None]) else None
+
+
+def figure_rows(results: Results, names: Sequence[str]) -> list[list[str]]:
+    """Return a head, and a row for each figure that was measured: its name and the medians of these servers."""
+    rows = [["", *names]]
+    for figure in FIGURES:
+        medians = [median(results, figure, name) for name in names]
+        if any(each is not None for each in medians):
+            rows.append([figure.name, *(_shown(each, figure.unit) for each in medians)])
+    return rows
+
+
+def target_rows(results: Results) -> list[list[str]]:
+    """Return a head, and a row for each target: its name and, for each Halley, target, median or ratio, and verdict."""
+    rows = [["", "target", HALLEY, "", "compiled: target", COMPILED, ""]]
     for target in TARGETS:
-        medians = {}
-        for name in (HALLEY, *peers):
-            figures = [target.figure(result) for result in results.get((target.load, name), [])]
-            known = [figure for figure in figures if figure is not None]
-            medians[name] = statistics.median(known) if known else None
-        value = medians[HALLEY]
-        if value is None:
-            continue
-        others = [other for name in peers if (other := medians[name]) is not None]
-        better = (max if target.is_rate else min)(others, default=None)
-        ratio = value / better if better else None
-        met = {bound: target.is_met(value, ratio, bound) for bound in (target.wanted, target.stretch)}
-        verdict = (
-            "stretch met" if met[target.stretch] else {True: "met", False: "missed", None: "-"}[met[target.wanted]]
-        )
-        cells = [_figure(medians[name], target.unit) for name in (HALLEY, *peers)]
-        lines.append(
-            [
-                target.name,
-                _bound(target, target.wanted),
-                _bound(target, target.stretch),
-                *cells,
-                "-" if ratio is None else f"{ratio:.2f}",
-                verdict,
-            ]
-        )
-    return lines
+        figure = target.figure
+        pick = max if figure.is_rate else min
+        others = [other for name in target.others if (other := median(results, figure, name)) is not None]
+        best = pick(others, default=None)
+        row, is_measured = [target.name], False
+        for halley, wanted in zip(HALLEYS, (target.pure, target.compiled), strict=True):
+            value = median(results, figure, halley)
+            is_measured |= value is not None
+            if value is not None and target.others:
+                value = value / best if best else None
+            shown = "-" if value is None else f"{value:.2f} x" if target.others else _shown(value, figure.unit)
+            verdict = "-" if value is None else "met" if target.is_met(value, wanted) else "missed"
+            row += [target.bound(wanted), shown, verdict]
+        if is_measured:
+            rows.append(row)
+    return rows
 
 
-def _bound(target: Target, bound: float | None) -> str:
-    if bound is None:
-        return "-"
-    sign = ">=" if target.is_rate else "<="
-    return f"{sign} {bound:.2g} x" if target.is_ratio else f"{sign} {bound:,g} {target.unit}".rstrip()
+def server_rows(measured: Mapping[str, Server]) -> list[list[str]]:
+    """Return a head, and a row for each server: its version, its runtime, and what is unfair."""
+    rows = [[server.name, server.version, server.runtime, server.unfair] for server in measured.values()]
+    return [["", "version", "runtime", "what is unfair"], *rows]
 
 
-def _figure(value: float | None, unit: str) -> str:
+def _shown(value: float | None, unit: str) -> str:
     if value is None:
         return "-"
     return (f"{value:,.0f} {unit}" if value >= 1_000 else f"{value:.1f} {unit}").rstrip()
 
 
-def text(lines: list[list[str]], peers: Sequence[str], *, is_markdown: bool) -> str:
-    """Return the table for a terminal, or in Markdown."""
-    header = ["", "target", "stretch", HALLEY, *peers, "ratio to the better peer", ""]
+def text(rows: Sequence[Sequence[str]], *, is_markdown: bool) -> str:
+    """Return a table, whose first row is its head, for a terminal or in Markdown."""
     if is_markdown:
-        ruled = [header, ["---"] * len(header), *lines]
-        return "\n".join("| " + " | ".join(line) + " |" for line in ruled)
-    widths = [max(len(line[column]) for line in (header, *lines)) for column in range(len(header))]
-    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in (header, *lines))
-    return "\n".join("  ".join(line).rstrip() for line in padded)
+        ruled = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+        return "\n".join("| " + " | ".join(row) + " |" for row in ruled)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return "\n".join("  ".join(row).rstrip() for row in padded)
+
+
+def report(
+    results: Results, measured: Mapping[str, Server], left_out: Sequence[str], *, is_markdown: bool = False
+) -> str:
+    """Return all tables, and a line for each server that was left out."""
+    tables = figure_rows(results, list(measured)), target_rows(results), server_rows(measured)
+    parts = [text(rows, is_markdown=is_markdown) for rows in tables if len(rows) > 1]
+    return "\n\n".join([*parts, *left_out])
 
 
 def provenance(arguments: Sequence[str], rounds: int) -> str:
-    """Return a line with the command that made the table, the date, and the machine."""
+    """Return a line with the command that made the tables, the date, and the machine."""
     command = shlex.join(["python", "tests/bench/peers.py", *arguments])
     runs = "one round" if rounds == 1 else f"medians of {rounds} rounds"
-    return (
-        f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {runs}, Python {platform.python_version()}, {platform.machine()}."
-    )
+    return f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {runs}, {platform.machine()}."
 
 
-def write_readme(file: Path, table: str, made_by: str) -> None:
+def write_readme(file: Path, tables: str, made_by: str) -> None:
     """Replace the text between the two comments. Raises `ValueError` if they are missing."""
     before, begin, rest = file.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{file} has no place for the table: {BEGIN} and {END}")
-    file.write_text(f"{before}{BEGIN}\n\n{table}\n\n{made_by}\n\n{END}{after}", encoding="utf-8")
+    file.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{made_by}\n\n{END}{after}", encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -232,33 +289,40 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, help="duration of each measurement (default: that of each load)")
+    parser.add_argument("--warm-up", type=float, help="seconds of load before each (default: what each server needs)")
     parser.add_argument("--only", nargs="+", choices=list(LOADS), default=list(LOADS))
+    parser.add_argument("--servers", nargs="+", choices=[*HALLEYS, *PEERS], default=[*HALLEYS, *PEERS])
     parser.add_argument("--receivers", type=int, help="fewer receivers, to try the script itself")
-    parser.add_argument("--halley", type=shlex.split, default=halley_command(), metavar="CMD")
+    parser.add_argument("--halley", type=shlex.split, metavar="CMD")
+    parser.add_argument("--compiled", type=Path, metavar="PYTHON")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--readme", action="store_true")
     parser.add_argument("--save", type=Path, metavar="FILE", help="every single result, as JSON")
     options = parser.parse_args(arguments)
-    if not (HERE / "node_modules").is_dir():
-        parser.error("the peers are missing: npm ci --prefix tests/bench")
-    if options.readme and (options.receivers or options.seconds or options.only != list(LOADS)):
-        parser.error("--readme needs the whole comparison: leave out --only, --receivers and --seconds")
+    whole = ("receivers", "seconds", "warm_up", "only", "servers")
+    if options.readme and any(getattr(options, each) != parser.get_default(each) for each in whole):
+        parser.error("--readme needs the whole comparison: leave out --only, --servers, --receivers and all seconds")
     changed: dict[str, Any] = {"seconds": options.seconds} if options.seconds else {}
     loads = {name: replace(LOADS[name], **changed) for name in options.only}
     if options.receivers:
         for name in [name for name in loads if loads[name].receivers]:
             loads[name] = replace(loads[name], receivers=options.receivers, channels=options.receivers)
+    makes: dict[str, Callable[[], Server]] = {
+        HALLEY: partial(servers.halley, options.halley),
+        COMPILED: partial(servers.halley_compiled, options.compiled),
+        **PEERS,
+    }
+    measured, left_out = servers.available({name: make for name, make in makes.items() if name in options.servers})
+    print(*left_out, sep="\n", end="\n" * bool(left_out), file=sys.stderr)
     try:
-        results = asyncio.run(compare(loads, {HALLEY: options.halley, **PEERS}, options.rounds))
+        results = asyncio.run(compare(loads, measured, options.rounds, options.warm_up))
     except BenchFailed as error:
         print(f"peers.py: {error}", file=sys.stderr)
         return 1
-    peers = list(PEERS)
-    lines = rows(results, peers)
     made_by = provenance(arguments, options.rounds)
-    print(text(lines, peers, is_markdown=options.markdown), made_by, sep="\n\n")
+    print(report(results, measured, left_out, is_markdown=options.markdown), made_by, sep="\n\n")
     if options.readme:
-        write_readme(README, text(lines, peers, is_markdown=True), made_by)
+        write_readme(README, report(results, measured, left_out, is_markdown=True), made_by)
     if options.save:
         options.save.write_text(json.dumps([each.as_json() for found in results.values() for each in found]))
     return 0

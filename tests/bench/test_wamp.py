@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from bench.script import ended, two_runs
+from bench.servers import CROSSBAR, NEXUS, nexus
 from bench.stand_in import stand_in
-from bench.wamp import CROSSBAR, OFF, ON, WampFigures, WampPlan, measure_wamp, wamp_table
+from bench.wamp import COMPILED, OFF, ON, WampFigures, WampPlan, measure_wamp, wamp_table
 
 from app.bench import BenchFailed
 from app.bench.target import Usage
@@ -17,13 +19,13 @@ pytestmark = pytest.mark.slow
 DONE, FAILED, WRONG_USE = 0, 1, 2
 STAND_IN = "crossbar", "stand_in_router.py"  # started as crossbar is
 QUICK = ("--rounds", "1", "--seconds", "0.3", "--warm-up", "0.1", "--subscribers", "5", "--rate", "30")
+SHORT = {"subscribers": 5, "rounds": 1, "seconds": 0.3, "warm_up_s": 0, "rate": 50, "grace_s": 0.5}
 PHASES = ["window", "single", "paced"]
 
 
 async def measured(folder, fault=""):
     """Measure only a stand-in for crossbar, and return the figures."""
-    short = {"subscribers": 5, "rounds": 1, "seconds": 0.3, "warm_up_s": 0, "rate": 50, "grace_s": 0.5}
-    plan = WampPlan(**short, crossbar=stand_in(folder, *STAND_IN, fault), is_pinned=False)
+    plan = WampPlan(**SHORT, crossbar=stand_in(folder, *STAND_IN, fault), is_pinned=False)
     return await measure_wamp(plan, servers=[CROSSBAR])
 
 
@@ -52,6 +54,46 @@ async def test_beside_crossbar(tmp_path):
         ON, OFF, CROSSBAR, "halley / crossbar", "halley without history / crossbar",
     ]  # fmt: skip
     assert re.search(r"1 under way.* p50 +([\d,.]+ ms +){3}\d+\.\d\d x +\d+\.\d\d x$", "\n".join(output), re.MULTILINE)
+
+
+async def test_what_each_server_was_and_which_was_left_out(tmp_path, monkeypatch):
+    """The table has a sentence on each server that was measured, and one on each that this machine lacks."""
+    program = stand_in(tmp_path, *STAND_IN)
+    monkeypatch.setenv("PATH", "")
+    plan = WampPlan(**SHORT, crossbar=program, has_nexus=True, is_pinned=False)
+    lines = wamp_table(await measure_wamp(plan, servers=[CROSSBAR, NEXUS])).splitlines()
+    assert any(
+        line.startswith("crossbar: crossbar of unknown version, unknown. For it: it stores noth") for line in lines
+    )
+    assert "nexus is left out: this machine has no go." in lines
+
+
+def test_nexus_is_built_by_go(tmp_path, monkeypatch):
+    """It is built from this folder; its version and Go's are in the program."""
+    go = tmp_path / "go"
+    told = r"nexus: go1.26.8\n\tdep\tgithub.com/gammazero/nexus/v3\tv3.2.2\th1:uEBe4rK="
+    go.write_text(f"#!/bin/sh\n[ $1 = build ] && /bin/cp main.go $3 || printf '{told}'\n")
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    server = nexus()
+    assert (server.version, server.runtime) == ("nexus 3.2.2", "Go 1.26.8")
+    assert Path(server.command[0]).read_text().startswith("// nexus as a WAMP router")
+
+
+def test_each_halley_has_a_ratio_to_each_other_router():
+    """With crossbar and nexus, there are ratios of all three to both; without, of those with a history to the other."""
+    found = WampFigures(
+        plan={"subscribers": 1, "payload_chars": 1, "rounds": 1, "seconds": 1, "window": 1, "rate": 1}, date=""
+    )
+    for number, server in enumerate((ON, OFF, COMPILED), 1):
+        found.add("window", server, {"deliveries_per_s": float(number)})
+    assert re.split(r"  +", wamp_table(found).splitlines()[1].strip())[3:] == [f"{ON} / {OFF}", f"{COMPILED} / {OFF}"]
+    for server in (CROSSBAR, NEXUS):
+        found.add("window", server, {"deliveries_per_s": 1.0})
+    head = re.split(r"  +", wamp_table(found).splitlines()[1].strip())
+    assert head[:5] == [ON, OFF, COMPILED, CROSSBAR, NEXUS]
+    assert head[5:] == [f"{one} / {other}" for other in (CROSSBAR, NEXUS) for one in (ON, OFF, COMPILED)]
 
 
 async def test_a_healthy_router_is_clean(tmp_path):

@@ -123,13 +123,17 @@ def history_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any)
 @_ROUNDS
 @seconds_option("--warm-up", 1.0, _WARM_UP_TEXT)
 @_peer(
+    "--compiled", "PYTHON", "Also measure a compiled Halley: bin/python of the environment in which it is installed."
+)
+@_peer(
     "--crossbar",
     "FILE",
     "Also measure this crossbar: bin/crossbar of the environment in which it is installed.",
 )
+@click.option("--nexus", "has_nexus", is_flag=True, help="Also measure nexus, which Go builds.")
 @_common
 def wamp_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
-    """Deliver one WAMP publisher's events to many WebSockets; starts servers with and without a history, and crossbar.
+    """Deliver one WAMP publisher's events to many WebSockets; starts servers with and without a history, and others.
 
     Each server is measured in three phases of --seconds.
     """

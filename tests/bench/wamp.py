@@ -1,4 +1,4 @@
-"""WAMP's fan-out: one publisher and many WebSocket subscribers, on Halley with history and without, and on crossbar.
+"""WAMP's fan-out: one publisher and many WebSocket subscribers, on Halley with history and without, and on others.
 
 Each server is freshly started in every round and gets the same three phases from one worker (`wamp_load.py`): several
 publications under way (its highest rate), one (the time until the last subscriber has it), and a fixed rate.
@@ -6,11 +6,10 @@ publications under way (its highest rate), one (the time until the last subscrib
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,10 +17,10 @@ from typing import Any
 
 from bench.figures import Figures, Rows, rounds_of
 from bench.rounds import disk, in_turn, is_in_memory, load_worker
-from bench.wamp_load import REALM
+from bench.servers import CROSSBAR, NEXUS, Server, available, crossbar, halley, halley_compiled, nexus
 
 from app.bench.measurement import Phase, Watch
-from app.bench.target import Target, Usage, halley_command, started
+from app.bench.target import Target, Usage, halley_command
 
 _UNBOUNDED = {"HALLEY_WAMP_PUBLISHES_PER_S": "0", "HALLEY_HISTORY_MAX_BYTES": str(1 << 40)}
 """Settings without the limits for one client, which would interfere."""
@@ -32,7 +31,8 @@ class WampPlan:
     """The size of the measurement: `window` publications are under way in the phase of that name.
 
     In the paced phase, `rate` publications per second are due. If no event arrives for `grace_s` after a phase, missing
-    ones are lost. `crossbar` is the program in the environment that it is installed in; None leaves it out.
+    ones are lost. `compiled` is the Python for which a compiled Halley is installed, and `crossbar` the program in the
+    environment that it is installed in; None leaves them out. `has_nexus`: nexus is built and measured.
     """
 
     subscribers: int = 100
@@ -43,7 +43,9 @@ class WampPlan:
     seconds: float = 5.0
     warm_up_s: float = 1.0
     grace_s: float = 5.0
+    compiled: Path | None = None
     crossbar: Path | None = None
+    has_nexus: bool = False
     is_pinned: bool = True
     data_dir: Path | None = None
 
@@ -59,16 +61,46 @@ class WampPlan:
 
 async def measure_wamp(plan: WampPlan, watch: Watch = lambda _: None, *, servers: Sequence[str] = ()) -> WampFigures:
     """Measure the `servers` (all, if empty) in turn, `plan.rounds` times. Raises `BenchFailed`."""
-    names = servers or [ON, OFF, *([CROSSBAR] if plan.crossbar else [])]
+    makes = _makes(plan)
+    measured, left_out = available({name: make for name, make in makes.items() if not servers or name in servers})
     with tempfile.TemporaryDirectory(prefix="halley-bench-", dir=plan.data_dir or disk()) as name:
         folder = Path(name)
         found = WampFigures(
             plan=_shown(plan),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             is_in_memory=is_in_memory(folder),
+            about=[*(each.about for each in measured.values()), *left_out],
         )
-        await in_turn(names, plan.rounds, folder, partial(_serving, plan), partial(_measure, plan, found), watch)
+
+        def serving(server: str, own: Path) -> AbstractAsyncContextManager[Target]:
+            return measured[server].started(own, is_pinned=plan.is_pinned, environment=_UNBOUNDED)
+
+        await in_turn(list(measured), plan.rounds, folder, serving, partial(_measure, plan, found), watch)
         return found
+
+
+_NOT_STORED = "Against it: it checks limits and rights, and counts for its metrics and console"
+_STORED = f"{_NOT_STORED}; every event is on disk before it is delivered"
+
+
+def _makes(plan: WampPlan) -> dict[str, Callable[[], Server]]:
+    """Return how the servers of a plan are made, by name."""
+    own = Path("{folder}")
+
+    def make(name: str, server: Server, data_dir: Path | None, python: Path | None = None) -> Server:
+        return replace(server, name=name, path="/ws", command=halley_command(data_dir=data_dir, python=python))
+
+    makes: dict[str, Callable[[], Server]] = {
+        ON: lambda: make(ON, halley(unfair=_STORED), own),
+        OFF: lambda: make(OFF, halley(unfair=_NOT_STORED), None),
+    }
+    if plan.compiled:
+        makes[COMPILED] = lambda: make(COMPILED, halley_compiled(plan.compiled, _STORED), own, plan.compiled)
+    if plan.crossbar:
+        makes[CROSSBAR] = partial(crossbar, plan.crossbar)
+    if plan.has_nexus:
+        makes[NEXUS] = nexus
+    return makes
 
 
 async def _measure(plan: WampPlan, found: WampFigures, server: str, target: Target, watch: Watch) -> None:
@@ -85,14 +117,6 @@ async def _measure(plan: WampPlan, found: WampFigures, server: str, target: Targ
             found.take(name, server, counts, before, await target.usage())
 
 
-def _serving(plan: WampPlan, server: str, folder: Path) -> AbstractAsyncContextManager[Target]:
-    if server == CROSSBAR:
-        assert plan.crossbar is not None
-        return crossbar(plan.crossbar, folder, is_pinned=plan.is_pinned)
-    command = halley_command(data_dir=folder if server == ON else None)
-    return started(command, server, path="/ws", is_pinned=plan.is_pinned, environment=_UNBOUNDED)
-
-
 def _shown(plan: WampPlan) -> dict[str, object]:
     return {
         "subscribers": plan.subscribers,
@@ -104,51 +128,20 @@ def _shown(plan: WampPlan) -> dict[str, object]:
     }
 
 
-_ALL = {"call": True, "register": True, "publish": True, "subscribe": True}
-
-
-def crossbar(program: Path, folder: Path, *, is_pinned: bool) -> AbstractAsyncContextManager[Target]:
-    """Start a separate node in an empty folder; `program` is `bin/crossbar` of the environment it is installed in.
-
-    Like Halley, it does not disclose publishers. It stores nothing. Raises `BenchFailed` as `started` does.
-    """
-    return started(
-        [str(program), "start", "--cbdir", str(folder), "--loglevel", "error"],
-        "crossbar",
-        path="/ws",
-        is_pinned=is_pinned,
-        prepare=lambda port: (folder / "config.json").write_text(json.dumps(_configuration(port)), encoding="utf-8"),
-    )
-
-
-def _configuration(port: int) -> dict[str, object]:
-    permission = {"uri": "", "match": "prefix", "allow": _ALL, "disclose": {"caller": False, "publisher": False}}
-    websocket = {
-        "type": "websocket",
-        "serializers": ["json"],
-        "auth": {"anonymous": {"type": "static", "role": "anonymous"}},
-    }
-    transport = {
-        "type": "web",
-        "endpoint": {"type": "tcp", "port": port, "interface": "127.0.0.1"},
-        "paths": {"/": {"type": "static", "directory": "."}, "ws": websocket},
-    }
-    realm = {"name": REALM, "roles": [{"name": "anonymous", "permissions": [permission | {"cache": True}]}]}
-    return {"version": 2, "workers": [{"type": "router", "realms": [realm], "transports": [transport]}]}
-
-
-ON, OFF, CROSSBAR = "halley", "halley without history", "crossbar"
-"""The servers. With the history, every event is on disk before it is delivered."""
+ON, OFF, COMPILED = "halley", "halley without history", "halley compiled"
+"""This Halley, and one that is compiled. With the history, as that also has, events are on disk before delivery."""
 
 _MB = 1_000_000
 
 
 @dataclass(slots=True)
 class WampFigures(Figures):
-    """Figures by the phases `window`, `single` and `paced`."""
+    """Figures by the phases `window`, `single` and `paced`; `about` has a sentence on each server."""
 
     verb = "wamp"
-    order = ON, OFF, CROSSBAR
+    order = ON, OFF, COMPILED, CROSSBAR, NEXUS
+
+    about: list[str] = field(default_factory=list)
 
     def take(self, phase: str, server: str, counts: dict[str, Any], before: Usage, after: Usage) -> None:
         """Add one phase: what the load process reported, and the server's usage before and after it."""
@@ -166,7 +159,9 @@ class WampFigures(Figures):
             self.load_was_the_limit(name, counts, used)
         else:
             self.wrong.append(f"{name}: nothing was delivered")
-        if server != ON and phase != "paced":  # with a history, the server's own writer uses its core too
+        if (
+            server not in (ON, COMPILED) and phase != "paced"
+        ):  # with a history, the server's own writer uses its core too
             self.warn_if_core_was_shared(name, counts, used)
 
 
@@ -177,7 +172,9 @@ def wamp_table(found: WampFigures) -> str:
         f"wamp: 1 publisher, {plan['subscribers']} subscribers, wamp.2.json, {plan['payload_chars']} characters; "
         f"{rounds_of(plan)}"
     )
-    rows = Rows(found, [(ON, CROSSBAR), (OFF, CROSSBAR)] if CROSSBAR in found.servers else [(ON, OFF)])
+    ours = [name for name in (ON, OFF, COMPILED) if name in found.servers]
+    pairs = [(one, other) for other in (CROSSBAR, NEXUS) if other in found.servers for one in ours]
+    rows = Rows(found, pairs or [(one, OFF) for one in ours if one != OFF])
     rows.add(f"deliveries, {plan['window']} under way", "window", "deliveries_per_s", "/s")
     rows.add("  per second of the server's CPU", "window", "deliveries_per_cpu_s", "")
     rows.add("1 under way: to the last subscriber, p50", "single", "p50", "ms")
@@ -185,4 +182,4 @@ def wamp_table(found: WampFigures) -> str:
     rows.add(f"{plan['rate']:g} publishes/s: each delivery, p50", "paced", "p50", "ms")
     rows.add("  p99", "paced", "p99", "ms")
     rows.add("server's memory", "paced", "rss_mb", "MB")
-    return "\n".join([title, *rows.lines(), *found.sentences])
+    return "\n".join([title, *rows.lines(), *found.about, *found.sentences])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,14 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import patterns as world
-from support.log import OpenLog
+from support.log import ClockedLog, OpenLog
 from support.patterns import matches_by_the_word
-from support.segments import Row, write
+from support.segments import Row, stored, write
 
-from app.broker.events import Audience
+from app.broker.events import Audience, Publications
 from app.broker.names import Match, Pattern
 from app.broker.ports import Durability, Query
-from app.history.reader import Reader
+from app.history import seals, segment
+from app.history.folder import Folder, Segment
+from app.history.reader import LogReader
 from app.history.rules import Rules
 from app.history.segment_reader import MOST_IDLE, SegmentPool
 from app.history.stored import audience_of
@@ -56,7 +60,7 @@ def log(segments, rules=None, **more):
         folder, rows = write(Path(name) / "log", segments, **more)
         stack.callback(folder.close)
         connections = stack.enter_context(closing(SegmentPool(folder)))
-        reader = Reader(folder, rules or Rules(), connections)
+        reader = LogReader(folder, rules or Rules(), connections)
         yield reader, folder, rows
 
 
@@ -280,6 +284,77 @@ def test_a_page_says_whether_older_events_are_gone(filters, forward, backward):
         query = Query(((Pattern(Match.EXACT, "a/b"), 0),), 10, **filters)
         assert reader.read(query).is_cut_off is forward
         assert reader.read(replace(query, is_reverse=True)).is_cut_off is backward
+
+
+@pytest.mark.parametrize("is_again", [False, True], ids=["at once", "after restarts"])
+@pytest.mark.parametrize("set_back", [(), (1,), (2,), (1, 2)], ids=str)
+def test_times_are_found_in_the_segment_that_is_being_written(tmp_path, set_back, is_again):
+    """It has no index on time. Its times are in order unless the clock was set back: before a restart, or meanwhile."""
+    with ExitStack() as stack:
+        log = stack.enter_context(ClockedLog(tmp_path))
+        for part in range(3):
+            if is_again and part:
+                stack.close()
+                log = stack.enter_context(ClockedLog(tmp_path, wall=log.clock.wall))
+            if part in set_back:
+                log.clock.wall -= 45
+            log.publish(times=10, every_s=2)
+            log.publish(times=5, every_s=0)
+            if part in set_back:
+                log.publish(times=1, every_s=-3)
+            [newest] = log.history.folder.segments
+            assert newest.is_in_order is not any(each <= part for each in set_back)
+            rows = log.rows()
+            times = sorted({row.time_us for row in rows})
+            for since, until in product([None, *times[::3], times[-1]], repeat=2):
+                wanted = [
+                    row.offset
+                    for row in rows
+                    if (since is None or row.time_us >= since) and (until is None or row.time_us <= until)
+                ]
+                assert log.offsets(from_time_us=since, until_time_us=until) == wanted
+            assert log.offsets(from_time_us=times[-1] + 1) == log.offsets(until_time_us=times[0] - 1) == []
+
+
+@pytest.mark.parametrize("low", [1, 3, 6, 8])
+@pytest.mark.parametrize("high", [8, 9, 11, 12])
+def test_a_bisection_of_times_passes_over_holes(tmp_path, low, high):
+    """Rows that are missing in the middle or at the ends, and rows behind the range, do not mislead it."""
+    times_us = (5, 5, 6, 6, 7, 9, 9, 9, 9, 12, 12, 15, 1, 1, 1)
+    folder, rows = write(tmp_path, [[Row("a", time_us) for time_us in times_us]])
+    with closing(folder), closing(SegmentPool(folder)) as pool:
+        [newest] = folder.segments
+        with closing(sqlite3.connect(newest.path)) as connection:
+            connection.execute("delete from stored where offset in (4, 5, 8, 9, 10)")
+            connection.commit()
+        there = {row.offset: row.time_us for row in rows if row.offset not in (4, 5, 8, 9, 10)}
+        with pool.open(replace(newest, is_in_order=True)) as reader:
+            for since, until in product([None, *range(4, 17)], repeat=2):
+                first, last = reader.within_time(low, high, since, until)
+                wanted = {
+                    offset
+                    for offset, time_us in there.items()
+                    if low <= offset <= high and (since or 0) <= time_us <= (until or 99)
+                }
+                assert {offset for offset in there if first <= offset <= last} == wanted
+                assert low <= first <= last + 1 <= high + 1
+
+
+def test_a_segment_is_sealed_and_read_without_room_for_its_index(tmp_path):
+    """On a disk that is full before the index on time is written, no event is lost, and times are found."""
+    with closing(Folder(tmp_path)) as folder, closing(SegmentPool(folder)) as pool:
+        publications = Publications(folder.identity.publication_key)
+        rows = stored([Row("a", 1_000 - number) for number in range(500)], publications)
+        with closing(segment.create(folder.segment_path(1), folder.log_id, 1)) as writer:
+            writer.write(rows)
+            [pages] = writer.connection.execute("pragma page_count").fetchone()
+            writer.connection.execute(f"pragma max_page_count={pages}")
+            seals.seal(writer.path, folder.log_id, 1, 500, writer)
+        with closing(sqlite3.connect(f"file:{writer.path}?mode=ro", uri=True)) as connection:
+            assert connection.execute("select 1 from sqlite_schema where name = 'by_time'").fetchone() is None
+        folder.add(Segment(writer.path, 1, 500, is_sealed=True))
+        page = LogReader(folder, Rules(), pool).read(Query(((ALL, 0),), 500, from_time_us=990, until_time_us=995))
+        assert [event.time_us for event in page.events] == [995, 994, 993, 992, 991, 990]
 
 
 def test_connections_are_kept_but_only_so_many():

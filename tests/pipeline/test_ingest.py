@@ -175,12 +175,28 @@ def test_what_was_purged_or_is_damaged_is_rejected_with_its_reason(data, lake, i
     with OpenLog(data) as log:
         log.history.purge(CHAT, lambda *_: None)
     flip(files(data)[1], b'{"number":7,')
-    list(ingest().once())
+    list(ingest(accept_gap=True).once())
     damaged = (1, sorted(files(data))[1] - 1, "damaged")  # the segment of number 7
     assert spans(lake, "rejected") == [damaged, *((n, n, "purged") for n in range(201, 211))]
     purged = rows(lake, "rejected")[1]
     assert purged["time_us"] > 0
     assert purged["protocol"] == "bayeux"
+    assert is_sound(lake)
+
+
+def test_l9_a_damaged_segment_ends_ingest_until_it_is_salvaged(data, lake, ingest):
+    """L9: what is intact of it is not missing in the lake; what is not, is recorded as lost."""
+    flip(files(data)[1], b'{"number":7,')
+    last = sorted(files(data))[1] - 1
+    with pytest.raises(GapFound, match=f"^offsets 1 to {last} are in a damaged segment .*`halley history salvage`"):
+        list(ingest().once())
+    assert table(lake).position(INGEST) is None
+    with OpenLog(data) as log:
+        assert log.history.salvage(lambda *_: None) == (1, [(7, 7)])
+    list(ingest().once())
+    assert offsets(table(lake)) == [*range(1, 7), *range(8, 201)]
+    assert spans(lake, "gaps") == [(7, 7, "hole")]
+    assert spans(lake, "rejected") == []
     assert is_sound(lake)
 
 

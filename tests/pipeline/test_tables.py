@@ -79,7 +79,9 @@ def test_a_foreign_delta_table_is_refused(tmp_path):
 
 def test_a_path_with_a_percent_escape_is_refused(tmp_path):
     """No table is made in a folder that delta-rs would look for under another name; other paths can have any name."""
-    with pytest.raises(JobRejected, match=r"a%20b/events has a percent escape, which delta-rs misreads: choose another"):
+    with pytest.raises(
+        JobRejected, match=r"a%20b/events has a percent escape, which delta-rs misreads: choose another"
+    ):
         tables.create(tmp_path / "a%20b", "events", LOG_ID)
     assert not (tmp_path / "a%20b").exists()
     lake = tmp_path / "a b 100% ä#?x"

@@ -7,11 +7,13 @@ import os
 import re
 import signal
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
 from support.wire import DEADLINE_S
 
-from app.processes import child_process, is_cancelled_twice, module_command, module_environment
+from app.processes import child_process, is_cancelled_twice, module_command, module_environment, pinned
 
 READY = re.compile(r"ready (\d+)")
 OBEDIENT = "import sys, time; print('ready 0', file=sys.stderr, flush=True); time.sleep(600)"
@@ -97,3 +99,18 @@ async def test_a_module_of_halley_is_found_from_any_folder(tmp_path):
     )
     output, _ = await process.communicate()
     assert (process.returncode, output[:6]) == (0, b"halley")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not tie processes to cores")
+async def test_a_process_is_on_its_cores_from_the_start():
+    """A process that is started in the block may run only on those cores; this process may again run on all of its."""
+    program = "import os, sys; print('ready', *os.sched_getaffinity(0), file=sys.stderr, flush=True)"
+    before = os.sched_getaffinity(0)
+    core = max(before)
+    async with AsyncExitStack() as stack:
+        with pinned(core):
+            child = await stack.enter_async_context(running(program))
+        assert os.sched_getaffinity(0) == before
+        assert (await child.logged(READY))[1] == str(core)
+    with pinned():
+        assert os.sched_getaffinity(0) == before

@@ -52,7 +52,7 @@ class Ingest:
 
     log_options   the source's options that say which log it is: path, or url with token or token_file
     lift          the columns to lift, as `source.columns.lifts_of(settings)` returns them
-    accept_gap    go on although offsets are missing in the log for no known reason
+    accept_gap    go on although offsets are missing in the log for no known reason, or are in a damaged segment
     """
 
     def __init__(

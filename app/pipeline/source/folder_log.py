@@ -187,7 +187,7 @@ class FolderLog:
             return
         except sqlite3.Error as error:
             if is_second_look and path.exists():
-                self.may_be_read(path, error)
+                self._check_readable(path, error)
         finally:
             if connection is not None:
                 connection.close()
@@ -197,11 +197,10 @@ class FolderLog:
         meta = dict(connection.execute("select name, value from meta"))
         if isinstance(meta.get("format"), int) and meta["format"] > segment.FORMAT:
             raise JobRejected(f"{path} was written by a later version of Halley")
-        is_same_key = meta.get("publication_key") == str(identity.publication_key)
-        if "log_id" in meta and not identity.owns(meta["log_id"]) and not is_same_key:
+        if "log_id" in meta and not identity.wrote(meta):
             raise JobRejected(f"{path} belongs to another log: move it out of the folder")
 
-    def may_be_read(self, path: Path, error: sqlite3.Error) -> None:
+    def _check_readable(self, path: Path, error: sqlite3.Error) -> None:
         """Raise `JobRejected` or `JobFailed` if an error is not about a file's content, as for lack of permission."""
         try:
             path.open("rb").close()

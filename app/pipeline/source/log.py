@@ -34,12 +34,18 @@ class Gone(JobFailed):
 
 
 class GapFound(JobFailed):
-    """Offsets are missing in the log for no known reason."""
+    """Offsets are missing in the log for no known reason, or are in a damaged segment, which may yet be salvaged."""
 
     @classmethod
-    def of(cls, first: int, last: int) -> Self:
-        """Return the error for the offsets `first` to `last`."""
-        return cls(f"{offsets(first, last)} are missing in the log, see `halley history verify`; {_GO_ON}")
+    def of(cls, fault: Fault) -> Self:
+        """Return the error for a fault."""
+        told = "are missing in the log, see `halley history verify`"
+        if fault.why == "damaged":
+            told = (
+                "are in a damaged segment of the log: stop the server and run `halley history salvage`, which saves "
+                "what is intact of it, and then the same command again"
+            )
+        return cls(f"{offsets(fault.first, fault.last)} {told}; {_GO_ON}")
 
 
 _GO_ON = "to go on without them: --accept-gap, or the option accept_gap=true"

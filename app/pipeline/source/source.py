@@ -6,7 +6,7 @@ spark.read.format("halley").option("url", "https://example.org").option("token_f
 path, or url with token or token_file    the log
 from_offset, until_offset                the range to read, half-open; by default the whole log
 faults=true       rows with `fault` and `fault_last` also for the offsets without an event
-accept_gap=true   go on where offsets are missing for no known reason
+accept_gap=true   go on where offsets are missing for no known reason, or are in a damaged segment
 lift              the columns to lift from payloads: `columns.lifts_of(settings)`
 partition_rows    the most rows that one task reads
 max_rows          for a stream: the most rows in one micro-batch
@@ -63,13 +63,13 @@ class HalleySource(DataSource):
         options = Options(self.options)
         return spark_schema(options.lifting, with_faults=options.has_faults)
 
-    def reader(self, schema: StructType) -> Reader:  # noqa: ARG002 - it follows from the options
+    def reader(self, schema: StructType) -> BatchReader:  # noqa: ARG002 - it follows from the options
         """Return the reader of a batch query."""
-        return Reader(Options(self.options))
+        return BatchReader(Options(self.options))
 
-    def streamReader(self, schema: StructType) -> Stream:  # noqa: ARG002, N802 - as above; Spark's name
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: ARG002, N802 - as above; Spark's name
         """Return the reader of a streaming query."""
-        return Stream(Options(self.options))
+        return StreamReader(Options(self.options))
 
 
 def read_options(
@@ -158,11 +158,11 @@ class Table:
 
     def _fault(self, fault: Fault) -> list[Sequence[Any]]:
         """Return the columns of a fault; none without the option `faults`. Raises `Gone`, `GapFound`."""
-        if fault.why == "missing" and not self._accepts_gaps:
+        if fault.why in ("missing", "damaged") and not self._accepts_gaps:
             begins = self.log.head().first
             if fault.first < begins:
                 raise Gone.of(fault.first, min(fault.last, begins - 1), begins)
-            raise GapFound.of(fault.first, fault.last)
+            raise GapFound.of(fault)
         if not self._has_faults:
             return []
         return [*([fault.first if name == "offset" else None] for name in COLUMNS), [fault.why], [fault.last]]
@@ -209,7 +209,7 @@ class _Planned:
         return self._table.batches(partition.first, partition.until) if isinstance(partition, Range) else iter(())
 
 
-class Reader(_Planned, DataSourceReader):
+class BatchReader(_Planned, DataSourceReader):
     """The reader of a batch query, over the log in the state in which it is when the query is planned."""
 
     def partitions(self) -> Sequence[Range]:
@@ -223,7 +223,7 @@ class Reader(_Planned, DataSourceReader):
         return self._ranges(first, until, head)
 
 
-class Stream(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of a streaming query; its checkpoint has the log and next offset: `{"log_id": ..., "offset": 1}`."""
 
     _target: int | None = None

@@ -69,8 +69,7 @@ class Bridge(Observer):
             self.unshared["no_json"] += 1
             return
         event = None
-        has_subscribers = bool(self._broker.index.subscribers(topic.shared))
-        if has_subscribers:
+        if self._broker.index.match(topic.shared).subscribers:
             event = self._event(topic, time_us, value, origin)
             if event is None:
                 return

@@ -191,29 +191,16 @@ class Output:
 class Stream:
     """The pending values of one topic, for all clients that want them with the same options."""
 
-    __slots__ = ("entries", "interest", "outputs", "pace", "topic", "writers")
+    __slots__ = ("audience", "entries", "interest", "outputs", "pace", "topic", "writers")
 
     def __init__(self, topic: Topic, interest: Interest, pace: Pace) -> None:
         self.topic = topic
         self.interest = interest
         self.pace = pace
         self.outputs: dict[object, Output] = {}  # by session
+        self.audience: frozenset[Output] | None = None  # the same outputs, once they are known for a tick
         self.entries: list[Entry] = []
         self.writers: set[object] = set()  # the sessions that published entries and also are clients of the stream
-
-    def put(self, entry: Entry, now_us: int, *, is_newest: bool) -> None:
-        """Add a value for the next tick; it replaces the pending one if the clients want only the newest."""
-        entries = self.entries
-        if not entries:
-            self.pace.start(self, now_us)
-        elif not self.interest.is_all:
-            if not is_newest:
-                return
-            entries.clear()
-        entries.append(entry)
-        if entry[2] in self.outputs:
-            self.writers.add(entry[2])
-        self.pace.add_bytes(len(entry[1]))
 
     def move_to_backlogs(self) -> None:
         """Move the pending values to the backlogs of the current clients; a new client gets the last value anyway."""
@@ -224,7 +211,8 @@ class Stream:
     def clear(self) -> None:
         """Drop the pending values."""
         self.entries.clear()
-        self.writers.clear()
+        if self.writers:
+            self.writers.clear()
 
     def values_for(self, output: Output) -> list[bytes]:
         """Return the encoded pending values that the client did not publish itself (NA38)."""
@@ -236,7 +224,8 @@ class Pace:
     """All streams with one period; `wake` is called when `due` has become earlier.
 
     `due` is the time of the next tick in monotonic seconds, infinity while no values are pending; `since_us` is when
-    the first pending value was received, in microseconds. The pace is due at once if more than `max_bytes` are pending.
+    the first pending value was received, in microseconds; `nbytes` is the size of the pending values, and the pace is
+    due at once if that is more than `max_bytes`.
     """
 
     def __init__(self, period_ms: int, max_bytes: int, wake: Callable[[], None]) -> None:
@@ -244,10 +233,10 @@ class Pace:
         self.due = inf
         self.since_us = 0
         self.streams = 0  # the number of streams with this period
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
+        self.nbytes = 0
         self._wake = wake
         self._pending: dict[Stream, None] = {}
-        self._nbytes = 0
         self._last = -inf
 
     def start(self, stream: Stream, now_us: int) -> None:
@@ -259,17 +248,16 @@ class Pace:
             self.due = self._last + self.period_s
             self._wake()
 
-    def add_bytes(self, nbytes: int) -> None:
-        """Count `nbytes` more of pending values; beyond the bound the pace is due immediately."""
-        self._nbytes += nbytes
-        if self._nbytes > self._max_bytes and self.due != -inf:
+    def hurry(self) -> None:
+        """Be due immediately, because more than `max_bytes` are pending."""
+        if self.due != -inf:
             self.due = -inf
             self._wake()
 
     def tick(self, now: float) -> list[Stream]:
         """Begin the next period, and return the streams with pending values; the caller clears them afterwards."""
         pending, self._pending = [stream for stream in self._pending if stream.entries], {}
-        self._nbytes = 0
+        self.nbytes = 0
         # Ticks keep their rhythm when the loop is a little late, and begin a new one after a rest.
         self._last = self.due if self.due > now - self.period_s else now
         self.due = inf
@@ -289,6 +277,7 @@ class Pacing:
         self._wake = wake
         self._paces: dict[int, Pace] = {}  # by period in ms
         self._streams: dict[Topic, dict[Interest, Stream]] = {}  # no topic without a stream
+        self._audiences: dict[frozenset[Output], frozenset[Output]] = {}  # so that streams share equal ones
         self._numbers = count(1)  # of values
         self.flushes = 0  # the number of writes to clients
 
@@ -297,10 +286,23 @@ class Pacing:
     def put(self, topic: Topic, encoded: bytes, origin: object, now_us: int, *, is_newest: bool) -> None:
         """Add a topic's value to its streams; `origin` is the session that published it."""
         streams = self._streams.get(topic)
-        if streams is not None:
-            entry = (next(self._numbers), encoded, origin)
-            for stream in streams.values():
-                stream.put(entry, now_us, is_newest=is_newest)
+        if streams is None:
+            return
+        entry = (next(self._numbers), encoded, origin)
+        for stream in streams.values():
+            entries, pace = stream.entries, stream.pace
+            if not entries:
+                pace.start(stream, now_us)
+            elif not stream.interest.is_all:  # the clients want only the newest
+                if not is_newest:
+                    continue
+                entries.clear()
+            entries.append(entry)
+            if origin in stream.outputs:
+                stream.writers.add(origin)
+            pace.nbytes += len(encoded)
+            if pace.nbytes > pace.max_bytes:
+                pace.hurry()
 
     def send_last(self, output: Output, topic: Topic) -> None:
         """Send a topic's last value to a client of one of its streams, unless it already waits for the client."""
@@ -342,6 +344,7 @@ class Pacing:
         """End a topic's values for a client, with those that wait; a stream without clients is deleted."""
         stream = output.streams.pop(topic)
         del stream.outputs[output.session]
+        self._regroup(stream)
         output.backlog.drop(topic)
         if not stream.outputs:
             stream.clear()
@@ -380,7 +383,13 @@ class Pacing:
             stream = streams[interest] = Stream(topic, interest, pace)
         self._settle(stream)
         stream.outputs[output.session] = output
+        self._regroup(stream)
         output.streams[topic] = stream
+
+    def _regroup(self, stream: Stream) -> None:
+        """Note that other clients get a stream from now on."""
+        stream.audience = None
+        self._audiences.clear()
 
     def _settle(self, stream: Stream) -> None:
         """Move a stream's pending values to the clients' backlogs before the next tick."""
@@ -406,12 +415,16 @@ class Pacing:
                 stream.clear()
 
     def _send(self, pending: list[Stream]) -> None:
-        groups: dict[tuple[Output, ...], _Group] = {}
+        groups: dict[frozenset[Output], _Group] = {}
         for stream in pending:
-            groups.setdefault(tuple(stream.outputs.values()), _Group()).add(stream)
+            audience = stream.audience or self._audience_of(stream)
+            group = groups.get(audience)
+            if group is None:
+                group = groups[audience] = _Group()
+            group.add(stream)
         shares: dict[Output, list[_Group]] = {}
-        for outputs, group in groups.items():
-            for output in outputs:
+        for group in groups.values():
+            for output in group.streams[0].outputs.values():
                 shares.setdefault(output, []).append(group)
         made: dict[tuple[object, ...], tuple[list[bytes], int]] = {}
         for output, share in shares.items():
@@ -425,13 +438,19 @@ class Pacing:
             key = (output if wrote else output.link.kind, *share)
             found = made.get(key)
             if found is None:
-                encoded = list(_in_order([*_streams(share)], session if wrote else None))
+                encoded = _in_order([*_streams(share)], session if wrote else None)
                 found = made[key] = (output.frames_of(encoded), len(encoded))
             frames, number = found
             if number:
                 self.flushes += 1
                 self._flow.delivered += number
                 output.write_frames(frames)
+
+    def _audience_of(self, stream: Stream) -> frozenset[Output]:
+        """Return the outputs of a stream as a set, whose hash is computed once for all ticks."""
+        audience = frozenset(stream.outputs.values())
+        stream.audience = audience = self._audiences.setdefault(audience, audience)
+        return audience
 
 
 class _Group:
@@ -446,16 +465,19 @@ class _Group:
     def add(self, stream: Stream) -> None:
         """Add a stream."""
         self.streams.append(stream)
-        self.writers |= stream.writers
+        if stream.writers:
+            self.writers |= stream.writers
 
 
 def _streams(groups: list[_Group]) -> Iterator[Stream]:
-    return chain.from_iterable(group.streams for group in groups)
+    return chain.from_iterable([group.streams for group in groups])
 
 
-def _in_order(streams: list[Stream], without: Session | None) -> Iterator[bytes]:
-    """Yield all pending values of some streams in the order of receipt, except those that one session published."""
+def _in_order(streams: list[Stream], without: Session | None) -> list[bytes]:
+    """Return all pending values of some streams in the order of receipt, except those that one session published."""
     entries = streams[0].entries
     if len(streams) > 1:
-        entries = sorted(chain.from_iterable(stream.entries for stream in streams), key=itemgetter(0))
-    return (encoded for _, encoded, origin in entries if without is None or origin is not without)
+        entries = sorted(chain.from_iterable([stream.entries for stream in streams]), key=itemgetter(0))
+    if without is None:
+        return [entry[1] for entry in entries]
+    return [entry[1] for entry in entries if entry[2] is not without]

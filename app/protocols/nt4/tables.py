@@ -22,6 +22,7 @@ from app.protocols.nt4.errors import LIMITS
 from app.protocols.nt4.pacing import Pacing
 from app.protocols.nt4.session import Client
 from app.protocols.nt4.topics import Publisher, Topic, Topics
+from app.protocols.nt4.values import encode
 from app.settings import Nt4
 
 _COST_OF_A_TURN = 400
@@ -295,7 +296,7 @@ class Tables:
         time and `now_us` the server's, in microseconds. Returns whether the value is the newest; False also for a
         value that is too large, which is ignored.
         """
-        frame = topic.encode(time_us, value)
+        frame = encode(topic.id, time_us, topic.number, value)
         if len(frame) > self.options.message_bytes:  # small integers as doubles grow to nine times their size
             self.ignore("value_too_large")
             return False

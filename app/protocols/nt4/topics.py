@@ -16,7 +16,6 @@ from app.protocols.nt4 import messages
 from app.protocols.nt4.messages import Subscribe
 from app.protocols.nt4.names import is_reserved
 from app.protocols.nt4.types import number_of
-from app.protocols.nt4.values import encode
 
 _AHEAD_US = 1_000_000
 """The most that a value's time may count as ahead of now, so that one wrong clock cannot block a topic (G7)."""
@@ -40,6 +39,7 @@ class Topic:
         "frame",
         "id",
         "is_cached",
+        "is_persistent",
         "last_anonymous_publish_at",
         "last_us",
         "name",
@@ -74,13 +74,9 @@ class Topic:
         self.last_anonymous_publish_at: float | None = None  # by a request without a session, which keeps the topic
         self.properties: dict[str, Any] = {}
         self.is_cached = True
+        self.is_persistent = False  # whether the topic outlives its publishers and the server's run
         self.announcement = b""
         self.set_properties(properties)
-
-    @property
-    def is_persistent(self) -> bool:
-        """Whether the topic outlives its publishers and the server's run."""
-        return self.properties.get("persistent") is True
 
     @property
     def is_in_use(self) -> bool:
@@ -93,11 +89,8 @@ class Topic:
         self.properties |= update
         self.properties = {name: value for name, value in self.properties.items() if value is not None}
         self.is_cached = self.properties.get("cached") is not False
+        self.is_persistent = self.properties.get("persistent") is True
         self.announcement = messages.announce(self.name, self.id, self.type, self.properties, None)
-
-    def encode(self, time_us: int, value: object) -> bytes:
-        """Return a value of the topic as it is on the wire; `time_us` is in microseconds."""
-        return encode(self.id, time_us, self.number, value)
 
     def replaces_last(self, time_us: int, origin: object) -> bool:
         """Return whether a value replaces the last one (NA39 to NA41).
@@ -114,7 +107,9 @@ class Topic:
     ) -> None:
         """Make a value the last one; `now_us` bounds the time that later values are compared with."""
         self.time_us, self.value, self.frame, self.origin, self.authid = time_us, value, frame, origin, authid
-        self.last_us = min(time_us, now_us + _AHEAD_US)
+        self.last_us = time_us
+        if time_us > now_us + _AHEAD_US:
+            self.last_us = now_us + _AHEAD_US
 
     def drop_last(self) -> None:
         """Drop the last value."""

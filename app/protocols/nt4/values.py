@@ -51,7 +51,8 @@ _ARRAYS: dict[int, Callable[[bytes], list[Any]]] = {
 _ARRAY_32 = b"\xdd"
 """The first byte of an array of 65,536 elements or more."""
 
-_FLOATS, _DOUBLES = (FLOAT, ARRAY + FLOAT), (DOUBLE, ARRAY + DOUBLE)
+_OF_SINGLES = frozenset({FLOAT, ARRAY + FLOAT})
+_OF_FLOATS = _OF_SINGLES | {DOUBLE, ARRAY + DOUBLE}
 
 _pack: Callable[[object], bytes] = Packer().pack
 _pack_single: Callable[[object], bytes] = Packer(use_single_float=True).pack
@@ -80,14 +81,11 @@ def read(data: bytes, max_elements: int) -> Iterator[list[Received | TimeAsked]]
     size = len(data)
     unpacker = Unpacker(max_buffer_size=size or 1, max_array_len=0, max_map_len=0)
     unpacker.feed(data)
-    tell = unpacker.tell
-    while tell() < size:
+    while (at := unpacker.tell()) < size:
         batch: list[Received | TimeAsked] = []
         mistake = None
-        end = min(size, tell() + BATCH_BYTES)
         try:
-            while tell() < end and len(batch) < BATCH_VALUES:
-                batch.append(_next(unpacker, data, max_elements))
+            _read_batch(unpacker, data, min(size, at + BATCH_BYTES), max_elements, batch)
         except Undecodable as error:
             mistake = error
         if batch:
@@ -96,51 +94,63 @@ def read(data: bytes, max_elements: int) -> Iterator[list[Received | TimeAsked]]
             raise mistake
 
 
-def _next(unpacker: Unpacker, data: bytes, max_elements: int) -> Received | TimeAsked:
-    unpack = unpacker.unpack
+def _read_batch(
+    unpacker: Unpacker, data: bytes, end: int, max_elements: int, batch: list[Received | TimeAsked]
+) -> None:
+    """Read values into `batch`, until it is full or the index `end` is reached. Raises `Undecodable`."""
+    read_header, unpack, tell, add = unpacker.read_array_header, unpacker.unpack, unpacker.tell, batch.append
     part = "message"
     try:
-        if unpacker.read_array_header() != 4:
-            raise Undecodable("expected an array of 4 elements")
-        part = "id"
-        ident = unpack()
-        if type(ident) is not int or ident > LARGEST_INT:
-            raise Undecodable("the id is not a 64-bit integer")
-        part = "timestamp"
-        time_us = unpack()
-        if type(time_us) is not int or time_us > LARGEST_INT:
-            raise Undecodable("the timestamp is not a 64-bit integer")
-        if ident == TIME_ID:
-            return TimeAsked(_skip(unpacker, data, 2))
-        part = "type"
-        number = unpack()
-        if type(number) is not int:  # a map or an array is not even hashable
-            raise Undecodable("the type is not an integer")
-        part = "value"
-        if number in _ARRAYS and _claimed_elements(data, unpacker.tell()) > max_elements:
-            unpacker.skip()
-            return ident, time_us, TOO_LONG, None
-        return ident, time_us, number, _value(unpacker, data, number)
-    except OutOfData:
-        raise Undecodable(f"the message ends within the {part}") from None
-    except UnicodeDecodeError:
-        raise Undecodable(f"the {part} is not UTF-8") from None
-    except (BadValue, ValidationError) as error:
-        raise Undecodable(str(error)) from None
-    except ValueError:  # msgpack's error for all else: arrays and maps where none may be, and invalid bytes
-        raise Undecodable(f"the {part} is of the wrong type") from None
+        while tell() < end and len(batch) < BATCH_VALUES:
+            part = "message"
+            if read_header() != 4:
+                raise Undecodable("expected an array of 4 elements")
+            part = "id"
+            ident = unpack()
+            if type(ident) is not int or ident > LARGEST_INT:
+                raise Undecodable("the id is not a 64-bit integer")
+            part = "timestamp"
+            time_us = unpack()
+            if type(time_us) is not int or time_us > LARGEST_INT:
+                raise Undecodable("the timestamp is not a 64-bit integer")
+            if ident == TIME_ID:
+                add(TimeAsked(_skip(unpacker, data, 2)))
+                continue
+            part = "type"
+            number = unpack()
+            if type(number) is not int:  # a map or an array is not even hashable
+                raise Undecodable("the type is not an integer")
+            part = "value"
+            if number in _ARRAYS:
+                add((ident, time_us, *_array(unpacker, data, number, max_elements)))
+                continue
+            value = unpack()
+            kind = type(value)
+            if kind is not _CLASSES.get(number) and not (kind is int and number == INT and value <= LARGEST_INT):
+                value = accept(number, value)
+            add((ident, time_us, number, value))
+    except (OutOfData, BadValue, ValidationError, ValueError) as error:
+        raise Undecodable(_why(error, part)) from None
 
 
-def _value(unpacker: Unpacker, data: bytes, number: int) -> Any:
-    decode = _ARRAYS.get(number)
-    if decode is None:
-        value = unpacker.unpack()
-        kind = type(value)
-        if kind is _CLASSES.get(number) or (kind is int and number == INT and value <= LARGEST_INT):
-            return value
-        return accept(number, value)
-    values = decode(_skip(unpacker, data, 1))
-    return accept(number, values) if number == ARRAY + FLOAT else values
+def _why(error: Exception, part: str) -> str:
+    """Return what is wrong with a part of a message."""
+    if isinstance(error, OutOfData):
+        return f"the message ends within the {part}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"the {part} is not UTF-8"
+    if isinstance(error, BadValue | ValidationError):
+        return str(error)
+    return f"the {part} is of the wrong type"  # msgpack's error for arrays and maps where none may be, invalid bytes
+
+
+def _array(unpacker: Unpacker, data: bytes, number: int, max_elements: int) -> tuple[int, Any]:
+    """Read an array: its type's number and its elements."""
+    if _claimed_elements(data, unpacker.tell()) > max_elements:
+        unpacker.skip()
+        return TOO_LONG, None
+    values = _ARRAYS[number](_skip(unpacker, data, 1))
+    return number, accept(number, values) if number == ARRAY + FLOAT else values
 
 
 def _claimed_elements(data: bytes, start: int) -> int:
@@ -158,12 +168,10 @@ def _skip(unpacker: Unpacker, data: bytes, count: int) -> bytes:
 
 def encode(topic_id: int, time_us: int, number: int, value: Any) -> bytes:
     """Encode an accepted value: types 3 and 19 as 32-bit floats, doubles as 64-bit ones, even if integral."""
-    if number in _DOUBLES:
-        value = float(value) if number == DOUBLE else list(map(float, value))
-    elif number in _FLOATS:
-        value = float(value) if number == FLOAT else list(map(float, value))
-        return _pack_single((topic_id, time_us, number, value))
-    return _pack((topic_id, time_us, number, value))
+    if type(value) is not float and number in _OF_FLOATS:
+        value = float(value) if number < ARRAY else list(map(float, value))
+    pack = _pack_single if number in _OF_SINGLES else _pack
+    return pack((topic_id, time_us, number, value))
 
 
 def time_answer(now_us: int, asked: TimeAsked) -> bytes:

@@ -220,37 +220,34 @@ class Engine:
         """End the session because its token has expired (`Owner.due`)."""
         self.dismiss(errors.TOKEN_EXPIRED, "the token has expired", now, reason="token_expired")
 
-    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:  # noqa: ARG002
-        """Return all that is to be written to the peer (`Owner.flush_session`): an engine has one session."""
-        return self.flush(now)
-
     def take_events(self, session: Session, now: float) -> None:
         """Move the events in the session's outbox to what is to be written, behind earlier replies."""
-        self.write(self._event_frames(session, now))
+        frames: list[bytes] = []
+        self._add_events(frames, session, now)
+        self.write(frames)
 
-    def _event_frames(self, session: Session, now: float) -> list[bytes]:
-        """Take the events from the session's outbox, as EVENT messages; none while the link is paused.
+    def _add_events(self, frames: list[bytes], session: Session, now: float) -> None:
+        """Take the events from the session's outbox, and append them as EVENT messages; none while the link is paused.
 
         This is the hot path: an event knows which subscriptions it was matched by.
         """
-        frames: list[bytes] = []
         if self._is_paused:
             session.reads_until = min(session.reads_until, now + GRACE_S)
-            return frames
-        if not len(session.outbox):
-            return frames
+            return
         broker, form = self._state.broker, self.format
         key = form.key
-        for event in broker.take(session, now):
+        events = broker.take(session, now)
+        if not events:
+            return
+        for event in events:
             for subscription in event.matched:
                 number = subscription.number
                 if number and session in subscription.sessions:
                     frame = event.frames.get((number, key))
                     frames.append(frame or event_frame(event, number, subscription.pattern, form))
         session.reads_until = inf
-        if len(session.outbox):  # more values waited outside the queue than one turn may send
+        if session.outbox.has_rest:  # more values waited outside the queue than one turn may send
             broker.mark_ready(session)
-        return frames
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Handle an overflow of the outbox (`Owner.overflow`).
@@ -271,18 +268,24 @@ class Engine:
         return self._handlers.subscriber.revoke_denied(self.session, now)
 
     def flush(self, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:
-        """Return all that is to be written to the peer at the end of this turn (`Outlet.flush`).
+        """Return all that is to be written to the peer at the end of this turn (`Outlet.flush`)."""
+        return self.flush_session(self.session, now)
+
+    def flush_session(self, session: Session | None, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:  # noqa: ARG002
+        """Return the same because of the session's events (`Owner.flush_session`): an engine has one session.
 
         A slow consumer is closed with GOODBYE, and its waiting events are dropped.
         """
         if self._is_too_slow and not self._is_over:
             goodbye = [] if self.session is None else [[GOODBYE, {"message": SLOW_CONSUMER}, errors.KILLED]]
             self._end_with(goodbye, POLICY_VIOLATION, SLOW_CONSUMER, now, SLOW_CONSUMER)
-        frames, self._frames, self._frames_bytes = self._frames, [], 0
+        frames: list[bytes] = []
+        if self._frames:
+            frames, self._frames, self._frames_bytes = self._frames, frames, 0
         if self.session is not None:
-            frames += self._event_frames(self.session, now)
-        close, self._close = self._close, None
-        if close is not None:
+            self._add_events(frames, self.session, now)
+        if self._close is not None:
+            close, self._close = self._close, None
             return ((self._link, close._replace(frames=frames + close.frames)),)
         return ((self._link, frames),) if frames else ()
 
@@ -292,7 +295,10 @@ class Engine:
         """Send a message; where too much waits for a peer that does not read, mark it as a slow consumer."""
         if self._is_over:
             return
-        self.write([self.format.write(message)])
+        frame = self.format.write(message)
+        self._frames.append(frame)
+        self._frames_bytes += len(frame)
+        self._state.broker.mark_ready(self)
         if self._is_paused and self.room_bytes() < 0 and not self._is_too_slow:
             self._is_too_slow = True
             self._state.broker.hits["queue_bytes"] += 1

@@ -216,10 +216,18 @@ class _Wrong(Exception):
 
 
 def _publish(value: list[Any]) -> Publish:
+    """Return a PUBLISH. This is the hot path: nearly all have an integer as request id, and a list at the end."""
     _count(value, 4, 6)
-    request, options, topic = _id(value[1], "request"), _dict(value[2], "options"), _text(value[3], "topic")
-    if len(value) == 5 and "enc_algo" in options and isinstance(value[4], str | bytes):
-        return Publish(request, options, topic)
+    request = value[1]
+    if type(request) is not int or not 1 <= request <= MOST_ID:
+        request = _id(request, "request")
+    options, topic = _dict(value[2], "options"), _text(value[3], "topic")
+    if len(value) == 5:
+        args = value[4]
+        if type(args) is list:
+            return Publish(request, options, topic, args)
+        if "enc_algo" in options and isinstance(args, str | bytes):
+            return Publish(request, options, topic)
     return Publish(request, options, topic, *_payload(value, 4))
 
 
