@@ -55,6 +55,7 @@ _FIRST = (
     "tests/browser/",
     "tests/cluster/test_standalone.py",
     "tests/bench/test_pipeline.py",
+    "tests/bench/test_instructions.py",
     "tests/readme/test_bench.py",
     "tests/bench/test_history.py",
     "tests/history/test_rounds.py",

@@ -4,23 +4,28 @@ A POST to one of Bayeux's paths is passed from the parser's callback through the
 engine's request of it, and its response is sent in one write. A held connect is only a `Hold` in a slot of the
 connection object; its peer is watched by `connection_lost` alone. An unusual request (a query, chunks, `Expect`,
 HTTP/1.0, another request before it, a head that the guard refuses) is passed to the application instead, which uses the
-same guard, endpoint and engine: the whole wire suite runs over both.
+same guard, endpoint and engine: the whole wire suite runs over both. A request with the same head as the one before on
+its connection is passed to the endpoint without parsing that head, and a connect like the one before it to the engine
+without parsing anything (`repeated.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any
 
 from app import telemetry
 from app.host.http import Connection
 from app.host.peer import begin, response
+from app.host.repeated import Repeated
 from app.protocols.bayeux.exchange import AwaitHook, Outcome
-from app.protocols.bayeux.session import Hold, Reply
+from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from app.server.composition import Server
-from app.transports.endpoint import HEADERS, leaving
+from app.transports.endpoint import HEADERS, PostHead, leaving
 from app.transports.exchange import verdict_on
 from app.transports.guard import TEXT_HEADERS, Rejection
 from app.transports.head import Head
@@ -31,6 +36,7 @@ _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
 _OK = begin(200, HEADERS)
 _NO_HEADERS: list[Header] = []
 _NO_FIELDS: dict[bytes, bytes] = {}
+_NO_POST = PostHead(b"", (), None)
 
 
 class ShortWay:
@@ -52,13 +58,15 @@ class ShortWay:
 class BayeuxConnection(Connection):
     """A connection that serves hot requests itself. The engine knows it as the `connection` of each of them."""
 
-    __slots__ = ("_cors", "_fields", "_hold", "_is_proxy", "_seen", "_way")
+    __slots__ = ("_cors", "_fields", "_hold", "_is_proxy", "_post", "_repeated", "_seen", "_way")
 
     def __init__(self, *arguments: Any, short_way: ShortWay, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._way = short_way
         self._hold: Hold | None = None
-        self._fields: dict[bytes, bytes] = {}  # the headers of the request that was taken
+        self._repeated: Repeated | None = None  # of the latest request that was parsed and taken
+        self._fields: dict[bytes, bytes] = {}  # the headers of the request that was parsed and taken
+        self._post = _NO_POST  # what its head says of its messages
         self._seen = ("", "http")  # the client's address and scheme
         self._is_proxy = False
         self._cors: tuple[Header, ...] = ()  # CORS headers for its response
@@ -92,14 +100,59 @@ class BayeuxConnection(Connection):
         except Rejection:  # the application rejects it, for the same reason
             return False
         self._fields = fields
+        self._post = post = way.endpoint.read_head(fields)
+        if self._has_served:  # a client that sends one request only needs no memory
+            limit = self.shared.limits.head_bytes
+            self._repeated = Repeated.of(self._window, len(fields), limit, post, self._cors, self._seen)
         return True
 
     def _serve(self, body: bytes) -> None:
+        self._receive(self._post, body, self._head)
+
+    def _serve_repeated(self, data: bytes) -> bool:
+        repeated = self._repeated
+        if repeated is None:
+            return False
+        if repeated.session is not None and self._connect_again(repeated.session, repeated, data):
+            return True
+        body = repeated.body_of(data)
+        if body is None or len(body) > self.shared.limits.body_bytes:
+            return False
+        self._is_answering = True
+        self._cors, self._seen = repeated.cors, repeated.seen
+        self._receive(repeated.post, body, partial(repeated.head_of, data))
+        return True
+
+    def _connect_again(self, session: BayeuxSession, repeated: Repeated, data: bytes) -> bool:
+        """Pass a connect to the engine that differs from the one before only in its id; False if it is another."""
+        message_id = repeated.connect_id(data)
+        if message_id is None:
+            return False
+        self._is_answering = True
+        self._cors, self._seen = repeated.cors, repeated.seen
+        try:
+            outcome = self._way.engine.connect_again(session, repeated.post.cookies, message_id, self, monotonic())
+            if outcome is None:
+                self._is_answering = False
+                return False
+            self._take_outcome(outcome)
+        except Exception as error:  # noqa: BLE001 - after any error the client gets a response
+            self._fail(error)
+        return True
+
+    def _receive(self, post: PostHead, body: bytes, head: Callable[[], Head]) -> None:
+        """Pass a request to the engine; `head` makes its whole head, for those who want to see it."""
         way = self._way
         try:
-            request = way.endpoint.request(self._fields, body, self, self._head)
-            self._take_outcome(way.engine.receive(request, monotonic()))
-        except Exception as error:  # noqa: BLE001 - see `_fail`
+            request = way.endpoint.request(post, body, self, head)
+            outcome = way.engine.receive(request, monotonic())
+            if type(outcome) is Hold and self._repeated is not None and not way.engine.hooks.extensions:
+                self._repeated.remember_connect(body, request.messages, outcome.session)
+            self._take_outcome(outcome)
+        except Rejection as rejection:
+            way.endpoint.note(rejection, head())
+            self._reject(rejection)
+        except Exception as error:  # noqa: BLE001 - after any error the client gets a response
             self._fail(error)
 
     async def _wait(self, outcome: Outcome) -> None:
@@ -112,7 +165,7 @@ class BayeuxConnection(Connection):
         except asyncio.CancelledError:  # the server shuts down, and the grace period has ended
             reason = leaving()
             self.refuse(reason.status, reason.text, reason.headers)
-        except Exception as error:  # noqa: BLE001 - see `_fail`
+        except Exception as error:  # noqa: BLE001 - after any error the client gets a response
             self._fail(error)
 
     def _head(self) -> Head:
@@ -163,12 +216,9 @@ class BayeuxConnection(Connection):
             self.settle(lambda is_written: engine.written(reply) if is_written else engine.unwritten(reply))
 
     def _fail(self, error: Exception) -> None:
-        """Respond with the reason for which a request was rejected, or with 500 for any other error."""
-        if isinstance(error, Rejection):
-            self._way.endpoint.note(error, self._head())
-            rejection = error
-        else:
-            telemetry.fault("request", error)
-            rejection = Rejection(500, "internal error")
+        telemetry.fault("request", error)
+        self._reject(Rejection(500, "internal error"))
+
+    def _reject(self, rejection: Rejection) -> None:
         headers = (*TEXT_HEADERS, *rejection.headers, *self._cors)
         self.respond(response(rejection.status, headers, rejection.text.encode()), closes=False)

@@ -109,7 +109,9 @@ class Connection(Peer):
             if self._discarded_bytes > DISCARDED_BYTES:
                 self.cut("sends_on")
         elif self._kept is None and not self._is_answering and (self._running is None or not self._is_busy()):
-            if len(data) <= _HEAD_PIECE_BYTES:
+            if self._is_at_rest() and self._serve_repeated(data):
+                pass
+            elif len(data) <= _HEAD_PIECE_BYTES:
                 self._feed(data)
             else:
                 self._kept = bytearray(data)
@@ -179,6 +181,13 @@ class Connection(Peer):
     def _serve(self, body: bytes) -> None:
         """Process a request that was taken and is complete: call `respond`, now or later."""
 
+    def _serve_repeated(self, data: bytes) -> bool:  # noqa: ARG002 - for subclasses
+        """Process a request that `data` is the whole of, and whose head is known from an earlier one; else False.
+
+        It is called between two requests only.
+        """
+        return False
+
     def respond(self, response: bytes, *, closes: bool) -> bool:
         """Write the response to a request that was taken; True if all of it is in the kernel.
 
@@ -209,6 +218,10 @@ class Connection(Peer):
         self._look_at_kept()
 
     # Parsing
+
+    def _is_at_rest(self) -> bool:
+        """Whether the parser is between two requests, and no timer of the application's latest response runs."""
+        return self._is_in_head and not (self._has_begun or self._fed_bytes or self.timeout_keep_alive_task)
 
     def _is_busy(self) -> bool:
         """Whether a whole request was received and is not answered yet."""

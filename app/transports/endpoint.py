@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
@@ -44,6 +44,14 @@ _REMEMBERED, _REMEMBERED_CHARS = 8_192, 128
 since clients choose them."""
 
 _LONG_POLLING = Transport.LONG_POLLING
+
+
+class PostHead(NamedTuple):
+    """What the head of a POST says of its messages, and of who sends them."""
+
+    content_type: bytes
+    cookies: tuple[str, ...]
+    token: str | None
 
 
 class Endpoint(Face):
@@ -79,7 +87,7 @@ class Endpoint(Face):
 
     async def _long_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
         body = await read_body(exchange.receive, self._limits)
-        reply = await exchange.reply_to(self.request(head.fields, body, exchange, head))
+        reply = await exchange.reply_to(self.request(self.read_head(head.fields), body, exchange, head))
         if reply is not None:
             headers = [*HEADERS, *cors, *self.headers(reply, head.scheme)]
             await exchange.respond(reply, headers, reply.body())
@@ -108,24 +116,27 @@ class Endpoint(Face):
 
     # Used by the ASGI application and by Halley's own host
 
-    def request(
-        self, fields: dict[bytes, bytes], body: bytes, connection: Any, context: Head | Callable[[], Head]
-    ) -> Request:
+    def read_head(self, fields: dict[bytes, bytes]) -> PostHead:
+        """Read what `request` needs from the headers of a POST."""
+        cookie = fields.get(b"cookie")
+        cookies = () if cookie is None else cookie_values(cookie, self._cookie_field)
+        return PostHead(fields.get(b"content-type", b""), cookies, bearer_token(fields.get(b"authorization")))
+
+    def request(self, post: PostHead, body: bytes, connection: Any, context: Head | Callable[[], Head]) -> Request:
         """Make the engine's `Request` from a POST; `connection` is where its reply will go. Raises `Rejection`.
 
-        `fields` are the headers, and `context` is the request's head or makes it.
+        `context` is the request's whole head or makes it.
         """
-        content_type, cookie, limits = fields.get(b"content-type", b""), fields.get(b"cookie"), self._limits
-        cookies = () if cookie is None else cookie_values(cookie, self._cookie_field)
-        message = lone_message(body, content_type, limits)
+        content_type, cookies, token = post
+        message = lone_message(body, content_type, self._limits)
         if message is not None:
             request = Request([message], _LONG_POLLING, connection, cookies, context)
         else:
-            batch = messages_of_body(body, content_type, limits)
+            batch = messages_of_body(body, content_type, self._limits)
             request = Request(batch.messages, _LONG_POLLING, connection, cookies, context)
             request.has_odd_numbers = batch.has_odd_numbers
-        if b"authorization" in fields:
-            request.token = bearer_token(fields[b"authorization"])
+        if token is not None:
+            request.token = token
         return request
 
     def headers(self, reply: Reply, scheme: str) -> list[Header]:

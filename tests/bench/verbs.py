@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import click
 from bench.history import STORED, HistoryPlan, history_table, measure_history
+from bench.instructions import InstructionsPlan, instructions_table, measure_instructions, profile
 from bench.nt4 import Nt4Plan, measure_nt4, nt4_table
 from bench.pipeline import PipelinePlan, measure_pipeline, pipeline_table
 from bench.wamp import WampPlan, measure_wamp, wamp_table
 
+from app.bench import BenchFailed
 from app.cli.bench import (
     PROCESSES,
     SECONDS,
@@ -25,6 +28,7 @@ from app.cli.bench import (
     seconds_option,
 )
 from app.cli.pipeline import need_installed
+from app.cli.terminal import DONE, FAILED, run, say
 
 _MOST_STORED = 1_000_000_000
 
@@ -72,7 +76,7 @@ _WARM_UP_TEXT = "Seconds of load before the measurement."
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def main() -> None:
-    """Measure Halley: its history, its fan-out next to other servers, and the data pipeline.
+    """Measure Halley: its history, its fan-out next to other servers, the data pipeline, and instructions per unit.
 
     `halley bench` puts a load on any Bayeux server. The exit code is 1 if anything went wrong.
     """
@@ -163,6 +167,50 @@ def nt4_verb(*, is_json: bool, saved: dict[str, Any] | None, history: str, **opt
     """
     plan = Nt4Plan(history=history == "on", **options)
     print_measured(partial(measure_nt4, plan), nt4_table, is_json=is_json, saved=saved)
+
+
+@main.command("instructions")
+@click.argument("loads", metavar="[LOAD]...", nargs=-1)
+@click.option("--write", "is_written", is_flag=True, help="Make the counts the figures that are to be committed.")
+@click.option(
+    "--keep",
+    "kept_in",
+    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+    metavar="DIR",
+    help="Keep callgrind's files there, for callgrind_annotate.",
+)
+@click.option("--profile", "is_profiled", is_flag=True, help="Count nothing; print which functions of LOAD take time.")
+@result_options
+def instructions_verb(
+    *,
+    loads: tuple[str, ...],
+    is_written: bool,
+    kept_in: Path | None,
+    is_profiled: bool,
+    is_json: bool,
+    saved: dict[str, Any] | None,
+) -> None:
+    """Count the instructions that a unit of each LOAD costs (of all, without one), by valgrind.
+
+    Each is compared with the committed figure; one that is more than 5% above it is wrong.
+    """
+    if is_profiled:
+        if len(loads) != 1:
+            raise click.UsageError("--profile: expected one LOAD")
+        sys.exit(run(_profiled(*loads)))
+    if is_written and loads:
+        raise click.UsageError("--write is for all loads")
+    plan = InstructionsPlan(loads, is_written=is_written, kept_in=kept_in)
+    print_measured(partial(measure_instructions, plan), instructions_table, is_json=is_json, saved=saved)
+
+
+async def _profiled(load: str) -> int:
+    try:
+        await profile(load, click.echo)
+    except BenchFailed as error:
+        say(str(error))
+        return FAILED
+    return DONE
 
 
 @main.command("pipeline")

@@ -13,8 +13,9 @@ from support.programs import require_module
 pytestmark = pytest.mark.slow
 
 LONGEST_S = 480.0
-LINES = [line for line in block("bench").splitlines() if not line.startswith("python tests/bench pipeline ")]
-"""All but the one that `bench/test_pipeline.py` runs, since it starts Spark three times."""
+_OTHERS = ("python tests/bench pipeline ", "python tests/bench instructions ")
+LINES = [line for line in block("bench").splitlines() if not line.startswith(_OTHERS)]
+"""All but those that `bench/test_pipeline.py` and `bench/test_instructions.py` run, since they take long."""
 
 
 @pytest.mark.parametrize("line", LINES, ids=[line.split()[2] for line in LINES])

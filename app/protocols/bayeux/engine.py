@@ -82,6 +82,17 @@ class Engine(Polling):
                 return outcome
         return self._go_on(self._steps(RequestHandler(self, request, now)))
 
+    def connect_again(
+        self, session: BayeuxSession, cookies: Sequence[str], message_id: str, connection: Any, now: float
+    ) -> Hold | Reply | None:
+        """Handle a connect over long-polling that differs only in its id from a usual one of this session before.
+
+        Returns None, without any effect, if the request has to be received whole.
+        """
+        if self.hooks.extensions or not self.admits(session, cookies, now):
+            return None
+        return self._connect_usual(session, message_id, connection, now)
+
     def resume(self, wait: AwaitHook, verdict: Verdict, now: float) -> Outcome:
         """Continue a request with the result of its `AwaitHook`."""
         assert wait.steps is not None
@@ -146,10 +157,15 @@ class Engine(Polling):
             return None
         if not is_connect:
             return self._publish_usual(request, session, fields, now)
+        return self._connect_usual(session, message_id, request.connection, now)
+
+    def _connect_usual(
+        self, session: BayeuxSession, message_id: str | int | None, connection: Any, now: float
+    ) -> Hold | Reply | None:
         if session.held is not None or session.cursor is not None:
             return None
         session.client_interval_s = None
-        hold = Hold(session, request.connection, message_id, session.hold_s)
+        hold = Hold(session, connection, message_id, session.hold_s)
         return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
 
     def _is_usual_publish(self, channel: object) -> bool:

@@ -183,11 +183,15 @@ class Polling:
         # A script's request is any site's, with its visitors' cookies (S38).
         if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:
             return None
-        if not session.admits(request.cookies):
-            return None
+        return session if self.admits(session, request.cookies, now) else None
+
+    def admits(self, session: BayeuxSession, cookies: Sequence[str], now: float) -> bool:
+        """Whether a session continues, and a request with these cookies may use it."""
+        if not session.admits(cookies):
+            return False
         if session.expiry <= now:  # the sweeper runs only from time to time
             self.due(session, now)
-        return session if session.closed is None else None
+        return session.closed is None
 
     def new_session(self, cookies: Sequence[str] = ()) -> BayeuxSession:
         """Create a session, not yet admitted, for the browser that `cookies` identify or for a new one."""

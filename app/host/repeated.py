@@ -1,0 +1,140 @@
+"""What a connection remembers of the latest POST that it has parsed, so that the next one need not be parsed.
+
+A client sends the same head with each request, except for the digits of its Content-Length, and the same connect,
+except for its id. What the guard and the endpoint make of a head depends only on its bytes and on facts that last as
+long as the connection: its peer, and the server's settings. So a request needs neither parser nor guard if all of it
+was received at once, and if it begins with the bytes of the remembered head and ends with a body of the length that its
+own digits say. A connect that differs from the remembered one only in its id needs no JSON parser either. The engine
+still looks at each request, since sessions, rights, tokens and draining can change between two requests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import httptools
+
+from app.protocols.bayeux.session import BayeuxSession
+from app.transports.endpoint import PostHead
+from app.transports.head import Head
+
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)\r\n", re.IGNORECASE)
+_MOST_DIGITS = 9
+_ID = re.compile(rb'"id"\s*:\s*"([A-Za-z0-9]{1,64})"')
+_CONNECT = {"channel", "clientId", "connectionType", "id"}
+
+
+class Repeated:
+    """A POST that was parsed.
+
+    `post` and `cors` are what the endpoint and the guard made of its head, `seen` are the client's address and scheme.
+    `session` is that of a connect that was remembered, else None.
+    """
+
+    __slots__ = ("_begin", "_digits", "_end", "_head_bytes", "_nbytes", "_start", "cors", "post", "seen", "session")
+
+    def __init__(
+        self,
+        head: bytes,
+        digits: tuple[int, int],
+        post: PostHead,
+        cors: tuple[tuple[bytes, bytes], ...],
+        seen: tuple[str, str],
+    ) -> None:
+        self._start = head  # with a remembered connect, also its body before the id
+        self._head_bytes = len(head)
+        self._digits = digits  # where those of Content-Length begin and end
+        self._end = b""  # of a remembered connect, the body behind the id
+        self._nbytes = 0  # of a remembered connect
+        self.post = post
+        self.cors = cors
+        self.seen = seen
+        self.session: BayeuxSession | None = None
+
+    @classmethod
+    def of(
+        cls,
+        piece: bytes,
+        headers: int,
+        most_bytes: int,
+        post: PostHead,
+        cors: tuple[tuple[bytes, bytes], ...],
+        seen: tuple[str, str],
+    ) -> Repeated | None:
+        """Remember the head at the beginning of `piece`; `headers` is the number of them that the parser has found.
+
+        Returns None if its end is not certain, or if it would be longer than `most_bytes` with other digits. No header
+        may occur twice in it.
+        """
+        end = piece.find(b"\r\n\r\n") + 4
+        head = piece[:end]
+        length = _LENGTH.search(head)
+        lines = headers + 2
+        if length is None or end + _MOST_DIGITS > most_bytes or not head.count(b"\n") == lines == head.count(b"\r\n"):
+            return None
+        return cls(head, length.span(1), post, cors, seen)
+
+    def remember_connect(self, body: bytes, messages: Sequence[dict[str, Any]], session: BayeuxSession) -> None:
+        """Remember a request with this head, whose connect of this session was held.
+
+        Nothing is remembered if it has other messages or fields than nearly all such requests have.
+        """
+        found = _ID.search(body)
+        if (
+            found is None
+            or len(messages) != 1
+            or messages[0].keys() != _CONNECT
+            or b"\\" in body
+            or body.count(b'"id"') != 1
+        ):
+            return
+        begin, end = self._digits
+        digits, rest = b"%d" % len(body), self._start[end : self._head_bytes]
+        self._start = b"".join((self._start[:begin], digits, rest, body[: found.start(1)]))
+        self._end = body[found.end(1) :]
+        self._digits = begin, begin + len(digits)
+        self._head_bytes = begin + len(digits) + len(rest)
+        self._nbytes = self._head_bytes + len(body)
+        self.session = session
+
+    def body_of(self, data: bytes) -> bytes | None:
+        """Return the body of a request that is all of `data`, if it has the remembered head; else None."""
+        start, (begin, end) = self._start, self._digits
+        if not data.startswith(start[:begin]):
+            return None
+        found = data.find(b"\r", begin, begin + _MOST_DIGITS + 1)
+        digits = data[begin:found]
+        rest = start[end : self._head_bytes]
+        if found < 0 or not data.startswith(rest, found) or not digits.isdigit():
+            return None
+        body = data[found + len(rest) :]
+        return body if len(body) == int(digits) else None
+
+    def connect_id(self, data: bytes) -> str | None:
+        """Return the id of a connect that is all of `data`, if all else in it is as remembered; else None."""
+        if len(data) != self._nbytes or not data.startswith(self._start) or not data.endswith(self._end):
+            return None
+        message_id = data[len(self._start) : -len(self._end)]
+        return message_id.decode() if message_id.isalnum() else None
+
+    def head_of(self, data: bytes) -> Head:
+        """Return the head of a request that has this head, parsed; hooks and the log can look at its fields."""
+        reader = _Reader()
+        httptools.HttpRequestParser(reader).feed_data(data)
+        return Head("POST", reader.url.decode(), b"", reader.fields, *self.seen)
+
+
+class _Reader:
+    """Receives what the parser finds in a head."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.fields: dict[bytes, bytes] = {}
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields[name.lower()] = value

@@ -1,0 +1,395 @@
+"""Repeated heads: requests that are served without parsing, and that nothing is served which parsing would refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import count
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.server import brisk, serving
+from support.wire import post
+from uvicorn.server import ServerState
+
+from app.host.bayeux import BayeuxConnection, ShortWay
+from app.host.listener import config_of
+from app.host.repeated import Repeated
+from app.host.timeouts import ServerContext
+from app.protocols.bayeux.engine import Engine
+from app.server.composition import Server
+from app.settings import Access, Token
+from app.transports.endpoint import PostHead
+
+POST = PostHead(b"application/json", (), None)
+HEAD = b"POST /bayeux HTTP/1.1\r\nHost: a\r\nCookie: b=c\r\nContent-Length: %d\r\nAccept: */*\r\n\r\n"
+
+
+def remembered(head, headers, most_bytes=1_000):
+    return Repeated.of(head, headers, most_bytes, POST, (), ("192.0.2.1", "http"))
+
+
+def test_a_body_of_any_length_is_found():
+    """The digits of Content-Length may differ, also in their number."""
+    known = remembered(HEAD % 2 + b"{}", 4)
+    for body in (b"{}", b"[1]", b"x" * 100, b"x" * 99_999):
+        assert known.body_of(HEAD % len(body) + body) == body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEAD % 2 + b"{",
+        HEAD % 2 + b"{}" + b"G",
+        HEAD % 2 + b"{}" + HEAD % 2 + b"{}",
+        (HEAD % 2).replace(b": 2", b": +2") + b"{}",
+        (HEAD % 2).replace(b": 2", b": 2 ") + b"{}",
+        (HEAD % 2).replace(b": 2", b": ") + b"{}",
+        (HEAD % 2).replace(b"b=c", b"b=d") + b"{}",
+        (HEAD % 2).replace(b"Accept", b"accept") + b"{}",
+        (HEAD % 2).replace(b"*/*\r\n", b"*/*\n") + b"{}",
+        HEAD % 2,
+        b"",
+    ],
+)
+def test_any_other_difference_is_not_known(data):
+    """A request is known only if all of it came at once, and equals the head before in all other bytes."""
+    assert remembered(HEAD % 2 + b"{}", 4).body_of(data) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "headers"),
+    [
+        ((HEAD % 2).replace(b"\r\n", b"\n"), 4),
+        ((HEAD % 2).replace(b"b=c\r\n", b"b=c\n"), 4),
+        (b"\r\n" + HEAD % 2, 4),
+        (HEAD % 2, 3),
+        (b"POST /bayeux HTTP/1.1\nHost: a\nContent-Length: 9\n\n\r\nContent-Length: 2\r\n\r\n", 2),
+        (b"POST /bayeux HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", 2),
+        ((HEAD % 2).replace(b": 2", b": 02"), 4),
+        (HEAD % 2 + b"Accept: x\r\n" * 90, 4 + 90),
+        ((HEAD % 2).replace(b"c\r\n", b"c" * 950 + b"\r\n"), 4),
+    ],
+)
+def test_a_head_whose_end_is_not_sure_is_not_remembered(head, headers):
+    """Such heads are refused by the parser or would be too long with more digits; a second check costs nothing."""
+    assert remembered(head + b"{}", headers) is None
+
+
+def test_the_fields_can_be_seen():
+    """Hooks and the log see the head as it was sent, with its own Content-Length."""
+    head = remembered(HEAD % 2 + b"{}", 4).head_of(HEAD % 10 + b"x" * 10)
+    assert (head.method, head.path, head.address, head.scheme) == ("POST", "/bayeux", "192.0.2.1", "http")
+    assert head.fields == {b"host": b"a", b"cookie": b"b=c", b"content-length": b"10", b"accept": b"*/*"}
+
+
+async def test_which_requests_are_not_parsed():
+    """The head of a connection's second request is remembered; a request in pieces or behind another one is parsed."""
+    known = []
+    serve = BayeuxConnection._serve_repeated
+
+    def watched(self, data):
+        known.append(serve(self, data))
+        return known[-1]
+
+    with patch.object(BayeuxConnection, "_serve_repeated", watched):
+        async with serving(brisk()) as served:
+            wire = await served.wire()
+            for data in range(4):
+                assert (await wire.post(publish("/a", 10**data))).messages[0]["successful"]
+            assert known == [False, False, True, True]
+            whole = post(json.dumps(publish("/a", 1)).encode())
+            await wire.send(whole[:-1])
+            await served.until(lambda: len(known) == 5)
+            await wire.send(whole[-1:])
+            assert (await wire.read()).messages[0]["successful"]
+            await wire.send(whole + whole)
+            for _ in range(2):
+                assert (await wire.read()).messages[0]["successful"]
+            assert (await wire.request(whole)).messages[0]["successful"]
+            assert (await wire.request(whole)).messages[0]["successful"]
+            assert known[5:] == [False, True]
+            assert served.house.broker.published == 9
+
+
+async def connects(served, count, before_last=lambda: None):
+    """Connect that often on one connection, and have each connect answered by an event; return the replies' ids."""
+    client_id = await served.open_session("/a")
+    publisher, wire = await served.wire(), await served.wire()
+    ids = []
+    for number in range(count):
+        if number == count - 1:
+            before_last()
+        await wire.send(post(json.dumps([connect(client_id, id=str(number))]).encode()))
+        await served.until(lambda: served.house.engine.holds == 1)
+        await publisher.post(publish("/a", 1))
+        ids.append((await wire.read()).messages[0]["id"])
+    return ids
+
+
+async def test_connects_that_differ_only_in_their_ids():
+    """They are not parsed from the third on, and the replies have their own ids."""
+    async with serving(brisk()) as served:
+        with patch.object(Engine, "receive", autospec=True, side_effect=Engine.receive) as received:
+            assert await connects(served, 5) == ["0", "1", "2", "3", "4"]
+        assert sum("id" in each.args[1].messages[0] for each in received.call_args_list) == 2
+
+
+async def test_an_extension_sees_every_connect():
+    """Also the first one after it was added, which would else be known."""
+    seen = []
+    extension = SimpleNamespace(incoming=lambda _session, message: seen.append(message) or message)
+    async with serving(brisk()) as served:
+        await connects(served, 5, before_last=lambda: served.halley.add_extension(extension))
+    assert [each["id"] for each in seen if each["channel"] == "/meta/connect"] == ["4"]
+
+
+# The same bytes with and without remembering
+
+TOKEN = "secret-of-the-test"
+RULES = (Access("*", "*", "/**"),)
+OTHER_RULES = (Access("*", "publish", "/b", allow=False), *RULES)
+SETTINGS = brisk(
+    access=RULES,
+    tokens=(Token("owner", "staff", "sha256:" + sha256(TOKEN.encode()).hexdigest()),),
+    limits={"body_bytes": 900, "head_bytes": 600},
+    bayeux={"hold_s": 60.0},
+)
+FIELDS = (
+    b"",
+    b"Authorization: Bearer %b\r\n" % TOKEN.encode(),
+    b"Origin: http://elsewhere.example\r\n",
+    b"Expect: x\r\n",
+)
+_EXPIRED = datetime(2001, 1, 1, tzinfo=UTC)
+
+
+class Transport:
+    """A transport that keeps what is written."""
+
+    def __init__(self):
+        self.written = []
+        self.is_open = True
+
+    def write(self, data):
+        self.written.append(data)
+
+    def close(self):
+        self.is_open = False
+
+    abort = write_eof = close
+
+    def is_closing(self):
+        return not self.is_open
+
+    def get_extra_info(self, name, default=None):
+        return {"peername": ("127.0.0.1", 5_000), "sockname": ("127.0.0.1", 8_000)}.get(name, default)
+
+    def get_write_buffer_size(self):
+        return 0
+
+    def can_write_eof(self):
+        return True
+
+    def set_write_buffer_limits(self, *_):
+        pass
+
+    pause_reading = resume_reading = set_write_buffer_limits
+
+
+class Side:
+    """A server with three connections, which are fed without a network."""
+
+    def __init__(self, *, remembers):
+        self.server = server = Server(SETTINGS)
+        numbers = count(1)
+        server.engine.new_id = lambda: f"{next(numbers):040x}"
+        self.shared = ServerContext(SETTINGS.limits, server.broker.hits)
+        config = config_of(server.application, SETTINGS, BayeuxConnection, 5)
+        config.load()
+        way = ShortWay(server)
+        self.times_known = 0
+        self.transports = [Transport() for _ in range(3)]
+        self.connections = []
+        for transport in self.transports:
+            connection = BayeuxConnection(
+                config=config, server_state=ServerState(), app_state={}, shared=self.shared, short_way=way
+            )
+            connection._serve_repeated = self._counting(connection._serve_repeated) if remembers else lambda _: False
+            connection.connection_made(transport)
+            self.connections.append(connection)
+
+    def _counting(self, serve):
+        def counted(data):
+            is_known = serve(data)
+            self.times_known += is_known
+            return is_known
+
+        return counted
+
+    async def feed(self, number, data):
+        if self.transports[number].is_open:
+            self.connections[number].data_received(data)
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+    def seen(self):
+        """What the peers have received, and the server's books."""
+        engine, broker = self.server.engine, self.server.broker
+        sessions = {
+            each.id: (each.state, each.closed, len(each.outbox), frozenset(each.subscriptions), each.authid)
+            for each in broker.sessions.values()
+            if hasattr(each, "cursor")
+        }
+        return (
+            [(b"".join(each.written), each.is_open) for each in self.transports],
+            sessions,
+            (broker.published, engine.connects, engine.holds, engine.refused, engine.put_back),
+            (broker.hits, self.shared.refused, self.shared.cut),
+        )
+
+    def change(self, what):
+        """Change something between two requests that a remembered head must not hide."""
+        engine, server = self.server.engine, self.server
+        sessions = [each for each in server.broker.sessions.values() if hasattr(each, "cursor")]
+        if what == "bind":
+            for session in sessions:
+                session.join(("ff" * 20,), engine.new_id)
+        elif what == "expire":
+            for session in sessions:
+                session.expiry = 0.0
+        elif what == "rules":
+            server.reloading.regrant(replace(SETTINGS, access=OTHER_RULES))
+        elif what == "withdraw":
+            server.reloading.regrant(replace(SETTINGS, tokens=(replace(SETTINGS.tokens[0], expires=_EXPIRED),)))
+        elif what == "drain":
+            for session in engine.drain(lambda: 1.0):
+                engine.release(session, 0.0)
+
+
+def whole(body, field=b"", cookie=b""):
+    lines = b"POST /bayeux HTTP/1.1\r\nHost: 127.0.0.1:8000\r\n" + field + cookie
+    return lines + b"Content-Length: %d\r\nContent-Type: application/json\r\n\r\n" % len(body) + body
+
+
+CHANGES = ("bind", "expire", "rules", "withdraw", "drain")
+
+
+@st.composite
+def steps(draw):
+    """A step: to change something, or to send bytes: on which connection, which message, and how it is spoiled."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.sampled_from(CHANGES))
+    return (
+        draw(st.sampled_from([0, 0, 0, 0, 0, 1, 2])),
+        draw(st.sampled_from(["connect", "connect", "connect", "publish", "publish", "subscribe", "text", "large"])),
+        draw(st.sampled_from([0] * 12 + [1, 1, 2, 3])),
+        draw(st.sampled_from(["own"] * 6 + ["none", "other"])),
+        draw(
+            st.sampled_from([None, None, "byte", "byte", "byte", "cut", "join", "twice", "length", "split", "insert"])
+        ),
+        draw(st.integers(0, 350)),
+        draw(st.one_of(st.integers(0, 255), st.sampled_from(b'0129 \r\n:x"\\'))),
+    )
+
+
+LENGTHS = (b"0", b"1", b"007", b"99", b"901", b"+5", b"5 ", b"", b"99999999999999999999")
+
+
+def spoil(data, how, place, value):
+    """Return the pieces in which a request is sent, spoiled in one way."""
+    at = place % len(data)
+    pieces = {
+        "byte": [data[:at] + bytes([value]) + data[at + 1 :]],
+        "insert": [data[:at] + bytes([value]) + data[at:]],
+        "cut": [data[:at]],
+        "split": [data[:at], data[at:]],
+        "join": [data + data[:at]],
+        "twice": [data + data],
+        "length": [re.sub(rb"(Content-Length: )\d+", rb"\g<1>" + LENGTHS[value % len(LENGTHS)], data)],
+    }
+    return pieces.get(how, [data])
+
+
+RELEASE = whole(json.dumps([publish("/a", 1)]).encode())
+"""Published by another client, so that a held connect is answered; sent only if one is held."""
+
+
+def pieces_of(step, client_id, numbers):
+    """Yield what is sent in a step, and on which connection: three requests as they should be, then the spoiled one."""
+    number, kind, field, cookie, spoiled, place, value = step
+    header = {"own": b"", "none": b"Cookie: x=y\r\n", "other": b"Cookie: BAYEUX_BROWSER=%b\r\n" % (b"ff" * 20)}[cookie]
+    for how in (None, None, None, spoiled):
+        message = {
+            "connect": {"id": str(next(numbers))} | connect(client_id)
+            if place % 2
+            else connect(client_id, id=str(next(numbers))),
+            "publish": publish("/ab"[:: 1 + value % 2][:2], place, clientId=client_id, id=str(next(numbers))),
+            "subscribe": subscribe(client_id, "/c"),
+            "text": "text",
+            "large": publish("/a", "x" * place * 3, clientId=client_id),
+        }[kind]
+        data = whole(json.dumps([message]).encode(), FIELDS[field], header)
+        for piece in spoil(data, how, place, value):
+            yield number, piece
+        if kind == "connect":
+            yield (number + 1) % 3, RELEASE
+
+
+def after(change, field=0):
+    """A plan: connects, a change, and connects again."""
+    connects = (0, "connect", field, "own", None, 0, 0)
+    return [connects, connects, change, connects]
+
+
+@example(plan=after("bind"), has_token=False)
+@example(plan=after("expire"), has_token=False)
+@example(plan=after("withdraw", 1), has_token=True)
+@example(plan=after("drain"), has_token=False)
+@example(plan=after((0, "connect", 0, "own", "byte", -4, ord(":"))), has_token=False)  # an id that is another text
+@example(plan=after((0, "connect", 0, "own", "byte", -4, ord('"'))), has_token=False)
+@example(plan=after((0, "connect", 0, "own", "byte", -8, ord("x"))), has_token=False)  # no long-polling
+@given(plan=st.lists(steps(), min_size=1, max_size=12), has_token=st.booleans())
+@settings(max_examples=4 * settings().max_examples)
+def test_nothing_else_is_served(plan, has_token):
+    """The same bytes bring the same answers, and leave the same sessions and counts, as when every head is parsed.
+
+    Heads are cut, joined and changed in a byte; sessions get bound to another browser, tokens and rules change.
+    """
+    with patch("app.server.lifecycle.Lifecycle.start"):  # the sweeper would wait for its next turn
+        asyncio.run(compared(plan, FIELDS[1] if has_token else b""))
+
+
+async def compared(plan, field):
+    """Carry out the plan on two sides, and compare them after each step."""
+    sides = [Side(remembers=True), Side(remembers=False)]
+    for side in sides:
+        await side.feed(0, whole(json.dumps([HANDSHAKE]).encode(), field))
+        client_id = re.search(rb'"clientId":"(\w+)"', side.transports[0].written[-1])[1].decode()
+        for number in range(3):
+            for channel in ("/a", "/b"):
+                await side.feed(number, whole(json.dumps(subscribe(client_id, channel)).encode()))
+        await side.feed(0, whole(json.dumps([connect(client_id)]).encode()))  # a session's first connect is not held
+    numbers = count(100)
+    for step in plan:
+        for number, piece in [] if isinstance(step, str) else pieces_of(step, client_id, numbers):
+            for side in sides:
+                if piece is not RELEASE or side.server.engine.holds:
+                    await side.feed(number, piece)
+        for side in sides:
+            side.change(step)
+        for _ in range(20):  # for requests that are passed to the application
+            await asyncio.sleep(0)
+        assert sides[0].seen() == sides[1].seen(), step
+    for side in sides:
+        for connection, transport in zip(side.connections, side.transports, strict=True):
+            if transport.is_open:
+                connection.connection_lost(None)
