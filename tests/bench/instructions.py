@@ -29,11 +29,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.figures import columns
+from bench.jobs import last_line
 from bench.rounds import disk, side_command, side_environment
 
 from app.bench import BenchFailed, Phase, Watch
 from app.bench.measurement import noted
-from app.processes import kill, last_line
+from app.processes import kill
 
 FIGURES = Path(__file__).with_suffix(".json")
 """The committed figures, and the build that they were counted with."""
