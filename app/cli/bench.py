@@ -276,7 +276,8 @@ def _serving(
     if server is None:
         if pid or metrics:
             raise click.UsageError("--pid and --metrics are for a running --server")
-        return lambda: started(halley_command(config), token=token, is_pinned=pin)
+        most = {} if config else {"HALLEY_LIMITS_SESSIONS": str(_MOST)}  # what is measured is not the limit
+        return lambda: started(halley_command(config), token=token, is_pinned=pin, environment=most)
     if config:
         raise click.UsageError("--config is for a server that is started, not for a running --server")
     try:
