@@ -61,7 +61,7 @@ class Coordinator:
     async def round(self, number: int, seconds: float, events: int = 0) -> Report:
         """Run the load for some seconds, wait for the events that are still under way, and return all counts.
 
-        With `events`, it ends as soon as each receiver has got so many.
+        With `events`, it ends as soon as each receiver has got that number of them.
         """
         self._begin()
         await self._all("prepare", number=number)

@@ -54,7 +54,7 @@ DIMENSIONS: Mapping[str, Dimension] = {
     "receivers": Dimension((1, 10, 100, 1_000, 10_000, 20_000), "receivers of each publish", _fanout),
     "channels": Dimension((1, 10, 100, 1_000, 10_000, 100_000), "channels of 1,000 receivers", _one_to_one),
     "patterns": Dimension((1, 10, 100, 1_000, 10_000), "patterns of 1,000 receivers", partial(_one_to_one, _SESSIONS)),
-    "age": Dimension((10, 100, 1_000, 10_000, 86_400), "events received before, by each of 10 receivers", _aged),
+    "age": Dimension((10, 100, 1_000, 10_000, 86_400), "events received before by each of 10", _aged),
 }
 """By the name of the load's field that grows. A day has 86,400 seconds."""
 
@@ -152,10 +152,11 @@ def plot(growth: Growth, file: Path) -> None:
             cost.set_xscale("log")
             cost.set_title(DIMENSIONS[what].text, fontsize=10)
             for axis in (cost, memory):
-                axis.xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+                axis.xaxis.set_major_formatter(lambda at, _: f"{at:g}" if at < 1_000 else f"{at / 1_000:g}k")
             memory.set_xlabel(what)
-        axes[0][0].set_ylabel("server CPU per delivery, µs")
-        axes[1][0].set_ylabel("server memory, MB")
+        for axis, text in zip(axes[:, 0], ("server CPU per delivery, µs", "server memory, MB"), strict=True):
+            axis.set_ylabel(text)
+            axis.set_ylim(bottom=0)
         try:
             figure.savefig(file, transparent=True, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
         except OSError as error:
@@ -167,7 +168,6 @@ def plot(growth: Growth, file: Path) -> None:
 def _draw(axis: Any, points: Sequence[tuple[int, float | None]], colour: str) -> None:
     known = [(count, value) for count, value in points if value is not None]
     axis.plot([count for count, _ in known], [value for _, value in known], marker="o", color=colour)
-    axis.set_ylim(bottom=0)
     axis.grid(visible=True, color=_GREY, alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
 

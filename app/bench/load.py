@@ -20,7 +20,7 @@ class Load:
     closed loop, in which every publisher waits until its event was acknowledged and has arrived everywhere. An event
     that has not arrived `grace_s` after the end is lost. A request publishes `batch` events, which are due at the same
     time and acknowledged in one response. The receivers of `one-to-one` also have `patterns`, divided among them. With
-    an `age`, a closed loop first delivers so many events to each receiver, instead of a warm-up.
+    an `age`, a closed loop first delivers that number of events to each receiver, instead of a warm-up.
     """
 
     verb: Verb

@@ -66,7 +66,7 @@ class Requests:
         return self._request(HANDSHAKE, b"")
 
     def subscribe(self, client_id: str, cookie: bytes, channels: Sequence[int], patterns: int = 0) -> bytes:
-        """Return a subscription to some channels and so many patterns; two of these match the first, the rest none."""
+        """Return a subscription to some channels and a number of patterns: two match the first channel, others none."""
         names = [channel_name(number) + self._ending for number in channels]
         endings = ("*", "**", *(f"{number:06d}/**" for number in range(2, patterns)))
         names += [f"{channel_name(channels[0])}/{each}" for each in endings[:patterns]]

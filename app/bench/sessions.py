@@ -109,7 +109,7 @@ _RETRY_S = 1.0
 class Receiver(Session):
     """A receiving session, with one held poll after the other; it subscribes to `channels`, those of `group`.
 
-    It also has so many `patterns`.
+    `patterns` is the number of its subscriptions to patterns (`Requests.subscribe`).
     """
 
     def __init__(self, requests: Requests, tally: Tally, group: int, channels: Sequence[int], patterns: int) -> None:

@@ -60,7 +60,7 @@ class Worker:
     async def round(self, seconds: float, events: int) -> dict[str, Any]:
         """Run the load for some seconds, and report how many events were published.
 
-        If `events` is not 0, it ends as soon as each receiver has got so many.
+        If `events` is not 0, it ends as soon as each receiver has got that number of them.
         """
         tally, loop = self._tally, self._loop
         deliveries = events * len(self._sessions.receivers)

@@ -48,7 +48,7 @@ async def test_a_warm_up_is_not_counted():
 
 
 async def test_receivers_are_aged_first():
-    """Each receiver gets so many events before the measurement, which are not counted in it."""
+    """Each receiver gets this number of events before the measurement, which are not counted in it."""
     async with faulty() as server:
         result = await measured(server, rate=0, age=50, warm_up_s=10)
     assert result.is_clean, faults(result)
