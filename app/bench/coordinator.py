@@ -58,11 +58,14 @@ class Coordinator:
         rate = sum(each["connected"] / each["connecting_s"] for each in replies if each["connecting_s"])
         return sum(each["connected"] for each in replies), rate
 
-    async def round(self, number: int, seconds: float) -> Report:
-        """Run the load for some seconds, wait for the events that are still under way, and return all counts."""
+    async def round(self, number: int, seconds: float, events: int = 0) -> Report:
+        """Run the load for some seconds, wait for the events that are still under way, and return all counts.
+
+        With `events`, it ends as soon as each receiver has got that number of them.
+        """
         self._begin()
         await self._all("prepare", number=number)
-        ended = await self._all("round", seconds=seconds)
+        ended = await self._all("round", seconds=seconds, events=events)
         published = sum(each["published"] for each in ended)
         began_ns = min(each["began_ns"] for each in ended)
         report = Report(busy_shares=[each["busy_share"] for each in ended])

@@ -19,7 +19,8 @@ class Load:
     polls and, with a `rate`, publishes to all of them. `rate` is in publishes per second over all publishers; 0 is a
     closed loop, in which every publisher waits until its event was acknowledged and has arrived everywhere. An event
     that has not arrived `grace_s` after the end is lost. A request publishes `batch` events, which are due at the same
-    time and acknowledged in one response.
+    time and acknowledged in one response. The receivers of `one-to-one` also have `patterns`, divided among them. With
+    an `age`, a closed loop first delivers that number of events to each receiver, instead of a warm-up.
     """
 
     verb: Verb
@@ -34,6 +35,8 @@ class Load:
     browser_headers: bool = False
     processes: int = 1
     batch: int = 1
+    patterns: int = 0
+    age: int = 0
 
     @property
     def sessions(self) -> int:
@@ -77,6 +80,12 @@ class Share:
         each, more = divmod(self.channels, self.receivers)
         first = self.first_channel + receiver * each + min(receiver, more)
         return range(first, first + each + (receiver < more))
+
+    def patterns_of(self, receiver: int) -> int:
+        """Return the number of patterns of a receiver of this worker; none if the load is shared."""
+        if self.load.is_shared:
+            return 0
+        return _part(self.load.patterns, self.load.receivers, self.first_group + receiver)
 
 
 def split(load: Load) -> list[Share]:

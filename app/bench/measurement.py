@@ -22,6 +22,7 @@ _SETTLE_S = 0.5
 _SAMPLES = 20
 _SHORTEST_SAMPLE_S, _LONGEST_SAMPLE_S = 1.0, 10.0
 _DEATH_S = 1.0
+_AGING_S = 1_800.0
 _KB, _MB = 1_000, 1_000_000
 
 
@@ -82,7 +83,12 @@ async def _measure(load: Load, target: Target, watch: Watch, start_worker: Start
         opened, connects_per_s = await workers.open(1)
         await asyncio.sleep(_SETTLE_S)  # until the last polls are held
         opened_usage = await target.usage()
-        if load.warm_up_s:
+        if load.age:
+            workers.on_progress = _clock("aging", _AGING_S, watch)
+            aged = await workers.round(1, _AGING_S, load.age)
+            if aged.counts["deliveries"] < load.age * load.receivers:
+                raise BenchFailed(f"{load.age:,} events for each receiver take longer than {_AGING_S:g} s")
+        elif load.warm_up_s:
             workers.on_progress = _clock("warming up", load.warm_up_s, watch)
             await workers.round(1, load.warm_up_s)
         samples: list[tuple[float, float]] = []

@@ -16,6 +16,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from math import inf
 from typing import Any
 
 from app.bench.load import BenchFailed
@@ -155,10 +156,15 @@ def _write(**message: Any) -> None:
     sys.stdout.flush()
 
 
-def raise_file_limit() -> None:
-    """Raise the limit of open files, which bounds connections, to the system's, also for processes started later."""
+def raise_file_limit() -> float:
+    """Raise the limit of open files, which bounds connections, to the system's, and return it.
+
+    It also applies to processes that are started later.
+    """
     with suppress(ImportError, ValueError, OSError):
         import resource
 
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return inf if hard == resource.RLIM_INFINITY else hard
+    return inf

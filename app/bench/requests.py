@@ -8,7 +8,7 @@ server formats the JSON around them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 MARK_TEMPLATE = b"@%019d:%06d:%012d"
 """The due time in ns by the monotonic clock, which all processes of a machine share; group; number within the group."""
@@ -62,22 +62,28 @@ def template(request: bytes) -> bytes:
 
 
 class Requests:
-    """Makes requests to a server's `path`, with `host` as Host header, and optionally a token and browser headers."""
+    """Makes requests to a server's `path`, with `host` as Host header, and optionally a token and browser headers.
 
-    def __init__(self, host: str, path: str, *, token: str | None, browser_headers: bool) -> None:
+    All names of channels end with `ending`, such as "/x", so that patterns can match a single one.
+    """
+
+    def __init__(self, host: str, path: str, *, token: str | None, browser_headers: bool, ending: str = "") -> None:
         self.headers = f"Host: {host}\r\nContent-Type: application/json\r\n".encode()
         self.headers += BROWSER_HEADERS % {b"host": host.encode()} if browser_headers else b""
         if token is not None:
             self.headers += f"Authorization: Bearer {token}\r\n".encode()
         self._head = f"POST {path} HTTP/1.1\r\n".encode() + self.headers
+        self._ending = ending
 
     def handshake(self) -> bytes:
         """Return a handshake, the only request without a session."""
         return self._request(HANDSHAKE, b"")
 
-    def subscribe(self, client_id: str, cookie: bytes, channels: Iterable[int]) -> bytes:
-        """Return a subscription to some channels in one message."""
-        names = [channel_name(number) for number in channels]
+    def subscribe(self, client_id: str, cookie: bytes, channels: Sequence[int], patterns: int = 0) -> bytes:
+        """Return a subscription to some channels and a number of patterns: two match the first channel, others none."""
+        names = [channel_name(number) + self._ending for number in channels]
+        endings = ("*", "**", *(f"{number:06d}/**" for number in range(2, patterns)))
+        names += [f"{channel_name(channels[0])}/{each}" for each in endings[:patterns]]
         wanted: object = names[0] if len(names) == 1 else names
         message = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": wanted, "id": "2"}
         return self._request(_body(message), cookie)
@@ -94,8 +100,8 @@ class Requests:
 
     def publish_template(self, client_id: str, cookie: bytes, data_bytes: int, batch: int) -> bytes:
         """Return a request of `batch` publishes, to be filled for each with a channel number and `MARK_TEMPLATE`'s."""
-        data = event_data(data_bytes)
-        message: dict[str, object] = {"channel": channel_name(0), "clientId": client_id, "data": data, "id": "4"}
+        channel, data = channel_name(0) + self._ending, event_data(data_bytes)
+        message: dict[str, object] = {"channel": channel, "clientId": client_id, "data": data, "id": "4"}
         body = _body(*[message] * batch)
         return template(self._request(body, cookie))
 

@@ -210,5 +210,6 @@ def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _loads(result: dict[str, Any]) -> list[Any]:
-    points = [*result.get("receivers", ()), *result.get("channels", ())] if "load" not in result else [result]
+    lists = [each for each in result.values() if isinstance(each, list)]
+    points = [point for each in lists for point in each] if "load" not in result else [result]
     return [point.get("load") for point in points if isinstance(point, dict)]

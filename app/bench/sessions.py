@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -107,19 +107,24 @@ _RETRY_S = 1.0
 
 
 class Receiver(Session):
-    """A receiving session, with one held poll after the other; it subscribes to `channels`, those of `group`."""
+    """A receiving session, with one held poll after the other; it subscribes to `channels`, those of `group`.
 
-    def __init__(self, requests: Requests, tally: Tally, group: int, channels: Iterable[int]) -> None:
+    `patterns` is the number of its subscriptions to patterns (`Requests.subscribe`).
+    """
+
+    def __init__(self, requests: Requests, tally: Tally, group: int, channels: Sequence[int], patterns: int) -> None:
         super().__init__(requests, tally)
         self._group = b"%06d" % group
         self._channels = channels
+        self._patterns = patterns
         self._poll = b""
         self._next = 0
         self._early: set[int] = set()
 
     async def join(self) -> None:
         """Subscribe, connect, and poll. Raises `BenchFailed`."""
-        await self.ask(self._requests.subscribe(self.client_id, self.cookie, self._channels), "a subscription")
+        subscription = self._requests.subscribe(self.client_id, self.cookie, self._channels, self._patterns)
+        await self.ask(subscription, "a subscription")
         await self.ask(self._requests.connect(self.client_id, self.cookie, is_held=False), "a connect")
         self._poll = self._requests.connect(self.client_id, self.cookie, is_held=True)
         self.opened()
@@ -279,7 +284,11 @@ class Sessions:
         self._tally = tally
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
         self._requests = self.requests(
-            parts.netloc, parts.path, token=token, browser_headers=share.load.browser_headers
+            parts.netloc,
+            parts.path,
+            token=token,
+            browser_headers=share.load.browser_headers,
+            ending="/x" if share.load.patterns else "",
         )
 
     async def open(self, receivers: int, opened: Callable[[int], None]) -> tuple[int, float]:
@@ -311,7 +320,8 @@ class Sessions:
 
     def _receiver(self, index: int) -> Receiver:
         group = 0 if self._share.load.is_shared else self._share.first_group + index
-        return self.receiver(self._requests, self._tally, group, self._share.channels_of(index))
+        channels, patterns = self._share.channels_of(index), self._share.patterns_of(index)
+        return self.receiver(self._requests, self._tally, group, channels, patterns)
 
     def _publisher(self, _: int) -> Publisher:
         load = self._share.load

@@ -60,20 +60,27 @@ class Worker:
         gc.freeze()
         gc.disable()  # no cycles are created here, and pauses of the collector would look like the server's
 
-    async def round(self, seconds: float) -> dict[str, Any]:
-        """Run the load for some seconds, and report how many events were published."""
+    async def round(self, seconds: float, events: int) -> dict[str, Any]:
+        """Run the load for some seconds, and report how many events were published.
+
+        If `events` is not 0, it ends as soon as each receiver has got that number of them.
+        """
         tally, loop = self._tally, self._loop
+        deliveries = events * len(self._sessions.receivers)
         self._failure = asyncio.get_running_loop().create_future()
         before_s, began_ns = time.process_time(), time.monotonic_ns()
         beats = asyncio.create_task(self._beat())
         try:
             if loop is not None:
                 loop.begin()
-            await self._wait(seconds)
+            if events:
+                await self._until(lambda: tally.deliveries >= deliveries, seconds)
+            else:
+                await self._wait(seconds)
             busy_s, took_s = time.process_time() - before_s, (time.monotonic_ns() - began_ns) / _NS
             if loop is not None:
                 loop.stop()
-                await self._until(lambda: not loop.unanswered)
+                await self._until(lambda: not loop.unanswered, self._share.load.grace_s)
                 if loop.unanswered:
                     tally.errors["publish unanswered"] += loop.unanswered
             return {
@@ -89,7 +96,7 @@ class Worker:
         """Wait for events that are still under way, and report all counts; `published` is by all workers."""
         tally = self._tally
         expected = self._expected(published)
-        await self._until(lambda: tally.deliveries >= sum(expected))
+        await self._until(lambda: tally.deliveries >= sum(expected), self._share.load.grace_s)
         lost = sum(receiver.settle(count) for receiver, count in zip(self._sessions.receivers, expected, strict=True))
         latencies = Counter(tally.latencies_us)
         self._failure = None
@@ -140,9 +147,9 @@ class Worker:
                 self._loop.write_off()
                 moved_s = now_s
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition, for at most `grace_s` and as long as there are connections."""
-        end_ns = time.monotonic_ns() + int(self._share.load.grace_s * _NS)
+    async def _until(self, condition: Callable[[], bool], within_s: float) -> None:
+        """Wait for a condition, at most for a time, and as long as there are connections."""
+        end_ns = time.monotonic_ns() + int(within_s * _NS)
         while not condition() and time.monotonic_ns() < end_ns:
             await self._wait(0.01)
 

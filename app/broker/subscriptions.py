@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 Subscriber = TypeVar("Subscriber", bound=Hashable)
 """A session; the index needs nothing of it."""
 
-_CACHED_TOPICS = 100_000
+_CACHED_TOPICS = 131_072  # a server may well have 100,000 that are in use, and then has some of its own, too
 
 
 class Subscription(Generic[Subscriber]):
@@ -115,7 +115,8 @@ class TopicIndex(Generic[Subscriber]):
 
     def _found(self, topic: str) -> list[Subscription[Subscriber]]:
         """The subscriptions that match `topic`."""
-        return [self.subscriptions[pattern] for pattern in self._patterns(topic) if pattern in self.subscriptions]
+        found = map(self.subscriptions.get, self._patterns(topic))
+        return [subscription for subscription in found if subscription is not None]
 
     def _patterns(self, topic: str) -> Iterator[Pattern]:
         """Every pattern that may exist in the index and matches `topic`."""

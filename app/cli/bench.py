@@ -29,7 +29,7 @@ from app.bench import (
     started,
     table,
 )
-from app.bench.growth import CHANNELS, RECEIVERS, SUFFIXES, check_plotting, plot
+from app.bench.growth import DIMENSIONS, SUFFIXES, check_plotting, plot
 from app.cli.terminal import DONE, FAILED, ShareBar, run, say
 
 Verb = Callable[..., None]
@@ -155,6 +155,19 @@ _load_options = options(
     _server_options,
 )
 _RECEIVERS = count_option("--receivers", 1_000, "Held polls.")
+_count_options = options(
+    *(
+        click.option(
+            f"--{what}",
+            callback=counts,
+            default=",".join(map(str, dimension.counts)),
+            show_default=True,
+            metavar="N,...",
+            help=f"Numbers of {dimension.text}.",
+        )
+        for what, dimension in DIMENSIONS.items()
+    )
+)
 _IN_FLIGHT = "Connections that publish; in a closed loop, the number of events in flight."
 
 
@@ -209,16 +222,13 @@ def idle_verb(**options: Any) -> None:
 
 
 @bench_group.command("growth")
-@click.option("--receivers", callback=counts, default=",".join(map(str, RECEIVERS)), show_default=True, metavar="N,...")
-@click.option("--channels", callback=counts, default=",".join(map(str, CHANNELS)), show_default=True, metavar="N,...")
+@_count_options
 @click.option(
     "--plot", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also plot to this file, .svg or .png."
 )
 @_server_options
 def growth_verb(
     *,
-    receivers: Sequence[int],
-    channels: Sequence[int],
     file: Path | None,
     seconds: float,
     processes: int,
@@ -226,15 +236,21 @@ def growth_verb(
     saved: dict[str, Any] | None,
     **options: Any,
 ) -> None:
-    """Measure CPU time per delivery and memory by receivers and channels; a server is started for each point."""
+    """Measure CPU time per delivery and memory by receivers, channels, patterns and age of sessions.
+
+    A server is started for each point. The patterns are subscriptions, of which a session's first two match its
+    channel, and the others nothing. An age is a number of events that a session has received before the measurement,
+    as fast as possible: 86,400 are those of a day with one a second.
+    """
     if file is not None and file.suffix not in SUFFIXES:
         raise click.UsageError(f"--plot: expected a file name that ends with {' or '.join(SUFFIXES)}")
+    counts = {what: options.pop(what) for what in DIMENSIONS}
     serve = _serving(**options)
 
     async def grown(watch: Watch) -> Growth:
         if file is not None:
             check_plotting()
-        growth = await grow(serve, watch, seconds=seconds, processes=processes, receivers=receivers, channels=channels)
+        growth = await grow(serve, watch, seconds=seconds, processes=processes, counts=counts)
         if file is not None:
             plot(growth, file)
         return growth
@@ -260,7 +276,8 @@ def _serving(
     if server is None:
         if pid or metrics:
             raise click.UsageError("--pid and --metrics are for a running --server")
-        return lambda: started(halley_command(config), token=token, is_pinned=pin)
+        most = {} if config else {"HALLEY_LIMITS_SESSIONS": str(_MOST)}  # what is measured is not the limit
+        return lambda: started(halley_command(config), token=token, is_pinned=pin, environment=most)
     if config:
         raise click.UsageError("--config is for a server that is started, not for a running --server")
     try:

@@ -83,8 +83,16 @@ class _Wire(asyncio.Transport):
         self.protocol = protocol
 
     def is_closing(self) -> bool:
-        """Return False: no connection is closed here."""
-        return False
+        """Whether the server has closed the connection."""
+        return self.protocol is None
+
+    def close(self) -> None:
+        """Tell the protocol object in the next turn that the connection is lost."""
+        if self.protocol is not None:
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+            self.protocol = None
+
+    abort = close
 
     def get_write_buffer_size(self) -> int:
         """Return 0: everything is read immediately."""
@@ -146,9 +154,14 @@ class Session(Client):
         answer = await self.ask(_REQUESTS.handshake())
         self._id, self._cookie = _found(_CLIENT_ID, answer).decode(), _found(_COOKIE, answer)
         if channels:
-            await self.ask(_REQUESTS.subscribe(self._id, self._cookie, channels))
+            await self.subscribe(*channels)
             assert _SUCCESSFUL in await self.ask(self.poll())  # the first is answered immediately
             assert not await self.ask(self.poll())
+
+    async def subscribe(self, *channels: int, patterns: int = 0) -> None:
+        """Subscribe to channels, and to patterns of the first one (`Requests.subscribe`)."""
+        answer = await self.ask(_REQUESTS.subscribe(self._id, self._cookie, channels, patterns))
+        assert _SUCCESSFUL in answer, answer
 
     def poll(self) -> bytes:
         """Return a request that is held."""

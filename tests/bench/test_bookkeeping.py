@@ -47,6 +47,14 @@ async def test_a_warm_up_is_not_counted():
     assert result.deliveries == 3 * result.published
 
 
+async def test_receivers_are_aged_first():
+    """Each receiver gets this number of events before the measurement, which are not counted in it."""
+    async with faulty() as server:
+        result = await measured(server, rate=0, age=50, warm_up_s=10)
+    assert result.is_clean, faults(result)
+    assert result.published <= server.published - 50
+
+
 @pytest.mark.parametrize("rate", [40, 0], ids=["open", "closed"])
 async def test_lost_events_are_counted(rate):
     """If the second event reaches none of three receivers, three are lost; a closed loop continues without them."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.bench import Load, Result, comparison, table
+from app.bench import Load, Result, comparison, growth, table
 from app.bench.connection import NotHttp, framing, unchunk
 from app.bench.load import split
+from app.bench.requests import Requests
 from app.bench.result import limit, slope_per_minute
 from app.bench.tally import percentiles
 
@@ -112,10 +115,10 @@ def test_the_slope_is_that_of_the_steady_part():
     processes=st.integers(1, 8),
 )
 def test_the_shares_make_up_the_load(verb, receivers, publishers, more_channels, processes):
-    """The shares' receivers, publishers and rates add up to the load's, and each channel has one receiver."""
+    """The shares' receivers, publishers and rates add up to the load's; a channel or pattern has one receiver."""
     receivers = 0 if verb == "publish" else receivers
     channels = receivers + more_channels if verb == "one-to-one" else 1
-    load = Load(verb, receivers, publishers, channels, rate=100.0, processes=processes)
+    load = Load(verb, receivers, publishers, channels, rate=100.0, processes=processes, patterns=50)
     shares = split(load)
     assert 1 <= len(shares) <= processes
     assert sum(share.receivers for share in shares) == receivers
@@ -124,7 +127,34 @@ def test_the_shares_make_up_the_load(verb, receivers, publishers, more_channels,
     if verb == "one-to-one":
         dealt = [channel for share in shares for each in range(share.receivers) for channel in share.channels_of(each)]
         assert sorted(dealt) == list(range(channels))
+        assert sum(share.patterns_of(each) for share in shares for each in range(share.receivers)) == 50
         assert all(share.publishers for share in shares)
+
+
+def test_patterns_of_a_session():
+    """A session's first two patterns match its channel, and the others match no channel of the load."""
+    requests = Requests("halley", "/bayeux", token=None, browser_headers=False, ending="/x")
+    _, _, body = requests.subscribe("c", b"", [7], 3).partition(b"\r\n\r\n")
+    wanted = ["/bench/000007/x", "/bench/000007/*", "/bench/000007/**", "/bench/000007/000002/**"]
+    assert json.loads(body)[0]["subscription"] == wanted
+    assert b'"channel":"/bench/000007/x"' in requests.publish_template("c", b"", 0, 1) % (7, 1, 0, 0)
+
+
+async def test_points_for_which_there_are_too_few_files(monkeypatch):
+    """They are not measured, and the table says so."""
+
+    async def measured(load, *_):
+        return result(load=load)
+
+    monkeypatch.setattr(growth, "raise_file_limit", lambda: 1_000)
+    monkeypatch.setattr(growth, "measure", measured)
+    counts = {"receivers": [10, 899, 900], "patterns": [1], "age": [20]}
+    found = await growth.grow(nullcontext, lambda _: None, seconds=1, processes=1, counts=counts)
+    lines = growth.growth_table(found).splitlines()
+    assert [line.split()[:2] for line in lines[1:4]] == [["receivers", "10"], ["receivers", "899"], ["age", "20"]]
+    assert lines[4:] == found.left_out
+    assert lines[4] == "receivers 900: left out, a process may open only 1,000 files here."
+    assert lines[5].startswith("patterns 1: ")
 
 
 def test_ratios_of_two_results():

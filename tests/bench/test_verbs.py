@@ -119,10 +119,11 @@ async def test_idle_shows_memory_over_time(tmp_path):
 async def test_growth_is_drawn(tmp_path):
     """The output has a line for each point, and the picture is an SVG file."""
     require_module("matplotlib", "pip install '.[bench]'")
-    options = ("--receivers", "1,3", "--channels", "2,4", "--seconds", "0.5", "--plot", "growth.svg")
-    async with started("bench", "growth", *options, cwd=tmp_path) as bench:
+    options = ("--receivers", "1,3", "--channels", "4", "--patterns", "2001", "--age", "20", "--seconds", "0.5")
+    async with started("bench", "growth", *options, "--plot", "growth.svg", cwd=tmp_path) as bench:
         assert await bench.exit_code(within_s=60) == DONE
-    assert [line.split()[:2] for line in bench.output[1:]] == [["1", "1"], ["3", "1"], ["2", "2"], ["4", "4"]]
+    points = [["receivers", "1"], ["receivers", "3"], ["channels", "4"], ["patterns", "2,001"], ["age", "20"]]
+    assert [line.split()[:2] for line in bench.output[1:]] == points
     assert ET.parse(tmp_path / "growth.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 

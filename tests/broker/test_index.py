@@ -105,6 +105,16 @@ def test_made_up_topics_do_not_grow_the_index_without_end(monkeypatch, match):
         assert len(index._matched) <= 10
 
 
+def test_a_hundred_thousand_topics_stay_cached():
+    """So many can be in use on one server, which publishes to topics of its own too: none is looked up again."""
+    index = TopicIndex()
+    topics = ["halley/sessions", "halley/subscriptions", *(f"bench/{number}" for number in range(100_000))]
+    first = index.match(topics[0])
+    found = [index.match(topic) for topic in topics]
+    assert all(index.match(topic) is before for topic, before in zip(topics, found, strict=True))
+    assert index.match(topics[0]) is first
+
+
 def test_counting_the_hearers_of_resting_topics_keeps_nothing():
     """The console counts the subscribers of hundreds of topics each second; that must not fill the cache."""
     index = TopicIndex()
