@@ -77,8 +77,11 @@ class Busy:
         self._done = 0
         self._fan_out: Worker | None = None
 
-    async def start(self, work: str) -> None:
-        """Begin the work of that name, and return once its first piece is done. Raises `BenchFailed`."""
+    async def start(self, work: str, seconds: float) -> None:
+        """Begin the work of that name, and return once its first piece is done.
+
+        Raises `BenchFailed` if that takes longer than `seconds`.
+        """
         if work == "fanout":
             self._fan_out = await self._opened_fan_out()
             return
@@ -93,7 +96,7 @@ class Busy:
 
         self._working = asyncio.create_task(doing())
         starting = asyncio.create_task(is_under_way.wait())
-        await asyncio.wait({self._working, starting}, timeout=_ANSWER_S - 1, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({self._working, starting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             raise BenchFailed(f"the work has not begun: {self._failure()}")

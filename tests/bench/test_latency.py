@@ -77,6 +77,15 @@ def test_the_table_has_what_each_load_adds():
     assert re.split(r"  +", by_spark.strip())[1:] == ["0.50 ms", "13.50 ms", "100.0 ms", "+9.0 ms", "4.50 events/s"]
 
 
+def test_a_client_that_receives_nothing_is_in_the_table():
+    """Its times are unknown; why is among the sentences below the table."""
+    found = figures(nothing=4.0)
+    found.figures["delivery"]["replay"] = found.figures["reply"]["replay"] = {}
+    found.judge(0.0)
+    rows = [line for line in latency_table(found).splitlines() if "a replay" in line]
+    assert [re.split(r"  +", row.strip())[1:] for row in rows] == [["-", "-", "-"]] * 2
+
+
 @pytest.mark.parametrize(("most_added_ms", "wrong"), [(None, 0), (9.5, 0), (8.5, 2)])
 def test_a_load_that_adds_too_much_is_wrong(most_added_ms, wrong):
     """Only with a limit, and only above it; both ways to measure the client count."""
