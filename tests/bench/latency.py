@@ -2,7 +2,8 @@
 
 The client publishes at a steady rate and receives what it publishes; each event is durable, and its latency counts from
 the time at which it was due. A further connection sends polls to which the server replies immediately, which shows how
-long the event loop is busy with other work. The loads are in `latency_load.py`, in a separate process.
+long the event loop is busy with other work. The loads are in `latency_load.py`, in a separate process. On request, the
+turns of the event loop are timed too, by `turns.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -23,6 +25,7 @@ from bench.latency_load import has_spark
 from bench.logs import fill_apart
 from bench.reads import CHANNELS, off_the_servers_core, probing
 from bench.rounds import disk, in_turn, is_in_memory, side_command, side_environment
+from bench.turns import turns_us
 
 from app.bench.coordinator import Coordinator, Report
 from app.bench.load import Load, Share
@@ -61,7 +64,7 @@ LOADS = {
 }
 """The loads, by name; the first one is what others are compared with."""
 
-_PHASES = {"delivery": "publish to receive", "reply": "reply to a poll"}
+_PHASES = {"delivery": "publish to receive", "reply": "reply to a poll", "turn": "a turn of the event loop, CPU time"}
 _PUBLISHERS = 8  # so that an event that is due need not wait for the reply to the one before
 _CHANNEL = 900_000  # no load uses it
 _POLLED_EVERY_S = 0.005
@@ -75,6 +78,7 @@ class LatencyPlan:
 
     `loads` are names; none means all. `stored` events are in the log that is read. `reader`: by what the folder is
     read, `spark` or `folder`. It is wrong if a load adds more than `most_added_ms` to the p99 of the client.
+    `has_turns`: the turns of the event loop are timed, which then is not uvloop's.
     """
 
     loads: Sequence[str] = ()
@@ -87,6 +91,7 @@ class LatencyPlan:
     warm_up_s: float = 1.0
     reader: str | None = None
     most_added_ms: float | None = None
+    has_turns: bool = False
     is_pinned: bool = True
     data_dir: Path | None = None
 
@@ -130,6 +135,9 @@ async def _serving(plan: LatencyPlan, stock: Path, name: str, folder: Path) -> A
     settings = {"MAX_BYTES": _MOST_BYTES} | load.settings
     environment = {f"HALLEY_HISTORY_{setting}": str(value) for setting, value in settings.items()}
     command = halley_command(data_dir=data_dir)
+    if plan.has_turns:
+        command = [*side_command("turns"), str(_turns(data_dir)), *command[command.index("serve") :]]
+        environment["PYTHONPATH"] = side_environment()["PYTHONPATH"]
     async with started(command, is_pinned=plan.is_pinned, environment=environment) as target:
         target.name = str(data_dir)
         yield target
@@ -138,6 +146,10 @@ async def _serving(plan: LatencyPlan, stock: Path, name: str, folder: Path) -> A
 
 def _data_dir(folder: Path) -> Path:
     return folder / "log"
+
+
+def _turns(data_dir: Path) -> Path:
+    return data_dir.with_name("turns")
 
 
 async def _measure(found: LatencyFigures, temporary: Path, name: str, target: Target, watch: Watch) -> None:
@@ -153,7 +165,7 @@ async def _measure(found: LatencyFigures, temporary: Path, name: str, target: Ta
         client = await stack.enter_async_context(_client(plan, target, watch))
         if plan["warm_up_s"]:
             await client.round(1, plan["warm_up_s"])
-        before = await target.usage()
+        before, began_s = await target.usage(), time.monotonic()
         counting = asyncio.ensure_future(load.ask("count", seconds=plan["seconds"])) if load else None
         measuring = asyncio.create_task(client.round(2, plan["seconds"]))
         try:
@@ -163,6 +175,8 @@ async def _measure(found: LatencyFigures, temporary: Path, name: str, target: Ta
             report = await measuring
         used = (await target.usage()).since(before)
         found.take(name, report, percentiles(polls_us), await counting if counting else {}, used)
+        if plan["has_turns"]:
+            found.add("turn", name, percentiles(turns_us(_turns(Path(target.name)), began_s)))
 
 
 @asynccontextmanager
@@ -197,7 +211,7 @@ async def _loading(plan: dict[str, Any], target: Target, temporary: Path) -> Asy
 
 @dataclass(slots=True)
 class LatencyFigures(Figures):
-    """Figures in ms by phase (`delivery`, `reply`, and `fanout`: the fan-out's own deliveries) and by load.
+    """Figures in ms by phase (`delivery`, `reply`, `turn`, and `fanout`: the fan-out's own deliveries) and by load.
 
     In the phase `work`, `per_s` is what a load did meanwhile, in its units per second, and `done` their number.
     """
@@ -234,11 +248,11 @@ class LatencyFigures(Figures):
 
     def judge(self, most_added_ms: float | None) -> None:
         """Note which loads add more than that to the client's p99; None: none does."""
-        for phase, what in _PHASES.items():
+        for phase in ("delivery", "reply"):
             for load in self.servers:
                 added_ms = self.added_ms(phase, load)
                 if added_ms is not None and most_added_ms is not None and added_ms > most_added_ms:
-                    self.wrong.append(f"{load} adds {added_ms:.1f} ms to the p99 of {what}")
+                    self.wrong.append(f"{load} adds {added_ms:.1f} ms to the p99 of {_PHASES[phase]}")
 
 
 def latency_table(found: LatencyFigures) -> str:
@@ -252,6 +266,8 @@ def latency_table(found: LatencyFigures) -> str:
 def _rows(found: LatencyFigures) -> Iterator[list[str]]:
     plan = found.plan
     for phase, what in _PHASES.items():
+        if phase not in found.figures:
+            continue
         yield [what, *[""] * 5]
         for load in found.servers:
             title = LOADS[load].title.format(**plan)

@@ -44,12 +44,16 @@ async def test_a_client_is_measured_under_each_load(tmp_path):
 
 
 async def test_some_loads_alone(tmp_path):
-    """With the names of loads only these are measured, and the client without any; an unknown name is an error."""
-    code, output, _ = await script.ended("latency", "history", *QUICK, "--data-dir", ".", cwd=tmp_path)
+    """With the names of loads only these are measured, and the client without any; an unknown name is an error.
+
+    With `--turns`, the turns of the event loop have times too.
+    """
+    code, output, _ = await script.ended("latency", "history", *QUICK, "--turns", "--data-dir", ".", cwd=tmp_path)
     assert code == DONE
-    assert [line.strip().partition("  ")[0] for line in output[1:8]] == [
+    assert [line.strip().partition("  ")[0] for line in output[1:11]] == [
         *("p50", "publish to receive", "nothing else", "pages of the history"),
         *("reply to a poll", "nothing else", "pages of the history"),
+        *("a turn of the event loop, CPU time", "nothing else", "pages of the history"),
     ]
     code, _, lines = await script.ended("latency", "everything", cwd=tmp_path)
     assert code == WRONG_USE

@@ -193,6 +193,12 @@ def nt4_verb(*, is_json: bool, saved: dict[str, Any] | None, history: str, **opt
     metavar="MS",
     help="It is wrong if a load adds more than this to a p99.",
 )
+@click.option(
+    "--turns",
+    "has_turns",
+    is_flag=True,
+    help="Also time the turns of the event loop, in CPU time, so other programs matter less; without uvloop.",
+)
 @_ROUNDS
 @seconds_option("--warm-up", 1.0, _WARM_UP_TEXT)
 @_common
