@@ -58,6 +58,7 @@ _FIRST = (
     "tests/bench/test_instructions.py",
     "tests/readme/test_bench.py",
     "tests/bench/test_history.py",
+    "tests/bench/test_latency.py",
     "tests/history/test_rounds.py",
     "tests/history/test_purge.py",
     "tests/history/test_reader.py",

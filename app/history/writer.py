@@ -358,4 +358,6 @@ class LogWriter:
 def _give_way() -> None:
     """Lower this thread's priority: on a shared core the event loop has precedence, and groups only grow meanwhile."""
     with suppress(AttributeError, OSError):  # only Linux has priorities for threads
-        os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICENESS)
+        thread = get_native_id()
+        niceness = os.getpriority(os.PRIO_PROCESS, thread)  # the server's own, such as systemd's Nice=
+        os.setpriority(os.PRIO_PROCESS, thread, niceness + _NICENESS)

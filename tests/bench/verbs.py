@@ -11,6 +11,7 @@ from typing import Any
 import click
 from bench.history import STORED, HistoryPlan, history_table, measure_history
 from bench.instructions import InstructionsPlan, instructions_table, measure_instructions, profile
+from bench.latency import LOADS, NOTHING, LatencyPlan, latency_table, measure_latency
 from bench.nt4 import Nt4Plan, measure_nt4, nt4_table
 from bench.pipeline import PipelinePlan, measure_pipeline, pipeline_table
 from bench.wamp import WampPlan, measure_wamp, wamp_table
@@ -171,6 +172,46 @@ def nt4_verb(*, is_json: bool, saved: dict[str, Any] | None, history: str, **opt
     """
     plan = Nt4Plan(history=history == "on", **options)
     print_measured(partial(measure_nt4, plan), nt4_table, is_json=is_json, saved=saved)
+
+
+@main.command("latency")
+@click.argument("loads", metavar="[LOAD]...", nargs=-1, type=click.Choice([name for name in LOADS if name != NOTHING]))
+@_rate(100.0, "of the client that is measured")
+@click.option(
+    "--stored",
+    type=click.IntRange(1, _MOST_STORED),
+    default=200_000,
+    show_default=True,
+    help="Events in the log that is read.",
+)
+@count_option("--receivers", 1_000, "Receivers of the fan-out; also the sessions while a console is open, at most 500.")
+@click.option(
+    "--reader",
+    type=click.Choice(["spark", "folder"]),
+    help="What reads the folder of the log: Spark, or only its source. [default: spark, if it is installed]",
+)
+@click.option(
+    "--most-added",
+    "most_added_ms",
+    type=click.FloatRange(0),
+    metavar="MS",
+    help="It is wrong if a load adds more than this to a p99.",
+)
+@click.option(
+    "--turns",
+    "has_turns",
+    is_flag=True,
+    help="Also time the turns of the event loop, in CPU time, so other programs matter less; without uvloop.",
+)
+@_ROUNDS
+@seconds_option("--warm-up", 1.0, _WARM_UP_TEXT)
+@_common
+def latency_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) -> None:
+    """Measure how long a client waits while the server works for others: for each LOAD, or for all without one.
+
+    The loads are replay, history, console, bodies, batches, retention, sealing, folder and fanout.
+    """
+    print_measured(partial(measure_latency, LatencyPlan(**options)), latency_table, is_json=is_json, saved=saved)
 
 
 @main.command("instructions")

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -28,6 +29,25 @@ def awaited(condition, timeout_s=20):
     while not condition():
         assert time.monotonic() < deadline, "it has not come to that"
         time.sleep(0.005)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities for threads")
+@pytest.mark.parametrize("nicer", [0, 6])
+def test_the_writer_gives_way_to_the_event_loop(tmp_path, nicer):
+    """Its thread has a lower priority than the one that opened the log, also where that one's is lowered."""
+
+    def opened():
+        own = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + nicer)
+        before = {*threading.enumerate()}
+        with OpenLog(tmp_path) as log:
+            log.write("a")
+            (thread,) = (each for each in {*threading.enumerate()} - before if each.name == "history-writer")
+            return os.getpriority(os.PRIO_PROCESS, own), os.getpriority(os.PRIO_PROCESS, thread.native_id)
+
+    with ThreadPoolExecutor(1) as apart:  # a priority that was lowered cannot be raised again
+        opener, writing = apart.submit(opened).result()
+    assert writing > opener
 
 
 def test_events_that_are_not_recorded_are_passed_on_in_their_place(tmp_path):
