@@ -60,7 +60,7 @@ class Worker:
         gc.freeze()
         gc.disable()  # no cycles are created here, and pauses of the collector would look like the server's
 
-    async def round(self, seconds: float, events: int) -> dict[str, Any]:
+    async def round(self, seconds: float, events: int = 0) -> dict[str, Any]:
         """Run the load for some seconds, and report how many events were published.
 
         If `events` is not 0, it ends as soon as each receiver has got that number of them.

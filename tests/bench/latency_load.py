@@ -219,7 +219,7 @@ class Busy:
 
     async def _opened_fan_out(self) -> Worker:
         share = split(Load("fanout", receivers=self._receivers, rate=self._rate))[0]
-        worker = Worker(share, self._url, None, lambda **_: None)
+        worker = Worker(Sessions, share, self._url, None, lambda **_: None)
         await worker.open(self._receivers)
         await worker.prepare(1)
         await worker.round(_UNTIMED_S)
