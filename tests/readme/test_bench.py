@@ -13,9 +13,9 @@ from support.programs import require_module
 pytestmark = pytest.mark.slow
 
 LONGEST_S = 480.0
-_OTHERS = ("python tests/bench pipeline ", "python tests/bench instructions ")
+_OTHERS = tuple(f"python tests/bench {verb} " for verb in ("pipeline", "instructions", "latency"))
 LINES = [line for line in block("bench").splitlines() if not line.startswith(_OTHERS)]
-"""All but those that `bench/test_pipeline.py` and `bench/test_instructions.py` run, since they take long."""
+"""All but those that `bench/test_pipeline.py`, `test_instructions.py` and `test_latency.py` run: they take long."""
 
 
 @pytest.mark.parametrize("line", LINES, ids=[line.split()[2] for line in LINES])
