@@ -112,7 +112,9 @@ class Receiver(Session):
     `patterns` is the number of its subscriptions to patterns (`Requests.subscribe`).
     """
 
-    def __init__(self, requests: Requests, tally: Tally, group: int, channels: Sequence[int], patterns: int) -> None:
+    def __init__(
+        self, requests: Requests, tally: Tally, group: int, channels: Sequence[int], patterns: int = 0
+    ) -> None:
         super().__init__(requests, tally)
         self._group = b"%06d" % group
         self._channels = channels
