@@ -10,7 +10,6 @@ all of Bayeux.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
@@ -32,10 +31,6 @@ HEADERS: tuple[Header, ...] = (JSON, *UNCACHED)
 
 _COOKIES_LOOKED_AT = 8
 """Values read of one name: servers on other ports or paths of the host may have set some, and browsers send all."""
-
-_REMEMBERED, _REMEMBERED_CHARS = 8_192, 128
-"""Cookie headers whose values are cached: a client sends the same with each request. They and their size are bounded,
-since clients choose them."""
 
 _LONG_POLLING = Transport.LONG_POLLING
 
@@ -148,10 +143,6 @@ class BayeuxEndpoint(Endpoint):
 
 def cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
     """The first eight values that a Cookie header has for `name`."""
-    return _remembered(header, name) if len(header) <= _REMEMBERED_CHARS else _cookie_values(header, name)
-
-
-def _cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
     values = []
     for pair in header.split(b";"):
         if name in pair:
@@ -159,9 +150,6 @@ def _cookie_values(header: bytes, name: bytes) -> tuple[str, ...]:
             if found.strip() == name:
                 values.append(value.strip(b' \t"').decode("latin-1"))
     return tuple(values[:_COOKIES_LOOKED_AT])
-
-
-_remembered = lru_cache(_REMEMBERED)(_cookie_values)
 
 
 def browser_cookie(value: str, options: Cookie, *, is_secure: bool) -> bytes:

@@ -26,7 +26,6 @@ from bench.instructions_load import Session, Simulation
 
 from app import telemetry
 from app.settings import Log
-from app.transports import endpoint
 
 RECEIVERS = 10
 _STEP_S, _MINUTE_S, _HOUR_S = 2, 60, 3_600
@@ -44,10 +43,8 @@ class Day:
         self._sweeps: list[Callable[[float], None]] = [*sweeper._sweeps(), *sweeper._slow]
 
     async def begin(self) -> None:
-        """Open the receivers, and fill the cache of cookies, since each new session has its own."""
+        """Open the receivers."""
         self.receivers = [await self.simulation.session(0) for _ in range(RECEIVERS)]
-        for number in range(endpoint._REMEMBERED):
-            endpoint.cookie_values(b"x=%040d" % number, b"x")
 
     async def hour(self) -> None:
         """Let an hour pass, and count the calls of the functions that its last event takes."""
