@@ -44,7 +44,8 @@ class _Refused(Exception):
 class Connection(Peer):
     """A guarded connection, which feeds the parser and passes the application one request after the other.
 
-    A subclass can take some requests and respond itself: `_takes`, `_serve` and `respond` are for that.
+    A subclass can take some requests and respond itself: `_takes`, `_serve`, `_serve_repeated` and `respond` are for
+    that.
     """
 
     __slots__ = (
@@ -110,8 +111,8 @@ class Connection(Peer):
                 self.cut("sends_on")
         elif self._kept is None and not self._is_answering and (self._running is None or not self._is_busy()):
             if self._is_at_rest() and self._serve_repeated(data):
-                pass
-            elif len(data) <= _HEAD_PIECE_BYTES:
+                return
+            if len(data) <= _HEAD_PIECE_BYTES:
                 self._feed(data)
             else:
                 self._kept = bytearray(data)

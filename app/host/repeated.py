@@ -18,7 +18,7 @@ import httptools
 
 from app.protocols.bayeux.session import BayeuxSession
 from app.transports.endpoint import PostHead
-from app.transports.head import Head
+from app.transports.head import Head, Header
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)\r\n", re.IGNORECASE)
 _MOST_DIGITS = 9
@@ -33,14 +33,14 @@ class Repeated:
     `session` is that of a connect that was remembered, else None.
     """
 
-    __slots__ = ("_begin", "_digits", "_end", "_head_bytes", "_nbytes", "_start", "cors", "post", "seen", "session")
+    __slots__ = ("_digits", "_end", "_head_bytes", "_nbytes", "_start", "cors", "post", "seen", "session")
 
     def __init__(
         self,
         head: bytes,
         digits: tuple[int, int],
         post: PostHead,
-        cors: tuple[tuple[bytes, bytes], ...],
+        cors: tuple[Header, ...],
         seen: tuple[str, str],
     ) -> None:
         self._start = head  # with a remembered connect, also its body before the id
@@ -60,7 +60,7 @@ class Repeated:
         headers: int,
         most_bytes: int,
         post: PostHead,
-        cors: tuple[tuple[bytes, bytes], ...],
+        cors: tuple[Header, ...],
         seen: tuple[str, str],
     ) -> Repeated | None:
         """Remember the head at the beginning of `piece`; `headers` is the number of them that the parser has found.
