@@ -185,10 +185,11 @@ class Broker:
     def touch(self, session: Session, deadline: float) -> None:
         """Move a session's deadline (monotonic seconds), but not beyond the expiry of its token."""
         if session.closed is None:
-            deadline = min(deadline, session.expiry)
             session.deadline = deadline
-            if deadline < session.alarm_at:
-                self.deadlines.move(session, deadline)
+            if deadline > session.expiry:
+                session.deadline = session.expiry
+            if session.deadline < session.alarm_at:
+                self.deadlines.move(session, session.deadline)
 
     def due(self, now: float) -> None:
         """Call the owner of each session whose deadline has passed.
@@ -485,8 +486,9 @@ class Broker:
         """Have an outlet flushed in the next turn of the loop."""
         if not outlet.is_ready:
             outlet.is_ready = True
+            is_first = not self.ready
             self.ready.append(outlet)
-            if len(self.ready) == 1:
+            if is_first:
                 self.wake()
 
     def flush(self, now: float) -> None:

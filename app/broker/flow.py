@@ -43,27 +43,22 @@ _LONGEST_US = 600_000_000
 class Delays:
     """A histogram of delays: its size is fixed, regardless of the number of delays."""
 
-    __slots__ = ("_latest_class", "_latest_us", "counts", "total_us")
+    __slots__ = ("counts", "latest_class", "latest_us", "total_us")
 
     def __init__(self) -> None:
         self.counts = [0] * (_class_of(_LONGEST_US) + 1)
         self.total_us = 0
-        self._latest_us = self._latest_class = 0
+        self.latest_us = self.latest_class = 0
 
     def note(self, us: int, times: int = 1) -> None:
         """Count a delay of `us` microseconds, `times` times. On the hot path: `_class_of` is inlined."""
         if not 0 <= us <= _LONGEST_US:  # wall clocks can be set back
             us = 0 if us < 0 else _LONGEST_US
         shift = us.bit_length() - _EXACT_BITS
-        self._latest_us = us
-        self._latest_class = us if shift <= 0 else (shift << (_EXACT_BITS - 1)) + (us >> shift)
-        self.counts[self._latest_class] += times
+        self.latest_us = us
+        self.latest_class = us if shift <= 0 else (shift << (_EXACT_BITS - 1)) + (us >> shift)
+        self.counts[self.latest_class] += times
         self.total_us += us * times
-
-    def repeat(self) -> None:
-        """Count the latest delay once more."""
-        self.counts[self._latest_class] += 1
-        self.total_us += self._latest_us
 
     def since(self, before: Delays) -> Delays:
         """The delays noted since `before` was copied from this."""
@@ -116,7 +111,9 @@ class Flow:
         It is the same for all who get the event in one turn. `clock_offset_s` is the wall clock minus that of `now`.
         """
         if time_us == self._time_us and now == self._written_at:
-            self.delays.repeat()
+            delays = self.delays
+            delays.counts[delays.latest_class] += 1
+            delays.total_us += delays.latest_us
         else:
             self._time_us, self._written_at = time_us, now
             self.delays.note(int((now + clock_offset_s) * 1_000_000) - time_us)

@@ -103,20 +103,20 @@ class Outbox:
     `release`), else the outbox of a peer that never acknowledges would grow without end. Values for which the queue
     has no room wait apart from it, only the newest of each topic, within their own bounds (`conflation`). Where
     `keeps_recorded` is set, as for sessions that replay, recorded values are treated as other events: they can be read
-    again from the history.
+    again from the history. `queue` and `aside` are for the hot path to see whether any event waits.
     """
 
     __slots__ = (
-        "_aside",
         "_conflation",
-        "_events",
         "_nbytes",
         "_retained",
         "_retained_bytes",
+        "aside",
         "has_rest",
         "keeps_recorded",
         "max_bytes",
         "max_events",
+        "queue",
     )
 
     def __init__(self, max_events: int, max_bytes: int, conflation: Conflation = _NOTHING_BESIDE) -> None:
@@ -125,28 +125,28 @@ class Outbox:
         self.keeps_recorded = False
         self.has_rest = False  # whether the latest `take` has left events for the next
         self._conflation = conflation
-        self._events: list[Event] = []
+        self.queue: list[Event] = []
         self._nbytes = 0
         self._retained = 0
         self._retained_bytes = 0
-        self._aside: Newest | None = None  # None nearly always
+        self.aside: Newest | None = None  # None nearly always
 
     def __len__(self) -> int:
-        return len(self._events) if self._aside is None else len(self._events) + len(self._aside)
+        return len(self.queue) if self.aside is None else len(self.queue) + len(self.aside)
 
     def __iter__(self) -> Iterator[Event]:
         """The waiting events, oldest first."""
-        return chain(self._events, self._aside or ())
+        return chain(self.queue, self.aside or ())
 
     @property
     def room(self) -> int:
         """The number of further events that fit, if they are small."""
-        return max(0, self.max_events - len(self._events) - self._retained)
+        return max(0, self.max_events - len(self.queue) - self._retained)
 
     @property
     def nbytes(self) -> int:
         """The bytes of waiting and retained events, including each event's overhead."""
-        return self._nbytes + self._retained_bytes + (self._aside.nbytes if self._aside is not None else 0)
+        return self._nbytes + self._retained_bytes + (self.aside.nbytes if self.aside is not None else 0)
 
     def put(self, event: Event) -> bool:
         """Append an event; False, and nothing kept, if that would pass a bound.
@@ -155,21 +155,21 @@ class Outbox:
         apart from the queue if the queue is full or another value of its topic waits there. Values in a full queue are
         also set apart to make room for other events.
         """
-        count = len(self._events) + self._retained
+        count = len(self.queue) + self._retained
         nbytes = self._nbytes + len(event.payload) + OVERHEAD_BYTES
         if (
             count and (count >= self.max_events or nbytes + self._retained_bytes > self.max_bytes)
-        ) or self._aside is not None:
+        ) or self.aside is not None:
             return self._squeeze_in(event)
-        self._events.append(event)
+        self.queue.append(event)
         self._nbytes = nbytes
         return True
 
     def limit(self, event: Event) -> str:
         """The setting whose limit made `put` return False."""
-        if self._may_yield(event) and self._aside is not None:
-            return "conflated_topics" if len(self._aside) >= self._conflation.most_topics else "conflated_bytes"
-        return "queue_events" if len(self._events) + self._retained >= self.max_events else "queue_bytes"
+        if self._may_yield(event) and self.aside is not None:
+            return "conflated_topics" if len(self.aside) >= self._conflation.most_topics else "conflated_bytes"
+        return "queue_events" if len(self.queue) + self._retained >= self.max_events else "queue_bytes"
 
     def take(self) -> list[Event]:
         """Take the waiting events, oldest first, then the values set apart; values that those outdate are dropped.
@@ -178,13 +178,13 @@ class Outbox:
         bounds allow. The rest then waits for the next call (`has_rest`), else the outbox of a peer whose sockets always
         die would grow without end.
         """
-        events = self._events
+        events = self.queue
         if (
-            self._aside is None
+            self.aside is None
             and len(events) <= self.max_events
             and self._nbytes + self._retained_bytes <= self.max_bytes
         ):
-            self._events, self._nbytes, self.has_rest = [], 0, False
+            self.queue, self._nbytes, self.has_rest = [], 0, False
             return events
         events = self._take_some()
         self.has_rest = len(self) > 0
@@ -196,15 +196,15 @@ class Outbox:
         They passed the bounds when they were first put, so none is refused now: an outbox holds at most twice its
         bounds, and takes nothing new until it is below them.
         """
-        self._events[:0] = events
+        self.queue[:0] = events
         self._nbytes += sum(map(cost, events))
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
         """Drop the events for which `is_unwanted` is true."""
-        self._events = [event for event in self._events if not is_unwanted(event)]
-        self._nbytes = sum(map(cost, self._events))
-        if self._aside is not None:
-            self._aside.discard(is_unwanted)
+        self.queue = [event for event in self.queue if not is_unwanted(event)]
+        self._nbytes = sum(map(cost, self.queue))
+        if self.aside is not None:
+            self.aside.discard(is_unwanted)
             self._lay_down()
 
     def retain(self, events: Sequence[Event]) -> None:
@@ -219,32 +219,32 @@ class Outbox:
 
     def clear(self) -> None:
         """Drop all events, and the count of the retained ones."""
-        self._events.clear()
+        self.queue.clear()
         self._nbytes = self._retained = self._retained_bytes = 0
-        self._aside = None
+        self.aside = None
 
     def _take_some(self) -> list[Event]:
         """Take as many of the waiting events as the bounds allow, and fill up with values set apart."""
-        if self._aside is not None:
-            self._drop_outdated(self._aside)
-        events = self._events
+        if self.aside is not None:
+            self._drop_outdated(self.aside)
+        events = self.queue
         if len(events) <= self.max_events and self._nbytes + self._retained_bytes <= self.max_bytes:
-            self._events, self._nbytes = [], 0
-            return events if self._aside is None else self._fill_up(events, self._aside)
+            self.queue, self._nbytes = [], 0
+            return events if self.aside is None else self._fill_up(events, self.aside)
         count, nbytes = 0, 0
         for event in events[: self.max_events]:
             if count and nbytes + cost(event) > self.max_bytes:
                 break
             nbytes += cost(event)
             count += 1
-        self._events, self._nbytes = events[count:], self._nbytes - nbytes
+        self.queue, self._nbytes = events[count:], self._nbytes - nbytes
         return events[:count]
 
     # Values set apart from the queue
 
     def _squeeze_in(self, event: Event) -> bool:
         """Put an event where the queue is full or values are set apart from it."""
-        aside = self._aside
+        aside = self.aside
         may_yield = self._may_yield(event)
         if may_yield and (not self._has_room(event) or (aside is not None and aside.outdates(event))):
             return self._put_aside(event)
@@ -252,10 +252,10 @@ class Outbox:
             self._move_values_aside()
             if not self._has_room(event):
                 return False
-        if event.nt4_type is not None and self._aside is not None and not may_yield:
-            self._aside.drop(event.topic)
+        if event.nt4_type is not None and self.aside is not None and not may_yield:
+            self.aside.drop(event.topic)
             self._lay_down()
-        self._events.append(event)
+        self.queue.append(event)
         self._nbytes += cost(event)
         return True
 
@@ -263,27 +263,27 @@ class Outbox:
         return event.nt4_type is not None and not (event.position and self.keeps_recorded)
 
     def _has_room(self, event: Event) -> bool:
-        count = len(self._events) + self._retained
+        count = len(self.queue) + self._retained
         nbytes = self._nbytes + self._retained_bytes + cost(event)
         return not count or (count < self.max_events and nbytes <= self.max_bytes)
 
     def _put_aside(self, event: Event) -> bool:
-        if self._aside is None:
-            self._aside = Newest(self._conflation)
-        return self._aside.put(event)
+        if self.aside is None:
+            self.aside = Newest(self._conflation)
+        return self.aside.put(event)
 
     def _move_values_aside(self) -> None:
         """Set the values in the queue apart, to make room for an event that is not a value."""
-        if self._aside is not None:
-            self._drop_outdated(self._aside)
-        self._events = [event for event in self._events if not self._may_yield(event) or not self._put_aside(event)]
-        self._nbytes = sum(map(cost, self._events))
+        if self.aside is not None:
+            self._drop_outdated(self.aside)
+        self.queue = [event for event in self.queue if not self._may_yield(event) or not self._put_aside(event)]
+        self._nbytes = sum(map(cost, self.queue))
 
     def _drop_outdated(self, aside: Newest) -> None:
         """Drop the values in the queue for which a newer one is set apart."""
-        fresh = [event for event in self._events if not (self._may_yield(event) and aside.outdates(event))]
-        self._conflation.dropped += len(self._events) - len(fresh)
-        self._events, self._nbytes = fresh, sum(map(cost, fresh))
+        fresh = [event for event in self.queue if not (self._may_yield(event) and aside.outdates(event))]
+        self._conflation.dropped += len(self.queue) - len(fresh)
+        self.queue, self._nbytes = fresh, sum(map(cost, fresh))
 
     def _fill_up(self, events: list[Event], aside: Newest) -> list[Event]:
         """Add to `events`, which were taken, as many of the values set apart as the bounds leave room for."""
@@ -296,5 +296,5 @@ class Outbox:
 
     def _lay_down(self) -> None:
         """Delete the store of values set apart once it is empty, so that `put` is fast again."""
-        if not self._aside:
-            self._aside = None
+        if not self.aside:
+            self.aside = None

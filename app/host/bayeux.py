@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from time import monotonic
 from typing import Any
 
@@ -35,6 +35,7 @@ _OK = begin(200, HEADERS)
 _NO_HEADERS: list[Header] = []
 _NO_FIELDS: dict[bytes, bytes] = {}
 _NO_POST = PostHead(b"", (), None)
+_REMEMBERED_LENGTHS = 1_024
 
 
 class ShortWay:
@@ -129,7 +130,7 @@ class BayeuxConnection(Connection):
         self._is_answering = True
         self._cors, self._seen = repeated.cors, repeated.seen
         try:
-            outcome = self._way.engine.connect_again(session, repeated.post.cookies, message_id, self, monotonic())
+            outcome = self._way.engine.connect_again(session, repeated.cookies, message_id, self, monotonic())
             if outcome is None:
                 self._is_answering = False
                 return False
@@ -204,7 +205,7 @@ class BayeuxConnection(Connection):
         engine = self._way.engine
         if reply.status == 200 and reply.set_cookie is None and not (reply.is_last or self._cors):
             body = b",".join(reply.parts)
-            has_left = self.respond(b"%b%d\r\n\r\n[%b]" % (_OK, len(body) + 2, body), closes=False)
+            has_left = self.respond(_head_for(len(body)) + body + b"]", closes=False)
         else:
             headers = (*HEADERS, *self._cors, *self._way.endpoint.headers(reply, self._seen[1]))
             has_left = self.respond(response(reply.status, headers, reply.body()), closes=reply.is_last)
@@ -220,3 +221,9 @@ class BayeuxConnection(Connection):
     def _reject(self, rejection: Rejection) -> None:
         headers = (*TEXT_HEADERS, *rejection.headers, *self._cors)
         self.respond(response(rejection.status, headers, rejection.text.encode()), closes=False)
+
+
+@lru_cache(_REMEMBERED_LENGTHS)
+def _head_for(nbytes: int) -> bytes:
+    """The head of a usual response, and the bracket before its messages; `nbytes` is the length of what it encloses."""
+    return b"%b%d\r\n\r\n[" % (_OK, nbytes + 2)

@@ -110,7 +110,8 @@ class Connection(Peer):
             if self._discarded_bytes > DISCARDED_BYTES:
                 self.cut("sends_on")
         elif self._kept is None and not self._is_answering and (self._running is None or not self._is_busy()):
-            if self._is_at_rest() and self._serve_repeated(data):
+            is_at_rest = self._is_in_head and not (self._has_begun or self._fed_bytes or self.timeout_keep_alive_task)
+            if is_at_rest and self._serve_repeated(data):
                 return
             if len(data) <= _HEAD_PIECE_BYTES:
                 self._feed(data)
@@ -185,7 +186,7 @@ class Connection(Peer):
     def _serve_repeated(self, data: bytes) -> bool:  # noqa: ARG002 - for subclasses
         """Process a request that `data` is the whole of, and whose head is known from an earlier one; else False.
 
-        It is called between two requests only.
+        It is called between two requests only, and when no timer of the application's latest response runs.
         """
         return False
 
@@ -219,10 +220,6 @@ class Connection(Peer):
         self._look_at_kept()
 
     # Parsing
-
-    def _is_at_rest(self) -> bool:
-        """Whether the parser is between two requests, and no timer of the application's latest response runs."""
-        return self._is_in_head and not (self._has_begun or self._fed_bytes or self.timeout_keep_alive_task)
 
     def _is_busy(self) -> bool:
         """Whether a whole request was received and is not answered yet."""

@@ -30,10 +30,10 @@ class Repeated:
     """A POST that was parsed.
 
     `post` and `cors` are what the endpoint and the guard made of its head, `seen` are the client's address and scheme.
-    `session` is that of a connect that was remembered, else None.
+    `session` is that of a connect that was remembered, else None, and `cookies` what proves that its browser sends it.
     """
 
-    __slots__ = ("_digits", "_end", "_head_bytes", "_nbytes", "_start", "cors", "post", "seen", "session")
+    __slots__ = ("_digits", "_end", "_head_bytes", "_nbytes", "_start", "cookies", "cors", "post", "seen", "session")
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Repeated:
         self.cors = cors
         self.seen = seen
         self.session: BayeuxSession | None = None
+        self.cookies = post.cookies
 
     @classmethod
     def of(
@@ -98,6 +99,8 @@ class Repeated:
         self._head_bytes = begin + len(digits) + len(rest)
         self._nbytes = self._head_bytes + len(body)
         self.session = session
+        if session.cookie in self.post.cookies:  # the very same object is recognized without comparing it
+            self.cookies = (session.cookie,)
 
     def body_of(self, data: bytes) -> bytes | None:
         """Return the body of a request that is all of `data`, if it has the remembered head; else None."""

@@ -43,9 +43,9 @@ from app.protocols.bayeux.session import (
     DISCONNECTED,
     DISMISSED,
     EXPIRED,
+    ROWS,
     SLOW_CONSUMER,
     TOKEN_EXPIRED,
-    TRANSITIONS,
     Action,
     Advisor,
     BayeuxSession,
@@ -85,10 +85,14 @@ class Polling:
         self.history = Replayer(broker, options, hooks, read, lambda: self.advisor.is_draining)
         self.holds_by_browser: dict[str, int] = {}
         # plain counts, read by telemetry
-        self.holds = 0
         self.connects = 0
         self.refused: Counter[str] = Counter()  # messages, by error
         self.put_back = 0  # events whose reply did not reach its socket
+
+    @property
+    def holds(self) -> int:
+        """The number of connects that are being held."""
+        return sum(self.holds_by_browser.values())
 
     # What a transport reports
 
@@ -103,7 +107,8 @@ class Polling:
                 if session.held is not None and len(session.outbox):
                     self.broker.mark_ready(session)
         reply.is_settled = True
-        reply.events = []  # replies and connections refer to each other: events must not wait for the garbage collector
+        if reply.events:  # replies and connections refer to each other: events must not wait for the garbage collector
+            reply.events = []
 
     def unwritten(self, reply: Reply) -> None:
         """Return the events of a reply to the session: its connection was lost before all of it was written."""
@@ -136,13 +141,13 @@ class Polling:
         assert isinstance(session, BayeuxSession)
         if session.held is None or not self._has_news(session):
             return ()
-        _, reply = self._transition(session, "events", now)
+        reply = self._transition(session, "events", now)
         return () if reply is None else ((reply.connection, reply),)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Handle a full outbox: answer a held connect with its events, else end the session as a slow consumer."""
         assert isinstance(session, BayeuxSession)
-        if session.held is not None and self.can_take(session):
+        if session.held is not None and session.unsettled is None:
             self._apply(session, "events", now)
         if not session.outbox.put(event):
             self._apply(session, "cut", now, SLOW_CONSUMER)
@@ -268,28 +273,29 @@ class Polling:
             self.unwritten(half_written)
             self.send(half_written.connection, None)
         waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session)
-        if waits and session.state == "idle":
-            hold.browser = browser = session.browser
-            if 0 <= self.options.holds_per_browser <= self.holds_by_browser.get(browser, 0):
-                self.broker.hits["holds_per_browser"] += 1
-                hold.is_crowded = True
-                waits = False
-        action, _ = self._transition(session, "poll" if waits else "connect", now, hold)
-        return action == "hold"
+        most = self.options.holds_per_browser
+        if waits and session.state == "idle" and 0 <= most <= self.holds_by_browser.get(session.browser, 0):
+            self.broker.hits["holds_per_browser"] += 1
+            hold.is_crowded = True
+            waits = False
+        self._transition(session, "poll" if waits else "connect", now, hold)
+        return hold.browser != ""
 
     def connect_reply(self, hold: Hold, now: float) -> tuple[dict[str, Any], list[Event]]:
         """Make the reply to a connect whose session continues, and take the events that go with it."""
+        more, events = self._terms_and_events(hold, now)
+        return self._connect_message(hold, more), events
+
+    def _terms_and_events(self, hold: Hold, now: float) -> tuple[dict[str, Any], list[Event]]:
+        """Take the events that go with the reply to a connect, and return its advice and `ext`; few have any."""
         session = hold.session
-        reply: dict[str, Any] = {} if hold.message_id is None else {"id": hold.message_id}
-        reply["channel"] = CONNECT
-        reply["successful"] = not hold.is_crowded or self.options.browser_interval_s != 0
-        reply["clientId"] = session.id
+        more: dict[str, Any] = {}
         interval_s = session.interval_s if session.client_interval_s is None else session.client_interval_s
         if hold.is_crowded:
             interval_s = self.advisor.interval_s(hold)
         terms = (session.hold_s, interval_s, hold.is_crowded)
         if session.announced != terms or hold.is_crowded or hold.wants_advice or self.advisor.is_draining:
-            reply["advice"] = self.advisor.for_reply(hold, terms)
+            more["advice"] = self.advisor.for_reply(hold, terms)
         takes_events = hold.takes_events and session.unsettled is None
         if not takes_events:
             events = []
@@ -300,9 +306,9 @@ class Polling:
         if session.acks is not None or session.cursor is not None or hold.timesync is not None:
             ext = self._connect_ext(hold, now, with_events=takes_events)
             if ext:
-                reply["ext"] = ext
+                more["ext"] = ext
         self._await_connect(session, interval_s, now)
-        return reply, events
+        return more, events
 
     def late_reply(self, hold: Hold, now: float) -> dict[str, Any]:
         """Make the reply to a connect that a newer one has overtaken; it does not move the session's deadline."""
@@ -315,10 +321,22 @@ class Polling:
 
     def reply_to_connect(self, hold: Hold, now: float) -> Reply:
         """Make the response to a connect that was sent alone."""
-        message, events = self.connect_reply(hold, now)
-        reply = self.reply_with(hold.session, [message], events, now, hold.connection)
+        session, message_id = hold.session, hold.message_id
+        more, events = self._terms_and_events(hold, now)
+        if more or type(message_id) is not str or self.hooks.extensions or self.options.timestamp:
+            reply = self.reply_with(session, [self._connect_message(hold, more)], events, now, hold.connection)
+        else:  # the same text; neither id has anything to escape (`messages.is_id`)
+            text = f'{{"id":"{message_id}","channel":"{CONNECT}","successful":true,"clientId":"{session.id}"}}'
+            reply = self._response(session, [text.encode()], events, events, hold.connection)
         reply.answers_connect = True
         return reply
+
+    def _connect_message(self, hold: Hold, more: dict[str, Any]) -> dict[str, Any]:
+        message: dict[str, Any] = {} if hold.message_id is None else {"id": hold.message_id}
+        message["channel"] = CONNECT
+        message["successful"] = not hold.is_crowded or self.options.browser_interval_s != 0
+        message["clientId"] = hold.session.id
+        return message | more
 
     def reply_with(
         self,
@@ -334,14 +352,24 @@ class Polling:
         subscriber: an extension may add to it, change it or keep it back.
         """
         if self.hooks.extensions or self.options.timestamp:
-            parts = self._parts(session, messages, events, now)
+            return self._response(session, self._parts(session, messages, events, now), [], events, connection)
+        parts = [encode(message) for message in messages] if len(messages) > 1 else [encode(messages[0])]
+        return self._response(session, parts, events, events, connection)
+
+    def _response(
+        self,
+        session: BayeuxSession | None,
+        parts: list[bytes],
+        unencoded: Sequence[Event],
+        events: list[Event],
+        connection: Any,
+    ) -> Reply:
+        """Make a response of `parts` and then the events that are `unencoded`; `events` are all that it carries."""
+        if session is not None and session.replay is not None:
+            parts += map(_frame_for(session), unencoded)
         else:
-            parts = [encode(message) for message in messages] if len(messages) > 1 else [encode(messages[0])]
-            if session is not None and session.replay is not None:
-                parts += map(_frame_for(session), events)
-            else:
-                for event in events:
-                    parts.append(event.frames.get("bayeux") or event_frame(event))
+            for event in unencoded:
+                parts.append(event.frames.get("bayeux") or event_frame(event))
         reply = Reply(parts, session, events, connection)
         if self.advisor.is_draining:
             reply.is_last = True
@@ -375,10 +403,6 @@ class Polling:
             reply["ext"] = fault.ext
         return reply
 
-    def can_take(self, session: BayeuxSession) -> bool:
-        """Whether events may leave the session's outbox: not while a reply with events is being written."""
-        return session.unsettled is None
-
     def take(self, session: BayeuxSession, now: float) -> list[Event]:
         """Take the waiting events for a reply; with the acknowledge extension, after all unacknowledged ones."""
         events = self.broker.take(session, now)
@@ -401,7 +425,8 @@ class Polling:
 
     def _has_news(self, session: BayeuxSession) -> bool:
         """Whether a connect is to be answered: events may go with its reply, or the replay has something to report."""
-        if session.unsettled is None and not session.open_batches and len(session.outbox):
+        outbox = session.outbox
+        if (outbox.queue or outbox.aside) and session.unsettled is None and not session.open_batches:
             return True
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True
@@ -448,54 +473,63 @@ class Polling:
 
     def _apply(self, session: BayeuxSession, trigger: Trigger, now: float, reason: str = EXPIRED) -> None:
         """Make a transition, and have the reply to the held connect written, if that ends with it."""
-        _, reply = self._transition(session, trigger, now, None, reason)
+        reply = self._transition(session, trigger, now, None, reason)
         if reply is not None:
             self.send(reply.connection, reply)
 
     def _transition(
         self, session: BayeuxSession, trigger: Trigger, now: float, hold: Hold | None = None, reason: str = EXPIRED
-    ) -> tuple[Action | None, Reply | None]:
+    ) -> Reply | None:
         """Do what the table in `session.py` says; the only place where a session's state changes.
 
-        `hold` is the new connect, for `CONNECT` and `POLL`; `reason` is why the session ends, if it does. Returns the
-        action, and the reply to the connect that was held, which the caller is to have written.
+        `hold` is the new connect, for `connect` and `poll`; `reason` is why the session ends, if it does. Returns the
+        reply to the connect that was held, which the caller is to have written.
         """
-        row = TRANSITIONS.get((session.state, trigger))
+        row = ROWS[session.state].get(trigger)
         if row is None:
-            return None, None
-        session.state, action = row
+            return None
+        state, action = row
+        session.state = state
         held, reply = session.held, None
         if held is not None:
             self._end_hold(held)
-        if action == "hold" and hold is not None:
+            if action == "answer_held":
+                reply = self.reply_to_connect(held, now)
+            else:
+                reply = self._last_reply(held, action, now, reason)
+        elif hold is not None and action == "hold":
             self._begin_hold(hold, now)
-        elif action == "answer_held" and held is not None:
-            reply = self.reply_to_connect(held, now)
-        elif action == "release" and held is not None:
-            self._await_connect(session, self.advisor.interval_s(held), now)
-        elif action == "answer_empty" and held is not None:
-            held.takes_events = False
-            reply = self.reply_to_connect(held, now)
-            reply.status = self.options.superseded_status
-            session.announced = None  # clients ignore the reply to a connect that they have replaced
-        elif action == "dismiss" and held is not None:
-            reply = self._dismissal(held, now, is_told=reason == DISMISSED)
-        elif action == "refuse" and held is not None:
-            error = errors.EXPIRED_TOKEN if reason == TOKEN_EXPIRED else errors.SESSION_UNKNOWN
-            reply = self._refusal(held, now, error)
-        if session.state == "closed" and self.broker.close(session, reason):
+        if state == "closed" and self.broker.close(session, reason):
             self.broker.hits["max_interval_s"] += reason == EXPIRED
             if session.acks is not None:
                 session.acks.clear()
             self.hooks.tell(self.hooks.session_closed, session, reason)
-        return action, reply
+        return reply
+
+    def _last_reply(self, held: Hold, action: Action, now: float, reason: str) -> Reply | None:
+        """Make the reply to a connect that is no longer held, for any reason but events and its timeout."""
+        session = held.session
+        if action == "release":
+            self._await_connect(session, self.advisor.interval_s(held), now)
+        elif action == "answer_empty":
+            held.takes_events = False
+            reply = self.reply_to_connect(held, now)
+            reply.status = self.options.superseded_status
+            session.announced = None  # clients ignore the reply to a connect that they have replaced
+            return reply
+        elif action == "dismiss":
+            return self._dismissal(held, now, is_told=reason == DISMISSED)
+        elif action == "refuse":
+            error = errors.EXPIRED_TOKEN if reason == TOKEN_EXPIRED else errors.SESSION_UNKNOWN
+            return self._refusal(held, now, error)
+        return None
 
     def _begin_hold(self, hold: Hold, now: float) -> None:
         """Hold a connect, and count it for its browser."""
         session = hold.session
         session.held = hold
-        self.holds += 1
-        holds, browser = self.holds_by_browser, hold.browser
+        holds = self.holds_by_browser
+        hold.browser = browser = session.browser
         holds[browser] = holds.get(browser, 0) + 1
         session.reads_until = inf
         self.broker.touch(session, now + hold.wait_s)
@@ -505,10 +539,11 @@ class Polling:
     def _end_hold(self, hold: Hold) -> None:
         """Stop holding a connect, for any reason."""
         hold.session.held = None
-        self.holds -= 1
         holds, browser = self.holds_by_browser, hold.browser
-        holds[browser] -= 1
-        if not holds[browser]:
+        others = holds[browser] - 1
+        if others:
+            holds[browser] = others
+        else:
             del holds[browser]
         if self.hooks.resumed:
             self.hooks.tell(self.hooks.resumed, hold.session)
@@ -530,7 +565,7 @@ class Polling:
         messages = [reply]
         if is_told:
             messages.append({"channel": "/meta/disconnect", "successful": True})
-        may_take = self.can_take(hold.session)
+        may_take = hold.session.unsettled is None
         events = self.take(hold.session, now) if may_take else []
         if hold.session.replay is not None:
             reply["ext"] = self.history.told(hold, with_events=may_take)
