@@ -310,7 +310,7 @@ class Broker:
             raise self.counted(AudienceTooLong())
         return None if audience == Audience() else audience
 
-    def publish(self, event: Event, now: float, *, without: Session | None = None, source: object = None) -> None:
+    def publish(self, event: Event, now: float, without: Session | None = None, source: object = None) -> None:
         """Stamp an event with its time and publication, and put it into its subscribers' outboxes.
 
         The session `without` receives nothing. If the event must be stored before it is delivered, it is pending

@@ -144,7 +144,6 @@ class Event:
         self,
         topic: str,
         payload: bytes,
-        *,
         publisher: str | None = None,
         protocol: str = "bayeux",
         authid: str | None = None,

@@ -82,8 +82,8 @@ def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
     raise Rejection(400, "body is not a Bayeux message")
 
 
-def lone_message(body: bytes, content_type: bytes, limits: Limits) -> dict[str, Any] | None:
-    """The message of a body as nearly all are: one message in JSON, small and flat. None for any other body.
+def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dict[str, Any]] | None:
+    """The messages of a body as nearly all are: few messages in JSON, small and flat. None for any other body.
 
     What `messages_of_body` counts need not be counted in it: deep nesting has many brackets, and many values have many
     bytes. Integers beyond 64 bits are looked for only where there is more than the fields of a connect, whose only
@@ -99,11 +99,14 @@ def lone_message(body: bytes, content_type: bytes, limits: Limits) -> dict[str, 
         value = loads_quickly(body)
     except JSONDecodeError:
         return None
-    if type(value) is list and len(value) == 1:
-        value = value[0]
-    if type(value) is not dict or ((len(value) > 4 or "data" in value) and may_have_huge_integer(body)):
+    messages = value if type(value) is list else [value]
+    if not messages or len(messages) > limits.messages:
         return None
-    return value
+    for message in messages:
+        if type(message) is not dict:
+            return None
+    is_bare = len(messages) == 1 and len(messages[0]) <= 4 and "data" not in messages[0]
+    return messages if is_bare or not may_have_huge_integer(body) else None
 
 
 def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from app.protocols.bayeux.exchange import Request, Transport
 from app.protocols.bayeux.session import Reply
 from app.settings import Cookie, Settings
 from app.transports import callback_polling
-from app.transports.bodies import lone_message, messages_of_body, read_body
+from app.transports.bodies import messages_of_body, read_body, usual_messages
 from app.transports.exchange import Exchange, respond
 from app.transports.guard import Guard, Rejection
 from app.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
@@ -117,9 +117,9 @@ class BayeuxEndpoint(Endpoint):
         `context` is the request's whole head or makes it.
         """
         content_type, cookies, token = post
-        message = lone_message(body, content_type, self._limits)
-        if message is not None:
-            request = Request([message], _LONG_POLLING, connection, cookies, context)
+        messages = usual_messages(body, content_type, self._limits)
+        if messages is not None:
+            request = Request(messages, _LONG_POLLING, connection, cookies, context)
         else:
             batch = messages_of_body(body, content_type, self._limits)
             request = Request(batch.messages, _LONG_POLLING, connection, cookies, context)

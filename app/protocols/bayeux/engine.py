@@ -9,7 +9,7 @@ of the other messages on the session are then part of the connect's reply, so th
 Where a request has to wait, for a program's hook or for the disk, its handling goes on later: it is a generator
 (`exchange.Steps`), which yields what is to be awaited. Nearly all requests have one plain message, and nothing to wait
 for. They leave the general way early: `_receive_usual` sees what they are without reading them field by field, and then
-makes the same calls.
+makes the same calls. So do the plain publishes of a batch, by `_publish_in_batch`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Reque
 from app.protocols.bayeux.extensions import Timesync
 from app.protocols.bayeux.handshake import Handshaker
 from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, reply_to
+from app.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, reply_to, reply_to_publish
 from app.protocols.bayeux.names import META, SERVICE
 from app.protocols.bayeux.polling import CONNECT, HANDSHAKE, Polling
 from app.protocols.bayeux.publishing import Publisher, is_publish
@@ -40,8 +40,9 @@ from app.protocols.bayeux.subscribing import Subscriber
 from app.settings import Bayeux
 
 _NO_IDENTITIES = NoIdentities()
-_UNUSUAL = (META, SERVICE)
+_UNUSUAL = frozenset((META, SERVICE[: len(META)]))  # beginnings of names, of one length
 _USUAL_FIELDS = 4  # channel, clientId, id, and connectionType or data
+_LOCAL_FIELDS = 2  # channel and data
 _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal it is alphanumeric
 
 
@@ -135,19 +136,27 @@ class Engine(Polling):
         It has one message of a session, which has exactly the fields that a connect or a publish needs, and concerns no
         hook of the program. So it need not be read field by field, and there is nothing to wait for but the disk.
         """
-        hooks, client_id, message_id = self.hooks, fields.get("clientId"), fields.get("id")
-        if len(fields) != _USUAL_FIELDS or type(client_id) is not str or hooks.extensions or not is_id(message_id):
+        if self.hooks.extensions or request.has_odd_numbers:
             return None
-        channel = fields.get("channel")
-        is_connect = channel == CONNECT and fields.get("connectionType") in self.connection_types
-        if not (is_connect or ("data" in fields and self._is_usual_publish(channel))):
+        if request.session is not None:
+            return self._receive_local(request, request.session, fields, now)
+        client_id, message_id = fields.get("clientId"), fields.get("id")
+        if len(fields) != _USUAL_FIELDS or type(client_id) is not str or not is_id(message_id):
             return None
-        session = self.find(client_id, request, now)
+        is_connect = fields.get("channel") == CONNECT and fields.get("connectionType") in self.connection_types
+        session = self.find(client_id, request, now) if is_connect or self._is_usual_publish(fields) else None
         if session is None:
             return None
-        if not is_connect:
-            return self._publish_usual(request, session, fields, now)
-        return self._connect_usual(session, message_id, request.connection, now)
+        if is_connect:
+            return self._connect_usual(session, message_id, request.connection, now)
+        self.heard_from(session, now)
+        return self._publish_usual(request, session, fields, now)
+
+    def _receive_local(
+        self, request: Request, session: BayeuxSession, fields: dict[str, Any], now: float
+    ) -> Outcome | None:
+        is_usual = len(fields) == _LOCAL_FIELDS and session.closed is None and self._is_usual_publish(fields)
+        return self._publish_usual(request, session, fields, now) if is_usual else None
 
     def _connect_usual(
         self, session: BayeuxSession, message_id: str | int | None, connection: Any, now: float
@@ -158,35 +167,57 @@ class Engine(Polling):
         hold = Hold(session, connection, message_id, session.hold_s)
         return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
 
-    def _is_usual_publish(self, channel: object) -> bool:
-        hooks = self.hooks
+    def _is_usual_publish(self, fields: dict[str, Any]) -> bool:
+        """Whether a message publishes to a channel that has a name as usual, and concerns no hook of the program."""
+        hooks, channel = self.hooks, fields.get("channel")
         return (
             type(channel) is str
-            and not channel.startswith(_UNUSUAL)
+            and "data" in fields
             and len(channel) <= ECHOED_CHARS
+            and channel[: len(META)] not in _UNUSUAL
             and hooks.policy is None
             and not (hooks.listeners or hooks.authorizers or hooks.channel_created)
         )
 
     def _publish_usual(self, request: Request, session: BayeuxSession, fields: dict[str, Any], now: float) -> Outcome:
         """Publish the message of a usual request."""
-        self.heard_from(session, now)
-        channel = fields["channel"]
-        reply = {"id": fields["id"], "channel": channel, "successful": True}
         try:
-            event = self._publisher.event_of(session, channel, fields["data"])
-            self._publisher.check_rate(session, "", now)
-            self._publisher.issue(event, session, session, now)
+            event = self._publisher.publish_usual(session, fields["channel"], fields["data"], now)
         except Fault as fault:
             reply = self.refusal(session, fields, fault)
         else:
+            reply = reply_to_publish(fields)
             if event.is_pending:
                 event.waiters.append(_PendingPublish(self, request, session, fields, reply))
                 return AwaitCommit(request.connection)
         return self._reply_to_publish(request, session, reply, now)
 
+    def _publish_in_batch(self, handler: RequestHandler, fields: dict[str, Any]) -> dict[str, Any] | None:
+        """Handle a usual publish among other messages, and return its reply. Raises `Fault`.
+
+        Returns None, without any effect, if the message is another, or waits for one of the program's hooks.
+        """
+        session, request = handler.session, handler.request
+        if (
+            session is None
+            or session.closed is not None
+            or len(fields) != _USUAL_FIELDS
+            or fields.get("clientId") != handler.client_id
+            or not is_id(fields.get("id"))
+            or not self._is_usual_publish(fields)
+            or self.hooks.extensions
+            or request.has_odd_numbers
+        ):
+            return None
+        event = self._publisher.publish_usual(session, fields["channel"], fields["data"], handler.now)
+        reply = reply_to_publish(fields)
+        if event.is_pending:
+            handler.hold_back(event, reply, fields)
+        return reply
+
     def _reply_to_publish(self, request: Request, session: BayeuxSession, reply: dict[str, Any], now: float) -> Reply:
-        events = self._events_for(request, session, now) if len(session.outbox) else []
+        outbox = session.outbox
+        events = self._events_for(request, session, now) if outbox.queue or outbox.aside else []
         return self.reply_with(session, [reply], events, now, request.connection)
 
     def publish_settled(self, pending: _PendingPublish, event: Event, refusal: Refusal | None, now: float) -> None:
@@ -211,6 +242,10 @@ class Engine(Polling):
             if handler.held_back and not is_publish(fields.get("channel")):
                 yield from handler.commits()
             try:
+                reply = self._publish_in_batch(handler, fields)
+                if reply is not None:
+                    replies.append(reply)
+                    continue
                 message = handler.read(fields)
                 if message.channel == CONNECT:
                     connects.append((len(replies), message))

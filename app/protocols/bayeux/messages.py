@@ -128,6 +128,14 @@ def reply_to(fields: dict[str, Any], *, successful: bool) -> dict[str, Any]:
     return reply
 
 
+def reply_to_publish(fields: dict[str, Any]) -> dict[str, Any]:
+    """Make the reply to a publish that has succeeded; the same as `reply_to` for an id and channel that are valid."""
+    reply: dict[str, Any] = {"id": fields["id"]} if "id" in fields else {}
+    reply["channel"] = fields["channel"]
+    reply["successful"] = True
+    return reply
+
+
 def _is_echoable(subscription: object) -> bool:
     names = subscription if isinstance(subscription, list) else [subscription]
     return len(names) <= _ECHOED_SUBSCRIPTIONS and all(
@@ -142,7 +150,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 def encode_data(data: object) -> bytes:
     """Encode an event's data as JSON text. Raises `TypeError` if it is not JSON."""
-    return bytes(memoryview(dumps(data)))  # a copy: orjson's own object keeps kilobytes of spare capacity
+    return dumps((data,))[1:-1]  # a copy: orjson's own object keeps kilobytes of spare capacity
 
 
 def decode_data(payload: bytes) -> Any:

@@ -22,13 +22,13 @@ class RequestHandler:
 
     `replies` are those to the messages so far, in their order, `extra` those of services to a sender without a session.
     `latest` are new subscriptions that asked for the last values. `held_back` are replies that are not complete until
-    their events are settled.
+    their events are settled. `client_id` is the first that a message of the request names.
     """
 
     __slots__ = (
-        "_client_id",
         "_engine",
         "_pending",
+        "client_id",
         "extra",
         "held_back",
         "latest",
@@ -47,7 +47,7 @@ class RequestHandler:
         self.extra: list[dict[str, Any]] = []
         self.latest: dict[Pattern, None] = {}
         self.held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # (reply, fields) pairs
-        self._client_id: str | None = None
+        self.client_id: str | None = None
         self._pending: AwaitCommit | None = None  # waits for the events of `held_back`
 
     def choose_session(self) -> None:
@@ -55,7 +55,7 @@ class RequestHandler:
         for fields in self.request.messages:
             client_id = fields.get("clientId")
             if isinstance(client_id, str):
-                self._client_id = client_id
+                self.client_id = client_id
                 break
         else:
             return
@@ -73,7 +73,7 @@ class RequestHandler:
 
     def _session_if_known(self, message: Message) -> BayeuxSession | None:
         """The session of a message; None if it names another than the request's (A54), or the session has ended."""
-        if self.request.session is None and (message.client_id is None or message.client_id != self._client_id):
+        if self.request.session is None and (message.client_id is None or message.client_id != self.client_id):
             return None
         return self.session if self.session is not None and self.session.closed is None else None
 

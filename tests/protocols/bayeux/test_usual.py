@@ -1,7 +1,8 @@
 """Usual requests: which leave the general way early, and that all have the same results on both.
 
-The engine takes usual requests by `Engine._receive_usual`, and all others by `Engine._steps`. If it declined a message
-that it should take early, the only effect would be lost time, which no other test would notice.
+The engine takes usual requests by `Engine._receive_usual`, and all others by `Engine._steps`, which takes the usual
+publishes of a batch early. If it declined a message that it should take early, the only effect would be lost time,
+which no other test would notice.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from itertools import count
 
 import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.server import brisk, serving
 from support.values import FakeValues
 
 from app.broker.broker import Broker
 from app.broker.events import Event
-from app.broker.policy import DefaultRules
+from app.broker.policy import SERVER, DefaultRules
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import Request, Transport
 from app.protocols.bayeux.hooks import Hooks, Listener
@@ -47,7 +49,15 @@ class House:
         return self.broker.sessions[self.id]
 
     def ask(self, *messages, cookies=None):
-        """Send messages by the general way."""
+        """Send messages by the general way, on which a program watches channels."""
+        self.hooks.channel_created[:] = [lambda _: None]
+        try:
+            return self.batch(*messages, cookies=cookies)
+        finally:
+            self.hooks.channel_created.clear()
+
+    def batch(self, *messages, cookies=None):
+        """Send messages as several in one request."""
         return self.engine._go_on(self.engine._steps(RequestHandler(self.engine, self.request(messages, cookies), NOW)))
 
     def hurry(self, message, cookies=None):
@@ -214,6 +224,76 @@ def test_both_ways_have_the_same_results(message, prepare, ack):
         ]
         shown = "held" if isinstance(outcome, Hold) else (outcome.parts, outcome.answers_connect, outcome.is_last)
         results.append((shown, written, house.books()))
+    assert results[0] == results[1]
+
+
+BATCHES = {
+    "publishes": lambda house: [publish("/a", number, clientId=house.id, id=str(number)) for number in range(3)],
+    "a denied one": lambda house: [MESSAGES["a publish"](house), MESSAGES["the bare meta"](house)],
+    "wrong ones": lambda house: [MESSAGES["a wrong name"](house), MESSAGES["too much data"](house)],
+    "a connect too": lambda house: [connect(house.id, id="1"), MESSAGES["one's own event"](house)],
+    "an end in between": lambda house: [
+        MESSAGES["a publish"](house),
+        {"channel": "/meta/disconnect", "clientId": house.id, "id": "8"},
+        MESSAGES["a publish"](house),
+    ],
+    "a subscription in between": lambda house: [
+        publish("/b", 1, clientId=house.id, id="1"),
+        subscribe(house.id, "/b"),
+        publish("/b", 2, clientId=house.id, id="3"),
+    ],
+    "another session's": lambda house: [
+        publish("/a", 1, clientId=house.id, id=1),
+        publish("/a", 2, clientId="x", id=2),
+    ],
+    "nobody's first": lambda house: [publish("/a", 1, clientId="x", id=1), publish("/a", 2, clientId=house.id, id=2)],
+    "no id": lambda house: [publish("/a", 1, clientId=house.id), publish("/a", 2, clientId=house.id, id="<")],
+    "no session": lambda house: [publish("/a", 1, id="1"), publish("/a", 2, clientId=house.id, id=True)],
+    "keys": lambda house: [publish("/a", 1, clientId=house.id, id="1", ext={"idempotency_key": "k"})] * 2,
+    "services": lambda house: [publish("/service/a", 1, clientId=house.id, id="1"), MESSAGES["a publish"](house)],
+}
+
+
+@pytest.mark.parametrize("prepare", SITUATIONS.values(), ids=SITUATIONS)
+@pytest.mark.parametrize("messages", BATCHES.values(), ids=BATCHES)
+def test_batches_have_the_same_results(messages, prepare):
+    """The same bytes and the same state, whether the publishes of a batch are taken early or not."""
+    results = []
+    for way in ("batch", "ask"):
+        house = House()
+        prepare(house)
+        outcome = getattr(house, way)(*messages(house))
+        results.append((outcome.parts, outcome.answers_connect, outcome.is_last, house.books()))
+    assert results[0] == results[1]
+
+
+async def test_numbers_that_json_does_not_carry_are_refused():
+    """An integer beyond 64 bits is refused in the data of a plain publish too, alone or in a batch."""
+    async with serving(brisk()) as served:
+        client_id = await served.open_session("/a")
+        wire = await served.wire()
+        for size in (1, 2):
+            messages = [publish("/c", 10**number, clientId=client_id, id="1") for number in (30, 3)[:size]]
+            answers = (await wire.post(*messages)).messages
+            assert answers[0]["error"] == "400::number_out_of_range"
+            assert [each["successful"] for each in answers[1:]] == [True] * (size - 1)
+
+
+@pytest.mark.parametrize("data", [1, "x" * 65_535, object()])
+@pytest.mark.parametrize("channel", ["/a", "/a/*", "/a b", "/meta/a", "/service/a", 7])
+def test_local_publishes_have_the_same_results(channel, data):
+    """A session of the program gets the same reply, and the same state is left, on both ways."""
+    results = []
+    for is_watched in (False, True):
+        house = House()
+        house.hooks.channel_created += [lambda _: None] * is_watched
+        session = house.engine.new_session()
+        session.role = SERVER
+        house.engine.open(session, NOW)
+        request = Request([{"channel": channel, "data": data}], Transport.LOCAL, "connection")
+        request.session = session
+        reply = house.engine.receive(request, NOW)
+        results.append((reply.parts, house.books(), session.deadline))
     assert results[0] == results[1]
 
 
