@@ -33,7 +33,7 @@ class Repeated:
     `session` is that of a connect that was remembered, else None, and `cookies` what proves that its browser sends it.
     """
 
-    __slots__ = ("_digits", "_end", "_head_bytes", "_nbytes", "_start", "cookies", "cors", "post", "seen", "session")
+    __slots__ = ("_digits", "_end", "_head_bytes", "_id_end", "_start", "cookies", "cors", "post", "seen", "session")
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Repeated:
         self._head_bytes = len(head)
         self._digits = digits  # where those of Content-Length begin and end
         self._end = b""  # of a remembered connect, the body behind the id
-        self._nbytes = 0  # of a remembered connect
+        self._id_end = 0  # of a remembered connect, where its id ends
         self.post = post
         self.cors = cors
         self.seen = seen
@@ -97,31 +97,28 @@ class Repeated:
         self._end = body[found.end(1) :]
         self._digits = begin, begin + len(digits)
         self._head_bytes = begin + len(digits) + len(rest)
-        self._nbytes = self._head_bytes + len(body)
+        self._id_end = self._head_bytes + found.end(1)
         self.session = session
         if session.cookie in self.post.cookies:  # the very same object is recognized without comparing it
             self.cookies = (session.cookie,)
 
     def body_of(self, data: bytes) -> bytes | None:
         """Return the body of a request that is all of `data`, if it has the remembered head; else None."""
-        start, (begin, end) = self._start, self._digits
-        if not data.startswith(start[:begin]):
-            return None
+        start, (begin, end), head_bytes = self._start, self._digits, self._head_bytes
         found = data.find(b"\r", begin, begin + _MOST_DIGITS + 1)
-        if found < 0:
+        body_at = found + head_bytes - end
+        if found < 0 or data[:begin] != start[:begin] or data[found:body_at] != start[end:head_bytes]:
             return None
-        digits = data[begin:found]
-        rest = start[end : self._head_bytes]
-        if not data.startswith(rest, found) or not digits.isdigit():
-            return None
-        body = data[found + len(rest) :]
-        return body if len(body) == int(digits) else None
+        body = data[body_at:]
+        return body if data[begin:found] == b"%d" % len(body) else None
 
     def connect_id(self, data: bytes) -> str | None:
         """Return the id of a connect that is all of `data`, if all else in it is as remembered; else None."""
-        if len(data) != self._nbytes or not data.startswith(self._start) or not data.endswith(self._end):
+        start, id_end = self._start, self._id_end
+        id_begin = len(start)
+        if data[:id_begin] != start or data[id_end:] != self._end:
             return None
-        message_id = data[len(self._start) : -len(self._end)]
+        message_id = data[id_begin:id_end]
         return message_id.decode() if message_id.isalnum() else None
 
     def head_of(self, data: bytes) -> Head:

@@ -15,6 +15,7 @@ import orjson
 _DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _NINETEEN_DIGITS = b"0" * 19
 _TWENTY_DIGITS = b"0" * 20
+_MINUS, _SPACE = b"- "
 _BEFORE_NUMBERS = b"[:, \t\r\n"
 _MAYBE_HUGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
 _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -62,8 +63,8 @@ def may_have_huge_integer(text: bytes) -> bool:
     zeros = text.translate(_DIGITS_AS_ZERO)
     at = zeros.find(_NINETEEN_DIGITS)
     while at >= 0:
-        before = text[max(at - 1, 0) : at]
-        if before == b"-" or (before in _BEFORE_NUMBERS and zeros.startswith(_TWENTY_DIGITS, at)):
+        before = text[at - 1] if at else _SPACE
+        if before == _MINUS or (before in _BEFORE_NUMBERS and zeros.startswith(_TWENTY_DIGITS, at)):
             return True
         at = zeros.find(_NINETEEN_DIGITS, at + len(_NINETEEN_DIGITS))
     return False

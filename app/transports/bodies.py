@@ -100,13 +100,13 @@ def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dic
     except JSONDecodeError:
         return None
     messages = value if type(value) is list else [value]
-    if not messages or len(messages) > limits.messages:
+    if not 0 < len(messages) <= limits.messages:
         return None
     for message in messages:
         if type(message) is not dict:
             return None
-    is_bare = len(messages) == 1 and len(messages[0]) <= 4 and "data" not in messages[0]
-    return messages if is_bare or not may_have_huge_integer(body) else None
+    may_have_more = len(messages) > 1 or "data" in messages[0] or len(messages[0]) > 4
+    return None if may_have_more and may_have_huge_integer(body) else messages
 
 
 def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:

@@ -30,7 +30,7 @@ from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Reque
 from app.protocols.bayeux.extensions import Timesync
 from app.protocols.bayeux.handshake import Handshaker
 from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, reply_to, reply_to_publish
+from app.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, publish_reply, reply_to
 from app.protocols.bayeux.names import META, SERVICE
 from app.protocols.bayeux.polling import CONNECT, HANDSHAKE, Polling
 from app.protocols.bayeux.publishing import Publisher, is_publish
@@ -40,7 +40,8 @@ from app.protocols.bayeux.subscribing import Subscriber
 from app.settings import Bayeux
 
 _NO_IDENTITIES = NoIdentities()
-_UNUSUAL = frozenset((META, SERVICE[: len(META)]))  # beginnings of names, of one length
+_UNUSUAL = frozenset((META, SERVICE[: len(META)]))  # beginnings of names, of this length:
+_UNUSUAL_CHARS = len(META)
 _USUAL_FIELDS = 4  # channel, clientId, id, and connectionType or data
 _LOCAL_FIELDS = 2  # channel and data
 _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal it is alphanumeric
@@ -174,7 +175,7 @@ class Engine(Polling):
             type(channel) is str
             and "data" in fields
             and len(channel) <= ECHOED_CHARS
-            and channel[: len(META)] not in _UNUSUAL
+            and channel[:_UNUSUAL_CHARS] not in _UNUSUAL
             and hooks.policy is None
             and not (hooks.listeners or hooks.authorizers or hooks.channel_created)
         )
@@ -184,15 +185,13 @@ class Engine(Polling):
         try:
             event = self._publisher.publish_usual(session, fields["channel"], fields["data"], now)
         except Fault as fault:
-            reply = self.refusal(session, fields, fault)
-        else:
-            reply = reply_to_publish(fields)
-            if event.is_pending:
-                event.waiters.append(_PendingPublish(self, request, session, fields, reply))
-                return AwaitCommit(request.connection)
-        return self._reply_to_publish(request, session, reply, now)
+            return self._reply_to_publish(request, session, self.refusal(session, fields, fault), now)
+        if event.is_pending:
+            event.waiters.append(_PendingPublish(self, request, session, fields))
+            return AwaitCommit(request.connection)
+        return self._reply_to_publish(request, session, publish_reply(fields), now)
 
-    def _publish_in_batch(self, handler: RequestHandler, fields: dict[str, Any]) -> dict[str, Any] | None:
+    def _publish_in_batch(self, handler: RequestHandler, fields: dict[str, Any]) -> dict[str, Any] | bytes | None:
         """Handle a usual publish among other messages, and return its reply. Raises `Fault`.
 
         Returns None, without any effect, if the message is another, or waits for one of the program's hooks.
@@ -210,24 +209,27 @@ class Engine(Polling):
         ):
             return None
         event = self._publisher.publish_usual(session, fields["channel"], fields["data"], handler.now)
-        reply = reply_to_publish(fields)
-        if event.is_pending:
-            handler.hold_back(event, reply, fields)
+        if not event.is_pending:
+            return publish_reply(fields)
+        reply = reply_to(fields, successful=True)
+        handler.hold_back(event, reply, fields)
         return reply
 
-    def _reply_to_publish(self, request: Request, session: BayeuxSession, reply: dict[str, Any], now: float) -> Reply:
+    def _reply_to_publish(
+        self, request: Request, session: BayeuxSession, reply: dict[str, Any] | bytes, now: float
+    ) -> Reply:
         outbox = session.outbox
         events = self._events_for(request, session, now) if outbox.queue or outbox.aside else []
         return self.reply_with(session, [reply], events, now, request.connection)
 
     def publish_settled(self, pending: _PendingPublish, event: Event, refusal: Refusal | None, now: float) -> None:
         """Write the reply to a usual request whose event is stored or refused."""
-        session, reply = pending.session, pending.reply
+        session, request, fields = pending.session, pending.request, pending.fields
+        reply: dict[str, Any] | bytes
         if refusal is not None:
-            reply = self.refusal(session, pending.fields, fault_of(refusal))
-        elif event.position:
-            reply["ext"] = {"position": event.position}
-        request = pending.request
+            reply = self.refusal(session, fields, fault_of(refusal))
+        else:
+            reply = publish_reply(fields, event.position)
         self.send(request.connection, self._reply_to_publish(request, session, reply, now))
 
     def _steps(self, handler: RequestHandler) -> Steps:
@@ -351,16 +353,13 @@ class Engine(Polling):
 class _PendingPublish:
     """A usual publish that waits for its commit (`broker.events.Waiter`); on the hot path of durable topics."""
 
-    __slots__ = ("engine", "fields", "reply", "request", "session")
+    __slots__ = ("engine", "fields", "request", "session")
 
-    def __init__(
-        self, engine: Engine, request: Request, session: BayeuxSession, fields: dict[str, Any], reply: dict[str, Any]
-    ) -> None:
+    def __init__(self, engine: Engine, request: Request, session: BayeuxSession, fields: dict[str, Any]) -> None:
         self.engine = engine
         self.request = request
         self.session = session
         self.fields = fields
-        self.reply = reply
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
         """Receive the event's outcome (`Waiter.settled`)."""

@@ -128,12 +128,15 @@ def reply_to(fields: dict[str, Any], *, successful: bool) -> dict[str, Any]:
     return reply
 
 
-def reply_to_publish(fields: dict[str, Any]) -> dict[str, Any]:
-    """Make the reply to a publish that has succeeded; the same as `reply_to` for an id and channel that are valid."""
-    reply: dict[str, Any] = {"id": fields["id"]} if "id" in fields else {}
-    reply["channel"] = fields["channel"]
-    reply["successful"] = True
-    return reply
+def publish_reply(fields: dict[str, Any], position: int = 0) -> bytes:
+    """Encode the reply to a publish that has succeeded, and whose event has a position if it was recorded before.
+
+    It is the same as `reply_to` begins; the channel and the id of such a message have nothing to escape.
+    """
+    message_id = fields.get("id")
+    begin = "" if message_id is None else f'"id":"{message_id}",' if type(message_id) is str else f'"id":{message_id},'
+    ext = f',"ext":{{"position":{position}}}' if position else ""
+    return f'{{{begin}"channel":"{fields["channel"]}","successful":true{ext}}}'.encode()
 
 
 def _is_echoable(subscription: object) -> bool:
@@ -143,8 +146,10 @@ def _is_echoable(subscription: object) -> bool:
     )
 
 
-def encode(message: dict[str, Any]) -> bytes:
-    """Encode a reply as JSON. `<` is escaped, so that echoed text can never be read as markup."""
+def encode(message: dict[str, Any] | bytes) -> bytes:
+    """Encode a reply as JSON, unless it is. `<` is escaped, so that echoed text can never be read as markup."""
+    if type(message) is bytes:
+        return message
     return dumps(message).replace(b"<", b"\\u003c")
 
 

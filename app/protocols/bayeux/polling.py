@@ -341,7 +341,7 @@ class Polling:
     def reply_with(
         self,
         session: BayeuxSession | None,
-        messages: Sequence[dict[str, Any]],
+        messages: Sequence[dict[str, Any] | bytes],
         events: list[Event],
         now: float,
         connection: Any,
@@ -442,11 +442,16 @@ class Polling:
         return ext | self.history.told(hold, with_events=with_events)
 
     def _parts(
-        self, session: BayeuxSession | None, messages: Sequence[dict[str, Any]], events: Sequence[Event], now: float
+        self,
+        session: BayeuxSession | None,
+        messages: Sequence[dict[str, Any] | bytes],
+        events: Sequence[Event],
+        now: float,
     ) -> list[bytes]:
         """The JSON texts of a response, each passed through the extensions."""
         frame = _frame_for(session)
-        replies = [self._passed(session, message, now, is_event=False) for message in messages]
+        told = [decode_data(message) if isinstance(message, bytes) else message for message in messages]
+        replies = [self._passed(session, message, now, is_event=False) for message in told]
         shown = [self._passed(session, decode_data(frame(event)), now, is_event=True) for event in events]
         return [part for part in (*replies, *shown) if part is not None]
 

@@ -20,9 +20,9 @@ from app.protocols.json_text import has_out_of_range
 class RequestHandler:
     """The handling of one request; the parts of the engine get it as `handler`.
 
-    `replies` are those to the messages so far, in their order, `extra` those of services to a sender without a session.
-    `latest` are new subscriptions that asked for the last values. `held_back` are replies that are not complete until
-    their events are settled. `client_id` is the first that a message of the request names.
+    `replies` are those to the messages so far, in their order and some of them encoded; `extra` are those of services
+    to a sender without a session. `latest` are new subscriptions that asked for the last values. `held_back` are
+    replies that are not complete until their events are settled. `client_id` is the first that a message names.
     """
 
     __slots__ = (
@@ -43,7 +43,7 @@ class RequestHandler:
         self.request = request
         self.now = now
         self.session: BayeuxSession | None = request.session
-        self.replies: list[dict[str, Any]] = []
+        self.replies: list[dict[str, Any] | bytes] = []
         self.extra: list[dict[str, Any]] = []
         self.latest: dict[Pattern, None] = {}
         self.held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # (reply, fields) pairs
