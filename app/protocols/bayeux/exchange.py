@@ -13,7 +13,7 @@ A transport makes a `Request` and gives it to `Engine.receive`, which returns an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -101,3 +101,18 @@ Steps = Generator[AwaitHook | AwaitCommit, tuple[Verdict, float], Any]
 """A part of a request's handling that may have to wait: it is sent the result of each wait, and the time."""
 
 Outcome = Reply | Hold | AwaitHook | AwaitCommit
+
+
+class Answer:
+    """An outcome for a connection that came outside of a flush of its session (`broker.sessions.Outlet`)."""
+
+    __slots__ = ("_connection", "_outcome", "is_ready")
+
+    def __init__(self, connection: Any, outcome: Outcome | None) -> None:
+        self._connection = connection
+        self._outcome = outcome
+        self.is_ready = False
+
+    def flush(self, now: float) -> Iterable[tuple[Any, Outcome | None]]:  # noqa: ARG002 - Outlet's form
+        """Return the connection and its outcome."""
+        return ((self._connection, self._outcome),)

@@ -26,7 +26,7 @@ from app.broker.ports import Page, Query
 from app.broker.sessions import Session
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault
-from app.protocols.bayeux.exchange import Outcome, Request, Transport
+from app.protocols.bayeux.exchange import Answer, Outcome, Request, Transport
 from app.protocols.bayeux.history import Replayer
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.messages import (
@@ -413,7 +413,7 @@ class Polling:
 
     def send(self, connection: Any, outcome: Outcome | None) -> None:
         """Have an outcome written to a connection at the end of this turn; None: abort that connection."""
-        self.broker.mark_ready(_Answer(connection, outcome))
+        self.broker.mark_ready(Answer(connection, outcome))
 
     def wall_s(self, now: float) -> float:
         """The wall clock, in seconds."""
@@ -583,21 +583,6 @@ class Polling:
         reply |= {"channel": CONNECT, "successful": False, "error": error}
         reply["advice"] = self.advisor.for_stranger("handshake")
         return self.reply_with(None, [reply], [], now, hold.connection)
-
-
-class _Answer:
-    """An outcome for a connection that came outside of a flush of its session (`broker.sessions.Outlet`)."""
-
-    __slots__ = ("_connection", "_outcome", "is_ready")
-
-    def __init__(self, connection: Any, outcome: Outcome | None) -> None:
-        self._connection = connection
-        self._outcome = outcome
-        self.is_ready = False
-
-    def flush(self, now: float) -> Iterable[tuple[Any, Outcome | None]]:  # noqa: ARG002 - Outlet's form
-        """Return the connection and its outcome."""
-        return ((self._connection, self._outcome),)
 
 
 def _frame_for(session: BayeuxSession | None) -> Callable[[Event], bytes]:
