@@ -91,7 +91,8 @@ def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dic
     """
     if (
         len(body) > limits.nodes
-        or body.count(b"[") + body.count(b"{") > limits.nesting
+        # Few brackets are counted faster so than by `count`, which looks at each byte in turn.
+        or len(body) - len(body.replace(b"[", b"").replace(b"{", b"")) > limits.nesting
         or _charset_of(content_type) != "utf-8"
     ):
         return None

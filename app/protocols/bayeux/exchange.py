@@ -88,13 +88,15 @@ class AwaitHook:
     steps: Steps | None = None
 
 
-@dataclass(slots=True, eq=False)
 class AwaitCommit:
     """A request that continues when the log has stored or refused its publishes, or the log's deadline has passed."""
 
-    connection: Any
-    steps: Steps | None = None
-    proceed: Callable[[AwaitCommit, float], None] | None = None  # continues the request, once its events are settled
+    __slots__ = ("connection", "proceed", "steps")
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.steps: Steps | None = None
+        self.proceed: Callable[[AwaitCommit, float], None] | None = None  # continues it, once its events are settled
 
 
 Steps = Generator[AwaitHook | AwaitCommit, tuple[Verdict, float], Any]

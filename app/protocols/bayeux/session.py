@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Any, Literal, get_args
 
@@ -173,7 +172,6 @@ class BayeuxSession(Session):
             self.outbox.release(self.acks.discard(is_unwanted))
 
 
-@dataclass(slots=True, eq=False)
 class Hold:
     """A connect, with what is needed for its reply, now or after a hold.
 
@@ -182,15 +180,28 @@ class Hold:
     for, empty until it is held; `is_crowded` if it is not held because its browser has as many held connects as it may.
     """
 
-    session: BayeuxSession
-    connection: Any
-    message_id: str | int | None
-    wait_s: float
-    wants_advice: bool = False
-    timesync: Timesync | None = None
-    browser: str = ""
-    is_crowded: bool = False
-    takes_events: bool = True
+    __slots__ = (
+        "browser",
+        "connection",
+        "is_crowded",
+        "message_id",
+        "session",
+        "takes_events",
+        "timesync",
+        "wait_s",
+        "wants_advice",
+    )
+
+    def __init__(self, session: BayeuxSession, connection: Any, message_id: str | int | None, wait_s: float) -> None:
+        self.session = session
+        self.connection = connection
+        self.message_id = message_id
+        self.wait_s = wait_s
+        self.wants_advice = False
+        self.timesync: Timesync | None = None
+        self.browser = ""
+        self.is_crowded = False
+        self.takes_events = True
 
 
 class Reply:
