@@ -23,20 +23,21 @@ events stay counted.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from app.broker.ports import Erasure
 
 DELAY = "from an event's publication until it is written to a ready subscriber"
 """The definition in the words of the metrics, the console and the pages."""
 
-GRACE_S = 1.0
+GRACE_S: Final = 1.0
 """How long a subscriber still counts as ready after it was: several round trips on a bad network."""
 
-_EXACT_BITS = 4
+_EXACT_BITS: Final = 4
 _STEPS = 1 << _EXACT_BITS
 """Delays are counted in classes, each at most an eighth as wide as the delays in it."""
 
-_LONGEST_US = 600_000_000
+_LONGEST_US: Final = 600_000_000
 """Ten minutes; longer ones count as this."""
 
 

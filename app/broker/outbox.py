@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import Final
 
 from app.broker.events import Event
 
-OVERHEAD_BYTES = 64
+OVERHEAD_BYTES: Final = 64
 """What an event counts in addition to its payload: for its name and its slot in the queue."""
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from app.broker.broker import Broker
 from app.broker.errors import Refusal
@@ -41,9 +41,9 @@ from app.settings import Bayeux
 
 _NO_IDENTITIES = NoIdentities()
 _UNUSUAL = frozenset((META, SERVICE[: len(META)]))  # beginnings of names, of this length:
-_UNUSUAL_CHARS = len(META)
-_USUAL_FIELDS = 4  # channel, clientId, id, and connectionType or data
-_LOCAL_FIELDS = 2  # channel and data
+_UNUSUAL_CHARS: Final = len(META)
+_USUAL_FIELDS: Final = 4  # channel, clientId, id, and connectionType or data
+_LOCAL_FIELDS: Final = 2  # channel and data
 _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal it is alphanumeric
 
 

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from orjson import dumps, loads
 
@@ -21,9 +21,9 @@ from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.names import to_channel
 from app.protocols.contract import Context
 
-_ID_CHARS = 64
+_ID_CHARS: Final = 64
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-ECHOED_CHARS = 255
+ECHOED_CHARS: Final = 255
 _ECHOED_SUBSCRIPTIONS = 128
 
 ABSENT: Any = object()

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from app.broker.broker import Broker
 from app.broker.events import Event
@@ -55,8 +55,8 @@ from app.protocols.bayeux.session import (
 )
 from app.settings import Bayeux
 
-CONNECT = "/meta/connect"
-HANDSHAKE = "/meta/handshake"
+CONNECT: Final = "/meta/connect"
+HANDSHAKE: Final = "/meta/handshake"
 
 
 class Polling:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from hmac import compare_digest
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from app.broker.events import Event
 from app.broker.outbox import Outbox
@@ -38,11 +38,11 @@ from app.settings import Bayeux
 
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
 
-DISCONNECTED = "disconnected"
-DISMISSED = "dismissed"
-EXPIRED = "expired"
-SLOW_CONSUMER = "slow_consumer"
-TOKEN_EXPIRED = "token_expired"  # noqa: S105 - not a password
+DISCONNECTED: Final = "disconnected"
+DISMISSED: Final = "dismissed"
+EXPIRED: Final = "expired"
+SLOW_CONSUMER: Final = "slow_consumer"
+TOKEN_EXPIRED: Final = "token_expired"  # noqa: S105 - not a password
 """The reasons for which a session ends."""
 
 
