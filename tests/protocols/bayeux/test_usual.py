@@ -177,6 +177,8 @@ def hold_elsewhere(house):
 MESSAGES = {
     "a connect": lambda house: connect(house.id, id="7"),
     "a connect with a number": lambda house: connect(house.id, id=7),
+    "a connect with marks": lambda house: connect(house.id, id="a.B_:-"),
+    "a publish with a number": lambda house: publish("/b(~)!@$-_/c", [1], clientId=house.id, id=-7),
     "a publish": lambda house: publish("/b", {"x": "<\u00e9>"}, clientId=house.id, id="7"),
     "one's own event": lambda house: publish("/a", None, clientId=house.id, id=7),
     "a wildcard": lambda house: publish("/a/*", 1, clientId=house.id, id="7"),
@@ -205,14 +207,14 @@ SITUATIONS = {
 }
 
 
-@pytest.mark.parametrize("ack", [False, True])
+@pytest.mark.parametrize("options", [{}, {"ack": True}, {"timestamp": True}], ids=str)
 @pytest.mark.parametrize("prepare", SITUATIONS.values(), ids=SITUATIONS)
 @pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
-def test_both_ways_have_the_same_results(message, prepare, ack):
+def test_both_ways_have_the_same_results(message, prepare, options):
     """The same bytes and the same state, whether a request takes the early exit or not."""
     results = []
     for way in ("hurry", "ask"):
-        house = House(ack=ack)
+        house = House(**options)
         prepare(house)
         outcome = getattr(house, way)(message(house))
         if outcome is None:  # declined
@@ -254,13 +256,14 @@ BATCHES = {
 }
 
 
+@pytest.mark.parametrize("options", [{}, {"timestamp": True}], ids=str)
 @pytest.mark.parametrize("prepare", SITUATIONS.values(), ids=SITUATIONS)
 @pytest.mark.parametrize("messages", BATCHES.values(), ids=BATCHES)
-def test_batches_have_the_same_results(messages, prepare):
+def test_batches_have_the_same_results(messages, prepare, options):
     """The same bytes and the same state, whether the publishes of a batch are taken early or not."""
     results = []
     for way in ("batch", "ask"):
-        house = House()
+        house = House(**options)
         prepare(house)
         outcome = getattr(house, way)(*messages(house))
         results.append((outcome.parts, outcome.answers_connect, outcome.is_last, house.books()))
