@@ -489,11 +489,11 @@ class Broker:
             if len(self.ready) == 1:
                 self.wake()
 
-    def flush(self, now: float) -> None:
+    def flush(self, now: float, is_over: Callable[[], bool] = lambda: False) -> None:
         """Ask the outlets that are ready what is to be written, at most `FLUSHED_AT_ONCE`, and write it to their links.
 
-        Those that become ready meanwhile are flushed in the next turn. An exception of one outlet or link is raised
-        after the others have been flushed.
+        Those that are left when `is_over`, or become ready meanwhile, are flushed in the next turn. An exception of one
+        outlet or link is raised after the others have been flushed.
         """
         faults: list[Exception] = []
         for _ in range(min(len(self.ready), FLUSHED_AT_ONCE)):
@@ -504,6 +504,8 @@ class Broker:
                     link.write(output)
             except Exception as fault:  # noqa: BLE001 - raised below
                 faults.append(fault)
+            if is_over():
+                break
         if self.ready:
             self.wake()
         if faults:

@@ -320,6 +320,23 @@ def test_a_large_flush_is_spread_over_turns():
     assert [session_id for _, session_id, _ in owner.heard] == list(map(str, range(count)))
 
 
+def test_a_flush_ends_when_its_time_is_over():
+    """P5: the caller says when; the sessions that are left are flushed in the next turn, first of all."""
+    woken = []
+    broker = Broker(Limits(), wake=lambda: woken.append(True))
+    owner = Owner()
+    for number in range(5):
+        broker.subscribe(join(broker, str(number), owner), A)
+    broker.publish(event(), NOW)
+    answers = iter([False, True])
+    broker.flush(NOW, lambda: next(answers))
+    assert [session_id for _, session_id, _ in owner.heard] == ["0", "1"]
+    broker.publish(event(), NOW)
+    assert len(woken) == 2
+    broker.flush(NOW)
+    assert [session_id for _, session_id, _ in owner.heard] == ["0", "1", "2", "3", "4", "0", "1"]
+
+
 def test_a_fault_of_one_owner_does_not_keep_events_from_the_others():
     """P5, S42: the sessions behind the one that failed are flushed in the same turn."""
     woken = []
