@@ -47,6 +47,9 @@ _CLOCK_STEP_US = 1_000_000
 FLUSHED_AT_ONCE = 500
 """Sessions flushed in one turn of the loop; the others wait for the next, so that a burst does not delay reading."""
 
+_LOOKED_EVERY = 8
+"""Sessions flushed between two looks at the time."""
+
 DUE_AT_ONCE = 200
 """Deadlines looked at in one turn of the loop: those of many sessions that came together pass together."""
 
@@ -503,7 +506,9 @@ class Broker:
         outlet or link is raised after the others have been flushed.
         """
         faults: list[Exception] = []
-        for _ in range(min(len(self.ready), FLUSHED_AT_ONCE)):
+        for number in range(min(len(self.ready), FLUSHED_AT_ONCE)):
+            if number and not number % _LOOKED_EVERY and is_over():
+                break
             outlet = self.ready.popleft()
             outlet.is_ready = False
             try:
@@ -511,8 +516,6 @@ class Broker:
                     link.write(output)
             except Exception as fault:  # noqa: BLE001 - raised below
                 faults.append(fault)
-            if is_over():
-                break
         if self.ready:
             self.wake()
         if faults:
