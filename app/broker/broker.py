@@ -47,6 +47,12 @@ _CLOCK_STEP_US = 1_000_000
 FLUSHED_AT_ONCE = 500
 """Sessions flushed in one turn of the loop; the others wait for the next, so that a burst does not delay reading."""
 
+_LOOKED_EVERY = 8
+"""Sessions flushed between two looks at the time."""
+
+DUE_AT_ONCE = 200
+"""Deadlines looked at in one turn of the loop: those of many sessions that came together pass together."""
+
 
 class SubscriptionLimits(Protocol):
     """Bounds on the number of a session's subscriptions, and on how many of them have a wildcard."""
@@ -191,12 +197,16 @@ class Broker:
             if session.deadline < session.alarm_at:
                 self.deadlines.move(session, session.deadline)
 
-    def due(self, now: float) -> None:
-        """Call the owner of each session whose deadline has passed.
+    def due(self, now: float) -> bool:
+        """Call the owners of sessions whose deadline has passed, `DUE_AT_ONCE` at most; whether there may be more.
 
-        An owner's exception ends that session only; the first one is raised after all owners have been called.
+        It also drops what the index no longer needs, a piece at a time. An owner's exception ends that session only;
+        the first one is raised after all owners have been called.
         """
-        self._for_each(self.deadlines.due(now), lambda session: session.owner.due(session, now))
+        if self.index.has_stale:
+            self.index.drop_stale()
+        self._for_each(self.deadlines.due(now, DUE_AT_ONCE), lambda session: session.owner.due(session, now))
+        return self.index.has_stale or self.deadlines.next() <= now
 
     def rights_changed(self, stand_by: Callable[[Token | User | None], bool], now: float) -> tuple[int, int]:
         """Take away what changed rights no longer grant.
@@ -491,14 +501,16 @@ class Broker:
             if is_first:
                 self.wake()
 
-    def flush(self, now: float) -> None:
+    def flush(self, now: float, is_over: Callable[[], bool] = lambda: False) -> None:
         """Ask the outlets that are ready what is to be written, at most `FLUSHED_AT_ONCE`, and write it to their links.
 
-        Those that become ready meanwhile are flushed in the next turn. An exception of one outlet or link is raised
-        after the others have been flushed.
+        Those that are left when `is_over`, or become ready meanwhile, are flushed in the next turn. An exception of one
+        outlet or link is raised after the others have been flushed.
         """
         faults: list[Exception] = []
-        for _ in range(min(len(self.ready), FLUSHED_AT_ONCE)):
+        for number in range(min(len(self.ready), FLUSHED_AT_ONCE)):
+            if number and not number % _LOOKED_EVERY and is_over():
+                break
             outlet = self.ready.popleft()
             outlet.is_ready = False
             try:

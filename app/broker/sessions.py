@@ -275,10 +275,15 @@ class Deadlines:
         """The earliest time at which `due` may return a session; infinity when nothing is watched."""
         return self._heap[0][0] if self._heap else float("inf")
 
-    def due(self, now: float) -> list[Session]:
-        """The sessions whose deadline has passed; each is watched until its owner moves its deadline or closes it."""
+    def due(self, now: float, most: int | None = None) -> list[Session]:
+        """The sessions whose deadline has passed; each is watched until its owner moves its deadline or closes it.
+
+        At most `most` entries are looked at: there are more while the time of `next` has passed.
+        """
         sessions = []
-        while self._heap and self._heap[0][0] <= now:
+        for _ in range(len(self._heap) if most is None else most):
+            if not self._heap or self._heap[0][0] > now:
+                break
             _, number, session = heapq.heappop(self._heap)
             if number != session.alarm:
                 continue

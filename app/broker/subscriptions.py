@@ -20,6 +20,9 @@ Subscriber = TypeVar("Subscriber", bound=Hashable)
 
 _CACHED_TOPICS = 131_072  # a server may well have 100,000 that are in use, and then has some of its own, too
 
+DROPPED_AT_ONCE = 4_096
+"""Topics that a cache may drop at once: about 1 ms."""
+
 
 class Subscription(Generic[Subscriber]):
     """One pattern and all the sessions that subscribed to it; shared, so that an event is matched and encoded once.
@@ -48,6 +51,7 @@ class TopicIndex(Generic[Subscriber]):
     def __init__(self) -> None:
         self.subscriptions: dict[Pattern, Subscription[Subscriber]] = {}
         self._matched: dict[str, Matched[Subscriber]] = {}
+        self._stale: list[dict[str, Matched[Subscriber]]] = []  # former caches, which are dropped in pieces
         # The number of prefixes by their count of whole segments and the length of the rest, and the number of
         # wildcards by their count of segments and the positions that have a name.
         self._prefix_chars: dict[int, Counter[int]] = {}
@@ -91,9 +95,22 @@ class TopicIndex(Generic[Subscriber]):
         found = self._matched.get(topic)
         if found is None:
             if len(self._matched) >= _CACHED_TOPICS:  # clients make up topics: the cache must be bounded
-                self._matched.clear()
+                self._empty()
             found = self._matched[topic] = self._match(topic)
         return found
+
+    @property
+    def has_stale(self) -> bool:
+        """Whether `drop_stale` has something to do."""
+        return bool(self._stale)
+
+    def drop_stale(self) -> None:
+        """Drop a piece of former caches; to be called in each turn of the loop while there is something left."""
+        former = self._stale[-1]
+        for _ in range(min(len(former), DROPPED_AT_ONCE)):
+            former.popitem()
+        if not former:
+            self._stale.pop()
 
     def count_subscribers(self, topic: str) -> int:
         """Count the subscribers of `topic` without caching them, for idle topics.
@@ -147,6 +164,14 @@ class TopicIndex(Generic[Subscriber]):
     def _forget(self, pattern: Pattern) -> None:
         if pattern.match is Match.EXACT:
             self._matched.pop(pattern.topic, None)
+        else:
+            self._empty()
+
+    def _empty(self) -> None:
+        """Begin a new cache."""
+        if len(self._matched) > DROPPED_AT_ONCE:
+            self._stale.append(self._matched)
+            self._matched = {}
         else:
             self._matched.clear()
 

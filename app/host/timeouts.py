@@ -16,6 +16,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Iterator
 from http import HTTPStatus
+from itertools import islice, takewhile
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -28,6 +29,9 @@ TURN_S = 0.005
 
 SLICE_S = 0.001
 """How long the bytes of one connection are processed before those of others are; longer if one message takes longer."""
+
+OVERDUE_AT_ONCE = 500
+"""Connections of a queue that are swept in one turn of the loop: those that came together are overdue together."""
 
 
 class TimeoutQueue(Generic[Watched]):
@@ -49,13 +53,18 @@ class TimeoutQueue(Generic[Watched]):
         self._since.pop(connection, None)
 
     def overdue(self, now: float) -> Iterator[Watched]:
-        """Yield each connection whose deadline has passed, and forget it."""
-        while self._since:
-            connection, since = next(iter(self._since.items()))
-            if since + self.limit_s > now:
-                return
-            del self._since[connection]
-            yield connection
+        """Yield connections whose deadline has passed, `OVERDUE_AT_ONCE` at most, and forget each."""
+        # Collected first: to find the first key of a dictionary takes the longer the more were deleted before it.
+        for connection in [*islice(self._overdue(now), OVERDUE_AT_ONCE)]:
+            if self._since.pop(connection, None) is not None:
+                yield connection
+
+    def has_overdue(self, now: float) -> bool:
+        """Whether the deadline of a connection has passed."""
+        return any(True for _ in self._overdue(now))
+
+    def _overdue(self, now: float) -> Iterator[Watched]:
+        return takewhile(lambda connection: self._since[connection] + self.limit_s <= now, self._since)
 
 
 _IDLE_LOOKS = 4
@@ -140,8 +149,8 @@ class Turns:
 class Swept(Protocol):
     """A route of WebSockets that a connection can become."""
 
-    def sweep(self, now: float) -> None:
-        """Ping silent peers, and cut those that have not closed in time."""
+    def sweep(self, now: float) -> bool:
+        """Ping silent peers, and cut those that have not closed in time; whether there are more."""
 
     def matches(self, url: bytes) -> bool:
         """Whether a request target is one of the route's paths."""
@@ -172,10 +181,9 @@ class ServerContext:
         self.cut = 0  # connections that were aborted, mostly for being too slow
         self.tls_failed = 0
 
-    def sweep(self, now: float) -> None:
-        """End the connections whose deadline has passed; `now` is monotonic, in seconds."""
-        for route in self.sockets:
-            route.sweep(now)
+    def sweep(self, now: float) -> bool:
+        """End connections whose deadline has passed, `now` in monotonic seconds; whether there are more."""
+        swept = [route.sweep(now) for route in self.sockets]
         for connection in self.heads.overdue(now):
             self.hits["head_s"] += 1
             connection.cut("slow_head")
@@ -193,3 +201,4 @@ class ServerContext:
             else:
                 self.hits["write_s"] += 1
                 writer.cut("slow_reader")
+        return any(swept) or any(queue.has_overdue(now) for queue in (self.heads, self.bodies, self.idle, self.writes))

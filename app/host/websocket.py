@@ -464,14 +464,15 @@ class Sockets:
         self._looks.forget(socket)
         self.connections.discard(socket)
 
-    def sweep(self, now: float) -> None:
-        """Ping silent peers, and cut those that have not closed in time."""
+    def sweep(self, now: float) -> bool:
+        """Ping silent peers, and cut those that have not closed in time; whether there are more."""
         for each in list(self._looks.overdue(now)):
             each.look(now)
             self._looks.add(each, now)
         for each in self.leaving.overdue(now):
             self.shared.hits["kill_s"] += 1
             each.cut("lingers")
+        return self._looks.has_overdue(now) or self.leaving.has_overdue(now)
 
 
 def open_socket(asked_by: Opening) -> tuple[WebSocket, bytes] | None:

@@ -40,8 +40,11 @@ Result = TypeVar("Result")
 _STEP_S = 1.0
 """How often retention takes a step."""
 
-_EVENTS_AT_ONCE = 250
-"""Events delivered in one turn of the loop: about 5 ms if each has a subscriber and a publisher that waits."""
+_EVENTS_AT_ONCE = 50
+"""Events delivered before the time is looked at."""
+
+_DELIVER_S = 0.003
+"""How long is delivered in one turn of the loop."""
 
 
 class BadRecord(Exception):
@@ -271,30 +274,35 @@ class OpenHistory:
                 self._is_told = True
 
     def _take_reports(self) -> None:
-        """Give the writer's reports to the broker, at most `_EVENTS_AT_ONCE` events in one turn of the loop."""
-        left = _EVENTS_AT_ONCE
-        while left > 0 and self._reports:
+        """Give the writer's reports to the broker, for `_DELIVER_S` seconds in one turn of the loop."""
+        until = monotonic() + _DELIVER_S
+        while self._reports and monotonic() < until:
             report = self._reports.popleft()
             try:
-                self._tell_broker(report, left)
+                self._tell_broker(report, until)
             except Exception as error:  # noqa: BLE001 - the reports behind it must be taken
                 telemetry.fault("history", error)
-            left -= len(report.events)
         self._flush()
         with self._lock:
             self._is_told = False
             if self._reports:
                 self._call_soon()
 
-    def _tell_broker(self, report: Report, most: int) -> None:
-        commits, now = self._broker.commits, monotonic()
-        events, rest = report.events[:most], report.events[most:]
+    def _tell_broker(self, report: Report, until: float) -> None:
+        """Give a report to the broker, or a part of it if the time is over before; the rest is told in later turns."""
+        commits, told, now = self._broker.commits, 0, monotonic()
         try:
-            if isinstance(report, Committed):
-                commits.committed(events, report.first, now)
-            else:
-                commits.refused(events, report.refusal, now)
+            while not told or (told < len(report.events) and (now := monotonic()) < until):
+                events = report.events[told : told + _EVENTS_AT_ONCE]
+                told += _EVENTS_AT_ONCE
+                if not isinstance(report, Committed):
+                    commits.refused(events, report.refusal, now)
+                elif told == _EVENTS_AT_ONCE:
+                    commits.committed(events, report.first, now)
+                else:
+                    commits.committed(events, commits.tail.head + 1, now)
         finally:
+            rest = report.events[told:]
             if rest and isinstance(report, Committed):
                 self._reports.appendleft(Committed(rest, commits.tail.head + 1))
             elif rest:

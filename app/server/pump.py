@@ -11,6 +11,9 @@ from app import telemetry
 from app.broker.broker import Broker
 from app.protocols.contract import WireProtocol
 
+FLUSH_S = 0.003
+"""How long is flushed before sockets are read; longer if one outlet takes longer."""
+
 
 class Pump:
     """Flushes the broker in the turn of the loop after `wake`, and has protocols do what is due.
@@ -42,7 +45,7 @@ class Pump:
             for protocol in self._protocols:
                 if protocol.due <= now:
                     protocol.turn(now)
-            self._broker.flush(now)
+            self._broker.flush(now, lambda: monotonic() - now > FLUSH_S)
         except Exception as error:  # noqa: BLE001 - those behind the one at fault are flushed in the next turn
             telemetry.fault("flush", error)
             self.wake()

@@ -1,4 +1,7 @@
-"""The sweeper: checks every deadline a few times a second, as long as the server runs."""
+"""The sweeper: checks every deadline a few times a second, as long as the server runs.
+
+No client waits for all of that: each sweep has a turn of the loop, or several if it has much to do.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from app import telemetry
 from app.broker.broker import Broker
 from app.broker.flow import Delays
 
-Sweep = Callable[[float], None]
+Sweep = Callable[[float], object]
+"""Does what is due; True if there is more, which it does when it is called again with the same time."""
 
 _STALL_S = 1.0
 """A loop that stood still for this long (SIGSTOP, a paused machine) is worth a line in the log."""
@@ -64,22 +68,22 @@ class Sweeper:
         """Sweep without end."""
         slowly_swept_at = monotonic()
         was_late = False
-        due = monotonic() + self._every_s
+        rested_at = monotonic()
         while True:
+            due = monotonic() + self._every_s
             await asyncio.sleep(self._every_s)
             now = monotonic()
-            since_s = now - self._swept_at
+            since_s = now - rested_at
             self.lags.note(int((now - due) * 1_000_000))
             if since_s > _STALL_S + self._every_s:
                 telemetry.log.warning("stalled", seconds=round(since_s, 3))
-            self._swept_at = now
+            self._swept_at = rested_at = now
             self._broker.clock_offset_s = time.time() - now
             # Input that waited while the loop stood still is read before any peer counts as late; uvloop runs timers
             # before it reads sockets. After a standstill peers have one sweep more, as they may have stood still too.
             # Not twice in a row: a loop that is always busy must end slow peers all the more.
             if since_s > self._every_s + _SLACK_S:
                 await _turns()
-            due = monotonic() + self._every_s
             was_late = not was_late and since_s > 2 * self._every_s
             if was_late:
                 continue
@@ -88,10 +92,20 @@ class Sweeper:
                 slowly_swept_at = now
                 sweeps += self._slow
             for sweep in sweeps:
-                try:
-                    sweep(now)
-                except Exception as error:  # noqa: BLE001 - a sweeper that dies leaks every session after it
-                    telemetry.fault("sweeper", error)
+                began, has_more = monotonic(), True
+                while has_more:
+                    has_more = _swept(sweep, now) and monotonic() - began < self._every_s  # the others are due, too
+                    await asyncio.sleep(0)
+            rested_at = monotonic()  # the time that sweeps take is no standstill
+
+
+def _swept(sweep: Sweep, now: float) -> bool:
+    """Do a part of a sweep; whether there is more."""
+    try:
+        return sweep(now) is True
+    except Exception as error:  # noqa: BLE001 - a sweeper that dies leaks every session after it
+        telemetry.fault("sweeper", error)
+        return False
 
 
 async def _turns() -> None:

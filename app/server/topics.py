@@ -174,15 +174,23 @@ class Ticker:
         self._recorded = 0
         self._published: dict[str, int] = {}  # by topic, when topics were last published
         self._topics_told_at = 0.0
+        self._ticking: Iterator[bool] = iter(())
 
-    def sweep(self, now: float) -> None:
-        """Publish each tick that is due and has subscribers."""
+    def sweep(self, now: float) -> bool:
+        """Publish each tick that is due and has subscribers, in several turns of the loop; whether there is more."""
         elapsed_s = now - self._ticked_at
-        if not self._options.every_s or elapsed_s < self._options.every_s:
-            return
+        if self._options.every_s and elapsed_s >= self._options.every_s:
+            self._ticked_at = now
+            self._ticking = self._ticks(elapsed_s, now)
+        return next(self._ticking, False)
+
+    def _ticks(self, elapsed_s: float, now: float) -> Iterator[bool]:
         flow = self._flow(elapsed_s)  # measured every time, so that rates are of this tick alone
-        self._ticked_at = now
-        told = [(topic, self._told(topic, flow, now)) for topic in _TICKING if self._broker.index.subscribers(topic)]
+        told = []
+        for topic in _TICKING:
+            if self._broker.index.subscribers(topic):
+                told.append((topic, self._told(topic, flow, now)))
+                yield True
         for topic, news in told:  # after all are made, so that none counts another one as waiting
             payload = orjson.dumps({"time": self._time(now), **news})
             self._broker.announce(Event(topic, payload, protocol="halley", role=SERVER), now)

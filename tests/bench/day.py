@@ -14,7 +14,7 @@ import argparse
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from bench import instructions_load as load  # first, since it replaces the cloc
 from bench.instructions_load import Session, Simulation
 
 from app import telemetry
+from app.server.sweeper import Sweep
 from app.settings import Log
 
 RECEIVERS = 10
@@ -40,7 +41,7 @@ class Day:
         self.polls = self.events = 0
         self.calls = 0
         sweeper = self.simulation.halley.server.sweeper
-        self._sweeps: list[Callable[[float], None]] = [*sweeper._sweeps(), *sweeper._slow]
+        self._sweeps: list[Sweep] = [*sweeper._sweeps(), *sweeper._slow]
 
     async def begin(self) -> None:
         """Open the receivers."""
@@ -51,7 +52,8 @@ class Day:
         for second in range(0, _HOUR_S, _STEP_S):
             load._NOW_S[0] += _STEP_S
             for sweep in self._sweeps:
-                sweep(load._NOW_S[0])
+                while sweep(load._NOW_S[0]) is True:
+                    pass
             await self._turn()
             if second % _MINUTE_S == 0:
                 await self._event()

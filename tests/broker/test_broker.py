@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from support.broker import Owner, event, join, payloads, session
 
-from app.broker.broker import FLUSHED_AT_ONCE, Broker
+from app.broker.broker import DUE_AT_ONCE, FLUSHED_AT_ONCE, Broker
 from app.broker.errors import SubscriptionsTooLarge, TooManyPatterns, TooManySessions, TooManySubscriptions
 from app.broker.names import Match, Pattern
+from app.broker.subscriptions import DROPPED_AT_ONCE
 from app.settings import Limits
 
 NOW = 50.0
@@ -320,6 +321,25 @@ def test_a_large_flush_is_spread_over_turns():
     assert [session_id for _, session_id, _ in owner.heard] == list(map(str, range(count)))
 
 
+def test_a_flush_ends_when_its_time_is_over():
+    """P5: the caller says when; the sessions that are left are flushed in the next turn, first of all."""
+    woken = []
+    broker = Broker(Limits(), wake=lambda: woken.append(True))
+    owner = Owner()
+    for number in range(100):
+        broker.subscribe(join(broker, str(number), owner), A)
+    broker.publish(event(), NOW)
+    answers = iter([False, True])
+    broker.flush(NOW, lambda: next(answers))
+    flushed = [session_id for _, session_id, _ in owner.heard]
+    assert 0 < len(flushed) < 50
+    broker.publish(event(), NOW)
+    assert len(woken) == 2
+    broker.flush(NOW)
+    again = [session_id for _, session_id, _ in owner.heard[len(flushed) :]]
+    assert again == [*map(str, range(len(flushed), 100)), *flushed]
+
+
 def test_a_fault_of_one_owner_does_not_keep_events_from_the_others():
     """P5, S42: the sessions behind the one that failed are flushed in the same turn."""
     woken = []
@@ -375,6 +395,42 @@ def test_an_event_tells_what_it_is_without_its_payload():
     told = event("secret", "a/b")
     told.publication = 7
     assert repr(told) == "<Event 7 on a/b>"
+
+
+def test_many_deadlines_that_pass_together_are_handled_in_parts():
+    """Sessions that came in one burst expire in one; the caller is told that there are more until all are handled."""
+    broker = Broker(Limits())
+
+    class Ending(Owner):
+        def due(self, session, now):
+            super().due(session, now)
+            broker.close(session, "expired")
+
+    owner, count = Ending(), 2 * DUE_AT_ONCE + 1
+    for number in range(count):
+        join(broker, str(number), owner, deadline=1.0)
+    parts = 0
+    while broker.due(2.0):
+        parts += 1
+        assert len(owner.heard) <= parts * DUE_AT_ONCE
+    assert [session_id for _, session_id, _ in owner.heard] == list(map(str, range(count)))
+    assert parts >= 2
+
+
+def test_a_cache_of_many_topics_is_dropped_in_parts():
+    """A subscription with a wildcard counts at once, and what it makes of no use is dropped by the sweeps."""
+    broker, owner = Broker(Limits()), Owner()
+    me, count = join(broker, "1", owner), 2 * DROPPED_AT_ONCE + 1
+    before = [broker.index.match(f"a/{number}") for number in range(count)]
+    assert broker.due(0) is False
+    broker.subscribe(me, Pattern(Match.DESCENDANTS, "a"))
+    assert broker.index.subscribers("a/0") == (me,)
+    assert before[1].subscribers == ()
+    parts = 1
+    while broker.due(0):
+        parts += 1
+    assert parts == 3
+    assert not broker.index.has_stale
 
 
 def test_f5_a_fault_at_one_deadline_ends_that_session_and_no_other():

@@ -79,6 +79,13 @@ async def test_batches_split_over_requests_keep_their_order(served):
     assert data_of(await wire.get(poll(me))) == [1, 2, 3, 4, 5, 6]
 
 
+async def test_a_batch_that_takes_several_turns_of_the_loop_has_all_its_replies(served):
+    """B2: the script that answers it comes once all its messages are handled, in their order."""
+    wire = await served.wire()
+    _, replies = (await wire.get(*({"channel": "/a", "id": number} for number in range(70)))).called
+    assert [(reply["id"], reply["successful"]) for reply in replies] == [(number, False) for number in range(70)]
+
+
 async def test_message_may_be_given_several_times_each_a_message_or_an_array(served):
     """A63: the messages of all parameters are joined, in order."""
     wire = await served.wire()

@@ -39,6 +39,12 @@ EXACTLY_ONCE = [  # requests and what they are about; each is answered before th
     ("no list", post(json.dumps(publish("/nobody", 1, clientId=ID, id="7")).encode(), cookie=COOKIE)),
     ("without a session", post(body(publish("/nobody", 1, id="8")))),
     ("a batch", asked(publish("/a", 1, clientId=ID, id="9"), publish("/b/c", 2, clientId=ID, id="10"))),
+    (
+        "a batch that takes several turns",
+        asked(
+            *(publish("/a" if number % 50 == 0 else "/b c", number, clientId=ID, id=number) for number in range(300))
+        ),
+    ),
     ("a connect that is not held", asked(connect(ID, id="11", advice={"timeout": 0}))),
     ("by CORS", asked(publish("/nobody", 1, clientId=ID, id="12"), **ORIGIN)),
     ("from a site that may not", asked(publish("/nobody", 1, clientId=ID, id="13"), origin="http://evil.example")),

@@ -7,7 +7,8 @@ of the other messages on the session are then part of the connect's reply, so th
 `[connect, publish]` gets its event without delay. Replies keep the order of the request; events follow them.
 
 Where a request has to wait, for a program's hook or for the disk, its handling goes on later: it is a generator
-(`exchange.Steps`), which yields what is to be awaited. Nearly all requests have one plain message, and nothing to wait
+(`exchange.Steps`), which yields what is to be awaited. A long request waits for others, too: it is handled in pieces,
+one in each turn of the loop (`RequestHandler.is_long`). Nearly all requests have one plain message, and nothing to wait
 for. They leave the general way early: `_receive_usual` sees what they are without reading them field by field, and then
 makes the same calls. So do the plain publishes of a batch, by `_publish_in_batch`.
 """
@@ -26,7 +27,16 @@ from app.broker.ports import Page, Query
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.authorization import Authorization, Channels
 from app.protocols.bayeux.errors import Fault, fault_of
-from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Request, Steps, Transport, Verdict
+from app.protocols.bayeux.exchange import (
+    AwaitCommit,
+    AwaitHook,
+    AwaitTurn,
+    Outcome,
+    Request,
+    Steps,
+    Transport,
+    Verdict,
+)
 from app.protocols.bayeux.extensions import Timesync
 from app.protocols.bayeux.handshake import Handshaker
 from app.protocols.bayeux.hooks import Hooks
@@ -122,10 +132,12 @@ class Engine(Polling):
         wait.steps = steps
         if isinstance(wait, AwaitCommit):
             wait.proceed = self._proceed
+        if isinstance(wait, AwaitTurn):
+            self.broker.mark_ready(wait)
         return wait
 
     def _proceed(self, wait: AwaitCommit, now: float) -> None:
-        """Continue a request whose publishes are settled; its outcome is written to its connection."""
+        """Continue a request whose publishes are settled, or whose turn it is; its outcome is written later."""
         assert wait.steps is not None
         outcome = self._go_on(wait.steps, (Verdict(), now))
         if not isinstance(outcome, AwaitCommit):
@@ -241,6 +253,8 @@ class Engine(Polling):
         handler.choose_session()
         connects: list[tuple[int, Message]] = []
         for fields in messages:
+            if handler.is_long():
+                yield from handler.next_turn()
             if handler.held_back and not is_publish(fields.get("channel")):
                 yield from handler.commits()
             try:
@@ -266,7 +280,7 @@ class Engine(Polling):
         if channel == "/meta/subscribe":
             yield from self._subscriber.subscribe(handler, message, reply)
         elif channel == "/meta/unsubscribe":
-            self._subscriber.unsubscribe(handler, message, reply)
+            yield from self._subscriber.unsubscribe(handler, message, reply)
         elif channel == "/meta/disconnect":
             session = handler.session_of(message)
             reply["clientId"] = session.id

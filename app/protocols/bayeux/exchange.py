@@ -8,7 +8,7 @@ A transport makes a `Request` and gives it to `Engine.receive`, which returns an
 * `AwaitHook`: something outside must be awaited (an async policy, a service, the history). Await it, then call
   `Engine.resume`.
 * `AwaitCommit`: the request's publishes are on their way to the disk. Its outcome is written to the `connection`
-  later, too.
+  later, too. To a transport an `AwaitTurn` is the same: a long request that the engine continues in later turns.
 """
 
 from __future__ import annotations
@@ -97,6 +97,21 @@ class AwaitCommit:
         self.connection = connection
         self.steps: Steps | None = None
         self.proceed: Callable[[AwaitCommit, float], None] | None = None  # continues it, once its events are settled
+
+
+class AwaitTurn(AwaitCommit):
+    """A long request that continues in the next turn of the loop, so that nobody waits for all of it.
+
+    It is flushed like a session with events (`broker.sessions.Outlet`), which continues the request.
+    """
+
+    is_ready = False
+
+    def flush(self, now: float) -> Iterable[tuple[Any, Any]]:
+        """Continue the request; nothing is to be written yet."""
+        assert self.proceed is not None
+        self.proceed(self, now)
+        return ()
 
 
 Steps = Generator[AwaitHook | AwaitCommit, tuple[Verdict, float], Any]

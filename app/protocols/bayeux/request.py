@@ -10,11 +10,17 @@ from app.broker.events import Event
 from app.broker.names import Pattern
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault, fault_of
-from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Request, Steps
+from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, AwaitTurn, Request, Steps
 from app.protocols.bayeux.messages import Message
 from app.protocols.bayeux.polling import Polling
 from app.protocols.bayeux.session import BayeuxSession
 from app.protocols.json_text import has_out_of_range
+
+DONE_AT_ONCE = 64
+"""Messages of a request, and names in its subscriptions, that are handled in one turn of the loop: about 1 ms."""
+
+_DELIVERIES = 16
+"""Deliveries that take as long as one message does."""
 
 
 class RequestHandler:
@@ -26,6 +32,8 @@ class RequestHandler:
     """
 
     __slots__ = (
+        "_delivered",
+        "_done",
         "_engine",
         "_pending",
         "client_id",
@@ -48,6 +56,7 @@ class RequestHandler:
         self.latest: dict[Pattern, None] = {}
         self.held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # (reply, fields) pairs
         self.client_id: str | None = None
+        self._done, self._delivered = 0, engine.broker.delivered  # in this turn, and when it began
         self._pending: AwaitCommit | None = None  # waits for the events of `held_back`
 
     def choose_session(self) -> None:
@@ -91,6 +100,16 @@ class RequestHandler:
         return message
 
     # Waiting
+
+    def is_long(self) -> bool:
+        """Count a message or name that is handled next; whether others are to have their turn before it."""
+        self._done += 1
+        return self._done + (self._engine.broker.delivered - self._delivered) // _DELIVERIES > DONE_AT_ONCE
+
+    def next_turn(self) -> Steps:
+        """Let others have their turn of the loop."""
+        _, self.now = yield AwaitTurn(self.request.connection)
+        self._done, self._delivered = 1, self._engine.broker.delivered
 
     def wait(self, awaitable: Awaitable[Any]) -> Steps:
         """Await something of the program's; returns the `Verdict`."""

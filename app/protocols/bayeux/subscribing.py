@@ -32,6 +32,8 @@ class Subscriber:
         engine, session = self._engine, handler.session_of(message)
         wanted: dict[str, Pattern] = {}
         for name in message.subscriptions():
+            if handler.is_long():
+                yield from handler.next_turn()
             pattern = self._pattern(name)
             self._check_right(session, pattern)
             if not name.startswith(SERVICE):  # Bayeux 1.0, 2.2.3: answered, never recorded
@@ -39,7 +41,7 @@ class Subscriber:
         self._check_capacity(session, list(wanted.values()))
         for name in wanted:
             yield from self._authorization.may(handler, session, "subscribe", name, message)
-        if session.closed is not None:  # it ended while the policy was awaited
+        if session.closed is not None:  # it ended meanwhile
             raise Fault(errors.SESSION_UNKNOWN)
         for pattern in wanted.values():
             self._check_right(session, pattern)  # again: the rules may have changed meanwhile
@@ -56,11 +58,17 @@ class Subscriber:
         if ext is not None:
             reply["ext"] = ext
 
-    def unsubscribe(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> None:
+    def unsubscribe(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
         """End the subscriptions to a message's names. Raises `Fault`."""
         engine, session = self._engine, handler.session_of(message)
         reply["clientId"] = session.id
-        patterns = {name: self._pattern(name) for name in message.subscriptions()}
+        patterns: dict[str, Pattern] = {}
+        for name in message.subscriptions():
+            if handler.is_long():
+                yield from handler.next_turn()
+            patterns[name] = self._pattern(name)
+        if session.closed is not None:  # it ended meanwhile
+            raise Fault(errors.SESSION_UNKNOWN)
         engine.history.forget(session, patterns.values())
         for name, pattern in patterns.items():
             if engine.broker.unsubscribe(session, pattern):

@@ -1,7 +1,10 @@
 """Requests of many messages (A53, A54)."""
 
-from support.bayeux_peers import Peer
+from support.bayeux_peers import Exchange, Peer
 from support.messages import publish
+
+from app.protocols.bayeux.exchange import Request, Transport
+from app.protocols.bayeux.request import DONE_AT_ONCE
 
 UNKNOWN = "402::session_unknown"
 
@@ -163,3 +166,95 @@ def test_long_batch(house):
     """A thousand messages are a thousand replies in order."""
     sent = house.send(*(publish("/a", n, id=n) for n in range(1_000)))
     assert [reply["id"] for reply in sent.replies] == list(range(1_000))
+
+
+# A long request, which gives others their turn
+
+
+class Steps:
+    """A request that is handled turn by turn, where `House.send` does all turns at once."""
+
+    def __init__(self, house, *messages):
+        self.house = house
+        self.exchange = Exchange(house, None, stalled=False)
+        self.exchange.write(
+            house.engine.receive(Request(list(messages), Transport.LONG_POLLING, self.exchange), house.now)
+        )
+        self.turns = 1
+
+    def turn(self):
+        """Do one turn of the loop."""
+        self.turns += 1
+        self.house.broker.flush(self.house.now)
+
+    def end(self):
+        """Do turns until the request is answered, and return its replies."""
+        while self.exchange.reply is None:
+            self.turn()
+            assert self.turns < 1_000
+        return self.exchange.replies
+
+
+def test_nobody_waits_for_all_of_a_long_request(house):
+    """Of 1,000 publishes, few are made in one turn; another's publish is made between them, and answered before."""
+    peer, other = house.join(), house.join()
+    other.subscribe("/a")
+    held = other.connect()
+    steps = Steps(house, *(peer.message("/b") | {"data": number} for number in range(1_000)))
+    assert house.broker.published == DONE_AT_ONCE
+    others = Steps(house, peer.message("/a") | {"data": "other's"})
+    assert others.exchange.reply is not None
+    steps.turn()
+    assert held.events == [("/a", "other's")]
+    assert house.broker.published == 2 * DONE_AT_ONCE + 1
+    assert all(reply["successful"] for reply in steps.end())
+    assert steps.turns >= 1_000 / DONE_AT_ONCE
+    assert house.broker.published == 1_001
+
+
+def test_a_long_request_is_answered_as_a_short_one_is(house):
+    """Its events and its replies keep their order, also the replies that are refusals; a connect comes last."""
+    peer = house.join()
+    peer.subscribe("/a")
+    count = 3 * DONE_AT_ONCE + 5
+    messages = [peer.message("/a", id=str(number)) | {"data": number} for number in range(count)]
+    messages[DONE_AT_ONCE] = peer.message("/meta/nothing", id=str(DONE_AT_ONCE))
+    sent = peer.send(peer.poll(id="connect"), *messages)
+    assert [reply["id"] for reply in sent.replies] == ["connect", *map(str, range(count))]
+    assert [reply["id"] for reply in sent.replies if not reply["successful"]] == [str(DONE_AT_ONCE)]
+    assert sent.events == [("/a", number) for number in range(count) if number != DONE_AT_ONCE]
+
+
+def test_what_many_receive_takes_a_turn_sooner(house):
+    """A publish to many counts as more than one to few: the turn of the loop is not longer with many receivers."""
+    for _ in range(64):
+        house.join().subscribe("/a")
+    Steps(house, *({"channel": "/a", "data": number} for number in range(100)))
+    assert 1 <= house.broker.published <= DONE_AT_ONCE / 4
+
+
+def test_a_session_that_ends_during_a_long_request(house):
+    """The messages that follow are refused as those of an ended session are; the request is answered."""
+    peer = house.join()
+    steps = Steps(house, *(peer.message("/a") | {"data": number} for number in range(2 * DONE_AT_ONCE)))
+    house.engine.leave(peer.session, house.now, by_client=False)
+    replies = steps.end()
+    assert [reply.get("error") for reply in replies] == [None] * DONE_AT_ONCE + [UNKNOWN] * DONE_AT_ONCE
+    house.turn()
+
+
+def test_many_names_in_one_subscription(house):
+    """They are checked in several turns, too, and all or none of them count; a session can end meanwhile."""
+    for verb in ("subscribe", "unsubscribe"):
+        peer = house.join()
+        names = [f"/a/{number}" for number in range(10 * DONE_AT_ONCE)]
+        steps = Steps(house, peer.message(f"/meta/{verb}", subscription=[*names, "/a//b"]))
+        (reply,) = steps.end()
+        assert reply["error"] == "403::subscription_invalid"
+        assert steps.turns >= 10
+        assert not peer.session.subscriptions
+        steps = Steps(house, peer.message(f"/meta/{verb}", subscription=names[: DONE_AT_ONCE + 1]))
+        house.engine.leave(peer.session, house.now, by_client=False)
+        (reply,) = steps.end()
+        assert reply["error"] == UNKNOWN
+        house.turn()

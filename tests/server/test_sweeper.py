@@ -1,0 +1,69 @@
+"""The sweeper: nobody waits for all that is swept, and whoever has much to do keeps no other sweep from its turn."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from support.wire import DEADLINE_S
+
+from app.broker.broker import Broker
+from app.server.sweeper import Sweeper
+from app.settings import Limits
+
+EVERY_S = 0.02
+
+
+@pytest.fixture
+async def swept():
+    """Returns a function that runs a sweeper with these sweeps until the event that it returns is set."""
+    tasks = []
+
+    def start(*sweeps):
+        sweeper = Sweeper(EVERY_S, Broker(Limits()), lambda: sweeps, [])
+        tasks.append(asyncio.create_task(sweeper.run()))
+
+    yield start
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_what_is_more_than_a_part_is_done_in_later_turns_with_the_same_time(swept):
+    """Each part has a turn of the loop of its own, and so has each sweep."""
+    done, turns = asyncio.Event(), 0
+    parts, after = [], []
+
+    def count_turn():
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(count_turn)
+
+    def in_parts(now):
+        parts.append((now, turns))
+        return len(parts) < 5
+
+    def next_one(_now):
+        after.append(turns)
+        done.set()
+
+    count_turn()
+    swept(in_parts, next_one)
+    async with asyncio.timeout(DEADLINE_S):
+        await done.wait()
+    assert len({now for now, _ in parts[:5]}) == 1
+    assert len({turn for _, turn in parts[:5]} | {after[0]}) == 6
+
+
+async def test_a_sweep_that_never_ends_or_fails_does_not_keep_the_others_from_theirs(swept):
+    """F5: what is left is done in the next sweep."""
+    done = asyncio.Event()
+
+    def fail(_now):
+        raise ArithmeticError
+
+    swept(fail, lambda _now: True, lambda _now: done.set())
+    async with asyncio.timeout(DEADLINE_S):
+        for _ in range(2):
+            await done.wait()
+            done.clear()
