@@ -90,7 +90,7 @@ class Broker:
         self.sessions: dict[str, Session] = {}
         self.index: TopicIndex[Session] = TopicIndex()
         self.deadlines = Deadlines()
-        self.ready: deque[Outlet] = deque()
+        self.ready: deque[Session | Outlet] = deque()
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
         self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that are not yet delivered to all subscribers
         self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
@@ -492,8 +492,8 @@ class Broker:
                 flow.note_delay(events[0].time_us, now, self.clock_offset_s)
         return events
 
-    def mark_ready(self, outlet: Outlet) -> None:
-        """Have an outlet flushed in the next turn of the loop."""
+    def mark_ready(self, outlet: Session | Outlet) -> None:
+        """Have a session or another outlet flushed in the next turn of the loop."""
         if not outlet.is_ready:
             outlet.is_ready = True
             is_first = not self.ready
@@ -514,7 +514,8 @@ class Broker:
             outlet = self.ready.popleft()
             outlet.is_ready = False
             try:
-                for link, output in outlet.flush(now):
+                outputs = outlet.owner.flush_session(outlet, now) if isinstance(outlet, Session) else outlet.flush(now)
+                for link, output in outputs:
                     link.write(output)
             except Exception as fault:  # noqa: BLE001 - raised below
                 faults.append(fault)

@@ -109,7 +109,7 @@ class Cursor:
 
 
 class Outlet(Protocol):
-    """What can have something to be written: a session with events, or an engine with something to say.
+    """What can have something to be written, apart from a session with events: an engine, or an answer that came late.
 
     `is_ready` is the broker's: true while it waits in `Broker.ready` to be flushed.
     """
@@ -218,10 +218,6 @@ class Session:
         self.is_ready = False  # waits in Broker.ready
         self.closed: str | None = None  # why it ended
         self.had: tuple[Pattern, ...] = ()  # the subscriptions that it had when it ended
-
-    def flush(self, now: float) -> Iterable[tuple[Any, Any]]:
-        """Have the owner say what is to be written to the session's client (`Outlet`)."""
-        return self.owner.flush_session(self, now)
 
     def subscription_names(self) -> Sequence[Pattern | str]:
         """The subscriptions that the session has or had: patterns, or names as its protocol writes them."""

@@ -18,10 +18,12 @@ from functools import lru_cache, partial
 from time import monotonic
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
 from app import telemetry
 from app.host.http import Connection
 from app.host.peer import begin, response
-from app.host.repeated import Repeated
+from app.host.repeated import Repeated, head_of
 from app.protocols.bayeux.exchange import AwaitHook, Outcome
 from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from app.server.composition import Server
@@ -54,6 +56,7 @@ class ShortWay:
         return url.startswith(self._below) and _PLAIN_PATH.fullmatch(url) is not None
 
 
+@mypyc_attr(native_class=False)
 class BayeuxConnection(Connection):
     """A connection that serves hot requests itself. The engine knows it as the `connection` of each of them."""
 
@@ -63,7 +66,7 @@ class BayeuxConnection(Connection):
         super().__init__(*arguments, **named)
         self._way = short_way
         self._hold: Hold | None = None
-        self._repeated: Repeated | None = None  # of the latest request that was parsed and taken
+        self._repeated: Repeated | None = None  # the latest request that was taken; `_cors` and `_seen` are its own
         self._fields: dict[bytes, bytes] = {}  # the headers of the request that was parsed and taken
         self._post = _NO_POST  # what its head says of its messages
         self._seen = ("", "http")  # the client's address and scheme
@@ -92,6 +95,7 @@ class BayeuxConnection(Connection):
             or (b"connection" in fields and parser.get_http_version() != "1.1")
         ):
             return False
+        self._repeated = None
         if self._is_proxy:
             self._seen = way.proxies.seen_through(self.address, self.scheme or "http", self.headers)
         try:
@@ -102,7 +106,7 @@ class BayeuxConnection(Connection):
         self._post = post = way.endpoint.read_head(fields)
         if self._has_served:  # a client that sends one request only needs no memory
             limit = self.shared.limits.head_bytes
-            self._repeated = Repeated.of(self._window, len(fields), limit, post, self._cors, self._seen)
+            self._repeated = Repeated.of(self._window, len(fields), limit, post)
         return True
 
     def _serve(self, body: bytes) -> None:
@@ -118,8 +122,7 @@ class BayeuxConnection(Connection):
         if body is None or len(body) > self.shared.limits.body_bytes:
             return False
         self._is_answering = True
-        self._cors, self._seen = repeated.cors, repeated.seen
-        self._receive(repeated.post, body, partial(repeated.head_of, data))
+        self._receive(repeated.post, body, partial(head_of, data, self._seen))
         return True
 
     def _connect_again(self, session: BayeuxSession, repeated: Repeated, data: bytes) -> bool:
@@ -128,13 +131,15 @@ class BayeuxConnection(Connection):
         if message_id is None:
             return False
         self._is_answering = True
-        self._cors, self._seen = repeated.cors, repeated.seen
         try:
             outcome = self._way.engine.connect_again(session, repeated.cookies, message_id, self, monotonic())
             if outcome is None:
                 self._is_answering = False
                 return False
-            self._take_outcome(outcome)
+            if isinstance(outcome, Hold):
+                self._hold = outcome
+            else:
+                self._write(outcome)
         except Exception as error:  # noqa: BLE001 - after any error the client gets a response
             self._fail(error)
         return True
@@ -205,14 +210,20 @@ class BayeuxConnection(Connection):
         engine = self._way.engine
         if reply.status == 200 and reply.set_cookie is None and not (reply.is_last or self._cors):
             body = b",".join(reply.parts)
-            has_left = self.respond(_head_for(len(body)) + body + b"]", closes=False)
+            has_left = self.respond(_head_for(len(body)) + body + b"]")
         else:
             headers = (*HEADERS, *self._cors, *self._way.endpoint.headers(reply, self._seen[1]))
             has_left = self.respond(response(reply.status, headers, reply.body()), closes=reply.is_last)
         if has_left:
             engine.written(reply)
         else:
-            self.settle(lambda is_written: engine.written(reply) if is_written else engine.unwritten(reply))
+            self.settle(partial(self._settled, reply))
+
+    def _settled(self, reply: Reply, is_written: bool) -> None:  # noqa: FBT001 - the form that `settle` asks for
+        if is_written:
+            self._way.engine.written(reply)
+        else:
+            self._way.engine.unwritten(reply)
 
     def _fail(self, error: Exception) -> None:
         telemetry.fault("request", error)
@@ -220,7 +231,7 @@ class BayeuxConnection(Connection):
 
     def _reject(self, rejection: Rejection) -> None:
         headers = (*TEXT_HEADERS, *rejection.headers, *self._cors)
-        self.respond(response(rejection.status, headers, rejection.text.encode()), closes=False)
+        self.respond(response(rejection.status, headers, rejection.text.encode()))
 
 
 @lru_cache(_REMEMBERED_LENGTHS)

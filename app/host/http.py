@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any
 
 import httptools
+from mypy_extensions import mypyc_attr
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -41,6 +42,7 @@ class _Refused(Exception):
     """Raised in a parser callback once the request has been refused."""
 
 
+@mypyc_attr(native_class=False)
 class Connection(Peer):
     """A guarded connection, which feeds the parser and passes the application one request after the other.
 
@@ -190,7 +192,7 @@ class Connection(Peer):
         """
         return False
 
-    def respond(self, response: bytes, *, closes: bool) -> bool:
+    def respond(self, response: bytes, *, closes: bool = False) -> bool:
         """Write the response to a request that was taken; True if all of it is in the kernel.
 
         Bytes received meanwhile are parsed as soon as it is.

@@ -18,7 +18,7 @@ import httptools
 
 from app.protocols.bayeux.session import BayeuxSession
 from app.transports.endpoint import PostHead
-from app.transports.head import Head, Header
+from app.transports.head import Head
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)\r\n", re.IGNORECASE)
 _MOST_DIGITS = 9
@@ -29,41 +29,24 @@ _CONNECT = {"channel", "clientId", "connectionType", "id"}
 class Repeated:
     """A POST that was parsed.
 
-    `post` and `cors` are what the endpoint and the guard made of its head, `seen` are the client's address and scheme.
-    `session` is that of a connect that was remembered, else None, and `cookies` what proves that its browser sends it.
+    `post` is what the endpoint made of its head. `session` is that of a connect that was remembered, else None, and
+    `cookies` what proves that its browser sends it.
     """
 
-    __slots__ = ("_digits", "_end", "_head_bytes", "_id_end", "_start", "cookies", "cors", "post", "seen", "session")
+    __slots__ = ("_digits", "_end", "_head_bytes", "_id_end", "_start", "cookies", "post", "session")
 
-    def __init__(
-        self,
-        head: bytes,
-        digits: tuple[int, int],
-        post: PostHead,
-        cors: tuple[Header, ...],
-        seen: tuple[str, str],
-    ) -> None:
+    def __init__(self, head: bytes, digits: tuple[int, int], post: PostHead) -> None:
         self._start = head  # with a remembered connect, also its body before the id
         self._head_bytes = len(head)
         self._digits = digits  # where those of Content-Length begin and end
         self._end = b""  # of a remembered connect, the body behind the id
         self._id_end = 0  # of a remembered connect, where its id ends
         self.post = post
-        self.cors = cors
-        self.seen = seen
         self.session: BayeuxSession | None = None
         self.cookies = post.cookies
 
     @classmethod
-    def of(
-        cls,
-        piece: bytes,
-        headers: int,
-        most_bytes: int,
-        post: PostHead,
-        cors: tuple[Header, ...],
-        seen: tuple[str, str],
-    ) -> Repeated | None:
+    def of(cls, piece: bytes, headers: int, most_bytes: int, post: PostHead) -> Repeated | None:
         """Remember the head at the beginning of `piece`; `headers` is the number of them that the parser has found.
 
         Returns None if its end is not certain, or if it would be longer than `most_bytes` with other digits. No header
@@ -75,7 +58,7 @@ class Repeated:
         lines = headers + 2
         if length is None or end + _MOST_DIGITS > most_bytes or not head.count(b"\n") == lines == head.count(b"\r\n"):
             return None
-        return cls(head, length.span(1), post, cors, seen)
+        return cls(head, length.span(1), post)
 
     def remember_connect(self, body: bytes, messages: Sequence[dict[str, Any]], session: BayeuxSession) -> None:
         """Remember a request with this head, whose connect of this session was held.
@@ -121,11 +104,12 @@ class Repeated:
         message_id = data[id_begin:id_end]
         return message_id.decode() if message_id.isalnum() else None
 
-    def head_of(self, data: bytes) -> Head:
-        """Return the head of a request that has this head, parsed; hooks and the log can look at its fields."""
-        reader = _Reader()
-        httptools.HttpRequestParser(reader).feed_data(data)
-        return Head("POST", reader.url.decode(), b"", reader.fields, *self.seen)
+
+def head_of(request: bytes, seen: tuple[str, str]) -> Head:
+    """Parse the head of a request, which hooks and the log can look at; `seen` are the client's address and scheme."""
+    reader = _Reader()
+    httptools.HttpRequestParser(reader).feed_data(request)
+    return Head("POST", reader.url.decode(), b"", reader.fields, *seen)
 
 
 class _Reader:

@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 
 from app.host.bayeux import BayeuxConnection, ShortWay
 from app.host.listener import config_of
-from app.host.repeated import Repeated
+from app.host.repeated import Repeated, head_of
 from app.host.timeouts import ServerContext
 from app.server.composition import Server
 from app.settings import Access, Token
@@ -33,7 +33,7 @@ HEAD = b"POST /bayeux HTTP/1.1\r\nHost: a\r\nCookie: b=c\r\nContent-Length: %d\r
 
 
 def remembered(head, headers, most_bytes=1_000):
-    return Repeated.of(head, headers, most_bytes, POST, (), ("192.0.2.1", "http"))
+    return Repeated.of(head, headers, most_bytes, POST)
 
 
 def test_a_body_of_any_length_is_found():
@@ -85,7 +85,7 @@ def test_a_head_whose_end_is_not_sure_is_not_remembered(head, headers):
 
 def test_the_fields_can_be_seen():
     """Hooks and the log see the head as it was sent, with its own Content-Length."""
-    head = remembered(HEAD % 2 + b"{}", 4).head_of(HEAD % 10 + b"x" * 10)
+    head = head_of(HEAD % 10 + b"x" * 10, ("192.0.2.1", "http"))
     assert (head.method, head.path, head.address, head.scheme) == ("POST", "/bayeux", "192.0.2.1", "http")
     assert head.fields == {b"host": b"a", b"cookie": b"b=c", b"content-length": b"10", b"accept": b"*/*"}
 
