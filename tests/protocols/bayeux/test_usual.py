@@ -22,7 +22,7 @@ from app.protocols.bayeux.exchange import Request, Transport
 from app.protocols.bayeux.hooks import Hooks, Listener
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.protocols.bayeux.request import RequestHandler
-from app.protocols.bayeux.session import Hold, Reply
+from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from app.settings import Bayeux, Limits
 
 NOW = 1_000.0
@@ -87,13 +87,13 @@ class House:
         )
 
 
-@pytest.mark.parametrize("message_id", ["7", "a.b", 7, 0])
 def flushed(outlet):
     """What the broker would write for an outlet that is ready."""
     is_session = isinstance(outlet, BayeuxSession)
     return outlet.owner.flush_session(outlet, NOW) if is_session else outlet.flush(NOW)
 
 
+@pytest.mark.parametrize("message_id", ["7", "a.b", 7, 0])
 def test_a_plain_connect_is_held(message_id):
     """A34: the transition of (IDLE, POLL) is done, and the hold is registered."""
     house = House()
