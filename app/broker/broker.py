@@ -47,7 +47,10 @@ _CLOCK_STEP_US = 1_000_000
 FLUSHED_AT_ONCE = 500
 """Sessions flushed in one turn of the loop; the others wait for the next, so that a burst does not delay reading."""
 
-_LOOKED_EVERY = 8
+MANY = 64
+"""An event with more subscribers is delivered without haste: who is alone with an event need not wait for them all."""
+
+_PIECE = 25
 """Sessions flushed between two looks at the time."""
 
 DUE_AT_ONCE = 200
@@ -91,6 +94,7 @@ class Broker:
         self.index: TopicIndex[Session] = TopicIndex()
         self.deadlines = Deadlines()
         self.ready: deque[Session | Outlet] = deque()
+        self.ready_later: deque[Session | Outlet] = deque()  # those of which there are many
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
         self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that are not yet delivered to all subscribers
         self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
@@ -436,6 +440,7 @@ class Broker:
         if not subscribers:
             return
         event.charge_to(self.waiting)
+        mark = self.mark_ready if len(subscribers) <= MANY else self.mark_ready_later
         for session in subscribers:
             cursor = session.cursor
             if session is without or not (is_live if cursor is None else is_committed):
@@ -452,7 +457,7 @@ class Broker:
             if session.closed is None and session.outbox.put(event):  # `deliver`, inlined: a publish can have thousands
                 self.delivered += 1
                 if not session.is_ready:
-                    self.mark_ready(session)
+                    mark(session)
             else:
                 self._deliver_beyond(session, event, now)
 
@@ -501,25 +506,43 @@ class Broker:
             if is_first:
                 self.wake()
 
+    def mark_ready_later(self, outlet: Session | Outlet) -> None:
+        """Have an outlet flushed that has time: one of many, or one that takes long; it does not delay the others."""
+        if not outlet.is_ready:
+            outlet.is_ready = True
+            self.ready_later.append(outlet)
+            if len(self.ready_later) == 1:
+                self.wake()
+
     def flush(self, now: float, is_over: Callable[[], bool] = lambda: False) -> None:
         """Ask the outlets that are ready what is to be written, at most `FLUSHED_AT_ONCE`, and write it to their links.
 
-        Those that are left when `is_over`, or become ready meanwhile, are flushed in the next turn. An exception of one
-        outlet or link is raised after the others have been flushed.
+        Those that have time are flushed in turns with the others, and are counted by themselves. What is left when
+        `is_over`, or becomes ready meanwhile, is flushed in the next turn. An exception of one outlet or link is raised
+        after the others have been flushed.
         """
         faults: list[Exception] = []
-        for number in range(min(len(self.ready), FLUSHED_AT_ONCE)):
-            if number and not number % _LOOKED_EVERY and is_over():
-                break
-            outlet = self.ready.popleft()
+        now_ready, later = len(self.ready), len(self.ready_later)
+        if not later and now_ready <= _PIECE:  # as nearly always
+            self._flush(self.ready, now_ready, now, faults)
+        else:
+            for flushed in range(0, min(max(now_ready, later), FLUSHED_AT_ONCE), _PIECE):
+                if flushed and is_over():
+                    break
+                self._flush(self.ready, min(_PIECE, now_ready - flushed), now, faults)
+                self._flush(self.ready_later, min(_PIECE, later - flushed), now, faults)
+        if self.ready or self.ready_later:
+            self.wake()
+        if faults:
+            raise faults[0]
+
+    def _flush(self, ready: deque[Session | Outlet], count: int, now: float, faults: list[Exception]) -> None:
+        for _ in range(count):
+            outlet = ready.popleft()
             outlet.is_ready = False
             try:
                 outputs = outlet.owner.flush_session(outlet, now) if isinstance(outlet, Session) else outlet.flush(now)
                 for link, output in outputs:
                     link.write(output)
-            except Exception as fault:  # noqa: BLE001 - raised below
+            except Exception as fault:  # noqa: BLE001 - raised by `flush`
                 faults.append(fault)
-        if self.ready:
-            self.wake()
-        if faults:
-            raise faults[0]

@@ -289,20 +289,20 @@ class OpenHistory:
                 self._call_soon()
 
     def _tell_broker(self, report: Report, until: float) -> None:
-        """Give a report to the broker, or a part of it if the time is over before; the rest is told in later turns."""
-        commits, told, now = self._broker.commits, 0, monotonic()
+        """Give a report to the broker, or a part of it if the time is over before; the rest follows in later turns."""
+        commits, given, now = self._broker.commits, 0, monotonic()
         try:
-            while not told or (told < len(report.events) and (now := monotonic()) < until):
-                events = report.events[told : told + _EVENTS_AT_ONCE]
-                told += _EVENTS_AT_ONCE
+            while not given or (given < len(report.events) and (now := monotonic()) < until):
+                events = report.events[given : given + _EVENTS_AT_ONCE]
+                given += _EVENTS_AT_ONCE
                 if not isinstance(report, Committed):
                     commits.refused(events, report.refusal, now)
-                elif told == _EVENTS_AT_ONCE:
+                elif given == _EVENTS_AT_ONCE:
                     commits.committed(events, report.first, now)
                 else:
                     commits.committed(events, commits.tail.head + 1, now)
         finally:
-            rest = report.events[told:]
+            rest = report.events[given:]
             if rest and isinstance(report, Committed):
                 self._reports.appendleft(Committed(rest, commits.tail.head + 1))
             elif rest:

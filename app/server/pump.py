@@ -11,7 +11,7 @@ from app import telemetry
 from app.broker.broker import Broker
 from app.protocols.contract import WireProtocol
 
-FLUSH_S = 0.003
+FLUSH_S = 0.005
 """How long is flushed before sockets are read; longer if one outlet takes longer."""
 
 
@@ -27,6 +27,7 @@ class Pump:
         self._is_woken = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = inf
+        self._began = 0.0  # the latest turn
 
     def wake(self) -> None:
         """Schedule a turn; without a running loop, the first call after it has begun to run does that."""
@@ -39,17 +40,20 @@ class Pump:
 
     def turn(self) -> None:
         """Have each protocol do what is due, then flush the broker."""
-        now = monotonic()
+        self._began = now = monotonic()
         self._is_woken = False
         try:
             for protocol in self._protocols:
                 if protocol.due <= now:
                     protocol.turn(now)
-            self._broker.flush(now, lambda: monotonic() - now > FLUSH_S)
+            self._broker.flush(now, self._is_over)
         except Exception as error:  # noqa: BLE001 - those behind the one at fault are flushed in the next turn
             telemetry.fault("flush", error)
             self.wake()
         self._schedule(now)
+
+    def _is_over(self) -> bool:
+        return monotonic() - self._began > FLUSH_S
 
     def stop(self) -> None:
         """Cancel what is scheduled for later."""

@@ -96,7 +96,7 @@ class Sweeper:
                 while has_more:
                     has_more = _swept(sweep, now) and monotonic() - began < self._every_s  # the others are due, too
                     await asyncio.sleep(0)
-            rested_at = monotonic()  # the time that sweeps take is no standstill
+            rested_at = monotonic()  # what sweeps take does not count as a standstill
 
 
 def _swept(sweep: Sweep, now: float) -> bool:

@@ -68,7 +68,7 @@ class House:
         return Peer(self, f"/nt/{name}", V41, "127.0.0.1")
 
     def flush(self):
-        while self.server.due <= self.now or self.broker.ready:
+        while self.server.due <= self.now or self.broker.ready or self.broker.ready_later:
             self.server.turn(self.now)
             self.broker.flush(self.now)
 

@@ -122,7 +122,7 @@ class World:
 
     def turn(self) -> None:
         """End a turn of the loop: write all that waits."""
-        while self.broker.ready:
+        while self.broker.ready or self.broker.ready_later:
             self.broker.flush(self.now)
 
     def pass_time(self, seconds: float) -> None:

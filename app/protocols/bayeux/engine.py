@@ -133,7 +133,7 @@ class Engine(Polling):
         if isinstance(wait, AwaitCommit):
             wait.proceed = self._proceed
         if isinstance(wait, AwaitTurn):
-            self.broker.mark_ready(wait)
+            self.broker.mark_ready_later(wait)
         return wait
 
     def _proceed(self, wait: AwaitCommit, now: float) -> None:
