@@ -3,7 +3,8 @@
 Instructions are counted by valgrind's callgrind (`instructions_load.py` is what runs under it), so what else the
 machine does makes no difference: two counts of the same code differ by less than 0.5 %. They do depend on the build of
 Python, on the C library and on the libraries written in C. So the file of figures names the build that they were
-counted with. Under any other build, the commit that wrote the file is counted too, and is compared with instead.
+counted with. Under any other build, the commit that wrote the file is counted too, and is compared with instead. Where
+Halley is compiled, there is a file of its own, whose figures apply to one build only.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from bench.figures import columns
 from bench.jobs import last_line
 from bench.rounds import disk, side_command, side_environment
 
+from app import is_compiled
 from app.bench import BenchFailed, Phase, Watch
 from app.bench.measurement import noted
 from app.processes import kill
 
-FIGURES = Path(__file__).with_suffix(".json")
+FIGURES = Path(__file__).with_name("instructions-compiled.json" if is_compiled() else "instructions.json")
 """The committed figures, and the build that they were counted with."""
 
 MOST = 0.05
@@ -74,7 +76,10 @@ class InstructionsPlan:
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """The instructions of each unit, and the committed figures, by load. `compared_with` says where these are from."""
+    """The instructions of each unit, and the committed figures, by load.
+
+    `compared_with` says where these are from; it is empty if there is nothing that the counts can be compared with.
+    """
 
     build: Mapping[str, str]
     units: Units
@@ -96,7 +101,7 @@ class Instructions:
             elif unit.instructions > self.committed[load] * (1 + MOST):
                 wrong.append(f"{load} takes {self.change(load):.1%} more")
         advice = "find out why, or count with --write and commit the new figures"
-        return [*wrong, advice] if wrong and not self.is_written else []
+        return [*wrong, advice] if wrong and self.compared_with and not self.is_written else []
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts as they are saved and compared."""
@@ -114,17 +119,21 @@ def instructions_table(found: Instructions) -> str:
     lines = columns([[*row[:-1], row[-1].ljust(width)] for row in rows])
     written = [f"Written to {FIGURES.name}; commit it."] if found.is_written else []
     build = f"instructions: Python {found.build['python']}, {found.build['options']}; {found.build['machine']}"
-    return "\n".join([build, *lines, f"Compared with {found.compared_with}.", *written])
+    compared_with = found.compared_with or f"nothing: the figures in {FIGURES.name} are of another build"
+    return "\n".join([build, *lines, f"Compared with {compared_with}.", *written])
 
 
 async def measure_instructions(plan: InstructionsPlan, watch: Watch = lambda _: None) -> Instructions:
     """Count, compare, and write the figures if that is planned. Raises `BenchFailed`."""
     build, file = build_of(), json.loads(FIGURES.read_text(encoding="utf-8"))
+    is_same = file["build"] == build
     units = await count(side_environment(), plan.loads, watch, kept_in=plan.kept_in)
     committed, compared_with = file["instructions"], f"the figures in {FIGURES.name}"
-    if file["build"] != build and plan.is_written:
+    if not is_same and plan.is_written:
         compared_with += ", of another build"
-    elif file["build"] != build:
+    elif not is_same and is_compiled():  # the commit would have to be compiled
+        committed, compared_with = {}, ""
+    elif not is_same:
         commit = _commit_of(FIGURES)
         before = await _count_at(commit, watch)
         committed = {load: unit.instructions for load, unit in before.items()}

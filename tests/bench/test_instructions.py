@@ -163,6 +163,17 @@ async def test_figures_of_another_build(pretended, monkeypatch, before, is_wrong
     assert compared.compared_with.startswith("commit 0123456, counted now")
 
 
+async def test_compiled_figures_of_another_build(pretended, monkeypatch):
+    """They are compared with nothing, since the commit that wrote them would have to be compiled."""
+    pretended("another", fanout=1)
+    monkeypatch.setattr(instructions, "is_compiled", lambda: True)
+    found = await measure_instructions(InstructionsPlan())
+    assert not found.wrong
+    table = instructions_table(found).splitlines()
+    assert table[2].split()[:4] == ["fanout", "-", "1,000", "-"]
+    assert table[3] == "Compared with nothing: the figures in instructions.json are of another build."
+
+
 async def test_a_commit_is_counted_as_it_was(monkeypatch):
     """The program and the loads are those of that commit: its folders are before all others."""
     if not IS_CLONE:
