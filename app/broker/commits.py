@@ -14,7 +14,7 @@ key belongs to an authid, so one client cannot use up another's keys; all anonym
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -139,7 +139,7 @@ class Commits:
         self.pending: deque[Event] = deque()  # in the log's order
         self._fan_out = fan_out
         self._counted = counted
-        self._pending_of: Counter[object] = Counter()  # by source
+        self._pending_of: dict[object, int] = {}  # by source
         self.delays = Delays()  # until events were on disk: for each group the event that waited longest
         # plain counts, read by telemetry
         self.recorded = 0
@@ -179,8 +179,9 @@ class Commits:
                 event.is_pending = is_pending
                 self.pending.append(event)
                 if is_pending:
-                    self._pending_of[event.source] += 1
-        self.remember(event, now)
+                    self._pending_of[event.source] = self._pending_of.get(event.source, 0) + 1
+        if event.idempotency_key is not None:
+            self.remember(event, now)
 
     def keep(self, event: Event, now: float) -> bool:
         """Append a stamped value to the log, to be written but not waited for, even if its topic is durable.
@@ -257,7 +258,8 @@ class Commits:
     def _commit(self, event: Event, now: float) -> None:
         if event.is_recorded:
             event.position = self.tail.head + 1
-            event.frames.clear()  # they were made without the position
+            if event.frames:
+                event.frames.clear()  # they were made without the position
             self.tail.append(event)
             self.recorded += 1
         self._settle(event, None, now)
@@ -266,18 +268,20 @@ class Commits:
         self.pending.popleft()
         is_new, event.is_pending = event.is_pending, False
         if is_new:
-            self._pending_of[event.source] -= 1
-            if not self._pending_of[event.source]:
-                del self._pending_of[event.source]
+            left = self._pending_of.pop(event.source) - 1
+            if left:
+                self._pending_of[event.source] = left
         event.source = None  # a request can be large
         try:
             if refusal is None:
-                self.remember(event, now)
+                if event.idempotency_key is not None:
+                    self.remember(event, now)
                 self._fan_out(event, now, BOTH if is_new else COMMITTED)
             elif event.idempotency_key is not None:
                 self.keys.forget(event.authid, event.idempotency_key)
         finally:
-            _tell(event, refusal, now)
+            if event.waiters:
+                _tell(event, refusal, now)
 
 
 def _tell(event: Event, refusal: Refusal | None, now: float) -> None:

@@ -105,7 +105,7 @@ class Rules:
 
     def durability_of(self, topic: str) -> Durability:
         """How a topic's events are kept."""
-        return self.of(topic).keeping
+        return (self._decided.get(topic) or self.of(topic)).keeping
 
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on a reader of `pattern` misses nothing by age.

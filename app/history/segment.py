@@ -20,7 +20,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
-from itertools import compress
+from itertools import compress, repeat
+from operator import is_not
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -62,6 +63,7 @@ _SCHEMA = """
         left join topics on topics.id = topic_id left join audiences on audiences.id = audience_id;
 """.replace("COLUMNS", ", ".join(COLUMNS))
 _STORED = [{"topic": "topic_id", "audience": "audience_id"}.get(name, name) for name in COLUMNS]
+_NONE = repeat(None)
 _MOST_AT_ONCE = 256
 """Rows in one statement at most; there is one statement for each power of two up to this."""
 
@@ -225,6 +227,8 @@ class SegmentWriter:
         connection.execute("begin immediate")
         topic_ids, audience_ids = self._topics, self._audiences
         alike: defaultdict[tuple[bool, ...], list[Any]] = defaultdict(list)
+        latest: tuple[bool, ...] = ()
+        found: list[Any] = []
         topics = set()
         nbytes = 0
         is_in_order, last_us = self.is_in_order, self._last_us
@@ -233,14 +237,16 @@ class SegmentWriter:
                 is_in_order = False
             last_us = row.time_us
             values: list[Any] = [*row]
-            topic, audience = row.topic, row.audience
+            topic, audience = values[_TOPIC], values[_AUDIENCE]
             values[_TOPIC] = topic_id = topic_ids.get(topic) or self._number(topic_ids, "topics", topic)
             number = audience_ids.get(audience)
             values[_AUDIENCE] = self._number(audience_ids, "audiences", audience) if number is None else number
             topics.add(topic_id)
             nbytes += _ROW_BYTES + len(row.payload or "")
-            given = tuple([value is not None for value in values])
-            alike[given] += compress(values, given)
+            given = tuple(map(is_not, values, _NONE))
+            if given != latest:  # most rows of a group are alike
+                latest, found = given, alike[given]
+            found += compress(values, given)
         for given, values in alike.items():
             self._insert_rows(given, values)
         connection.execute("commit")

@@ -32,7 +32,7 @@ from app.history.stored import Stored, row_of
 from app.settings import History as Options
 
 _GROUP_ROWS = 4_096
-_TURN_ROWS, _MOST_TURN_ROWS = 512, 2_048
+_TURN_ROWS, _MOST_TURN_ROWS = 256, 2_048
 _GROUP_BYTES = 4_194_304
 _NICENESS = 5
 _LOOK_S = 1.0
