@@ -30,8 +30,9 @@ class Nt4Plan:
     """The size of the measurement: `rates` are in values per second, each for `seconds`.
 
     The publisher writes every `every_s`, and subscribers request values every `periodic_s`. If no value arrives for
-    `grace_s` after the end, missing ones are given up. `ntcore` is a Python interpreter with pyntcore; None leaves
-    ntcore out. With `history`, Halley is also measured with a history.
+    `grace_s` after the end, missing ones are given up. With `history`, Halley is also measured with a history.
+    `compiled` is the Python for which a compiled Halley is installed, and `ntcore` one that has pyntcore; servers that
+    are None are left out.
     """
 
     subscribers: int = 20
@@ -43,6 +44,7 @@ class Nt4Plan:
     warm_up_s: float = 1.0
     grace_s: float = 0.5
     history: bool = False
+    compiled: Path | None = None
     ntcore: Path | None = None
     is_pinned: bool = True
     data_dir: Path | None = None
@@ -50,10 +52,15 @@ class Nt4Plan:
 
 async def measure_nt4(plan: Nt4Plan, watch: Watch = lambda _: None, *, servers: Sequence[str] = ()) -> Nt4Figures:
     """Measure the `servers` (all, if empty) in turn, `plan.rounds` times. Raises `BenchFailed`."""
-    names = servers or [OFF, *([ON] if plan.history else []), *([NTCORE] if plan.ntcore else [])]
+    others = {ON: plan.history, COMPILED: plan.compiled, NTCORE: plan.ntcore}
+    names = servers or [OFF, *(name for name, is_wanted in others.items() if is_wanted)]
     with tempfile.TemporaryDirectory(prefix="halley-bench-", dir=plan.data_dir or disk()) as name:
         folder = Path(name)
-        shown = {each: value for each, value in asdict(plan).items() if each not in ("ntcore", "data_dir", "is_pinned")}
+        shown = {
+            each: value
+            for each, value in asdict(plan).items()
+            if each not in ("compiled", "ntcore", "data_dir", "is_pinned")
+        }
         found = Nt4Figures(plan=shown, date=datetime.now(UTC).isoformat(timespec="seconds"))
         await in_turn(names, plan.rounds, folder, partial(_serving, plan), partial(_measure, plan, found), watch)
         return found
@@ -77,9 +84,18 @@ def _serving(plan: Nt4Plan, server: str, folder: Path) -> AbstractAsyncContextMa
     if server == NTCORE:
         assert plan.ntcore is not None
         return ntcore(plan.ntcore, folder, is_pinned=plan.is_pinned)
-    command = [*halley_command(data_dir=folder if server == ON else None), "--nt4", "--nt4-port", "0"]
-    return started(command, server, path="/nt/bench", is_pinned=plan.is_pinned, environment=_UNBOUNDED)
+    python = plan.compiled if server == COMPILED else None
+    command = halley_command(data_dir=folder if server == ON else None, python=python)
+    return started(
+        [*command, "--nt4", "--nt4-port", "0"],
+        server,
+        path="/nt/bench",
+        is_pinned=plan.is_pinned,
+        environment=_UNBOUNDED,
+    )
 
+
+_NOT_SHOWN = {"compiled", "ntcore", "data_dir", "is_pinned"}
 
 _PROGRAM = """
 import signal, sys, ntcore
@@ -95,7 +111,7 @@ def ntcore(python: Path, folder: Path, *, is_pinned: bool) -> AbstractAsyncConte
     return started(command, "ntcore", path="/nt/bench", is_pinned=is_pinned)
 
 
-OFF, ON, NTCORE = "halley", "halley with history", "ntcore"
+OFF, ON, COMPILED, NTCORE = "halley", "halley with history", "halley compiled", "ntcore"
 """The servers. With a history, values are recorded after they are delivered."""
 
 _US = 1_000_000
@@ -110,7 +126,7 @@ class Nt4Figures(Figures):
     """
 
     verb = "nt4"
-    order = OFF, ON, NTCORE
+    order = OFF, ON, COMPILED, NTCORE
 
     def take(
         self, rate: float, server: str, counts: dict[str, Any], before: Usage, after: Usage, subscribers: int
@@ -155,7 +171,7 @@ def nt4_table(found: Nt4Figures) -> str:
         f"{rounds_of(plan)}"
     )
     other = NTCORE if NTCORE in found.servers else OFF
-    rows = Rows(found, [(one, other) for one in (OFF, ON) if one in found.servers and one != other])
+    rows = Rows(found, [(one, other) for one in (OFF, ON, COMPILED) if one in found.servers and one != other])
     for rate in found.figures:
         rows.head(f"{float(rate):,.0f} values/s")
         for what, name, unit in _LINES:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.nt4 import NTCORE, OFF, ON, Nt4Figures, Nt4Plan, measure_nt4, nt4_table
+from bench.nt4 import COMPILED, NTCORE, OFF, ON, Nt4Figures, Nt4Plan, measure_nt4, nt4_table
 from bench.script import ended, two_runs
 from bench.stand_in import stand_in
 from support.programs import require_module
@@ -49,12 +49,14 @@ async def test_halley_with_its_history_and_without(tmp_path):
 
 
 async def test_beside_ntcore(tmp_path):
-    """With --ntcore, the table has a column for ntcore and one for Halley's ratio to it."""
+    """With --ntcore, the table has a column for ntcore and one for the ratio of each Halley to it."""
     program = stand_in(tmp_path, *STAND_IN)
-    code, output, lines = await ended("nt4", *QUICK, "--ntcore", str(program), cwd=tmp_path)
+    servers = ("--compiled", sys.executable, "--ntcore", str(program))
+    code, output, lines = await ended("nt4", *QUICK, *servers, cwd=tmp_path)
     assert code == DONE, lines
-    assert re.split(r"  +", output[1].strip()) == [OFF, NTCORE, "halley / ntcore"]
-    assert re.search(r"per delivery +([\d,.]+ us +){2}\d+\.\d\d x$", "\n".join(output), re.MULTILINE)
+    ratios = ["halley / ntcore", "halley compiled / ntcore"]
+    assert re.split(r"  +", output[1].strip()) == [OFF, COMPILED, NTCORE, *ratios]
+    assert re.search(r"per delivery +([\d,.]+ us +){3}(\d+\.\d\d x *){2}$", "\n".join(output), re.MULTILINE)
 
 
 async def test_ntcore_itself(tmp_path):

@@ -71,6 +71,9 @@ _common = options(
     SECONDS,
     result_options,
 )
+_COMPILED = _peer(
+    "--compiled", "PYTHON", "Also measure a compiled Halley: bin/python of the environment in which it is installed."
+)
 _ROUNDS = count_option("--rounds", 3, "Rounds of each measurement; the servers take turns.")
 _WARM_UP_TEXT = "Seconds of load before the measurement."
 
@@ -123,9 +126,7 @@ def history_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any)
 @_rate(20.0, "in the paced phase")
 @_ROUNDS
 @seconds_option("--warm-up", 1.0, _WARM_UP_TEXT)
-@_peer(
-    "--compiled", "PYTHON", "Also measure a compiled Halley: bin/python of the environment in which it is installed."
-)
+@_COMPILED
 @_peer(
     "--crossbar",
     "FILE",
@@ -163,6 +164,7 @@ def wamp_verb(*, is_json: bool, saved: dict[str, Any] | None, **options: Any) ->
     show_default=True,
     help="on: also measure Halley with a history.",
 )
+@_COMPILED
 @_peer("--ntcore", "PYTHON", "Also measure ntcore: bin/python of an environment that has pyntcore.")
 @_common
 def nt4_verb(*, is_json: bool, saved: dict[str, Any] | None, history: str, **options: Any) -> None:
