@@ -53,7 +53,7 @@ MANY = 64
 _PIECE = 25
 """Sessions flushed between two looks at the time."""
 
-DUE_AT_ONCE = 200
+DUE_AT_ONCE = 50
 """Deadlines looked at in one turn of the loop: those of many sessions that came together pass together."""
 
 
