@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Final
 
 import orjson
 
@@ -17,6 +18,9 @@ _NINETEEN_DIGITS = b"0" * 19
 _TWENTY_DIGITS = b"0" * 20
 _MINUS, _SPACE = b"- "
 _BEFORE_NUMBERS = b"[:, \t\r\n"
+_FEW = 8
+_WITHOUT_FLOATS = frozenset((str, int, bool, type(None)))
+_LARGE: Final = 2.0**63
 _MAYBE_HUGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
 _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -67,6 +71,29 @@ def may_have_huge_integer(text: bytes) -> bool:
         if before == _MINUS or (before in _BEFORE_NUMBERS and zeros.startswith(_TWENTY_DIGITS, at)):
             return True
         at = zeros.find(_NINETEEN_DIGITS, at + len(_NINETEEN_DIGITS))
+    return False
+
+
+def has_large_float(values: Collection[Any]) -> bool:
+    """Whether values that orjson has parsed contain a float of 2^63 or more, at any level.
+
+    As such it reads integers beyond 64 bits. Where little was parsed, this is found out faster than from its text.
+    """
+    waiting = [values]
+    while waiting:
+        values = waiting.pop()
+        if len(values) > _FEW and _WITHOUT_FLOATS.issuperset(map(type, values)):
+            continue
+        for value in values:
+            kind = type(value)
+            if kind is str:
+                continue
+            if kind is dict:
+                waiting.append(value.values())
+            elif kind is list:
+                waiting.append(value)
+            elif kind is float and not -_LARGE < value < _LARGE:
+                return True
     return False
 
 

@@ -18,7 +18,7 @@ from orjson import JSONDecodeError
 from orjson import loads as loads_quickly
 from starlette.types import Receive
 
-from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, loads, may_have_huge_integer
+from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, has_large_float, loads
 from app.settings import Limits
 from app.transports.guard import Rejection
 
@@ -86,8 +86,7 @@ def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dic
     """The messages of a body as nearly all are: few messages in JSON, small and flat. None for any other body.
 
     What `messages_of_body` counts need not be counted in it: deep nesting has many brackets, and many values have many
-    bytes. Integers beyond 64 bits are looked for only where there is more than the fields of a connect, whose only
-    number is its id.
+    bytes. A body that may have an integer beyond 64 bits is another.
     """
     if (
         len(body) > limits.nodes
@@ -104,10 +103,9 @@ def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dic
     if not 0 < len(messages) <= limits.messages:
         return None
     for message in messages:
-        if type(message) is not dict:
+        if type(message) is not dict or has_large_float(message.values()):
             return None
-    may_have_more = len(messages) > 1 or "data" in messages[0] or len(messages[0]) > 4
-    return None if may_have_more and may_have_huge_integer(body) else messages
+    return messages
 
 
 def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:

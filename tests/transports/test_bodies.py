@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.json_text import OutOfRange
+from app.protocols.json_text import OutOfRange, has_out_of_range
 from app.settings import Limits
-from app.transports.bodies import Disconnected, form_fields, messages_of_body, parse, read_body
+from app.transports.bodies import Disconnected, form_fields, messages_of_body, parse, read_body, usual_messages
 from app.transports.guard import Rejection
 
 LIMITS = Limits()
@@ -32,6 +32,7 @@ values = st.recursive(
     max_leaves=6,
 )
 messages = st.lists(st.dictionaries(text, values, max_size=4), min_size=1, max_size=5)
+huge = st.sampled_from([2**64, 10**19, 10**30, -(2**63) - 1, -(10**19)]) | st.lists(st.integers(0, 2**65), max_size=20)
 
 
 def body(*texts, escape=quote_plus, **encoding):
@@ -200,3 +201,19 @@ def test_a_peer_that_leaves_before_its_end_sends_nothing():
     """P8: an incomplete body gives no messages, even if its JSON is complete."""
     with pytest.raises(Disconnected):
         asyncio.run(read_body(receiver(piece(b"[{}]"), {"type": "http.disconnect"}), LIMITS))
+
+
+@given(st.lists(st.dictionaries(text, values | huge | st.lists(huge, max_size=2), max_size=5), max_size=5))
+def test_usual_bodies_give_the_same_messages(sent):
+    """The short way has the messages of the long one, and leaves to that each that has a number out of range."""
+    data = json.dumps(sent[0] if len(sent) == 1 else sent).encode()
+    found = usual_messages(data, b"application/json", LIMITS)
+    if not sent:
+        assert found is None
+        return
+    batch = messages_of_body(data, b"application/json", LIMITS)
+    assert found in (None, batch.messages)
+    if has_out_of_range(batch.messages):
+        assert found is None
+    elif not batch.has_odd_numbers and b"e+" not in data:
+        assert found == sent
