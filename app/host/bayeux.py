@@ -18,8 +18,6 @@ from functools import lru_cache, partial
 from time import monotonic
 from typing import Any
 
-from mypy_extensions import mypyc_attr
-
 from app import telemetry
 from app.host.http import Connection
 from app.host.peer import begin, response
@@ -56,7 +54,6 @@ class ShortWay:
         return url.startswith(self._below) and _PLAIN_PATH.fullmatch(url) is not None
 
 
-@mypyc_attr(native_class=False)
 class BayeuxConnection(Connection):
     """A connection that serves hot requests itself. The engine knows it as the `connection` of each of them."""
 
@@ -217,13 +214,7 @@ class BayeuxConnection(Connection):
         if has_left:
             engine.written(reply)
         else:
-            self.settle(partial(self._settled, reply))
-
-    def _settled(self, reply: Reply, is_written: bool) -> None:  # noqa: FBT001 - the form that `settle` asks for
-        if is_written:
-            self._way.engine.written(reply)
-        else:
-            self._way.engine.unwritten(reply)
+            self.settle(lambda is_written: engine.written(reply) if is_written else engine.unwritten(reply))
 
     def _fail(self, error: Exception) -> None:
         telemetry.fault("request", error)

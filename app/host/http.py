@@ -20,7 +20,6 @@ from time import monotonic
 from typing import Any
 
 import httptools
-from mypy_extensions import mypyc_attr
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -42,7 +41,6 @@ class _Refused(Exception):
     """Raised in a parser callback once the request has been refused."""
 
 
-@mypyc_attr(native_class=False)
 class Connection(Peer):
     """A guarded connection, which feeds the parser and passes the application one request after the other.
 

@@ -17,7 +17,6 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any
 
-from mypy_extensions import mypyc_attr
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app import telemetry
@@ -29,7 +28,6 @@ DISCARDED_BYTES = 1_048_576
 """How much is received and not used after a refusal or a close: the peer may have sent it before it read of that."""
 
 
-@mypyc_attr(native_class=False)
 class Peer(HttpToolsProtocol):
     """The peer of one connection. `shared` is what all connections of a server have in common."""
 
