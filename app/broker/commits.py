@@ -14,7 +14,7 @@ key belongs to an authid, so one client cannot use up another's keys; all anonym
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -139,7 +139,7 @@ class Commits:
         self.pending: deque[Event] = deque()  # in the log's order
         self._fan_out = fan_out
         self._counted = counted
-        self._pending_of: Counter[object] = Counter()  # by source
+        self._pending_of: dict[object, int] = {}  # how many, by source
         self.delays = Delays()  # until events were on disk: for each group the event that waited longest
         # plain counts, read by telemetry
         self.recorded = 0
@@ -179,8 +179,9 @@ class Commits:
                 event.is_pending = is_pending
                 self.pending.append(event)
                 if is_pending:
-                    self._pending_of[event.source] += 1
-        self.remember(event, now)
+                    self._pending_of[event.source] = self._pending_of.get(event.source, 0) + 1
+        if event.idempotency_key is not None:
+            self.remember(event, now)
 
     def keep(self, event: Event, now: float) -> bool:
         """Append a stamped value to the log, to be written but not waited for, even if its topic is durable.
@@ -229,10 +230,10 @@ class Commits:
                 _tell(event, self._counted(OutcomeUnknown()), now)
 
     def remember(self, event: Event, now: float) -> None:
-        """Remember `event` under its idempotency key, if it has one."""
-        if event.idempotency_key is not None:
-            what = event if event.is_pending else Published(event.topic, event.position, event.publication)
-            self.keys.remember(event.authid, event.idempotency_key, what, now)
+        """Remember `event` under its idempotency key, which it has."""
+        assert event.idempotency_key is not None
+        what = event if event.is_pending else Published(event.topic, event.position, event.publication)
+        self.keys.remember(event.authid, event.idempotency_key, what, now)
 
     def repeated(self, event: Event, now: float) -> Event | Published | None:
         """What was published before with the key of `event`; None if that is unknown or `event` has no key.
@@ -266,13 +267,14 @@ class Commits:
         self.pending.popleft()
         is_new, event.is_pending = event.is_pending, False
         if is_new:
-            self._pending_of[event.source] -= 1
-            if not self._pending_of[event.source]:
-                del self._pending_of[event.source]
+            left = self._pending_of.pop(event.source) - 1
+            if left:
+                self._pending_of[event.source] = left
         event.source = None  # a request can be large
         try:
             if refusal is None:
-                self.remember(event, now)
+                if event.idempotency_key is not None:
+                    self.remember(event, now)
                 self._fan_out(event, now, BOTH if is_new else COMMITTED)
             elif event.idempotency_key is not None:
                 self.keys.forget(event.authid, event.idempotency_key)

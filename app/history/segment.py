@@ -16,11 +16,11 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
 from itertools import compress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -46,7 +46,6 @@ _VERSIONS_AT, _NOT_WAL = 18, b"\1\1"  # SQLite's file format, 1.3.3
 _ROW_BYTES = 100
 """The approximate size of a row without its payload."""
 
-_TOPIC, _AUDIENCE = COLUMNS.index("topic"), COLUMNS.index("audience")
 _SCHEMA = """
     create table meta (name text primary key, value) without rowid;
     create table topics (id integer primary key, topic text not null unique);
@@ -61,16 +60,22 @@ _SCHEMA = """
         select COLUMNS from stored
         left join topics on topics.id = topic_id left join audiences on audiences.id = audience_id;
 """.replace("COLUMNS", ", ".join(COLUMNS))
-_STORED = [{"topic": "topic_id", "audience": "audience_id"}.get(name, name) for name in COLUMNS]
+_SHARED = "protocol", "shape", "role"
+"""Columns with few values: in one statement all rows have the same, which is bound once."""
+
+_OWN = [name for name in COLUMNS if name not in (*_SHARED, "topic", "audience")]
+_STORED = [*_SHARED, "topic_id", "audience_id", *_OWN]
+_shared_of, _own_of = (itemgetter(*map(COLUMNS.index, names)) for names in (_SHARED, _OWN))
 _MOST_AT_ONCE = 256
 """Rows in one statement at most; there is one statement for each power of two up to this."""
 
 
 @lru_cache(maxsize=512)
 def _insertion(given: tuple[bool, ...], count: int) -> str:
-    """The statement that inserts `count` rows of which the columns marked in `given` have values."""
-    names = list(compress(_STORED, given))
-    row = f"({', '.join('?' * len(names))})"
+    """The statement that inserts `count` rows of which the columns marked in `given` have values, besides `_SHARED`."""
+    names = [*_SHARED, *compress(_STORED[len(_SHARED) :], given)]
+    shared = [f"?{place}" for place in range(1, len(_SHARED) + 1)]
+    row = f"({', '.join(shared + ['?'] * (len(names) - len(shared)))})"
     return f"insert into stored ({', '.join(names)}) values {', '.join([row] * count)}"  # noqa: S608
 
 
@@ -224,33 +229,37 @@ class SegmentWriter:
         connection = self.connection
         connection.execute("begin immediate")
         topic_ids, audience_ids = self._topics, self._audiences
-        alike: defaultdict[tuple[bool, ...], list[Any]] = defaultdict(list)
+        alike: dict[tuple[Any, ...], tuple[tuple[bool, ...], list[Any]]] = {}
         topics = set()
         nbytes = 0
         is_in_order, last_us = self.is_in_order, self._last_us
         for row in rows:
-            if row.time_us < last_us:
+            time_us, topic, audience = row.time_us, row.topic, row.audience
+            if time_us < last_us:
                 is_in_order = False
-            last_us = row.time_us
-            values: list[Any] = [*row]
-            topic, audience = row.topic, row.audience
-            values[_TOPIC] = topic_id = topic_ids.get(topic) or self._number(topic_ids, "topics", topic)
-            number = audience_ids.get(audience)
-            values[_AUDIENCE] = self._number(audience_ids, "audiences", audience) if number is None else number
+            last_us = time_us
+            topic_id = topic_ids.get(topic) or self._number(topic_ids, "topics", topic)
+            audience_id = audience_ids.get(audience)
+            if audience_id is None:
+                audience_id = self._number(audience_ids, "audiences", audience)
             topics.add(topic_id)
             nbytes += _ROW_BYTES + len(row.payload or "")
-            given = tuple([value is not None for value in values])
-            alike[given] += compress(values, given)
-        for given, values in alike.items():
-            self._insert_rows(given, values)
+            own = (topic_id, audience_id, *_own_of(row))
+            kind = (*_shared_of(row), *map(type, own))  # the types say where there is None
+            if kind not in alike:
+                alike[kind] = tuple([value is not None for value in own]), []
+            given, values = alike[kind]
+            values += compress(own, given)
+        for kind, (given, values) in alike.items():
+            self._insert_rows(kind[: len(_SHARED)], given, values)
         connection.execute("commit")
         self.last = rows[-1].offset
         self.is_in_order, self._last_us = is_in_order, last_us
         # The rows' own pages, and one index page for each topic.
         self.wal_bytes += nbytes + PAGE_BYTES * (2 + len(topics))
 
-    def _insert_rows(self, given: tuple[bool, ...], values: list[Any]) -> None:
-        """Insert rows that have values in the same columns; `values` has the values, row after row.
+    def _insert_rows(self, shared: tuple[str | None, ...], given: tuple[bool, ...], values: list[Any]) -> None:
+        """Insert rows that have values in the same columns; `values` has those that are not `shared`, row after row.
 
         Measured: extracting rows from JSON in SQLite costs three to five times as much, and so does binding None.
         """
@@ -258,7 +267,7 @@ class SegmentWriter:
         at, left = 0, len(values) // width
         while left:
             count = min(1 << left.bit_length() - 1, _MOST_AT_ONCE)
-            self.connection.execute(_insertion(given, count), values[at : at + count * width])
+            self.connection.execute(_insertion(given, count), (*shared, *values[at : at + count * width]))
             at, left = at + count * width, left - count
 
     def _number(self, numbers: dict[Any, int], table: str, text: str | None) -> int:
