@@ -16,11 +16,11 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
 from itertools import compress
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -63,17 +63,16 @@ _SCHEMA = """
 _SHARED = "protocol", "shape", "role"
 """Columns with few values: in one statement all rows have the same, which is bound once."""
 
-_OWN = [name for name in COLUMNS if name not in (*_SHARED, "topic", "audience")]
-_STORED = [*_SHARED, "topic_id", "audience_id", *_OWN]
-_shared_of, _own_of = (itemgetter(*map(COLUMNS.index, names)) for names in (_SHARED, _OWN))
+_ALWAYS = "offset", "time_us", "topic_id", "publication", "audience_id", "crc"
+_OPTIONAL = "payload", "details", "authid", "nt4_type", "nt4_time_us", "idempotency_key"
 _MOST_AT_ONCE = 256
 """Rows in one statement at most; there is one statement for each power of two up to this."""
 
 
 @lru_cache(maxsize=512)
 def _insertion(given: tuple[bool, ...], count: int) -> str:
-    """The statement that inserts `count` rows of which the columns marked in `given` have values, besides `_SHARED`."""
-    names = [*_SHARED, *compress(_STORED[len(_SHARED) :], given)]
+    """The statement that inserts `count` rows, of whose optional columns those marked in `given` have values."""
+    names = [*_SHARED, *_ALWAYS, *compress(_OPTIONAL, given)]
     shared = [f"?{place}" for place in range(1, len(_SHARED) + 1)]
     row = f"({', '.join(shared + ['?'] * (len(names) - len(shared)))})"
     return f"insert into stored ({', '.join(names)}) values {', '.join([row] * count)}"  # noqa: S608
@@ -229,12 +228,15 @@ class SegmentWriter:
         connection = self.connection
         connection.execute("begin immediate")
         topic_ids, audience_ids = self._topics, self._audiences
-        alike: dict[tuple[Any, ...], tuple[tuple[bool, ...], list[Any]]] = {}
+        alike: defaultdict[tuple[str, str, str | None, tuple[bool, ...]], list[Any]] = defaultdict(list)
         topics = set()
         nbytes = 0
         is_in_order, last_us = self.is_in_order, self._last_us
-        for row in rows:
-            time_us, topic, audience = row.time_us, row.topic, row.audience
+        for row in rows:  # taken apart in one step: there may be very many
+            (
+                offset, time_us, topic, publication, protocol, shape, payload, details,
+                audience, authid, role, nt4_type, nt4_time_us, key, crc,
+            ) = row  # fmt: skip
             if time_us < last_us:
                 is_in_order = False
             last_us = time_us
@@ -243,27 +245,26 @@ class SegmentWriter:
             if audience_id is None:
                 audience_id = self._number(audience_ids, "audiences", audience)
             topics.add(topic_id)
-            nbytes += _ROW_BYTES + len(row.payload or "")
-            own = (topic_id, audience_id, *_own_of(row))
-            kind = (*_shared_of(row), *map(type, own))  # the types say where there is None
-            if kind not in alike:
-                alike[kind] = tuple([value is not None for value in own]), []
-            given, values = alike[kind]
-            values += compress(own, given)
-        for kind, (given, values) in alike.items():
-            self._insert_rows(kind[: len(_SHARED)], given, values)
+            nbytes += _ROW_BYTES + len(payload or "")
+            optional = (payload, details, authid, nt4_type, nt4_time_us, key)
+            given = tuple([value is not None for value in optional])
+            values = alike[protocol, shape, role, given]
+            values += (offset, time_us, topic_id, publication, audience_id, crc)
+            values += compress(optional, given)
+        for (*shared, given), values in alike.items():
+            self._insert_rows(shared, given, values)
         connection.execute("commit")
         self.last = rows[-1].offset
         self.is_in_order, self._last_us = is_in_order, last_us
         # The rows' own pages, and one index page for each topic.
         self.wal_bytes += nbytes + PAGE_BYTES * (2 + len(topics))
 
-    def _insert_rows(self, shared: tuple[str | None, ...], given: tuple[bool, ...], values: list[Any]) -> None:
+    def _insert_rows(self, shared: Sequence[str | None], given: tuple[bool, ...], values: list[Any]) -> None:
         """Insert rows that have values in the same columns; `values` has those that are not `shared`, row after row.
 
         Measured: extracting rows from JSON in SQLite costs three to five times as much, and so does binding None.
         """
-        width = sum(given)
+        width = len(_ALWAYS) + sum(given)
         at, left = 0, len(values) // width
         while left:
             count = min(1 << left.bit_length() - 1, _MOST_AT_ONCE)
