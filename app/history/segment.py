@@ -38,8 +38,8 @@ PAGE_BYTES = 8192
 _EMPTY_BYTES = 8 * PAGE_BYTES
 """The size of a database without events."""
 
-WAL_BYTES = 8_388_608
-"""How much may be written before the next checkpoint, approximately."""
+WAL_BYTES = 2_097_152
+"""How much may be written before the next checkpoint, approximately: commits wait for it, so it must be short."""
 
 _READ_CACHE_KIB = 512
 _VERSIONS_AT, _NOT_WAL = 18, b"\1\1"  # SQLite's file format, 1.3.3
