@@ -400,7 +400,8 @@ class Broker:
             values.publish(event, now, without, source)
         except Refusal as refusal:
             raise self.counted(refusal) from None
-        self.commits.remember(event, now)
+        if event.idempotency_key is not None:
+            self.commits.remember(event, now)
 
     def _stamp(self, event: Event, now: float) -> None:
         event.time_us = self._time_us(now)

@@ -139,7 +139,7 @@ class Commits:
         self.pending: deque[Event] = deque()  # in the log's order
         self._fan_out = fan_out
         self._counted = counted
-        self._pending_of: dict[object, int] = {}  # by source
+        self._pending_of: dict[object, int] = {}  # how many, by source
         self.delays = Delays()  # until events were on disk: for each group the event that waited longest
         # plain counts, read by telemetry
         self.recorded = 0
@@ -230,10 +230,10 @@ class Commits:
                 _tell(event, self._counted(OutcomeUnknown()), now)
 
     def remember(self, event: Event, now: float) -> None:
-        """Remember `event` under its idempotency key, if it has one."""
-        if event.idempotency_key is not None:
-            what = event if event.is_pending else Published(event.topic, event.position, event.publication)
-            self.keys.remember(event.authid, event.idempotency_key, what, now)
+        """Remember `event` under its idempotency key, which it has."""
+        assert event.idempotency_key is not None
+        what = event if event.is_pending else Published(event.topic, event.position, event.publication)
+        self.keys.remember(event.authid, event.idempotency_key, what, now)
 
     def repeated(self, event: Event, now: float) -> Event | Published | None:
         """What was published before with the key of `event`; None if that is unknown or `event` has no key.

@@ -20,8 +20,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
-from itertools import compress, repeat
-from operator import is_not
+from itertools import compress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -39,15 +38,14 @@ PAGE_BYTES = 8192
 _EMPTY_BYTES = 8 * PAGE_BYTES
 """The size of a database without events."""
 
-WAL_BYTES = 8_388_608
-"""How much may be written before the next checkpoint, approximately."""
+WAL_BYTES = 2_097_152
+"""How much may be written before the next checkpoint, approximately: commits wait for it, so it must be short."""
 
 _READ_CACHE_KIB = 512
 _VERSIONS_AT, _NOT_WAL = 18, b"\1\1"  # SQLite's file format, 1.3.3
 _ROW_BYTES = 100
 """The approximate size of a row without its payload."""
 
-_TOPIC, _AUDIENCE = COLUMNS.index("topic"), COLUMNS.index("audience")
 _SCHEMA = """
     create table meta (name text primary key, value) without rowid;
     create table topics (id integer primary key, topic text not null unique);
@@ -62,17 +60,21 @@ _SCHEMA = """
         select COLUMNS from stored
         left join topics on topics.id = topic_id left join audiences on audiences.id = audience_id;
 """.replace("COLUMNS", ", ".join(COLUMNS))
-_STORED = [{"topic": "topic_id", "audience": "audience_id"}.get(name, name) for name in COLUMNS]
-_NONE = repeat(None)
+_SHARED = "protocol", "shape", "role"
+"""Columns with few values: in one statement all rows have the same, which is bound once."""
+
+_ALWAYS = "offset", "time_us", "topic_id", "publication", "audience_id", "crc"
+_OPTIONAL = "payload", "details", "authid", "nt4_type", "nt4_time_us", "idempotency_key"
 _MOST_AT_ONCE = 256
 """Rows in one statement at most; there is one statement for each power of two up to this."""
 
 
 @lru_cache(maxsize=512)
 def _insertion(given: tuple[bool, ...], count: int) -> str:
-    """The statement that inserts `count` rows of which the columns marked in `given` have values."""
-    names = list(compress(_STORED, given))
-    row = f"({', '.join('?' * len(names))})"
+    """The statement that inserts `count` rows, of whose optional columns those marked in `given` have values."""
+    names = [*_SHARED, *_ALWAYS, *compress(_OPTIONAL, given)]
+    shared = [f"?{place}" for place in range(1, len(_SHARED) + 1)]
+    row = f"({', '.join(shared + ['?'] * (len(names) - len(shared)))})"
     return f"insert into stored ({', '.join(names)}) values {', '.join([row] * count)}"  # noqa: S608
 
 
@@ -226,45 +228,47 @@ class SegmentWriter:
         connection = self.connection
         connection.execute("begin immediate")
         topic_ids, audience_ids = self._topics, self._audiences
-        alike: defaultdict[tuple[bool, ...], list[Any]] = defaultdict(list)
-        latest: tuple[bool, ...] = ()
-        found: list[Any] = []
+        alike: defaultdict[tuple[str, str, str | None, tuple[bool, ...]], list[Any]] = defaultdict(list)
         topics = set()
         nbytes = 0
         is_in_order, last_us = self.is_in_order, self._last_us
-        for row in rows:
-            if row.time_us < last_us:
+        for row in rows:  # taken apart in one step: there may be very many
+            (
+                offset, time_us, topic, publication, protocol, shape, payload, details,
+                audience, authid, role, nt4_type, nt4_time_us, key, crc,
+            ) = row  # fmt: skip
+            if time_us < last_us:
                 is_in_order = False
-            last_us = row.time_us
-            values: list[Any] = [*row]
-            topic, audience = values[_TOPIC], values[_AUDIENCE]
-            values[_TOPIC] = topic_id = topic_ids.get(topic) or self._number(topic_ids, "topics", topic)
-            number = audience_ids.get(audience)
-            values[_AUDIENCE] = self._number(audience_ids, "audiences", audience) if number is None else number
+            last_us = time_us
+            topic_id = topic_ids.get(topic) or self._number(topic_ids, "topics", topic)
+            audience_id = audience_ids.get(audience)
+            if audience_id is None:
+                audience_id = self._number(audience_ids, "audiences", audience)
             topics.add(topic_id)
-            nbytes += _ROW_BYTES + len(row.payload or "")
-            given = tuple(map(is_not, values, _NONE))
-            if given != latest:  # most rows of a group are alike
-                latest, found = given, alike[given]
-            found += compress(values, given)
-        for given, values in alike.items():
-            self._insert_rows(given, values)
+            nbytes += _ROW_BYTES + len(payload or "")
+            optional = (payload, details, authid, nt4_type, nt4_time_us, key)
+            given = tuple([value is not None for value in optional])
+            values = alike[protocol, shape, role, given]
+            values += (offset, time_us, topic_id, publication, audience_id, crc)
+            values += compress(optional, given)
+        for (*shared, given), values in alike.items():
+            self._insert_rows(shared, given, values)
         connection.execute("commit")
         self.last = rows[-1].offset
         self.is_in_order, self._last_us = is_in_order, last_us
         # The rows' own pages, and one index page for each topic.
         self.wal_bytes += nbytes + PAGE_BYTES * (2 + len(topics))
 
-    def _insert_rows(self, given: tuple[bool, ...], values: list[Any]) -> None:
-        """Insert rows that have values in the same columns; `values` has the values, row after row.
+    def _insert_rows(self, shared: Sequence[str | None], given: tuple[bool, ...], values: list[Any]) -> None:
+        """Insert rows that have values in the same columns; `values` has those that are not `shared`, row after row.
 
         Measured: extracting rows from JSON in SQLite costs three to five times as much, and so does binding None.
         """
-        width = sum(given)
+        width = len(_ALWAYS) + sum(given)
         at, left = 0, len(values) // width
         while left:
             count = min(1 << left.bit_length() - 1, _MOST_AT_ONCE)
-            self.connection.execute(_insertion(given, count), values[at : at + count * width])
+            self.connection.execute(_insertion(given, count), (*shared, *values[at : at + count * width]))
             at, left = at + count * width, left - count
 
     def _number(self, numbers: dict[Any, int], table: str, text: str | None) -> int:

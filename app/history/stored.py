@@ -91,7 +91,7 @@ def row_of(event: Event, offset: int) -> Stored:
         event.nt4_time_us,
         event.idempotency_key,
     )
-    return Stored._make((*values, checksum(values)))  # cheaper than a call with fifteen arguments
+    return Stored._make((*values, checksum(values)))  # `Stored(...)` costs the writer of each event three times as much
 
 
 def event_of(row: Stored) -> Event:

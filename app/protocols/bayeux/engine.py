@@ -16,7 +16,7 @@ makes the same calls. So do the plain publishes of a batch, by `_publish_in_batc
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from app.broker.broker import Broker
@@ -199,8 +199,9 @@ class Engine(Polling):
         except Fault as fault:
             return self._reply_to_publish(request, session, self.refusal(session, fields, fault), now)
         if event.is_pending:
-            event.waiters.append(_PendingPublish(self, request, session, fields))
-            return AwaitCommit(request.connection)
+            pending = _PendingPublish(self, request, session, fields)
+            event.waiters.append(pending)
+            return pending
         return self._reply_to_publish(request, session, publish_reply(fields), now)
 
     def _publish_in_batch(self, handler: RequestHandler, fields: dict[str, Any]) -> dict[str, Any] | bytes | None:
@@ -242,7 +243,8 @@ class Engine(Polling):
             reply = self.refusal(session, fields, fault_of(refusal))
         else:
             reply = publish_reply(fields, event.position)
-        self.send(request.connection, self._reply_to_publish(request, session, reply, now))
+        pending.reply = self._reply_to_publish(request, session, reply, now)
+        self.broker.mark_ready(pending)
 
     def _steps(self, handler: RequestHandler) -> Steps:
         """Handle any request."""
@@ -364,12 +366,18 @@ class Engine(Polling):
         return self.broker.take(session, now)
 
 
-class _PendingPublish:
-    """A usual publish that waits for its commit (`broker.events.Waiter`); on the hot path of durable topics."""
+class _PendingPublish(AwaitCommit):
+    """A usual request whose publish waits for its commit (`broker.events.Waiter`); on the hot path of durable topics.
 
-    __slots__ = ("engine", "fields", "request", "session")
+    When that has settled it, it is what its reply is written from (`broker.sessions.Outlet`).
+    """
+
+    __slots__ = ("engine", "fields", "is_ready", "reply", "request", "session")
 
     def __init__(self, engine: Engine, request: Request, session: BayeuxSession, fields: dict[str, Any]) -> None:
+        super().__init__(request.connection)
+        self.is_ready = False
+        self.reply: Reply | None = None
         self.engine = engine
         self.request = request
         self.session = session
@@ -378,3 +386,7 @@ class _PendingPublish:
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
         """Receive the event's outcome (`Waiter.settled`)."""
         self.engine.publish_settled(self, event, refusal, now)
+
+    def flush(self, now: float) -> Iterable[tuple[Any, Outcome | None]]:  # noqa: ARG002 - Outlet's form
+        """Return the connection and its reply."""
+        return ((self.connection, self.reply),)
