@@ -11,7 +11,7 @@ from app import telemetry
 from app.broker.broker import Broker
 from app.protocols.contract import WireProtocol
 
-FLUSH_S = 0.005
+FLUSH_S = 0.003
 """How long is flushed before sockets are read; longer if one outlet takes longer."""
 
 
