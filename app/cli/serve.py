@@ -25,7 +25,7 @@ _FLAGS: SettingFlags = {
     ),
     "cluster.urls": (
         "--cluster",
-        "Be a node of a cluster on these NATS servers, separated by commas (see deploy/cluster).",
+        "Be a node of a cluster on these NATS servers, separated by commas (deploy/README.md).",
         {"metavar": "URLS", "callback": lambda _context, _option, urls: urls and urls.split(",")},
     ),
     "cluster.node": ("--node", "This node's name; every node of a cluster has another.", {"metavar": "NAME"}),

@@ -236,7 +236,7 @@ class LogWriter:
             if event.is_recorded:
                 offset = self.head + 1 + len(rows)
                 try:
-                    if event.position not in (0, offset):
+                    if event.position and event.position != offset:
                         raise ValueError(event.position)
                     rows.append(row_of(event, offset))
                 except (TypeError, ValueError):  # input checks let no such event in
