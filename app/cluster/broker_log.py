@@ -130,10 +130,14 @@ class ClusterLog:
         """What `append` raises for a recorded event at present; None while it takes events."""
         if self.is_diverged:
             return Diverged()
-        now, away = monotonic(), self._nats.away_since
-        if now < self._refused_until or (away is not None and now - away > _AWAY_S):
+        if monotonic() < self._refused_until or self.away_s > _AWAY_S:
             return StreamUnavailable()
         return self._history.refusal
+
+    @property
+    def away_s(self) -> float:
+        """For how many seconds NATS has not been reachable; 0 while it is."""
+        return 0.0 if self._nats.away_since is None else monotonic() - self._nats.away_since
 
     def append(self, event: Event) -> None:
         """Queue an event for the stream, or to have its turn there. Raises `HistoryUnavailable`, `InboxFull`."""
@@ -398,7 +402,10 @@ class ClusterLog:
         await self._nats.subscribe(subject_of_node(space, node), self._named)
         self._heard_at = 0.0
         while not self.is_diverged:
-            await self._look(monotonic())
+            try:
+                await self._look(monotonic())
+            except Exception as error:  # noqa: BLE001 - the next look must come, else the node would stay deaf
+                telemetry.fault("cluster", error)
             await asyncio.sleep(_LOOK_S)
         if self._end_consumer is not None:
             await self._end_consumer()
@@ -408,7 +415,7 @@ class ClusterLog:
 
     async def _look(self, now: float) -> None:
         if self._nats.away_since is not None:
-            if now - self._nats.away_since > _AWAY_S and len(self._inbox) == len(self._commits.pending) > 0:
+            if self.away_s > _AWAY_S and len(self._inbox) == len(self._commits.pending) > 0:
                 events, self._inbox = list(self._inbox), deque()  # no frame has had them: they are stored nowhere
                 self._waiting_bytes = 0
                 self._commits.refused(events, StreamUnavailable(), now)

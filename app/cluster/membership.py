@@ -69,7 +69,11 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     saved = _saved(folder)
     if saved is not None:
         applied.restore(saved)
-    is_used = saved is None and _has_events(folder)
+    why_not = ""
+    if saved is None and _has_events(folder):
+        why_not = f"{folder} has a history from before the cluster: a cluster begins with empty folders"
+    elif applied.sequence:
+        why_not = f"{folder} cannot be used: the stream {options.space}, of which it has seen a part, is gone"
     described = {
         "halley": _VERSION,
         "log_id": identity.log_id,
@@ -78,7 +82,7 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
         "keys": history.keys,
         "key_age_s": history.key_age_s,
     }
-    info = await _stream(nats, settings, described, is_wanted=not is_used)
+    info = await _stream(nats, settings, described, why_not)
     theirs = _description(info)
     for name, key in (
         ("settled_by", "cluster.settled_by"),
@@ -156,10 +160,11 @@ def _prepare(folder: Path, identity: Identity, applied: Applied) -> None:
         raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
 
 
-async def _stream(
-    nats: Connection, settings: Settings, described: dict[str, Any], *, is_wanted: bool
-) -> dict[str, Any]:
-    """The stream's configuration and state; it is made if there is none. Raises `CannotJoin`."""
+async def _stream(nats: Connection, settings: Settings, described: dict[str, Any], why_not: str) -> dict[str, Any]:
+    """The stream's configuration and state; it is made if it does not exist, unless `why_not` says why not.
+
+    Raises `CannotJoin`.
+    """
     options, until = settings.cluster, monotonic() + settings.cluster.join_s
     while True:
         try:
@@ -169,10 +174,8 @@ async def _stream(
             except ApiError as error:
                 if error.code != STREAM_NOT_FOUND:
                     raise
-            if not is_wanted:
-                raise CannotJoin(
-                    f"{settings.data_dir} has a history from before the cluster: a cluster begins with empty folders"
-                )
+            if why_not:
+                raise CannotJoin(why_not)
             return await nats.ask(f"STREAM.CREATE.{options.space}", _config(settings, described))
         except ApiError as error:
             if error.code != _NAME_IN_USE and monotonic() > until - options.join_s / 2:

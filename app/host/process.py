@@ -145,7 +145,7 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
     if listeners.operations is not None:
         app = operations_app(
             is_live=lambda: server.sweeper.is_live,
-            is_ready=lambda: server.lifecycle.is_ready,
+            is_ready=lambda: server.lifecycle.is_ready and server.history.is_ready,
             metrics=lambda: metrics.exposition(server, *contexts),
         )
         operations = SideServer(app, server, listeners.operations, scheme="http", grace_s=_SCRAPE_S)

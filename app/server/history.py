@@ -285,6 +285,11 @@ class OpenHistory:
             else:
                 telemetry.log.info("history_recovered")
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether new clients are welcome here, as far as the log is concerned."""
+        return True
+
     def counts(self) -> Iterator[Count]:
         """Yield metrics of the log besides those of its folder."""
         yield from ()
@@ -406,6 +411,11 @@ class HistoryService:
                 for name, offset in archive.consumers.items()
             },
         }
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new clients are welcome: it is false for a node that has lost its cluster for long."""
+        return self._recorder is None or self._recorder.is_ready
 
     def __str__(self) -> str:
         """Where the history is, for the terminal."""

@@ -75,6 +75,11 @@ class SharedHistory(OpenHistory):
         """What a durable publish is refused with at present, if it is."""
         return self._log.refusal
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether new clients are welcome: NATS was there within `cluster.lost_s`, and has this node's stream."""
+        return self._log.away_s < self._cluster.lost_s and not self._log.is_diverged
+
     def listen(self) -> None:
         """Carry reports to the event loop, and begin to read the stream; call it on the running loop."""
         super().listen()

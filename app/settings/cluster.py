@@ -24,6 +24,9 @@ class Cluster:
         4_294_967_296, unit="bytes", low=1_048_576, why="of the stream; beyond it durable publishes get 503"
     )
     join_s: float = knob(10.0, unit="s", low=0.1, why="a server that cannot join the cluster by then does not start")
+    lost_s: float = knob(
+        10.0, unit="s", low=1, why="without NATS, after which /health/ready fails, so that balancers choose other nodes"
+    )
     user: str = knob("", why="of the NATS servers; empty: none")
     password_file: str = knob("", why="file with the user's password; a process list would show a password")
     tls_ca: str = knob("", why="PEM file of the authority of the NATS servers' certificates; empty: the system's")

@@ -189,6 +189,34 @@ async def test_without_nats_durable_events_are_refused_and_the_rest_goes_on(tmp_
         assert await rows(a, last) == await rows(b, last)
 
 
+async def test_a_node_that_has_lost_nats_is_not_ready(tmp_path):
+    """Balancers send new clients to other nodes; it is ready again when NATS is back."""
+    async with cluster(tmp_path, "a", HALLEY_CLUSTER_LOST_S="1") as (nats, (a,)):
+        await until_taken(a)
+        wire = await a.wire(a.operations_port)
+
+        async def ready(status):
+            async with asyncio.timeout(DEADLINE_S):
+                while (await wire.request(request("GET", "/health/ready"))).status != status:
+                    await asyncio.sleep(0.02)
+
+        await ready(200)
+        nats.kill(0)
+        await ready(503)
+        nats.start(0)
+        await ready(200)
+
+
+async def test_a_node_whose_disk_is_full_waits_and_catches_up(tmp_path):
+    """It takes no durable publishes, and the others go on; with room it has what they have."""
+    async with cluster(tmp_path, "a") as (nats, (a,)):
+        async with node(tmp_path, nats, "b", free_bytes=2**60) as b:
+            assert (await published(b, "/chat/room", 1))["error"] == "503::history_unavailable"
+            last = (await until_taken(a))["ext"]["position"]
+        async with node(tmp_path, nats, "b") as b:
+            assert await rows(a, last) == await rows(b, last)
+
+
 async def test_a_publish_on_its_way_when_nats_is_killed_is_stored_once(tmp_path):
     """Obligation 3: acknowledged and lost, or doubled: none, although frames are sent again."""
     async with cluster(tmp_path, "a", "b") as (nats, (a, b)):
@@ -249,9 +277,11 @@ async def test_a_stream_that_went_back_stops_the_node(tmp_path):
         await stranger.close()
         await a.until_logged("cluster_diverged")
         assert (await published(a, "/chat/room", 1))["error"] == "503::history_unavailable"
+        result = await start(tmp_path, nats.urls, "--node", "z")
+        assert (result.code, "not one of this version of Halley" in result.lines[-1]) == (2, True), result.lines
     async with nats_servers(tmp_path / "a") as fresh:
-        result = await start(tmp_path, fresh.urls)
-        assert (result.code, "made again" in result.lines[-1]) == (2, True)
+        result = await start(tmp_path, fresh.urls, HALLEY_CLUSTER_SETTLED_BY="keeper")
+        assert (result.code, "is gone" in result.lines[-1]) == (2, True), result.lines
 
 
 async def start(folder, urls, *more, **settings):

@@ -130,11 +130,13 @@ settled_by = "keeper"
 
 
 @asynccontextmanager
-async def node(folder: Path, servers: NatsServers, name: str, **settings: Any) -> AsyncIterator[Server]:
+async def node(
+    folder: Path, servers: NatsServers, name: str, *, free_bytes: int = 0, **settings: Any
+) -> AsyncIterator[Server]:
     """Run a node of a cluster within the block; its data folder is in `folder`, and stays."""
     settings_file = folder / "halley.toml"
     if not settings_file.exists():
         settings_file.write_text(SETTINGS)
     arguments = ("--cluster", servers.urls, "--node", name, "--data-dir", str(folder / name))
-    async with launched(*arguments, cwd=folder, HALLEY_HISTORY_FREE_BYTES="0", **settings) as server:
+    async with launched(*arguments, cwd=folder, HALLEY_HISTORY_FREE_BYTES=str(free_bytes), **settings) as server:
         yield server
