@@ -28,7 +28,7 @@ from app.broker.events import Event, Publications
 from app.broker.names import RESERVED, SPACE, Pattern
 from app.broker.ports import Durability
 from app.cluster.applied import Applied, Numbered
-from app.cluster.frames import BadFrame, Row, event_of, pack, row_of, unpack
+from app.cluster.frames import BadFrame, Frame, Row, event_of, pack, row_of, unpack
 from app.cluster.membership import check_place, subject_of_node
 from app.cluster.nats import ApiError, AwayErrors, Connection, Message, place_of
 from app.history.history import History
@@ -42,6 +42,7 @@ _ROW_BYTES = 256
 _FRAME_S = 0.001
 _UNDER_WAY = 2
 _AGAIN_S, _QUIET_S, _RETRY_S, _LOOK_S = 1.0, 2.0, 0.3, 0.1
+_DOUBT_S = 5.0
 _AWAY_S = 1.0
 """After which a durable publish is refused at once; an election among NATS servers may be over sooner."""
 
@@ -101,7 +102,7 @@ class ClusterLog:
         self._head = history.head  # what the stream gives up to this offset is on disk already
         self._on_disk = {row.offset: row.crc for rows in history.rows(applied.offset + 1, self._head) for row in rows}
         self.is_diverged = self._is_due = self._is_stalled = False
-        self._refused_until = 0.0
+        self._refused_until = self._doubted_at = 0.0
         self._sent_at = self._progress_at = self._heard_at = monotonic()
         self._in_consumer = 0
         self._end_consumer: Callable[[], Awaitable[None]] | None = None
@@ -171,18 +172,23 @@ class ClusterLog:
         if self._unwritten and not any(event.is_recorded for event in events):  # their turn comes behind those
             self._unwritten += events
             return
+        faults = []
         for is_own, group in groupby(events, _is_own):
-            run = list(group)
-            if not is_own:
-                self._commits.arrived(run, now)
+            try:
+                (self._own_committed if is_own else self._commits.arrived)(list(group), now)
+            except Exception as fault:  # noqa: BLE001 - raised below, when all are reported
+                faults.append(fault)
+        if faults:
+            raise faults[0]
+
+    def _own_committed(self, events: list[Event], now: float) -> None:
+        for is_repeat, group in groupby(events, _is_repeat):
+            if not is_repeat:
+                self._commits.committed(list(group), self._commits.tail.head + 1, now)
                 continue
-            for is_repeat, part in groupby(run, _is_repeat):
-                if is_repeat:
-                    for event in part:
-                        first = Published(self._topics.pop(event), event.position, event.publication)
-                        self._commits.repeated_late(event, first, now)
-                else:
-                    self._commits.committed(list(part), self._commits.tail.head + 1, now)
+            for event in group:
+                first = Published(self._topics.pop(event), event.position, event.publication)
+                self._commits.repeated_late(event, first, now)
 
     def refused(self, events: Sequence[Event], _refusal: Refusal, _now: float) -> None:
         """Keep events that could not be written, in their order: they are in the stream, and must be written."""
@@ -215,7 +221,7 @@ class ClusterLog:
         self._run, self._number = f"{self._options.node}-{secrets.token_hex(6)}", 0
 
     def _plan(self) -> None:
-        if not self._is_due:
+        if not self._is_due and self._watching is not None:  # before that no event loop need be running
             self._is_due = True
             loop = asyncio.get_running_loop()
             loop.call_later(max(0.0, self._sent_at + _FRAME_S - monotonic()), self._send)
@@ -233,9 +239,15 @@ class ClusterLog:
             if self._progress_at - self._sent_at > _RENEW_S:
                 self._new_run()
         self._number += 1
-        self._under_way.append(self._packed(self._number, events))
+        packed = self._packed(self._number, events)
+        while len(packed.data) > self._nats.max_payload and len(events) > 1:  # long names, keys or details
+            half = len(events) // 2
+            self._inbox.extendleft(reversed(events[half:]))
+            events = events[:half]
+            packed = self._packed(self._number, events)
+        self._under_way.append(packed)
         self._sent_at = monotonic()
-        self._post(self._under_way[-1].data)
+        self._post(packed.data)
         if self._inbox:
             self._plan()
 
@@ -311,7 +323,7 @@ class ClusterLog:
         numbered = self.applied.apply(place.sequence, place.time_us, frame)
         if numbered is None:
             self.repeats += frame is not None
-            if frame is not None and frame.run == self._run and not self.applied.number_of(self._run):
+            if frame is not None and self._is_forgotten(frame):
                 self._renumber()
             return
         own: list[Event] | None = None
@@ -373,13 +385,33 @@ class ClusterLog:
             self._is_stalled = True
             await asyncio.sleep(_RETRY_S)
 
+    def _is_forgotten(self, frame: Frame) -> bool:
+        """Whether a frame was dropped although it is the next of this run: all nodes have forgotten those before it."""
+        is_next = bool(self._under_way) and frame.number == self._under_way[0].number
+        return is_next and frame.run == self._run and not self.applied.number_of(self._run)
+
     def _renumber(self) -> None:
-        """Send what is under way as another run: all nodes have forgotten this one, which was away for a day."""
+        """Send what is under way as another run; this one was away for a day."""
         self._new_run()
         frames, self._under_way = self._under_way, deque()
         for number, frame in enumerate(frames, 1):
             self._under_way.append(self._packed(number, frame.events))
         self._number = len(frames)
+
+    def _is_doubtful(self, why: str) -> bool:
+        """Whether the stream seems to be another, for the reason `why`, and so takes no events.
+
+        A NATS server that has just begun to lead may not have read all that is stored, so only time makes it sure.
+        """
+        if not why:
+            self._doubted_at = 0.0
+            return False
+        now = monotonic()
+        self._refused_until = now + _AGAIN_S
+        self._doubted_at = self._doubted_at or now
+        if now - self._doubted_at > _DOUBT_S:
+            self._diverge(why)
+        return True
 
     def _diverge(self, why: str) -> None:
         if not self.is_diverged:
@@ -414,6 +446,8 @@ class ClusterLog:
         await self._nats.publish(message.reply, b"")
 
     async def _look(self, now: float) -> None:
+        if self._unwritten and self._history.refusal is None:
+            self._write_again()
         if self._nats.away_since is not None:
             if self.away_s > _AWAY_S and len(self._inbox) == len(self._commits.pending) > 0:
                 events, self._inbox = list(self._inbox), deque()  # no frame has had them: they are stored nowhere
@@ -421,8 +455,6 @@ class ClusterLog:
                 self._commits.refused(events, StreamUnavailable(), now)
                 self._flush()
             return
-        if self._unwritten and self._history.refusal is None:
-            self._write_again()
         if now - self._heard_at > _QUIET_S and not self._is_stalled:
             await self._consume()
         if self._under_way and now - self._progress_at > _AGAIN_S and not self._is_stalled:
@@ -449,9 +481,8 @@ class ClusterLog:
             self._end_consumer = None
         try:
             state = (await self._nats.ask(f"STREAM.INFO.{self._options.space}"))["state"]
-            why = check_place(state, self.applied)
-            if why:
-                self._diverge(why)
+            if self._is_doubtful(check_place(state, self.applied)):
+                self._heard_at = monotonic() - _QUIET_S + _RETRY_S
                 return
             self._in_consumer = 0
             first = max(self.applied.sequence, state["first_seq"], 1)

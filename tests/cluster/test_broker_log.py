@@ -51,7 +51,7 @@ def disk():
 @pytest.fixture
 def log(broker, disk):
     log = ClusterLog(Cluster(node="a"), disk, broker.commits, Applied(100, 10**9), lambda: None)
-    log._nats.away_since = None
+    log._nats.away_since, log._watching = None, object()
     broker.commits.begin(log, 0, log.share)
     return log
 
@@ -143,8 +143,31 @@ async def test_a_run_that_all_nodes_have_forgotten_is_begun_again(broker, log, d
     publish(broker, 2)
     log._send()
     log.applied._runs.clear()
-    assert log.applied.apply(2, 10**15, unpack(log._under_way[0].data)) is None
+    frame = unpack(log._under_way[0].data)
+    assert log.applied.apply(2, 10**15, frame) is None
+    assert log._is_forgotten(frame)
     log._renumber()
     await come_back(log)
     write(log, disk)
     assert payloads(hearer.outbox.take()) == [b"1", b"2"]
+
+
+async def test_a_frame_that_came_before_its_turn_is_sent_again_under_its_number(broker, log, disk):
+    """A copy of the frame before it may still come: under another name the same events would be stored twice."""
+    publish(broker, 1)
+    log._send()
+    publish(broker, 2)
+    log._send()
+    second = unpack(log._under_way[1].data)
+    assert log.applied.apply(1, 10**15, second) is None
+    assert not log._is_forgotten(second)
+
+
+async def test_a_frame_fits_into_a_message(broker, log):
+    """However long the names are that its events have."""
+    for number in range(60):
+        publish(broker, number, f"{'n' * 1_000}/{number}")
+    log._nats._client._max_payload = 20_000
+    while log._inbox:
+        log._send()
+        assert len(log._under_way.popleft().data) <= 20_000

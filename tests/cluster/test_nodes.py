@@ -131,6 +131,28 @@ async def test_all_nodes_have_one_order_and_equal_positions(tmp_path):
         assert await taken(late, 3 * each) == heard[0]
 
 
+async def test_a_client_moves_to_another_node_in_the_middle_of_a_replay(tmp_path):
+    """Obligation 7: a position of one node means the same event at the other, and so does its history."""
+    async with cluster(tmp_path, "a", "b") as (_, (a, b)):
+        async with Client(url_of(a)) as client:
+            await client.publish_many("/chat/room", range(40))
+            await client.subscribe("/chat/**", after=ALL)
+            first = await taken(client, 15)
+            await rows(b, first[-1].position + 25)
+            histories = [await history(server) for server in (a, b)]
+        assert histories[0] == histories[1] != []
+        async with Client(url_of(b)) as client:
+            await client.subscribe("/chat/**", after=first[-1].position)
+            rest = await taken(client, 25)
+        assert [event.data for event in first + rest] == [*range(40)]
+
+
+async def history(server):
+    """Return what a node's history API gives of a channel, as lines."""
+    async with HistoryClient(url_of(server)) as client:
+        return [line async for lines in client.pages("/chat/room", {}) for line in lines]
+
+
 async def test_a_key_counts_at_all_nodes(tmp_path):
     """Obligation 6: sent to two nodes at once it is one event, and both publishers get its position."""
     async with cluster(tmp_path, "a", "b") as (_, (a, b)), Client(url_of(a)) as client:
