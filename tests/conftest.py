@@ -110,7 +110,7 @@ def face(request):
         yield request.param
 
 
-_SLOW_FOLDERS = {"browser", "clients", "cluster", "deploy"}
+_SLOW_FOLDERS = {"browser", "clients", "deploy"}
 """The folders whose tests all need programs that few machines have."""
 
 

@@ -31,6 +31,7 @@ PLAN = [
     ("app.protocols.bayeux", ("orjson", "msgspec")),
     ("app.protocols.wamp", ("orjson", "msgspec", "msgpack", "cbor2")),
     ("app.protocols.nt4", ("orjson", "msgspec", "msgpack")),
+    ("app.cluster", ("orjson", "nats")),
     "---",
     ("app.configuration", ()),
     ("app.transports", ("starlette", "orjson", "pyarrow")),  # Arrow: only where it is installed
@@ -58,6 +59,7 @@ ONLY = {
     "app.protocols.wamp": {"app.protocols", "app.broker", "app.settings"},
     "app.protocols.nt4": {"app.protocols", "app.broker", "app.settings"},
     "app.history": {"app.broker", "app.settings"},
+    "app.cluster": {"app.history", "app.broker", "app.telemetry", "app.settings"},
     "app.bench": {"app.client", "app.processes"},
     "app.demo": {"app.client", "app.processes"},
     # the files of the log and their names; never the rooms of the server

@@ -8,6 +8,9 @@ one, recorded or not. The log also reports the events that it could not write (`
 The log reports in the order in which events were appended, so the committed position, `tail.head`, is the only border
 between history and live: sessions that replay receive recorded events from `committed` only (`sessions.Cursor`).
 
+Where several servers share a log (`begin`), the events of the others arrive through it too, and every recorded event is
+delivered when it has its place in the log: else two servers would deliver in two orders.
+
 A publisher that got no reply can repeat its publish with the same idempotency key, and the event is published once. A
 key belongs to an authid, so one client cannot use up another's keys; all anonymous clients share theirs.
 """
@@ -139,6 +142,7 @@ class Commits:
         self.pending: deque[Event] = deque()  # in the log's order
         self._fan_out = fan_out
         self._counted = counted
+        self._share: Callable[[Event], None] | None = None
         self._pending_of: dict[object, int] = {}  # how many, by source
         self.delays = Delays()  # until events were on disk: for each group the event that waited longest
         # plain counts, read by telemetry
@@ -147,14 +151,17 @@ class Commits:
         self.lost = 0  # events that were delivered, and then not written
         self.lost_values = 0  # the same for NetworkTables values
 
-    def begin(self, log: Log, head: int) -> None:
-        """Begin to use a log, of which `head` is the last offset."""
-        self.log = log
+    def begin(self, log: Log, head: int, share: Callable[[Event], None] | None = None) -> None:
+        """Begin to use a log, of which `head` is the last offset.
+
+        `share` is given where other servers have the same log; it sends them an event that is not recorded.
+        """
+        self.log, self._share = log, share
         self.tail.skip_to(head)
 
     def end(self) -> None:
         """Stop using the log."""
-        self.log = None
+        self.log = self._share = None
 
     def take(self, event: Event, now: float) -> None:
         """Append a stamped event to the log if its topic is recorded; if it must not be delivered yet, it `is_pending`.
@@ -164,13 +171,14 @@ class Commits:
         keeping = _NONE if self.log is None or event.is_transient else self.log.durability_of(event.topic)
         event.is_durable = keeping is _DURABLE
         event.is_recorded = keeping is not _NONE
-        is_pending = event.is_durable or (event.source is not None and event.source in self._pending_of)
+        must_wait = event.is_durable or (event.source is not None and event.source in self._pending_of)
+        is_pending = must_wait or (event.is_recorded and self._share is not None)
         if self.log is not None and (is_pending or event.is_recorded):
             try:
                 self.log.append(event)
             except HistoryUnavailable:
                 event.is_recorded = False
-                if is_pending:
+                if must_wait:
                     self.refusals += 1
                     raise
                 self.lost += 1
@@ -180,6 +188,8 @@ class Commits:
                 self.pending.append(event)
                 if is_pending:
                     self._pending_of[event.source] = self._pending_of.get(event.source, 0) + 1
+        if self._share is not None and not (event.is_recorded or event.is_pending):
+            self._share(event)
         if event.idempotency_key is not None:
             self.remember(event, now)
 
@@ -213,13 +223,41 @@ class Commits:
         """Settle `events` with `refusal`: they were not written, or the log does not know whether they were."""
 
         def refuse(event: Event, now: float) -> None:
-            if event.is_recorded and not event.is_pending:
+            if event.is_recorded and not event.is_durable:
                 self.lost += event.nt4_type is None
                 self.lost_values += event.nt4_type is not None
             self.refusals += event.is_durable
             self._settle(event, refusal if event.is_durable else None, now)
 
         self._each(events, refuse, now)
+
+    def arrived(self, events: Sequence[Event], now: float) -> None:
+        """Deliver `events` of other servers; those that are recorded are on disk, at their `position`."""
+
+        def arrive(event: Event, now: float) -> None:
+            if event.is_recorded:
+                if event.position != self.tail.head + 1:
+                    self.tail.skip_to(event.position - 1)
+                self.tail.append(event)
+                self.recorded += 1
+                if event.idempotency_key is not None:
+                    self.remember(event, now)
+            self._fan_out(event, now, BOTH)
+
+        self._each(events, arrive, now)
+
+    def repeated_late(self, event: Event, first: Published, now: float) -> None:
+        """Settle the oldest pending event: another server's event with its key, `first`, came before it in the log.
+
+        It is not delivered. Its publisher is answered like that of the first, or with `KeyReused` where that one has
+        another topic.
+        """
+        assert event.idempotency_key is not None
+        waiters, event.waiters = event.waiters, []
+        self._settle(event, KeyReused(), now)
+        self.keys.remember(event.authid, event.idempotency_key, first, now)
+        event.position, event.publication, event.waiters = first.position, first.publication, waiters
+        _tell(event, None if event.topic == first.topic else KeyReused(), now)
 
     def expire(self, now: float) -> None:
         """Report `OutcomeUnknown` to waiters after `history.commit_s`; their events may still be committed."""
@@ -262,6 +300,8 @@ class Commits:
                 event.frames.clear()  # they were made without the position
             self.tail.append(event)
             self.recorded += 1
+        elif self._share is not None:
+            self._share(event)
         self._settle(event, None, now)
 
     def _settle(self, event: Event, refusal: Refusal | None, now: float) -> None:

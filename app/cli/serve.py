@@ -23,6 +23,12 @@ _FLAGS: SettingFlags = {
         "off: no events are stored or can be replayed.",
         {"type": click.Choice(["on", "off"])},
     ),
+    "cluster.urls": (
+        "--cluster",
+        "Be a node of a cluster on these NATS servers, separated by commas (deploy/README.md).",
+        {"metavar": "URLS", "callback": lambda _context, _option, urls: urls and urls.split(",")},
+    ),
+    "cluster.node": ("--node", "This node's name; every node of a cluster has another.", {"metavar": "NAME"}),
     "tls.cert": ("--tls-cert", "Serve https with this certificate (PEM). SIGHUP reads it again.", {"metavar": "FILE"}),
     "tls.key": ("--tls-key", "The certificate's private key. [default: in the same file]", {"metavar": "FILE"}),
     "open": ("--open", "Let other machines connect although there are no access rules.", {"is_flag": True}),

@@ -35,6 +35,8 @@ _HOOK = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)*")  # RFC 6901, 3
 _COLUMN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LAKE_COLUMNS = ("day", "time", "channel", "fault", "fault_last")
+_NATS_URL = re.compile(r"(nats|tls)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+_NODE = re.compile(r"[A-Za-z0-9-]{1,32}")
 _MOST_COLUMNS = 100
 _DAY_S = 86_400.0
 _ROLE_NEED = "expected up to 64 letters, digits and _.:-"
@@ -62,6 +64,7 @@ def broken_rules(settings: Settings) -> Broken:
     yield from _record(settings)
     yield from _lift(settings)
     yield from _pipeline(settings)
+    yield from _cluster(settings)
     yield from _tokens(settings.tokens)
     yield from _jwt(settings.jwt)
 
@@ -271,6 +274,23 @@ def _pipeline(settings: Settings) -> Broken:
     else:
         if not is_long:  # the files of a running commit look like those of one that has failed
             yield "pipeline.vacuum_age", "expected at least 1d"
+
+
+def _cluster(settings: Settings) -> Broken:
+    cluster = settings.cluster
+    if not cluster.urls:
+        return
+    yield from _unlike(
+        "cluster.urls", cluster.urls, _NATS_URL, "URLs like nats://host:4222 (no user: see cluster.user)"
+    )
+    yield from _unlike("cluster.node", [cluster.node], _NODE, "up to 32 letters, digits and - (--node)")
+    yield from _unlike("cluster.space", [cluster.space], _NODE, "up to 32 letters, digits and -")
+    if not settings.history.enabled:
+        yield "history.enabled", "expected true: the history is what the nodes of a cluster share"
+    if settings.nt4.enabled:
+        yield "nt4.enabled", "expected false: NetworkTables cannot be served in a cluster yet"
+    if cluster.tls_key and not cluster.tls_cert:
+        yield "cluster.tls_key", "expected cluster.tls_cert too"
 
 
 def _pattern(key: str, pattern: str, bounds: Bounds) -> Broken:

@@ -49,7 +49,13 @@ def from_flags(flags: Mapping[str, Any]) -> Source:
     """Read the flags of the command line, which are given by key."""
     source = Source()
     for key, value in flags.items():
-        flag = key.removesuffix(".enabled").replace(".", "-").replace("_", "-")
+        flag = (
+            key.removesuffix(".enabled")
+            .removesuffix(".urls")
+            .removeprefix("cluster.")
+            .replace(".", "-")
+            .replace("_", "-")
+        )
         source.take(key, f"--{flag}", conform, value)
     return source
 

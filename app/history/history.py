@@ -43,8 +43,15 @@ _SEAL_STEP_S = 0.02
 _Result = TypeVar("_Result")
 
 
-class PurgeUnderWay(Exception):
+class CannotPurge(Exception):
+    """Nothing can be erased from the log; the text says why."""
+
+
+class PurgeUnderWay(CannotPurge):
     """Another purge of the same log is running."""
+
+    def __init__(self) -> None:
+        super().__init__("another purge is under way")
 
 
 class History:

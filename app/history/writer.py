@@ -68,6 +68,9 @@ Report = Committed | NotWritten
 class LogWriter:
     """Writes a log, going on where `end` says.
 
+    An event that has a `position` already, which a cluster gives, is only written there: it is refused while another is
+    missing before it.
+
     `append` is for one thread, the event loop's. `report` is called on the writer's thread. `last_number` is the number
     of the newest publication; `groups` and `failures` count commits and disk failures, for telemetry.
     """
@@ -231,8 +234,11 @@ class LogWriter:
         rows: list[Stored] = []
         for event in group:
             if event.is_recorded:
+                offset = self.head + 1 + len(rows)
                 try:
-                    rows.append(row_of(event, self.head + 1 + len(rows)))
+                    if event.position and event.position != offset:
+                        raise ValueError(event.position)
+                    rows.append(row_of(event, offset))
                 except (TypeError, ValueError):  # input checks let no such event in
                     self._commit(part, rows)
                     self._refuse([event])

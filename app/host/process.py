@@ -58,7 +58,7 @@ from app.host.tls import BadCertificate, Certificate, Tls
 from app.host.websocket import Sockets
 from app.server import metrics
 from app.server.composition import Server
-from app.server.history import BadRecord
+from app.server.history import BadRecord, CannotJoin
 from app.server.reloading import SettingsFiles
 from app.transports.api.application import operations_app
 
@@ -76,7 +76,17 @@ _COLLECT_AFTER = (50_000, 20, 100)
 _OK, _WRONG_USE, _SIGNALLED, _INTERRUPTED = 0, 2, 128, 130
 
 
-_WRONG = (BadCertificate, BadKeys, BadRecord, NotProtected, CannotListen, FolderLocked, FolderUnusable, ImportError)
+_WRONG = (
+    BadCertificate,
+    BadKeys,
+    BadRecord,
+    CannotJoin,
+    NotProtected,
+    CannotListen,
+    FolderLocked,
+    FolderUnusable,
+    ImportError,
+)
 """Errors that keep the server from starting and that the operator can correct."""
 
 
@@ -135,7 +145,7 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
     if listeners.operations is not None:
         app = operations_app(
             is_live=lambda: server.sweeper.is_live,
-            is_ready=lambda: server.lifecycle.is_ready,
+            is_ready=lambda: server.lifecycle.is_ready and server.history.is_ready,
             metrics=lambda: metrics.exposition(server, *contexts),
         )
         operations = SideServer(app, server, listeners.operations, scheme="http", grace_s=_SCRAPE_S)

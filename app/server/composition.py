@@ -21,7 +21,7 @@ from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import Count, WireProtocol
 from app.server.application import Application
-from app.server.history import HistoryService
+from app.server.history import CannotJoin, HistoryService, Opening
 from app.server.lifecycle import Lifecycle
 from app.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
 from app.server.pump import Pump
@@ -64,7 +64,7 @@ class Server:
             wake=self._wake,
             account_of=accounts((*settings.limits.exempt, *settings.proxies)),
         )
-        self.history = HistoryService(settings, self.broker, self._wake)
+        self.history = HistoryService(settings, self.broker, self._wake, _opening(settings))
         session_log = SessionLog(self.broker)
         system_events = SystemEvents(self.broker)
         self.broker.observers += [session_log, system_events]
@@ -186,6 +186,17 @@ def _report_keys(line: str, *, is_error: bool = False) -> None:
         telemetry.log.error("keys", what=line)
     else:
         telemetry.log.warning("keys", what=line)
+
+
+def _opening(settings: Settings) -> Opening | None:
+    """What opens the history of a node of a cluster; None for a server alone, which imports nothing of it."""
+    if not settings.cluster.urls:
+        return None
+    try:
+        from app.server.shared_history import SharedHistory
+    except ImportError:
+        raise CannotJoin("cluster.urls: a cluster needs the NATS client: pip install 'halley[cluster]'") from None
+    return SharedHistory
 
 
 def create_app(settings: Settings | None = None) -> Server:

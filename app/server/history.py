@@ -10,17 +10,17 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from app import telemetry
 from app.broker.broker import Broker
-from app.broker.errors import InvalidName, Refusal
+from app.broker.errors import HistoryUnavailable, InvalidName, Refusal
 from app.broker.events import SECONDS_TO_2026, Event, Publications
 from app.broker.ports import Erasure, Page, Query
 from app.history.consumers import Overtaken
@@ -69,6 +69,20 @@ def rules_of(settings: Settings) -> Rules:
     return Rules(records, sorted({*spaces.values()} - {""}))
 
 
+class Outcomes(Protocol):
+    """The receiver of what has become of the events that were given to the writer, in their order."""
+
+    def committed(self, events: Sequence[Event], first: int, now: float) -> None:
+        """Learn that `events` are on disk; see `Commits.committed`."""
+
+    def refused(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
+        """Learn that `events` are not on disk; see `Commits.refused`."""
+
+
+class CannotJoin(Exception):
+    """The server cannot be a node of the cluster; the text is a line for the operator who starts it."""
+
+
 class OpenHistory:
     """One server's history while it is open. `flush` is called in each turn that has reported commits to the broker."""
 
@@ -91,8 +105,7 @@ class OpenHistory:
         self.history = history = History(
             Path(settings.data_dir).resolve(), self._options, rules_of(settings), self._report
         )
-        broker.publications = Publications(history.publication_key, max(history.last_number, _number_of_now()))
-        broker.commits.begin(history, history.head)
+        self._outcomes = self._begin(history)
         now = monotonic()
         for each in history.recent_keys():
             broker.commits.keys.remember(each.authid, each.key, each.published, now - each.age_s)
@@ -105,6 +118,18 @@ class OpenHistory:
             bytes=history.bytes,
         )
         self._tell()
+
+    def _begin(self, history: History) -> Outcomes:
+        """Let the broker use the log; returns the receiver of the writer's reports."""
+        broker = self._broker
+        broker.publications = Publications(history.publication_key, max(history.last_number, _number_of_now()))
+        broker.commits.begin(history, history.head)
+        return broker.commits
+
+    @property
+    def refusal(self) -> HistoryUnavailable | None:
+        """What a durable publish is refused with at present, if it is."""
+        return self.history.refusal
 
     def listen(self) -> None:
         """Carry reports to the event loop from now on; call it on the running loop."""
@@ -121,6 +146,10 @@ class OpenHistory:
             self._take_reports()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._broker.commits.end()
+
+    def __str__(self) -> str:
+        """Where the history is, for the terminal."""
+        return str(self.folder)
 
     # The interface `transports.api.archive.Archive`
 
@@ -251,13 +280,22 @@ class OpenHistory:
                 )
             else:
                 telemetry.log.warning("consumer_ignored", file=news.file, reason=news.why)
-        reason = history.refusal.cause if history.refusal is not None else ""
+        reason = refusal.cause if (refusal := self.refusal) is not None else ""
         if reason != self._reason_told:
             self._reason_told = reason
             if reason:
                 telemetry.log.error("history_unavailable", reason=reason)
             else:
                 telemetry.log.info("history_recovered")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new clients are welcome here, as far as the log is concerned."""
+        return True
+
+    def counts(self) -> Iterator[Count]:
+        """Yield metrics of the log besides those of its folder."""
+        yield from ()
 
     # From the writer's thread to the loop
 
@@ -296,17 +334,20 @@ class OpenHistory:
                 events = report.events[given : given + _EVENTS_AT_ONCE]
                 given += _EVENTS_AT_ONCE
                 if not isinstance(report, Committed):
-                    commits.refused(events, report.refusal, now)
+                    self._outcomes.refused(events, report.refusal, now)
                 elif given == _EVENTS_AT_ONCE:
-                    commits.committed(events, report.first, now)
+                    self._outcomes.committed(events, report.first, now)
                 else:
-                    commits.committed(events, commits.tail.head + 1, now)
+                    self._outcomes.committed(events, commits.tail.head + 1, now)
         finally:
             rest = report.events[given:]
             if rest and isinstance(report, Committed):
                 self._reports.appendleft(Committed(rest, commits.tail.head + 1))
             elif rest:
                 self._reports.appendleft(replace(report, events=rest))
+
+
+Opening = Callable[[Settings, Broker, Callable[[], None]], OpenHistory]
 
 
 class _Settled:
@@ -329,10 +370,13 @@ def _number_of_now() -> int:
 class HistoryService:
     """The history of one server (`protocols.Service`); every reader has it, also where the settings turn it off.
 
-    `flush` is called in each turn that has reported commits to the broker.
+    `flush` is called in each turn that has reported commits to the broker. `opening` opens the log.
     """
 
-    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: Settings, broker: Broker, flush: Callable[[], None], opening: Opening | None = None
+    ) -> None:
+        self._opening = opening or OpenHistory
         self._settings = settings
         self._broker = broker
         self._flush = flush
@@ -376,19 +420,24 @@ class HistoryService:
             },
         }
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether new clients are welcome: it is false for a node that has lost its cluster for long."""
+        return self._recorder is None or self._recorder.is_ready
+
     def __str__(self) -> str:
         """Where the history is, for the terminal."""
-        return "off, events are kept in memory only" if self._recorder is None else str(self._recorder.folder)
+        return "off, events are kept in memory only" if self._recorder is None else str(self._recorder)
 
     # protocols.Service
 
     def open(self) -> None:
         """Open the log, if the history is on; on the running event loop, begin to carry reports to it.
 
-        Raises `BadRecord`, `FolderLocked`, `FolderUnusable`.
+        Raises `BadRecord`, `CannotJoin`, `FolderLocked`, `FolderUnusable`.
         """
         if self._recorder is None and self._settings.history.enabled:
-            self._recorder = OpenHistory(self._settings, self._broker, self._flush)
+            self._recorder = self._opening(self._settings, self._broker, self._flush)
         if self._recorder is not None and not self._is_heard:
             try:
                 asyncio.get_running_loop()
@@ -429,3 +478,4 @@ class HistoryService:
         yield Count("halley_consumer_lag_events", text, lags, "consumer", is_gauge=True)
         yield Count("halley_history_groups", "Commits to the log.", history.groups)
         yield Count("halley_history_failures", "Failed attempts to write or seal the log.", history.failures)
+        yield from self._recorder.counts()

@@ -8,6 +8,7 @@ every room can import its types.
 from dataclasses import dataclass, field
 
 from app.settings.access import Access, Jwt, Token, Verb
+from app.settings.cluster import Cluster
 from app.settings.history import History, Lift, Pipeline, Record
 from app.settings.knob import knob
 from app.settings.limits import LIMITS, Limits
@@ -18,6 +19,7 @@ __all__ = [
     "LIMITS",
     "Access",
     "Bayeux",
+    "Cluster",
     "Cookie",
     "Cors",
     "Drain",
@@ -81,6 +83,7 @@ class Settings:
     record: tuple[Record, ...] = ()
     lift: tuple[Lift, ...] = ()
     history: History = field(default_factory=History)
+    cluster: Cluster = field(default_factory=Cluster)
     pipeline: Pipeline = field(default_factory=Pipeline)
     jwt: Jwt = field(default_factory=Jwt)
     tls: Tls = field(default_factory=Tls)

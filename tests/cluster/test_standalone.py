@@ -14,12 +14,15 @@ from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from bench.logs import fill
 from deltalake import DeltaTable
 from support.process import environment
 from support.programs import unavailable
 
 from app.pipeline import session
+
+pytestmark = pytest.mark.slow
 
 CLUSTER = Path(__file__).parents[2] / "deploy" / "spark-standalone"
 EVENTS, BATCH = 60_000, 5_000

@@ -50,6 +50,18 @@ def test_the_writer_gives_way_to_the_event_loop(tmp_path, nicer):
     assert writing > opener
 
 
+def test_an_event_that_has_its_offset_is_written_there_or_not_at_all(tmp_path):
+    """In a cluster offsets are given: while one is missing, those above it are refused, and may be given again."""
+    with OpenLog(tmp_path) as log:
+        given = [log.event(number) for number in (1, 2, 3)]
+        for position, event in enumerate(given, 1):
+            event.is_recorded, event.position = True, position
+        for event in (given[0], given[2], given[1], given[2], given[2]):
+            log.history.append(event)
+        assert log.history.written(WRITTEN_S)
+        assert (log.reports.committed, log.reports.refused) == ({1: 1, 2: 2, 3: 3}, [3, 3])
+
+
 def test_events_that_are_not_recorded_are_passed_on_in_their_place(tmp_path):
     """P2: events that are not recorded are reported in order with the others, take no offset, and are not stored."""
     with OpenLog(tmp_path) as log:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.access import program_policy
-from app.broker.errors import NotForAll, OutcomeUnknown, Refusal, TooManyTopics, WrongType
+from app.broker.errors import KeyReused, NotForAll, OutcomeUnknown, Refusal, TooManyTopics, WrongType
 
 SESSION_UNKNOWN = "402::session_unknown"  # for any reason: a guessed id and an expired one look the same
 
@@ -91,5 +91,7 @@ def fault_of(refusal: Refusal) -> Fault:
             return Fault(TOO_MANY_TOPICS)
         case OutcomeUnknown():
             return Fault(HISTORY_OUTCOME_UNKNOWN)
+        case KeyReused():
+            return Fault(IDEMPOTENCY_KEY_REUSED)
         case _:
             return Fault(HISTORY_UNAVAILABLE)

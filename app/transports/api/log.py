@@ -22,7 +22,7 @@ from app import telemetry
 from app.broker.errors import InvalidName
 from app.broker.ports import Erasure
 from app.history.consumers import TooManyConsumers, is_name
-from app.history.history import PurgeUnderWay
+from app.history.history import CannotPurge
 from app.history.segment import FORMAT
 from app.history.stored import COLUMNS, Stored
 from app.protocols.bayeux.names import Bounds, to_pattern
@@ -196,8 +196,8 @@ class LogApi:
         steps = [(0, 0)]
         working = asyncio.ensure_future(archive.purge(erasure, lambda *step: steps.append(step)))
         await asyncio.wait({working}, timeout=_PROGRESS_S)
-        if working.done() and isinstance(working.exception(), PurgeUnderWay):
-            raise Rejection(409, "another purge is under way")
+        if working.done() and isinstance(refused := working.exception(), CannotPurge):
+            raise Rejection(409, str(refused))
         await context.begin(JsonLines.content_type)
         told = 1
         while not working.done():

@@ -97,7 +97,7 @@ class Archive(Protocol):
         """Erase events and return their number.
 
         A thread calls `tell` with the number of offsets that are done and the number of all. A purge runs to its end
-        even if its caller is cancelled. Raises `PurgeUnderWay`, `OSError`.
+        even if its caller is cancelled. Raises `CannotPurge`, `OSError`.
         """
 
 

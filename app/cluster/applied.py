@@ -1,0 +1,113 @@
+"""What every node makes of the stream: which frames count, and each event's offset and time.
+
+`Applied` is a pure function of the frames in the stream's order and of the stream's clock, so it comes to the same on
+all nodes. Of each run exactly the next number counts, and every other frame is dropped: a sender may send a frame again
+as often as it likes. An event whose idempotency key was used before, by any node, gets no offset.
+
+A node saves `Applied` from time to time, never ahead of the rows on its disk. A node that starts again applies what
+follows in the stream: that comes to the same offsets, and what is on disk already is not written again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from app.cluster.frames import Frame, Row
+
+STEP_US = 1_000_000
+"""A clock that goes back by less is being adjusted: the latest time counts instead."""
+
+RUN_AGE_US = 86_400_000_000
+"""How long the number of a run's last frame is remembered; no frame may be sent again after that."""
+
+
+class First(NamedTuple):
+    """The event for which an idempotency key was used."""
+
+    offset: int
+    time_us: int
+    topic: str
+
+
+class Numbered(NamedTuple):
+    """An event of a frame that counts: its offset and time, or the event that used its key before it."""
+
+    row: Row
+    offset: int
+    time_us: int
+    repeats: First | None = None
+
+
+class Applied:
+    """The state after a part of the stream.
+
+    sequence  the last message of the stream that was seen; `checksum` is its frame's, "" if it was none
+    offset    that of the last event, which is also how many events there are
+    time_us   the time of the last event
+    """
+
+    def __init__(self, keys: int, key_age_us: int) -> None:
+        """Begin with an empty stream; idempotency keys are remembered as the settings of all nodes say alike."""
+        self.sequence = self.offset = self.time_us = 0
+        self.checksum = ""
+        self._most_keys = keys
+        self._key_age_us = key_age_us
+        self._runs: dict[str, tuple[int, int]] = {}  # number and time of the last frame, in the order of time
+        self._keys: dict[tuple[str | None, str], First] = {}  # in the order of use
+
+    def number_of(self, run: str) -> int:
+        """The number of the last frame that counted of that run; 0 for an unknown one."""
+        return self._runs.get(run, (0, 0))[0]
+
+    def apply(self, sequence: int, stream_us: int, frame: Frame | None) -> list[Numbered] | None:
+        """Take the stream's next message: the events of a frame that counts, else None.
+
+        `stream_us` is the stream's own time of the message, in microseconds since 1970. A message that is not a frame
+        is given as None.
+        """
+        if sequence <= self.sequence:
+            return None
+        self.sequence, self.checksum = sequence, "" if frame is None else frame.checksum
+        if frame is None or frame.number != self.number_of(frame.run) + 1:
+            return None
+        if not self.time_us - STEP_US < stream_us < self.time_us:
+            self.time_us = stream_us
+        self._runs.pop(frame.run, None)
+        self._runs[frame.run] = frame.number, stream_us
+        while next(iter(self._runs.values()))[1] < stream_us - RUN_AGE_US:
+            del self._runs[next(iter(self._runs))]
+        return [self._number(row) for row in frame.rows]
+
+    def _number(self, row: Row) -> Numbered:
+        if row.key is not None and self._most_keys:
+            name = (row.kind.authid, row.key)
+            first = self._keys.get(name)
+            if first is not None and self.time_us - first.time_us <= self._key_age_us:
+                return Numbered(row, first.offset, first.time_us, first)
+            self._keys.pop(name, None)
+            self._keys[name] = First(self.offset + 1, self.time_us, row.topic)
+            if len(self._keys) > self._most_keys:
+                del self._keys[next(iter(self._keys))]
+        self.offset += 1
+        return Numbered(row, self.offset, self.time_us)
+
+    def saved(self) -> dict[str, Any]:
+        """The state as JSON values."""
+        return {
+            "version": 1,
+            "sequence": self.sequence,
+            "checksum": self.checksum,
+            "offset": self.offset,
+            "time_us": self.time_us,
+            "runs": [[run, *last] for run, last in self._runs.items()],
+            "keys": [[*name, *first] for name, first in self._keys.items()],
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go on from a state that was saved. Raises `KeyError`, `TypeError`, `ValueError` for another version."""
+        if saved["version"] != 1:
+            raise ValueError
+        self.sequence, self.offset, self.time_us = saved["sequence"], saved["offset"], saved["time_us"]
+        self.checksum = saved["checksum"]
+        self._runs = {run: (number, time_us) for run, number, time_us in saved["runs"]}
+        self._keys = {(authid, key): First(*first) for authid, key, *first in saved["keys"]}

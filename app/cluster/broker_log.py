@@ -1,0 +1,508 @@
+"""The log of a node (`broker.ports.Log`): its events leave in frames, and come back from the stream with all others.
+
+`append` never waits. What is appended while frames are under way goes into the next one. A frame that comes back from
+the stream is stored there; its events get their offsets, go to the writer of the data folder with those of other nodes,
+and are delivered when they are on disk. While the first frame under way does not come back, all of them are sent again,
+in order. Events that are not recorded go past the stream.
+
+A node that receives nothing from the stream for `_QUIET_S` begins another consumer, behind what it has applied, and
+leaves a NATS server that does not answer. If the stream is not the one that it has applied, it takes no events any
+more: no offset may mean two events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from time import monotonic
+from typing import Any
+
+from app import telemetry
+from app.broker.commits import Commits, Published
+from app.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown, Refusal
+from app.broker.events import Event, Publications
+from app.broker.names import RESERVED, SPACE, Pattern
+from app.broker.ports import Durability
+from app.cluster.applied import Applied, Numbered
+from app.cluster.frames import BadFrame, Frame, Row, event_of, pack, row_of, unpack
+from app.cluster.membership import check_place, subject_of_node
+from app.cluster.nats import ApiError, AwayErrors, Connection, Message, place_of
+from app.history.history import History
+from app.history.stored import row_of as stored_row
+from app.settings import Cluster
+
+_FRAME_BYTES = 524_288
+_ROW_BYTES = 256
+"""About what a row takes in a frame besides its payload."""
+
+_FRAME_S = 0.001
+_UNDER_WAY = 2
+_AGAIN_S, _QUIET_S, _RETRY_S, _LOOK_S = 1.0, 2.0, 0.3, 0.1
+_DOUBT_S = 5.0
+_AWAY_S = 1.0
+"""After which a durable publish is refused at once; an election among NATS servers may be over sooner."""
+
+_RENEW_S = 43_200.0
+"""A node that has sent nothing for so long begins a new run, before the nodes forget the old one (`applied.py`)."""
+_LOCAL = (f"{RESERVED}/", "wamp/", "service/", "meta/", SPACE + SPACE)
+"""What is never sent past the stream: each node informs its own clients about itself, and has its own services."""
+
+
+class StreamUnavailable(HistoryUnavailable):
+    """The stream cannot take events at present."""
+
+    cause = "cluster"
+
+
+class Diverged(HistoryUnavailable):
+    """The stream is not the one that the node has applied."""
+
+    cause = "cluster_diverged"
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A frame that has not come back; `events` has those that are not recorded too, in their turn."""
+
+    number: int
+    data: bytes
+    events: list[Event] = field(default_factory=list)
+
+
+class ClusterLog:
+    """The log of one node. Its methods are for the event loop; `begin` and `close` run on it.
+
+    Plain counts, read by telemetry: `frames_in`, `frames_out`, `resent`, `repeats` (frames that were dropped) and
+    `foreign` (other messages). `is_diverged`: the stream is not the one that was applied.
+    """
+
+    def __init__(
+        self, options: Cluster, history: History, commits: Commits, applied: Applied, flush: Callable[[], None]
+    ) -> None:
+        self.applied = applied
+        self.frames_in = self.frames_out = self.resent = self.repeats = self.foreign = 0
+        self._options = options
+        self._history = history
+        self._commits = commits
+        self._flush = flush
+        self._nats = Connection(options)
+        self._publications = Publications(history.publication_key)
+        self._run = ""
+        self._number = 0
+        self._inbox: deque[Event] = deque()
+        self._under_way: deque[_UnderWay] = deque()
+        self._waiting_bytes = 0  # of recorded events that have not come back
+        self._fleeting: list[Row] = []
+        self._unwritten: list[Event] = []  # by the disk's fault; they are given to the writer again
+        self._topics: dict[Event, str] = {}  # of the first events with the keys of events that repeat them
+        self._head = history.head  # what the stream gives up to this offset is on disk already
+        self._on_disk = {row.offset: row.crc for rows in history.rows(applied.offset + 1, self._head) for row in rows}
+        self.is_diverged = self._is_due = self._is_stalled = False
+        self._refused_until = self._doubted_at = 0.0
+        self._sent_at = self._progress_at = self._heard_at = monotonic()
+        self._in_consumer = 0
+        self._end_consumer: Callable[[], Awaitable[None]] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._acks = f"{options.space}.a.{secrets.token_hex(8)}"
+        self._new_run()
+
+    # broker.ports.Log
+
+    @property
+    def log_id(self) -> str:
+        """The id of the log, which all nodes share."""
+        return self._history.log_id
+
+    def durability_of(self, topic: str) -> Durability:
+        """Whether and when a topic's events are written."""
+        return self._history.durability_of(topic)
+
+    def start_of(self, pattern: Pattern) -> int:
+        """The first offset from which on this node has every event that `pattern` matches."""
+        return self._history.start_of(pattern)
+
+    @property
+    def refusal(self) -> HistoryUnavailable | None:
+        """What `append` raises for a recorded event at present; None while it takes events."""
+        if self.is_diverged:
+            return Diverged()
+        if monotonic() < self._refused_until or self.away_s > _AWAY_S:
+            return StreamUnavailable()
+        return self._history.refusal
+
+    @property
+    def away_s(self) -> float:
+        """For how many seconds NATS has not been reachable; 0 while it is."""
+        return 0.0 if self._nats.away_since is None else monotonic() - self._nats.away_since
+
+    def append(self, event: Event) -> None:
+        """Queue an event for the stream, or to have its turn there. Raises `HistoryUnavailable`, `InboxFull`."""
+        if not event.is_recorded and not self._inbox:
+            if self._under_way:
+                self._under_way[-1].events.append(event)
+            else:
+                self._history.append(event)
+            return
+        if event.is_recorded:
+            refusal = self.refusal
+            if refusal is not None:
+                raise refusal
+            if self._waiting_bytes and self._waiting_bytes + event.nbytes > self._commits.options.inbox_bytes:
+                raise InboxFull
+            self._waiting_bytes += event.nbytes
+        self._inbox.append(event)
+        self._plan()
+
+    def share(self, event: Event) -> None:
+        """Send an event that is not recorded to the other nodes, which may not get it."""
+        if not event.topic.startswith(_LOCAL) and self._nats.away_since is None:
+            if not self._fleeting:
+                asyncio.get_running_loop().call_soon(self._send_fleeting)
+            self._fleeting.append(row_of(event, is_stamped=True))
+
+    # What the writer of the folder reports
+
+    def committed(self, events: Sequence[Event], _first: int, now: float) -> None:
+        """Report to the broker the events that are on disk, or have had their turn."""
+        if self._unwritten and not any(event.is_recorded for event in events):  # their turn comes behind those
+            self._unwritten += events
+            return
+        faults = []
+        for is_own, group in groupby(events, _is_own):
+            try:
+                (self._own_committed if is_own else self._commits.arrived)(list(group), now)
+            except Exception as fault:  # noqa: BLE001 - raised below, when all are reported
+                faults.append(fault)
+        if faults:
+            raise faults[0]
+
+    def _own_committed(self, events: list[Event], now: float) -> None:
+        for is_repeat, group in groupby(events, _is_repeat):
+            if not is_repeat:
+                self._commits.committed(list(group), self._commits.tail.head + 1, now)
+                continue
+            for event in group:
+                first = Published(self._topics.pop(event), event.position, event.publication)
+                self._commits.repeated_late(event, first, now)
+
+    def refused(self, events: Sequence[Event], _refusal: Refusal, _now: float) -> None:
+        """Keep events that could not be written, in their order: they are in the stream, and must be written."""
+        self._unwritten += events
+
+    # The life of the log
+
+    def begin(self) -> None:
+        """Connect, and begin to read the stream."""
+        self._watching = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Leave the cluster."""
+        tasks = [each for each in (self._watching, *self._tasks) if each is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._nats.close()
+
+    def give_up(self, now: float) -> None:
+        """Settle the events that have not come back: whether they are stored is unknown."""
+        left = [event for frame in self._under_way for event in frame.events] + [*self._inbox]
+        self._under_way.clear()
+        self._inbox.clear()
+        self._commits.refused(left, OutcomeUnknown(), now)
+
+    # Out
+
+    def _new_run(self) -> None:
+        self._run, self._number = f"{self._options.node}-{secrets.token_hex(6)}", 0
+
+    def _plan(self) -> None:
+        if not self._is_due and self._watching is not None:  # before that no event loop need be running
+            self._is_due = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(max(0.0, self._sent_at + _FRAME_S - monotonic()), self._send)
+
+    def _send(self) -> None:
+        self._is_due = False
+        if not self._inbox or len(self._under_way) >= _UNDER_WAY or self._nats.away_since is not None:
+            return  # the next frame that comes back passes by here, or the watch does
+        events, nbytes = [], 0
+        while self._inbox and nbytes < _FRAME_BYTES:
+            events.append(self._inbox.popleft())
+            nbytes += len(events[-1].payload) + _ROW_BYTES
+        if not self._under_way:
+            self._progress_at = monotonic()
+            if self._progress_at - self._sent_at > _RENEW_S:
+                self._new_run()
+        self._number += 1
+        packed = self._packed(self._number, events)
+        while len(packed.data) > self._nats.max_payload and len(events) > 1:  # long names, keys or details
+            half = len(events) // 2
+            self._inbox.extendleft(reversed(events[half:]))
+            events = events[:half]
+            packed = self._packed(self._number, events)
+        self._under_way.append(packed)
+        self._sent_at = monotonic()
+        self._post(packed.data)
+        if self._inbox:
+            self._plan()
+
+    def _packed(self, number: int, events: list[Event]) -> _UnderWay:
+        rows = [row_of(event) for event in events if event.is_recorded]
+        return _UnderWay(number, pack(self._run, number, rows), events)
+
+    def _post(self, data: bytes) -> None:
+        self.frames_out += 1
+        subject = f"{self._options.space}.f.{self._options.node}"
+        self._start(self._nats.publish(subject, data, self._acks))
+
+    def _start(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _send_fleeting(self) -> None:
+        rows, self._fleeting = self._fleeting, []
+        subject = f"{self._options.space}.c.{self._options.node}"
+        while rows:
+            nbytes = count = 0
+            while count < len(rows) and nbytes < _FRAME_BYTES:
+                nbytes += len(rows[count].payload) + _ROW_BYTES
+                count += 1
+            self._start(self._nats.publish(subject, pack(self._run, 0, rows[:count])))
+            rows = rows[count:]
+
+    async def _acked(self, message: Message) -> None:
+        """Note that the stream takes nothing: it is full, or has no leader. It does not say what is stored."""
+        if message.headers or b'"error"' in message.data[:200]:
+            self._refused_until = monotonic() + _AGAIN_S
+
+    # In
+
+    async def _shared(self, message: Message) -> None:
+        """Deliver what another node has shared."""
+        try:
+            frame = unpack(message.data)
+        except BadFrame:
+            self.foreign += 1
+            return
+        if not all(row.stamp for row in frame.rows):
+            self.foreign += 1
+        elif frame.run != self._run:
+            self._commits.arrived([event_of(row) for row in frame.rows], monotonic())
+            self._flush()
+
+    async def _delivered(self, message: Message) -> None:
+        """Take a message of the consumer: apply a frame, and have its events written."""
+        if self.is_diverged:
+            return
+        self._heard_at = monotonic()
+        if not message.data and not message.reply.startswith("$JS.ACK"):
+            await self._nats.answer_control(message)
+            return
+        place = place_of(message)
+        self._in_consumer += 1
+        if place.in_consumer != self._in_consumer:  # something is missing: begin another
+            self._heard_at = 0.0
+            return
+        try:
+            frame = unpack(message.data)
+        except BadFrame:
+            self.foreign += 1
+            frame = None
+        if place.sequence == self.applied.sequence and (frame.checksum if frame else "") != self.applied.checksum:
+            self._diverge("the stream has another frame at the sequence that this node has applied last")
+            return
+        if place.sequence <= self.applied.sequence:
+            return
+        self.frames_in += 1
+        numbered = self.applied.apply(place.sequence, place.time_us, frame)
+        if numbered is None:
+            self.repeats += frame is not None
+            if frame is not None and self._is_forgotten(frame):
+                self._renumber()
+            return
+        own: list[Event] | None = None
+        if frame is not None and frame.run == self._run:
+            back = self._under_way.popleft()
+            assert back.number == frame.number
+            own = back.events
+            self._progress_at = monotonic()
+            self._waiting_bytes -= sum(event.nbytes for event in own if event.is_recorded)
+        for event in self._stamped(numbered, own):
+            await self._write(event)
+        if self._inbox:
+            self._plan()
+
+    def _stamped(self, numbered: list[Numbered], own: list[Event] | None) -> list[Event]:
+        """The events of a frame, in their order, with offset, time and publication; only what is to be written."""
+        if own is None:
+            fresh = [each for each in numbered if each.repeats is None]
+            events = [event_of(each.row) for each in fresh]
+            for event, each in zip(events, fresh, strict=True):
+                event.is_recorded = True
+                self._stamp(event, each)
+            return events
+        following = iter(numbered)
+        for event in own:
+            if event.is_recorded:
+                each = next(following)
+                self._stamp(event, each)
+                if each.repeats is not None:
+                    event.is_recorded = False
+                    self._topics[event] = each.repeats.topic
+        return own
+
+    def _stamp(self, event: Event, each: Numbered) -> None:
+        event.position, event.time_us = each.offset, each.time_us
+        event.publication = self._publication(each.offset)
+
+    def _publication(self, offset: int) -> int:
+        """The publication of a recorded event: their numbers are the offsets, the same on all nodes."""
+        self._publications.last = offset - 1
+        return self._publications.next()
+
+    async def _write(self, event: Event) -> None:
+        """Give an event to the writer, and wait while it takes none. What a restart applies again is on disk."""
+        known = self._on_disk.pop(event.position, None) if event.is_recorded else None
+        if known is not None or (event.is_recorded and event.position <= self._head):
+            if known not in (None, stored_row(event, event.position).crc):
+                self._diverge("the stream has another event at an offset than this node's folder")
+            return
+        while not self.is_diverged:
+            if not self._unwritten:
+                try:
+                    self._history.append(event)
+                except HistoryUnavailable:
+                    pass
+                else:
+                    self._is_stalled = False
+                    return
+            self._is_stalled = True
+            await asyncio.sleep(_RETRY_S)
+
+    def _is_forgotten(self, frame: Frame) -> bool:
+        """Whether a frame was dropped although it is the next of this run: all nodes have forgotten those before it."""
+        is_next = bool(self._under_way) and frame.number == self._under_way[0].number
+        return is_next and frame.run == self._run and not self.applied.number_of(self._run)
+
+    def _renumber(self) -> None:
+        """Send what is under way as another run; this one was away for a day."""
+        self._new_run()
+        frames, self._under_way = self._under_way, deque()
+        for number, frame in enumerate(frames, 1):
+            self._under_way.append(self._packed(number, frame.events))
+        self._number = len(frames)
+
+    def _is_doubtful(self, why: str) -> bool:
+        """Whether the stream seems to be another, for the reason `why`, and so takes no events.
+
+        A NATS server that has just begun to lead may not have read all that is stored, so only time makes it sure.
+        """
+        if not why:
+            self._doubted_at = 0.0
+            return False
+        now = monotonic()
+        self._refused_until = now + _AGAIN_S
+        self._doubted_at = self._doubted_at or now
+        if now - self._doubted_at > _DOUBT_S:
+            self._diverge(why)
+        return True
+
+    def _diverge(self, why: str) -> None:
+        if not self.is_diverged:
+            self.is_diverged = True
+            telemetry.log.error("cluster_diverged", why=why)
+
+    # Watching over it
+
+    async def _watch(self) -> None:
+        """Connect, and from then on see to it that the stream is read and frames come back."""
+        while True:
+            try:
+                await self._nats.open()
+                break
+            except AwayErrors:
+                await asyncio.sleep(_RETRY_S)
+        space, node = self._options.space, self._options.node
+        await self._nats.subscribe(self._acks, self._acked)
+        await self._nats.subscribe(f"{space}.c.*", self._shared)
+        await self._nats.subscribe(subject_of_node(space, node), self._named)
+        self._heard_at = 0.0
+        while not self.is_diverged:
+            try:
+                await self._look(monotonic())
+            except Exception as error:  # noqa: BLE001 - the next look must come, else the node would stay deaf
+                telemetry.fault("cluster", error)
+            await asyncio.sleep(_LOOK_S)
+        if self._end_consumer is not None:
+            await self._end_consumer()
+
+    async def _named(self, message: Message) -> None:
+        await self._nats.publish(message.reply, b"")
+
+    async def _look(self, now: float) -> None:
+        if self._unwritten and self._history.refusal is None:
+            self._write_again()
+        if self._nats.away_since is not None:
+            if self.away_s > _AWAY_S and len(self._inbox) == len(self._commits.pending) > 0:
+                events, self._inbox = list(self._inbox), deque()  # no frame has had them: they are stored nowhere
+                self._waiting_bytes = 0
+                self._commits.refused(events, StreamUnavailable(), now)
+                self._flush()
+            return
+        if now - self._heard_at > _QUIET_S and not self._is_stalled:
+            await self._consume()
+        if self._under_way and now - self._progress_at > _AGAIN_S and not self._is_stalled:
+            self._progress_at = now
+            self.resent += len(self._under_way)
+            for frame in self._under_way:
+                self._post(frame.data)
+        if self._inbox:
+            self._plan()
+
+    def _write_again(self) -> None:
+        events, self._unwritten = self._unwritten, []
+        for at, event in enumerate(events):
+            try:
+                self._history.append(event)
+            except HistoryUnavailable:
+                self._unwritten = events[at:]
+                return
+
+    async def _consume(self) -> None:
+        """Begin a consumer at the last message that was applied, if the stream still has it, to see that it is that."""
+        if self._end_consumer is not None:
+            await self._end_consumer()
+            self._end_consumer = None
+        try:
+            state = (await self._nats.ask(f"STREAM.INFO.{self._options.space}"))["state"]
+            if self._is_doubtful(check_place(state, self.applied)):
+                self._heard_at = monotonic() - _QUIET_S + _RETRY_S
+                return
+            self._in_consumer = 0
+            first = max(self.applied.sequence, state["first_seq"], 1)
+            self._end_consumer = await self._nats.consume(secrets.token_hex(8), first, self._delivered)
+            self._heard_at = monotonic()
+        except ApiError as error:
+            self._refused_until = monotonic() + _AGAIN_S
+            self._heard_at = monotonic() - _QUIET_S + _RETRY_S
+            telemetry.log.debug("cluster_consumer", error=str(error))
+        except AwayErrors as error:
+            self._heard_at = monotonic() - _QUIET_S + _RETRY_S
+            if isinstance(error, TimeoutError):  # the server may stand still: another may not
+                await self._nats.renew()
+
+
+def _is_own(event: Event) -> bool:
+    """Whether a session of this node has published the event."""
+    return event.is_pending
+
+
+def _is_repeat(event: Event) -> bool:
+    """Whether an own event got no offset, since another event had its key: its position is that one's."""
+    return event.position > 0 and not event.is_recorded

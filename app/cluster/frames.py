@@ -1,0 +1,191 @@
+"""A frame: events of one node as one message of NATS, in columns.
+
+    head  one line of JSON: [version, run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps]
+    body  the payloads, one behind the other
+    tail  CRC-32 of all before it, as 8 hexadecimal digits
+
+`topics` and `kinds` are tables, `topic_of` and `kind_of` point into them, `keys` has the idempotency keys by place. A
+`run` is one life of a node, and `number` counts its frames from 1. Offset, time and publication of a recorded event are
+not in its frame: they follow from the stream's order (`applied.py`). An event that is not recorded is sent past the
+stream, in a frame with the number 0, with its stamps: time, publication, and the sessions that it is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import orjson
+
+from app.broker.events import Audience, Event, SessionFilter
+
+VERSION = 1
+_TAIL_BYTES = 8
+
+
+class BadFrame(Exception):
+    """The bytes are not a frame of this version; the text says what is wrong and quotes nothing."""
+
+
+class Kind(NamedTuple):
+    """What many events of a frame have in common."""
+
+    protocol: str
+    shape: str
+    details: str | None
+    audience: Audience | None
+    authid: str | None
+    role: str | None
+
+
+class Stamp(NamedTuple):
+    """What an event that is not recorded has from its own node; `eligible` and `excluded` as in `SessionFilter`."""
+
+    time_us: int
+    publication: int
+    eligible: tuple[str, ...] | None
+    excluded: tuple[str, ...]
+
+
+class Row(NamedTuple):
+    """One event of a frame."""
+
+    topic: str
+    payload: bytes
+    kind: Kind
+    key: str | None = None
+    stamp: Stamp | None = None
+
+
+class Frame(NamedTuple):
+    """A frame that was received; `checksum` is that of its bytes."""
+
+    run: str
+    number: int
+    rows: list[Row]
+    checksum: str
+
+
+def pack(run: str, number: int, rows: Sequence[Row]) -> bytes:
+    """The bytes of a frame; stamps are written if the first row has one."""
+    topics: dict[str, int] = {}
+    kinds: dict[Kind, int] = {}
+    topic_of = [topics.setdefault(row.topic, len(topics)) for row in rows]
+    kind_of = [kinds.setdefault(row.kind, len(kinds)) for row in rows]
+    keys = {str(place): row.key for place, row in enumerate(rows) if row.key is not None}
+    lengths = [len(row.payload) for row in rows]
+    stamps = [row.stamp and (*row.stamp,) for row in rows] if rows and rows[0].stamp else None
+    told = [(*kind[:3], kind.audience and (*kind.audience,), *kind[4:]) for kind in kinds]
+    head = orjson.dumps([VERSION, run, number, [*topics], told, topic_of, kind_of, lengths, keys, stamps])
+    whole = b"".join((head, b"\n", *(row.payload for row in rows)))
+    return whole + b"%08x" % crc32(whole)
+
+
+def unpack(data: bytes) -> Frame:
+    """The frame that `pack` made. Raises `BadFrame`."""
+    body, tail = data[:-_TAIL_BYTES], data[-_TAIL_BYTES:]
+    if tail != b"%08x" % crc32(body):
+        raise BadFrame("wrong checksum")
+    head, _, payloads = body.partition(b"\n")
+    try:
+        version, *columns = orjson.loads(head)
+        if version != VERSION:
+            raise BadFrame("another version")
+        run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps = columns
+        rows = _rows(payloads, topics, [_kind(*kind) for kind in kinds], [topic_of, kind_of, lengths], keys)
+        if stamps is not None:
+            rows = [row._replace(stamp=_stamp(*stamp)) for row, stamp in zip(rows, stamps, strict=True)]
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise BadFrame("wrong columns") from None
+    if not (type(run) is str and type(number) is int):
+        raise BadFrame("wrong columns")
+    return Frame(run, number, rows, tail.decode())
+
+
+def _rows(
+    payloads: bytes, topics: list[Any], kinds: list[Kind], columns: list[list[int]], keys: dict[str, Any]
+) -> list[Row]:
+    lengths = columns[2]
+    ends = [*accumulate(lengths, initial=0)]
+    if ends[-1] != len(payloads) or min(lengths, default=0) < 0:
+        raise ValueError
+    rows = [
+        Row(_text(topics[topic]), payloads[begin:end], kinds[kind])
+        for topic, kind, (begin, end) in zip(*columns[:2], pairwise(ends), strict=True)
+    ]
+    payloads.decode()  # a row of the history is text
+    for place, key in keys.items():
+        rows[int(place)] = rows[int(place)]._replace(key=_text(key))
+    return rows
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError
+    return value
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple([_text(value) for value in values])
+
+
+def _texts_or_none(values: Any) -> tuple[str, ...] | None:
+    return None if values is None else _texts(values)
+
+
+def _kind(protocol: Any, shape: Any, details: Any, audience: Any, authid: Any, role: Any) -> Kind:
+    if audience is not None:
+        authids, roles, no_authids, no_roles = audience
+        audience = Audience(_texts_or_none(authids), _texts_or_none(roles), _texts(no_authids), _texts(no_roles))
+    return Kind(
+        _text(protocol),
+        _text(shape),
+        _text_or_none(details),
+        audience,
+        _text_or_none(authid),
+        _text_or_none(role),
+    )
+
+
+def _stamp(time_us: Any, publication: Any, eligible: Any, excluded: Any) -> Stamp:
+    if not (type(time_us) is type(publication) is int):
+        raise TypeError
+    return Stamp(time_us, publication, _texts_or_none(eligible), _texts(excluded))
+
+
+def row_of(event: Event, *, is_stamped: bool = False) -> Row:
+    """The row that takes an event to other nodes; stamped for an event that is not recorded."""
+    kind = Kind(event.protocol, event.shape, event.details, event.audience, event.authid, event.role)
+    stamp = None
+    if is_stamped:
+        chosen = event.chosen or SessionFilter()
+        eligible = None if chosen.eligible is None else tuple(sorted(chosen.eligible))
+        stamp = Stamp(event.time_us, event.publication, eligible, tuple(sorted(chosen.excluded)))
+    return Row(event.topic, event.payload, kind, None if is_stamped else event.idempotency_key, stamp)
+
+
+def event_of(row: Row) -> Event:
+    """The event of a row from another node; one that is recorded has no time and publication yet."""
+    kind, stamp = row.kind, row.stamp
+    event = Event(
+        row.topic,
+        row.payload,
+        protocol=kind.protocol,
+        authid=kind.authid,
+        role=kind.role,
+        idempotency_key=row.key,
+        audience=kind.audience,
+    )
+    event.shape, event.details = kind.shape, kind.details
+    if stamp is not None:
+        event.time_us, event.publication = stamp.time_us, stamp.publication
+        if stamp.eligible is not None or stamp.excluded:
+            eligible = None if stamp.eligible is None else frozenset(stamp.eligible)
+            event.chosen = SessionFilter(eligible, frozenset(stamp.excluded))
+    return event

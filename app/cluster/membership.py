@@ -1,0 +1,219 @@
+"""Joining a cluster: what a node must know before it opens its data folder.
+
+All nodes of a space have one log: its id, the key of its publications and the rules that `Applied` depends on are in
+the description of the stream. The first node makes the stream from its own, still empty folder; the folder of every
+other node takes the id over. A folder that has seen more of the stream than there is, or not enough to go on, cannot be
+used, and neither can one with a history of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import orjson
+
+from app.cluster.applied import Applied
+from app.cluster.nats import ApiError, AwayErrors, Connection
+from app.history import checksummed_json
+from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
+from app.settings import Settings
+
+STATE_FILE = "cluster.json"
+"""The file in the data folder with the state that is saved (`Applied`)."""
+
+STREAM_NOT_FOUND = 10_059
+_NAME_IN_USE = 10_058
+_VERSION = 1
+_LEAST_PAYLOAD = 1_048_576
+_AGAIN_S = 0.2
+
+
+class CannotJoin(Exception):
+    """The server cannot be a node of this cluster; the text is a line for the operator who starts it."""
+
+
+async def join(settings: Settings, folder: Path) -> Applied:
+    """Make the stream or find it, and prepare the folder for its log. Returns the state from which the node goes on.
+
+    Raises `CannotJoin`, `FolderUnusable`.
+    """
+    options = settings.cluster
+    nats = Connection(options)
+    try:
+        try:
+            async with asyncio.timeout(options.join_s):
+                await nats.open()
+        except AwayErrors as error:
+            why = f" ({error.strerror}: {error.filename})" if isinstance(error, OSError) and error.filename else ""
+            raise CannotJoin(
+                f"cluster.urls: no NATS server lets this node in within {options.join_s:g} s{why}"
+            ) from error
+        least = max(_LEAST_PAYLOAD, 2 * settings.limits.data_bytes)
+        if nats.max_payload < least:
+            raise CannotJoin(f"NATS takes messages up to {nats.max_payload} bytes: set max_payload to at least {least}")
+        return await _join(nats, settings, folder)
+    finally:
+        await nats.close()
+
+
+async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
+    options, history = settings.cluster, settings.history
+    if await nats.is_answered(subject_of_node(options.space, options.node)):
+        raise CannotJoin(f"cluster.node: a node with the name {options.node} is running in this cluster")
+    identity, applied = _own(folder), Applied(history.keys, int(history.key_age_s * 1_000_000))
+    saved = _saved(folder)
+    if saved is not None:
+        applied.restore(saved)
+    why_not = ""
+    if saved is None and _has_events(folder):
+        why_not = f"{folder} has a history from before the cluster: a cluster begins with empty folders"
+    elif applied.sequence:
+        why_not = f"{folder} cannot be used: the stream {options.space}, of which it has seen a part, is gone"
+    described = {
+        "halley": _VERSION,
+        "log_id": identity.log_id,
+        "publication_key": str(identity.publication_key),
+        "settled_by": options.settled_by,
+        "keys": history.keys,
+        "key_age_s": history.key_age_s,
+    }
+    info = await _stream(nats, settings, described, why_not)
+    theirs = _description(info)
+    for name, key in (
+        ("settled_by", "cluster.settled_by"),
+        ("keys", "history.keys"),
+        ("key_age_s", "history.key_age_s"),
+    ):
+        if theirs[name] != described[name]:
+            raise CannotJoin(f"{key}: the other nodes of this cluster have {theirs[name]}, this one {described[name]}")
+    if options.settled_by == "stream" and info["config"]["num_replicas"] < 3:
+        raise CannotJoin("cluster.settled_by: the stream has fewer than 3 replicas, which stream needs")
+    if theirs["log_id"] != identity.log_id:
+        if (folder / "log.json").exists():
+            raise CannotJoin(f"{folder} has another history than the cluster: give this node an empty data_dir")
+        identity = replace(identity, log_id=theirs["log_id"], publication_key=int(theirs["publication_key"]))
+    _check_state(info["state"], applied, folder)
+    _prepare(folder, identity, applied)
+    return applied
+
+
+def subject_of_node(space: str, node: str) -> str:
+    """The subject on which a running node answers, so that no other one takes its name."""
+    return f"{space}.n.{node}"
+
+
+def check_place(state: dict[str, Any], applied: Applied) -> str:
+    """Why a node that has applied so much cannot go on with a stream in that state; "" if it can."""
+    if state["last_seq"] < applied.sequence:
+        return "the stream has less than this node has seen of it: it was made again, or restored from an old copy"
+    if state["first_seq"] > applied.sequence + 1:
+        return "the stream no longer has what this node has not seen of it: copy the folder of another node"
+    return ""
+
+
+def _check_state(state: dict[str, Any], applied: Applied, folder: Path) -> None:
+    why = check_place(state, applied)
+    if why:
+        raise CannotJoin(f"{folder} cannot be used: {why}")
+
+
+def _own(folder: Path) -> Identity:
+    """The identity of the folder's log, or a new one. Raises `FolderUnusable`."""
+    try:
+        return Identity.load(folder / "log.json")
+    except FileNotFoundError:
+        return Identity.new()
+    except (OSError, checksummed_json.DocumentDamaged) as error:
+        raise FolderUnusable(f"{folder / 'log.json'} cannot be read: {error}") from error
+
+
+def _saved(folder: Path) -> dict[str, Any] | None:
+    """The saved state of a folder; None if it has not been in a cluster."""
+    try:
+        return checksummed_json.load(folder / STATE_FILE)
+    except FileNotFoundError:
+        return None
+    except (OSError, checksummed_json.DocumentDamaged) as error:
+        raise FolderUnusable(f"{folder / STATE_FILE} cannot be read: {error}") from error
+
+
+def _has_events(folder: Path) -> bool:
+    with suppress(OSError):
+        return bool(segment_files(folder)) and read_mark(folder / "mark") != 0
+    return False
+
+
+def _prepare(folder: Path, identity: Identity, applied: Applied) -> None:
+    """Give a new folder the cluster's log, and the state with which it begins. Raises `FolderUnusable`."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (folder / "log.json").exists():
+            identity.save(folder / "log.json")
+        if not (folder / STATE_FILE).exists():
+            checksummed_json.save(folder / STATE_FILE, applied.saved())
+    except OSError as error:
+        raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
+
+
+async def _stream(nats: Connection, settings: Settings, described: dict[str, Any], why_not: str) -> dict[str, Any]:
+    """The stream's configuration and state; it is made if it does not exist, unless `why_not` says why not.
+
+    Raises `CannotJoin`.
+    """
+    options, until = settings.cluster, monotonic() + settings.cluster.join_s
+    while True:
+        try:
+            await nats.ask("INFO")
+            try:
+                return await nats.ask(f"STREAM.INFO.{options.space}")
+            except ApiError as error:
+                if error.code != STREAM_NOT_FOUND:
+                    raise
+            if why_not:
+                raise CannotJoin(why_not)
+            return await nats.ask(f"STREAM.CREATE.{options.space}", _config(settings, described))
+        except ApiError as error:
+            if error.code != _NAME_IN_USE and monotonic() > until - options.join_s / 2:
+                raise CannotJoin(f"NATS refuses the stream {options.space}: {error}{_hint(settings)}") from error
+        except AwayErrors as error:
+            if monotonic() > until:
+                raise CannotJoin("NATS does not answer for JetStream: is jetstream {} in nats-server.conf?") from error
+        await asyncio.sleep(_AGAIN_S)
+
+
+def _hint(settings: Settings) -> str:
+    if settings.cluster.settled_by == "keeper":
+        return ""
+    return ' (cluster.settled_by "stream" needs 3 NATS servers; with one, set it to "keeper")'
+
+
+def _config(settings: Settings, described: dict[str, Any]) -> dict[str, Any]:
+    options = settings.cluster
+    return {
+        "name": options.space,
+        "subjects": [f"{options.space}.f.*"],
+        "description": orjson.dumps(described).decode(),
+        "retention": "limits",
+        "storage": "file",
+        "discard": "new",
+        "num_replicas": 3 if options.settled_by == "stream" else 1,
+        "max_age": int(options.stream_age_s * 1e9),
+        "max_bytes": options.stream_bytes,
+        "duplicate_window": 100_000_000,  # resends are recognized by their numbers (`applied.py`)
+        "allow_direct": True,
+    }
+
+
+def _description(info: dict[str, Any]) -> dict[str, Any]:
+    try:
+        described = orjson.loads(info["config"].get("description", ""))
+        if described["halley"] == _VERSION:
+            return dict(described)
+    except (orjson.JSONDecodeError, TypeError, KeyError):
+        pass
+    raise CannotJoin(f"the stream {info['config']['name']} is not one of this version of Halley: choose cluster.space")

@@ -1,0 +1,193 @@
+"""The only file that imports the NATS client: a connection, requests to JetStream, the stream and its messages."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+import nats.errors
+import orjson
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from app import telemetry
+from app.settings import Cluster
+
+Message = Msg
+Handler = Callable[[Msg], Awaitable[None]]
+AwayErrors = (nats.errors.Error, OSError, TimeoutError)
+"""What calls raise while no server answers; `TimeoutError` and `OSError` are the standard ones."""
+
+REQUEST_S = 1.0
+_BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
+_PENDING_BYTES = 16_777_216
+_TLS = "tls://"
+
+
+class ApiError(Exception):
+    """JetStream's answer is an error; `code` is its number (`err_code`)."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(str(error.get("description", "error"))[:200])
+        self.code = error.get("err_code", 0)
+
+
+class Place(NamedTuple):
+    """A message's place: its sequence in the stream and in the consumer, and the stream's time in microseconds."""
+
+    sequence: int
+    in_consumer: int
+    time_us: int
+
+
+class Connection:
+    """A connection to any of the servers, which is renewed by itself; `away_since` is when it was lost, else None."""
+
+    def __init__(self, options: Cluster) -> None:
+        self.away_since: float | None = monotonic()
+        self._options = options
+        self._client = Client()
+        self._is_closing = False
+
+    async def open(self) -> None:
+        """Connect to the first server that answers. Raises `AwayErrors`; `OSError` too for files that are missing."""
+        options = self._options
+        await self._client.connect(
+            list(options.urls),
+            name=f"halley {options.node}",
+            allow_reconnect=True,
+            connect_timeout=1,
+            reconnect_time_wait=0.1,
+            max_reconnect_attempts=-1,
+            ping_interval=5,
+            max_outstanding_pings=2,
+            pending_size=_PENDING_BYTES,
+            disconnected_cb=self._lost,
+            reconnected_cb=self._found,
+            error_cb=_tell,
+            **_proof(options),
+        )
+        self.away_since = None
+
+    async def _lost(self) -> None:
+        self.away_since = monotonic()
+        if not self._is_closing:
+            telemetry.log.warning("cluster_away")
+
+    async def _found(self) -> None:
+        self.away_since = None
+        telemetry.log.info("cluster_back")
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message that the server takes, in bytes."""
+        return int(self._client.max_payload)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._is_closing = True
+        with suppress(*AwayErrors):
+            await self._client.close()
+
+    async def renew(self) -> None:
+        """Leave a server that does not answer, and connect to another."""
+        with suppress(*AwayErrors):
+            await self._client.force_reconnect()
+
+    async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
+        """Send a message; while no server is connected it is dropped."""
+        if self.away_since is None:
+            with suppress(*AwayErrors):
+                await self._client.publish(subject, data, reply=reply)
+
+    async def subscribe(self, subject: str, handler: Handler) -> Callable[[], Awaitable[None]]:
+        """Have each message of a subject handled, one after another; returns what ends that. Raises `AwayErrors`."""
+        found = await self._client.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
+
+        async def end() -> None:
+            with suppress(*AwayErrors):
+                await found.unsubscribe()
+
+        return end
+
+    async def is_answered(self, subject: str) -> bool:
+        """Whether anybody answers requests on a subject."""
+        try:
+            await self._client.request(subject, b"", timeout=REQUEST_S)
+        except AwayErrors:
+            return False
+        return True
+
+    async def ask(self, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """JetStream's answer to a request. Raises `ApiError`, `AwayErrors`."""
+        message = await self._client.request(f"$JS.API.{what}", orjson.dumps(body or {}), timeout=REQUEST_S)
+        answer: dict[str, Any] = orjson.loads(message.data)
+        if "error" in answer:
+            raise ApiError(answer["error"])
+        return answer
+
+    async def consume(self, name: str, first: int, handler: Handler) -> Callable[[], Awaitable[None]]:
+        """Have the stream's messages from the sequence `first` on delivered in order; returns what ends that.
+
+        The consumer is in one server's memory and sends a heartbeat twice a second; it ends with its server.
+        Raises `ApiError`, `AwayErrors`.
+        """
+        stream = self._options.space
+        subject = f"{stream}.d.{name}"
+        end = await self.subscribe(subject, handler)
+        config = {
+            "name": name,
+            "deliver_subject": subject,
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": first,
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "flow_control": True,
+            "idle_heartbeat": _BEAT_NS,
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": _INACTIVE_NS,
+            "replay_policy": "instant",
+        }
+        try:
+            await self.ask(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+        except BaseException:
+            await end()
+            raise
+        return end
+
+    async def answer_control(self, message: Msg) -> None:
+        """Answer a message of the consumer that has no data: a heartbeat, or a request for flow control."""
+        stalled = (message.headers or {}).get("Nats-Consumer-Stalled", "")
+        if message.reply or stalled:
+            await self.publish(message.reply or stalled, b"")
+
+
+def _proof(options: Cluster) -> dict[str, Any]:
+    """The client's arguments that prove who the node is, and who the servers are. Raises `OSError`."""
+    more: dict[str, Any] = {}
+    if options.user:
+        password = Path(options.password_file).read_text(encoding="utf-8").strip() if options.password_file else ""
+        more |= {"user": options.user, "password": password}
+    if options.tls_ca or options.tls_cert or any(url.startswith(_TLS) for url in options.urls):
+        more["tls"] = context = ssl.create_default_context(cafile=options.tls_ca or None)
+        if options.tls_cert:
+            context.load_cert_chain(options.tls_cert, options.tls_key or None)
+    return more
+
+
+def place_of(message: Msg) -> Place:
+    """The place of a message that a consumer delivered."""
+    # $JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<in the consumer>.<nanoseconds>.<pending>
+    parts = message.reply.split(".")
+    return Place(int(parts[-4]), int(parts[-3]), int(parts[-2]) // 1_000)
+
+
+async def _tell(error: Exception) -> None:
+    """Log what a handler has raised; `_lost` logs that the connection is lost."""
+    if not isinstance(error, AwayErrors):
+        telemetry.fault("cluster", error)

@@ -1,0 +1,34 @@
+"""Settings of a cluster: several servers with one order of events and one history, on NATS JetStream."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from app.settings.knob import knob
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The NATS servers and the node's place in the cluster; without `urls` there is none."""
+
+    urls: tuple[str, ...] = knob([], why="NATS servers, such as nats://a:4222 or tls://b:4222; empty: no cluster")
+    node: str = knob("", why="this node's name; every node of a space has another")
+    space: str = knob("halley", why="servers with the same one are one cluster; also the name of the stream")
+    settled_by: Literal["stream", "keeper"] = knob(
+        "stream",
+        why="stream: acknowledged is what two of three NATS servers have; keeper: one NATS server, and the node's disk",
+    )
+    stream_age_s: float = knob(
+        86_400.0, unit="s", low=60, why="how long a node can be away; the stream keeps its frames for so long"
+    )
+    stream_bytes: int = knob(
+        4_294_967_296, unit="bytes", low=1_048_576, why="of the stream; beyond it durable publishes get 503"
+    )
+    join_s: float = knob(10.0, unit="s", low=0.1, why="a server that cannot join the cluster by then does not start")
+    lost_s: float = knob(
+        10.0, unit="s", low=1, why="without NATS, after which /health/ready fails, so that balancers choose other nodes"
+    )
+    user: str = knob("", why="of the NATS servers; empty: none")
+    password_file: str = knob("", why="file with the user's password; a process list would show a password")
+    tls_ca: str = knob("", why="PEM file of the authority of the NATS servers' certificates; empty: the system's")
+    tls_cert: str = knob("", why="PEM file of the node's own certificate; empty: none")
+    tls_key: str = knob("", why="its private key; empty: it is in the certificate's file")

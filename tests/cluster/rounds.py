@@ -1,0 +1,200 @@
+"""Kill rounds: nodes and NATS servers are killed at random moments while clients publish; nothing acknowledged is lost.
+
+    python tests/cluster/rounds.py [ROUNDS] [--servers 1|3] [--nodes N] [--seed SEED]
+
+In each round publishers send events with idempotency keys to all nodes, and send those without an answer again, to any
+node. Meanwhile something is killed, or stopped for a while, and started again. At the end of the round all nodes must
+have equal rows, with every acknowledged event at the position that was acknowledged, and each event once; and what a
+live subscriber of each node received must be those rows. Exit code 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.nats import nats_servers, node
+
+from app.client import Client, ClientError, HistoryClient
+
+STRIKE_S, AGAIN_S, SETTLE_S = 0.5, 0.1, 60.0
+PUBLISHERS, EVENTS = 4, 60
+
+
+class Node:
+    """A node that can be killed and started again; `url` is where it serves now."""
+
+    def __init__(self, folder, servers, name):
+        self.folder, self.servers, self.name = folder, servers, name
+        self.stack, self.server = AsyncExitStack(), None
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server.port}"
+
+    async def start(self, **settings):
+        self.server = await self.stack.enter_async_context(node(self.folder, self.servers, self.name, **settings))
+
+    async def kill(self):
+        await self.stack.aclose()
+
+
+class Round:
+    """One round: what was acknowledged, by data with its position, and what was struck."""
+
+    def __init__(self, number, nodes, servers, chance):
+        self.number, self.nodes, self.servers, self.chance = number, nodes, servers, chance
+        self.acknowledged = {}
+        self.sent = 0
+        self.received = Counter()
+        self.longest_s = 0.0
+
+    async def run(self, settings):
+        ears = [asyncio.create_task(self.listen(each)) for each in self.nodes]
+        await asyncio.gather(*(self.publish(number) for number in range(PUBLISHERS)), self.strike(settings))
+        for ear in ears:
+            ear.cancel()
+        await asyncio.gather(*ears, return_exceptions=True)
+
+    async def publish(self, number):
+        """Publish with keys, one after another, until each is acknowledged by some node."""
+        for count in range(EVENTS):
+            data = f"{self.number}.{number}.{count}"
+            began = time.monotonic()
+            self.sent += 1
+            message = {"channel": f"/rounds/{number}", "data": data, "ext": {"idempotency_key": data}}
+            while data not in self.acknowledged:
+                with suppress(OSError, EOFError, ValueError, TimeoutError, AssertionError, IndexError):
+                    async with asyncio.timeout(15):
+                        wire = await self.chance.choice(self.nodes).server.wire()
+                        reply = (await wire.post(message)).messages[0]
+                        if reply["successful"]:
+                            self.acknowledged[data] = reply["ext"]["position"]
+                            break
+                await asyncio.sleep(AGAIN_S)
+            self.longest_s = max(self.longest_s, time.monotonic() - began)
+            await asyncio.sleep(self.chance.random() * 0.03)
+
+    async def listen(self, listened):
+        """Note every delivery of a live subscriber, with its position; a killed node's clients come back by replay."""
+        last = None
+        while True:
+            with suppress(ClientError):
+                async with Client(listened.url) as client:
+                    await client.subscribe("/rounds/**", after=last)
+                    async for event in client:
+                        last = event.position
+                        self.received[listened.name, event.data, event.position] += 1
+            await asyncio.sleep(AGAIN_S)
+
+    async def strike(self, settings):
+        await asyncio.sleep(STRIKE_S * (0.5 + self.chance.random()))
+        self.what = self.chance.choice(["node", "node stopped", "nats", "nats stopped", "all nats"])
+        if self.what == "node":
+            struck = self.chance.choice(self.nodes)
+            await struck.kill()
+            await struck.start(**settings)
+        elif self.what == "node stopped":
+            struck = self.chance.choice(self.nodes).server
+            struck.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(3 * self.chance.random())
+            struck.send_signal(signal.SIGCONT)
+        elif self.what == "nats stopped":
+            struck = self.chance.choice(list(self.servers.running))
+            self.servers.signal(struck, signal.SIGSTOP)
+            await asyncio.sleep(4 * self.chance.random())
+            self.servers.signal(struck, signal.SIGCONT)
+        else:
+            running = list(self.servers.running)
+            struck = running if self.what == "all nats" else [self.chance.choice(running)]
+            for number in struck:
+                self.servers.kill(number)
+            await asyncio.sleep(2 * self.chance.random())
+            for number in struck:
+                self.servers.start(number)
+
+    async def check(self):
+        """Return what is wrong, as lines."""
+        stored = [await rows_of(each, max(self.acknowledged.values())) for each in self.nodes]
+        wrong = [
+            f"{each.name} has other rows" for each, rows in zip(self.nodes, stored, strict=True) if rows != stored[0]
+        ]
+        ours = {row["offset"]: json.loads(row["payload"]) for row in stored[0] if row["topic"].startswith("rounds/")}
+        if [row["offset"] for row in stored[0]] != [*range(1, len(stored[0]) + 1)]:
+            wrong.append("positions have holes")
+        times = Counter(ours.values())
+        wrong += [f"doubled: {data}" for data, count in times.items() if count > 1]
+        wrong += [f"lost: {data}" for data, at in self.acknowledged.items() if ours.get(at) != data]
+        wrong += [f"heard elsewhere: {key}" for key in self.received if ours.get(key[2], key[1]) != key[1]]
+        return wrong
+
+
+async def rows_of(node, last):
+    """Return the rows of a node up to an offset, as soon as it has them."""
+    async with asyncio.timeout(SETTLE_S):
+        while True:
+            with suppress(ClientError):
+                async with HistoryClient(node.url) as client:
+                    if (await client.log_head())["next"] > last:
+                        return [json.loads(line) async for _, lines in client.rows(1, last) for line in lines]
+            await asyncio.sleep(AGAIN_S)
+
+
+async def rounds(folder, count, servers_count, nodes_count, seed):
+    """Play the rounds; return the number of wrong things."""
+    chance = random.Random(seed)
+    totals, wrong_count, longest_s = Counter(), 0, 0.0
+    settings = {
+        "HALLEY_CLUSTER_SETTLED_BY": "stream" if servers_count == 3 else "keeper",
+        "HALLEY_LOG_LEVEL": "warning",
+    }
+    async with nats_servers(folder, servers_count) as servers, AsyncExitStack() as stack:
+        nodes = [Node(folder, servers, f"n{number}") for number in range(nodes_count)]
+        for each in nodes:
+            await each.start(**settings)
+            stack.push_async_callback(each.kill)
+        for number in range(count):
+            played = Round(number, nodes, servers, chance)
+            await played.run(settings)
+            await servers.healthy()
+            wrong = await played.check()
+            totals.update(sent=played.sent, acknowledged=len(played.acknowledged), received=len(played.received))
+            totals[played.what] += 1
+            wrong_count += len(wrong)
+            longest_s = max(longest_s, played.longest_s)
+            print(
+                f"round {number}: {played.what}; longest answer {played.longest_s:.1f} s; wrong: {len(wrong)}",
+                flush=True,
+            )
+            for line in wrong[:10]:
+                print(f"  {line}", flush=True)
+    print(dict(totals), f"longest answer {longest_s:.1f} s; wrong: {wrong_count}; seed {seed}")
+    return wrong_count
+
+
+def main():
+    """Read the arguments, and play."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rounds", type=int, nargs="?", default=5)
+    parser.add_argument("--servers", type=int, choices=(1, 3), default=1)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        wrong = asyncio.run(rounds(Path(folder), given.rounds, given.servers, given.nodes, given.seed))
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()

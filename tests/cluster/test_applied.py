@@ -1,0 +1,214 @@
+"""Frames, and what all nodes make of them, against a model that knows every frame that was ever sent."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.broker.events import Audience, Event, SessionFilter
+from app.cluster.applied import Applied, First
+from app.cluster.frames import BadFrame, Kind, Row, event_of, pack, row_of, unpack
+
+KEYS, KEY_AGE_US = 3, 5_000_000
+SECOND_US = 1_000_000
+
+names = st.text(max_size=6).filter(lambda text: text.isprintable())
+audiences = st.none() | st.builds(
+    Audience,
+    st.none() | st.lists(names, max_size=2).map(tuple),
+    st.none() | st.lists(names, max_size=2).map(tuple),
+    st.lists(names, max_size=2).map(tuple),
+    st.lists(names, max_size=2).map(tuple),
+)
+kinds = st.builds(
+    Kind,
+    st.sampled_from(["bayeux", "wamp"]),
+    st.sampled_from(["bare", "args"]),
+    st.none() | names,
+    audiences,
+    st.none() | st.sampled_from("ab"),
+    st.none() | names,
+)
+rows = st.builds(
+    Row,
+    names,
+    names.map(str.encode),
+    kinds,
+    st.none() | st.sampled_from(["k1", "k2", "k3", "k4", "k5", "k6"]),
+    st.none(),
+)
+
+
+class Model:
+    """The history that the nodes should come to, in as few words as possible: it forgets nothing."""
+
+    def __init__(self):
+        self.counted: dict[str, int] = {}
+        self.events: list[tuple[Row, int]] = []  # with its time
+        self.used: list[tuple[tuple[str | None, str], int]] = []  # each key as it was used, with its event's offset
+        self.time_us = 0
+
+    def apply(self, stream_us, run, number, rows):
+        if number != self.counted.get(run, 0) + 1:
+            return None
+        self.counted[run] = number
+        is_step = self.time_us - SECOND_US < stream_us < self.time_us
+        self.time_us = self.time_us if is_step else stream_us
+        return [self.offset_of(row) for row in rows]
+
+    def offset_of(self, row):
+        name = (row.kind.authid, row.key)
+        newest = []
+        for used, offset in reversed(self.used):
+            if used not in [each for each, _ in newest]:
+                newest.append((used, offset))
+        first = dict(newest[:KEYS]).get(name) if row.key else None
+        if first is not None and self.time_us - self.events[first - 1][1] <= KEY_AGE_US:
+            return first
+        self.events.append((row, self.time_us))
+        if row.key:
+            self.used.append((name, len(self.events)))
+        return len(self.events)
+
+
+@st.composite
+def streams(draw):
+    """Two to four runs send their frames, each again as often as they like, late, out of turn, or not at all."""
+    sent = []
+    for run in draw(st.lists(st.sampled_from(["a-1", "a-2", "b-1", "c-1"]), min_size=1, max_size=4, unique=True)):
+        frames = draw(st.lists(st.lists(rows, max_size=4), max_size=6))
+        sent += [(run, number, each) for number, each in enumerate(frames, 1)]
+    if not sent:
+        return []
+    picks = draw(st.lists(st.integers(0, len(sent) - 1), max_size=40))
+    order = [sent[pick] for pick in picks]
+    if draw(st.booleans()):  # the usual case: in turn, and some of it again
+        order = sorted(order, key=lambda frame: frame[1])
+    steps = draw(st.lists(st.integers(-2 * SECOND_US, 3 * SECOND_US), min_size=len(order), max_size=len(order)))
+    stream_us, stream = 1_800_000_000_000_000, []
+    for frame, step in zip(order, steps, strict=True):
+        stream_us += step
+        stream.append((stream_us, *frame))
+    return stream
+
+
+def told(numbered):
+    return None if numbered is None else [each.offset for each in numbered]
+
+
+@given(stream=streams(), stop=st.integers(0, 40), back=st.integers(0, 10))
+def test_all_nodes_come_to_the_same_history(stream, stop, back):
+    """Every interleaving, resend and loss: as the model. A node that is killed goes on to the same end."""
+    model, node = Model(), Applied(KEYS, KEY_AGE_US)
+    states = [node.saved()]
+    for sequence, (stream_us, run, number, each) in enumerate(stream, 1):
+        found = node.apply(sequence, stream_us, unpack(pack(run, number, each)))
+        assert told(found) == model.apply(stream_us, run, number, each)
+        states.append(node.saved())
+    assert node.offset == len(model.events)
+    saved = states[max(0, min(stop, len(stream)) - back)]  # it had saved its state some frames before it was killed
+    again = Applied(KEYS, KEY_AGE_US)
+    again.restore(orjson.loads(orjson.dumps(saved)))
+    for sequence, (stream_us, run, number, each) in enumerate(stream, 1):  # what it has seen is not seen again
+        again.apply(sequence, stream_us, unpack(pack(run, number, each)))
+    assert again.saved() == node.saved()
+
+
+@given(run=names, number=st.integers(1, 2**60), each=st.lists(rows, max_size=8))
+def test_a_frame_is_read_as_it_was_packed(run, number, each):
+    """Topics, kinds, keys and payloads come out as they went in."""
+    frame = unpack(pack(run, number, each))
+    assert (frame.run, frame.number, frame.rows) == (run, number, each)
+
+
+@given(each=st.lists(rows, min_size=1, max_size=3), data=st.data())
+def test_a_damaged_frame_is_recognized(each, data):
+    """Each flipped bit, cut end and foreign message: `BadFrame`, and nothing else."""
+    whole = bytearray(pack("a-1", 1, each))
+    at = data.draw(st.integers(0, len(whole) * 8 - 1))
+    whole[at // 8] ^= 1 << at % 8
+    for damaged in (bytes(whole), pack("a-1", 1, each)[: at // 8], data.draw(st.binary(max_size=40))):
+        with pytest.raises(BadFrame):
+            unpack(damaged)
+
+
+HEAD = [1, "a-1", 1, ["t"], [["bayeux", "bare", None, None, None, None]], [0], [0], [2], {}, None]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, 2),
+        (1, None),
+        (2, "1"),
+        (3, [None]),
+        (3, []),
+        (4, [["bayeux"]]),
+        (4, [["bayeux", "bare", None, [["x"]], None, None]]),
+        (5, [1]),
+        (5, [0, 0]),
+        (7, [3]),
+        (7, [-1]),
+        (8, []),
+        (8, {"1": "k"}),
+        (8, {"0": 1}),
+        (9, [[1]]),
+        (9, [["1", 1, None, []]]),
+    ],
+)
+def test_a_frame_with_wrong_columns_is_refused(place, value):
+    """The checksum is right, but another program has written it, or another version."""
+    unpack(sealed(HEAD))
+    with pytest.raises(BadFrame):
+        unpack(sealed([*HEAD[:place], value, *HEAD[place + 1 :]]))
+
+
+def sealed(head, payloads=b"{}"):
+    """Return bytes with a right checksum."""
+    from zlib import crc32
+
+    whole = orjson.dumps(head) + b"\n" + payloads
+    return whole + b"%08x" % crc32(whole)
+
+
+def test_a_payload_is_text():
+    """A row of the history is text: other bytes would stop every node's writer."""
+    with pytest.raises(BadFrame):
+        unpack(sealed(HEAD, b"\xff\xfe"))
+
+
+def test_a_message_that_is_no_frame_takes_its_place_in_the_stream():
+    """It is passed over, by all nodes alike."""
+    node = Applied(KEYS, KEY_AGE_US)
+    assert node.apply(1, 5, None) is None
+    assert (node.sequence, node.offset, node.checksum) == (1, 0, "")
+
+
+def test_a_run_is_forgotten_after_a_day():
+    """Else a cluster that is restarted often would remember its first start forever."""
+    node, row = Applied(KEYS, KEY_AGE_US), Row("t", b"1", Kind("bayeux", "bare", None, None, None, None))
+    node.apply(1, 0, unpack(pack("a-1", 1, [row])))
+    node.apply(2, 86_400_000_001, unpack(pack("b-1", 1, [row])))
+    assert (node.number_of("a-1"), node.number_of("b-1")) == (0, 1)
+
+
+def test_a_repeat_names_its_first():
+    """The same key from two nodes: one event, and the other publisher learns its offset and topic."""
+    row = Row("t", b"1", Kind("bayeux", "bare", None, None, "me", None), "k1")
+    node = Applied(KEYS, KEY_AGE_US)
+    node.apply(1, 10, unpack(pack("a-1", 1, [row])))
+    (again,) = node.apply(2, 20, unpack(pack("b-1", 1, [row._replace(topic="other")])))
+    assert (again.repeats, again.offset, node.offset) == (First(1, 10, "t"), 1, 1)
+
+
+def test_an_unrecorded_event_travels_with_its_stamps():
+    """Time, publication and the chosen sessions come with it, since the stream does not give them."""
+    event = Event("t", b"1", protocol="wamp", authid="me", role="user", idempotency_key="k")
+    event.time_us, event.publication = 5, 7
+    event.chosen = SessionFilter(frozenset({"b", "a"}), frozenset({"c"}))
+    frame = unpack(pack("a-1", 0, [row_of(event, is_stamped=True)]))
+    found = event_of(frame.rows[0])
+    assert (found.time_us, found.publication, found.chosen) == (5, 7, event.chosen)
+    assert (found.topic, found.payload, found.authid, found.role) == ("t", b"1", "me", "user")

@@ -1,0 +1,173 @@
+"""The log of a node, without NATS and with a writer that a test moves."""
+
+from __future__ import annotations
+
+import pytest
+from support.broker import event, join, payloads
+
+from app.broker.broker import Broker
+from app.broker.errors import DiskFull, InboxFull
+from app.broker.events import new_key
+from app.broker.names import Match, Pattern
+from app.broker.ports import Durability
+from app.cluster.applied import Applied
+from app.cluster.broker_log import ClusterLog
+from app.cluster.frames import unpack
+from app.settings import Cluster, History, Limits
+
+NOW = 50.0
+
+
+class Disk:
+    """What the log needs of a data folder: a writer that writes when it is asked to, or fails."""
+
+    log_id, publication_key, head, refusal = "log", new_key(), 0, None
+
+    def __init__(self):
+        self.queue, self.written = [], []
+
+    def rows(self, first, last):
+        return iter(())
+
+    def durability_of(self, topic):
+        return Durability.NONE if topic == "none" else Durability.DURABLE
+
+    def append(self, event):
+        if self.refusal is not None:
+            raise self.refusal
+        self.queue.append(event)
+
+
+@pytest.fixture
+def broker():
+    return Broker(Limits(), History(inbox_bytes=65_536))
+
+
+@pytest.fixture
+def disk():
+    return Disk()
+
+
+@pytest.fixture
+def log(broker, disk):
+    log = ClusterLog(Cluster(node="a"), disk, broker.commits, Applied(100, 10**9), lambda: None)
+    log._nats.away_since, log._watching = None, object()
+    broker.commits.begin(log, 0, log.share)
+    return log
+
+
+@pytest.fixture
+def hearer(broker):
+    joined = join(broker, "h")
+    broker.subscribe(joined, Pattern(Match.DESCENDANTS, ""))
+    return joined
+
+
+def publish(broker, payload, topic="a", source=None):
+    published = event(payload, topic)
+    broker.publish(published, NOW, source=source)
+    return published
+
+
+def write(log, disk, *, fails=False):
+    """Let the writer take what is queued: in order, those with the next offset only, and none where it fails."""
+    queue, disk.queue = disk.queue, []
+    for each in queue:
+        head = len(disk.written)
+        if each.is_recorded and (fails or each.position != head + 1):
+            log.refused([each], DiskFull(), NOW)
+            continue
+        if each.is_recorded:
+            disk.written.append(each.payload)
+        log.committed([each], head + 1, NOW)
+
+
+async def come_back(log):
+    """Let the oldest frame under way come back from the stream."""
+    frame = log._under_way.popleft()
+    numbered = log.applied.apply(log.applied.sequence + 1, 10**15, unpack(frame.data))
+    for each in log._stamped(numbered, frame.events):
+        await log._write(each)
+
+
+async def test_an_event_has_its_turn_behind_those_of_its_publisher(broker, log, disk, hearer):
+    """One that is not recorded is in no frame, and delivered behind the one that was published before it."""
+    source = object()
+    publish(broker, 1, source=source)
+    publish(broker, 2, "none", source)
+    log._send()
+    publish(broker, 3, "none", source)
+    publish(broker, 4, source=source)
+    log._send()
+    await come_back(log)
+    await come_back(log)
+    write(log, disk)
+    assert payloads(hearer.outbox.take()) == [b"1", b"2", b"3", b"4"]
+    assert disk.written == [b"1", b"4"]
+
+
+async def test_what_the_disk_has_not_taken_is_written_again_in_order(broker, log, disk, hearer):
+    """An event in the stream must get onto every disk: nothing is delivered before, and nothing overtakes it."""
+    source = object()
+    for number in (1, 2):
+        publish(broker, number, source=source)
+        publish(broker, f"{number}5", "none", source)
+        log._send()
+    await come_back(log)
+    write(log, disk, fails=True)
+    assert len(hearer.outbox) == 0
+    log._write_again()
+    await come_back(log)
+    write(log, disk)
+    log._write_again()
+    write(log, disk)
+    assert payloads(hearer.outbox.take()) == [b"1", b"15", b"2", b"25"]
+    assert (disk.written, len(broker.commits.pending)) == ([b"1", b"2"], 0)
+
+
+async def test_what_waits_for_the_stream_is_bounded(broker, log):
+    """Beyond `history.inbox_bytes` a publish is refused, and counted at that limit."""
+    most = 65_536 // event(0).nbytes
+    for _ in range(most):
+        publish(broker, 0)
+    with pytest.raises(InboxFull):
+        publish(broker, 0)
+    assert broker.hits["inbox_bytes"] == 1
+
+
+async def test_a_run_that_all_nodes_have_forgotten_is_begun_again(broker, log, disk, hearer):
+    """A node that was cut off for more than a day sends what is under way under a new name."""
+    publish(broker, 1)
+    log._send()
+    await come_back(log)
+    publish(broker, 2)
+    log._send()
+    log.applied._runs.clear()
+    frame = unpack(log._under_way[0].data)
+    assert log.applied.apply(2, 10**15, frame) is None
+    assert log._is_forgotten(frame)
+    log._renumber()
+    await come_back(log)
+    write(log, disk)
+    assert payloads(hearer.outbox.take()) == [b"1", b"2"]
+
+
+async def test_a_frame_that_came_before_its_turn_is_sent_again_under_its_number(broker, log, disk):
+    """A copy of the frame before it may still come: under another name the same events would be stored twice."""
+    publish(broker, 1)
+    log._send()
+    publish(broker, 2)
+    log._send()
+    second = unpack(log._under_way[1].data)
+    assert log.applied.apply(1, 10**15, second) is None
+    assert not log._is_forgotten(second)
+
+
+async def test_a_frame_fits_into_a_message(broker, log):
+    """However long the names are that its events have."""
+    for number in range(60):
+        publish(broker, number, f"{'n' * 1_000}/{number}")
+    log._nats._client._max_payload = 20_000
+    while log._inbox:
+        log._send()
+        assert len(log._under_way.popleft().data) <= 20_000

