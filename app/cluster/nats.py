@@ -25,6 +25,7 @@ AwayErrors = (nats.errors.Error, OSError, TimeoutError)
 REQUEST_S = 1.0
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
 _PENDING_BYTES = 16_777_216
+_BETWEEN: dict[str, Any] = {"reconnect_time_wait": 0.1}  # seconds; the client says that it is an integer, and need not
 _TLS = "tls://"
 
 
@@ -61,7 +62,6 @@ class Connection:
             name=f"halley {options.node}",
             allow_reconnect=True,
             connect_timeout=1,
-            reconnect_time_wait=0.1,
             max_reconnect_attempts=-1,
             ping_interval=5,
             max_outstanding_pings=2,
@@ -69,6 +69,7 @@ class Connection:
             disconnected_cb=self._lost,
             reconnected_cb=self._found,
             error_cb=_tell,
+            **_BETWEEN,
             **_proof(options),
         )
         self.away_since = None

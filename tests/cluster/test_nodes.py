@@ -65,7 +65,7 @@ async def until_taken(server, channel="/chat/probe"):
 
 
 async def test_what_is_published_at_a_node_is_heard_at_all(tmp_path):
-    """Obligation 2: by Bayeux, by JSONP and by WAMP; recorded, recorded afterwards, and not recorded."""
+    """By Bayeux, by JSONP and by WAMP; recorded, recorded afterwards, and not recorded."""
     async with cluster(tmp_path, "a", "b") as (_, (a, b)), Client(url_of(b)) as client:
         for pattern in ("/chat/**", "/loose/**", "/fleeting/**"):
             await client.subscribe(pattern)
@@ -104,7 +104,7 @@ async def test_sessions_chosen_at_one_node_are_chosen_at_all(tmp_path):
 
 
 async def test_all_nodes_have_one_order_and_equal_positions(tmp_path):
-    """Obligation 2: three nodes publish at once; live, by replay and on disk each has the same at each position."""
+    """Three nodes publish at once; live, by replay and on disk each has the same at each position."""
     each = 150
     async with cluster(tmp_path, "a", "b", "c") as (_, nodes), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Client(url_of(server))) for server in nodes]
@@ -132,7 +132,7 @@ async def test_all_nodes_have_one_order_and_equal_positions(tmp_path):
 
 
 async def test_a_client_moves_to_another_node_in_the_middle_of_a_replay(tmp_path):
-    """Obligation 7: a position of one node means the same event at the other, and so does its history."""
+    """A position of one node means the same event at the other, and so does its history."""
     async with cluster(tmp_path, "a", "b") as (_, (a, b)):
         async with Client(url_of(a)) as client:
             await client.publish_many("/chat/room", range(40))
@@ -154,7 +154,7 @@ async def history(server):
 
 
 async def test_a_key_counts_at_all_nodes(tmp_path):
-    """Obligation 6: sent to two nodes at once it is one event, and both publishers get its position."""
+    """Sent to two nodes at once it is one event, and both publishers get its position."""
     async with cluster(tmp_path, "a", "b") as (_, (a, b)), Client(url_of(a)) as client:
         await client.subscribe("/chat/**")
         for number in range(20):
@@ -170,7 +170,7 @@ async def test_a_key_counts_at_all_nodes(tmp_path):
 
 
 async def test_a_killed_node_goes_on_with_the_same_history(tmp_path):
-    """Obligations 3 and 5: kill -9, others publish, and the node comes back with the same rows and keys."""
+    """Kill -9, others publish, and the node comes back with the same rows and keys."""
     async with cluster(tmp_path, "a") as (nats, (a,)):
         async with node(tmp_path, nats, "b") as b, Client(url_of(b)) as client:
             await client.publish_keyed([Keyed("/chat/room", number, f"k{number}") for number in range(50)])
@@ -187,7 +187,7 @@ async def test_a_killed_node_goes_on_with_the_same_history(tmp_path):
 
 
 async def test_without_nats_durable_events_are_refused_and_the_rest_goes_on(tmp_path):
-    """Obligation 11: 503 at once, the rest is delivered at home; with NATS back all goes on without a restart."""
+    """503 at once, the rest is delivered at home; with NATS back all goes on without a restart."""
     async with cluster(tmp_path, "a", "b") as (nats, (a, b)), Client(url_of(a)) as client:
         for pattern in ("/chat/**", "/loose/**", "/fleeting/**"):
             await client.subscribe(pattern)
@@ -240,7 +240,7 @@ async def test_a_node_whose_disk_is_full_waits_and_catches_up(tmp_path):
 
 
 async def test_a_publish_on_its_way_when_nats_is_killed_is_stored_once(tmp_path):
-    """Obligation 3: acknowledged and lost, or doubled: none, although frames are sent again."""
+    """Acknowledged and lost, or doubled: none, although frames are sent again."""
     async with cluster(tmp_path, "a", "b") as (nats, (a, b)):
         acknowledged = {}
 
@@ -367,7 +367,7 @@ async def test_events_cannot_be_erased_yet(tmp_path):
 
 
 def test_a_server_alone_imports_nothing_of_it():
-    """Obligation 1: neither the NATS client nor the room of the cluster."""
+    """Neither the NATS client nor the room of the cluster."""
     program = "import sys; from app.server import create_app; create_app(); print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)

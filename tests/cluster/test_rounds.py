@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(("servers", "nodes"), [(1, 2), (3, 3)])
 async def test_kill_rounds(servers, nodes):
-    """Obligations 3 to 5: acknowledged and lost, doubled, or elsewhere on another node: none."""
+    """Acknowledged and lost, doubled, or elsewhere on another node: none."""
     arguments = ("3", "--servers", str(servers), "--nodes", str(nodes))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(Path(__file__).with_name("rounds.py")), *arguments),

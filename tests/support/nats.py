@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from app.processes import free_port
 from support.process import Server, launched
 from support.wire import DEADLINE_S
 
@@ -91,15 +91,11 @@ async def _is_healthy(client: httpx.AsyncClient, port: int) -> bool:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that were free together; a server cannot choose its own, since the others must know it."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Different ports that are free: a server cannot choose its own, since the others must know it."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return [*ports]
 
 
 @asynccontextmanager
