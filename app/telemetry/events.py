@@ -38,6 +38,19 @@ EVENTS: dict[str, LogEvent] = {
         LIFE,
     ),
     "history_recovered": LogEvent("the log can be written again", LIFE),
+    "cluster_joined": LogEvent(
+        "the server is a node of a cluster: its `space`, `node` and `settled_by`, and the `sequence` in the stream "
+        "from which it goes on",
+        LIFE,
+    ),
+    "cluster_partial": LogEvent("`what` a cluster does not do yet", LIFE),
+    "cluster_away": LogEvent("the connection to NATS is lost", LIFE),
+    "cluster_back": LogEvent("the connection to NATS is there again", LIFE),
+    "cluster_consumer": LogEvent("JetStream does not deliver the stream now (`error`); the node asks again", LIFE),
+    "cluster_diverged": LogEvent(
+        "the stream is not the one that the node has applied (`why`); the node takes no durable publishes any more",
+        LIFE,
+    ),
     "consumer_overtaken": LogEvent(
         "retention deleted events that a `consumer` had not read: it was at `offset`, the log now begins at `first`",
         100,
