@@ -297,5 +297,5 @@ class Outbox:
 
     def _lay_down(self) -> None:
         """Delete the store of values set apart once it is empty, so that `put` is fast again."""
-        if not self.aside:
+        if self.aside is not None and len(self.aside) == 0:  # compiled, an empty object is true
             self.aside = None

@@ -232,7 +232,7 @@ class Engine(Polling):
         self, request: Request, session: BayeuxSession, reply: dict[str, Any] | bytes, now: float
     ) -> Reply:
         outbox = session.outbox
-        events = self._events_for(request, session, now) if outbox.queue or outbox.aside else []
+        events = self._events_for(request, session, now) if outbox.queue or outbox.aside is not None else []
         return self.reply_with(session, [reply], events, now, request.connection)
 
     def publish_settled(self, pending: _PendingPublish, event: Event, refusal: Refusal | None, now: float) -> None:

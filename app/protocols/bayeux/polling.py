@@ -426,7 +426,7 @@ class Polling:
     def _has_news(self, session: BayeuxSession) -> bool:
         """Whether a connect is to be answered: events may go with its reply, or the replay has something to report."""
         outbox = session.outbox
-        if (outbox.queue or outbox.aside) and session.unsettled is None and not session.open_batches:
+        if (outbox.queue or outbox.aside is not None) and session.unsettled is None and not session.open_batches:
             return True
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True
