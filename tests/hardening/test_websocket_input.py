@@ -32,6 +32,8 @@ from support.frames import (
 from support.switchboard import speaking
 from support.wire import DEADLINE_S, request
 
+from app.host import websocket
+
 MESSAGE_BYTES = 262_144
 
 
@@ -196,8 +198,10 @@ EMPTY = {
 
 
 @pytest.mark.parametrize(("first", "empty"), EMPTY.values(), ids=EMPTY)
-async def test_s32_frames_without_data_have_a_rate(tls, first, empty):
+async def test_s32_frames_without_data_have_a_rate(tls, first, empty, monkeypatch):
     """S32: frames that cost work and bring nothing end their peer with 1008, whatever they are."""
+    # If a slice ended before, the first empty message would be refused by the engine, since it is not JSON.
+    monkeypatch.setattr(websocket, "SLICE_S", DEADLINE_S)
     async with speaking(tls=tls, limits={"empty_frames_per_s": 50}) as served:
         wire = await served.wire()
         await shake(wire)
