@@ -81,15 +81,22 @@ class ClusterLog:
     """
 
     def __init__(
-        self, options: Cluster, history: History, commits: Commits, applied: Applied, flush: Callable[[], None]
+        self,
+        options: Cluster,
+        nats: Connection,
+        history: History,
+        commits: Commits,
+        applied: Applied,
+        flush: Callable[[], None],
     ) -> None:
+        """`nats` is opened by `begin` and closed by `close`."""
         self.applied = applied
         self.frames_in = self.frames_out = self.resent = self.repeats = self.foreign = 0
         self._options = options
         self._history = history
         self._commits = commits
         self._flush = flush
-        self._nats = Connection(options)
+        self._nats = nats
         self._publications = Publications(history.publication_key)
         self._run = ""
         self._number = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -46,10 +47,14 @@ class Place(NamedTuple):
 
 
 class Connection:
-    """A connection to any of the servers, which is renewed by itself; `away_since` is when it was lost, else None."""
+    """A connection to any of the servers, which is renewed by itself.
+
+    `away_since` is when it was lost, else None; `opened` is set when it was there for the first time.
+    """
 
     def __init__(self, options: Cluster) -> None:
         self.away_since: float | None = monotonic()
+        self.opened = asyncio.Event()
         self._options = options
         self._client = Client()
         self._is_closing = False
@@ -73,6 +78,7 @@ class Connection:
             **_proof(options),
         )
         self.away_since = None
+        self.opened.set()
 
     async def _lost(self) -> None:
         self.away_since = monotonic()

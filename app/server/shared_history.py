@@ -17,8 +17,10 @@ from app.broker.errors import HistoryUnavailable
 from app.broker.events import LAST_PUBLICATION, Publications
 from app.broker.ports import Erasure
 from app.cluster.broker_log import ClusterLog
+from app.cluster.members import Members
 from app.cluster.membership import STATE_FILE, join
 from app.cluster.membership import CannotJoin as NotJoined
+from app.cluster.nats import Connection
 from app.history import checksummed_json
 from app.history.history import CannotPurge, History
 from app.protocols.contract import Count
@@ -62,7 +64,14 @@ class SharedHistory(OpenHistory):
         # Publications of recorded events have their offsets as numbers; those of others are far above.
         middle = LAST_PUBLICATION // 2
         self._broker.publications = Publications(history.publication_key, middle + secrets.randbelow(middle // 2))
-        self._log = ClusterLog(self._cluster, history, self._broker.commits, self._applied, self._flush)
+        nats = Connection(self._cluster)
+        self._log = ClusterLog(self._cluster, nats, history, self._broker.commits, self._applied, self._flush)
+        self.members = Members(self._cluster, nats)
+        self.members.facts |= {
+            "sequence": lambda: self._applied.sequence,
+            "offset": lambda: self._applied.offset,
+            "sessions": lambda: len(self._broker.sessions),
+        }
         self._broker.commits.begin(self._log, history.head, self._log.share)
         return self._log
 
@@ -84,6 +93,7 @@ class SharedHistory(OpenHistory):
         """Carry reports to the event loop, and begin to read the stream; call it on the running loop."""
         super().listen()
         self._log.begin()
+        self.members.begin()
 
     def sweep(self, now: float) -> None:
         """Do periodic work, and save the state from time to time."""
@@ -109,6 +119,7 @@ class SharedHistory(OpenHistory):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
                     await self.settle()
+        await self.members.close()
         await self._log.close()
         if self._saving is not None:
             await self._saving

@@ -13,6 +13,7 @@ from app.broker.ports import Durability
 from app.cluster.applied import Applied
 from app.cluster.broker_log import ClusterLog
 from app.cluster.frames import unpack
+from app.cluster.nats import Connection
 from app.settings import Cluster, History, Limits
 
 NOW = 50.0
@@ -50,7 +51,9 @@ def disk():
 
 @pytest.fixture
 def log(broker, disk):
-    log = ClusterLog(Cluster(node="a"), disk, broker.commits, Applied(100, 10**9), lambda: None)
+    log = ClusterLog(
+        Cluster(node="a"), Connection(Cluster(node="a")), disk, broker.commits, Applied(100, 10**9), lambda: None
+    )
     log._nats.away_since, log._watching = None, object()
     broker.commits.begin(log, 0, log.share)
     return log

@@ -67,6 +67,7 @@ async def until_taken(server, channel="/chat/probe"):
 async def test_what_is_published_at_a_node_is_heard_at_all(tmp_path):
     """By Bayeux, by JSONP and by WAMP; recorded, recorded afterwards, and not recorded."""
     async with cluster(tmp_path, "a", "b") as (_, (a, b)), Client(url_of(b)) as client:
+        assert json.loads(await b.until_logged("cluster_member"))["node"] == "a"
         for pattern in ("/chat/**", "/loose/**", "/fleeting/**"):
             await client.subscribe(pattern)
         wire = await b.wire()
