@@ -71,11 +71,17 @@ _MOST_AT_ONCE = 256
 
 @lru_cache(maxsize=512)
 def _insertion(given: tuple[bool, ...], count: int) -> str:
-    """The statement that inserts `count` rows, of whose optional columns those marked in `given` have values."""
-    names = [*_SHARED, *_ALWAYS, *compress(_OPTIONAL, given)]
-    shared = [f"?{place}" for place in range(1, len(_SHARED) + 1)]
-    row = f"({', '.join(shared + ['?'] * (len(names) - len(shared)))})"
-    return f"insert into stored ({', '.join(names)}) values {', '.join([row] * count)}"  # noqa: S608
+    """The statement that inserts `count` rows, of whose optional columns those marked in `given` have values.
+
+    Its values are those of each row, and then those that all share.
+    """
+    own = [*_ALWAYS, *compress(_OPTIONAL, given)]
+    into = f"insert into stored ({', '.join([*own, *_SHARED])})"
+    if count == 1:  # more than twice as fast as a join
+        return f"{into} values ({', '.join('?' * (len(own) + len(_SHARED)))})"
+    rows = ", ".join([f"({', '.join('?' * len(own))})"] * count)
+    shared = ", ".join("?" * len(_SHARED))
+    return f"{into} select own.*, shared.* from (values {rows}) own cross join (select {shared}) shared"  # noqa: S608
 
 
 def create(path: Path, log_id: str, first: int, **more: str | int) -> SegmentWriter:
@@ -268,7 +274,7 @@ class SegmentWriter:
         at, left = 0, len(values) // width
         while left:
             count = min(1 << left.bit_length() - 1, _MOST_AT_ONCE)
-            self.connection.execute(_insertion(given, count), (*shared, *values[at : at + count * width]))
+            self.connection.execute(_insertion(given, count), (*values[at : at + count * width], *shared))
             at, left = at + count * width, left - count
 
     def _number(self, numbers: dict[Any, int], table: str, text: str | None) -> int:

@@ -77,10 +77,10 @@ _LAST_ROW = _FIRST_ROW.replace("limit", "desc limit")
 # All rows before `at` are earlier; the next one that is looked at is `step` further, or, in a hole, the one after that.
 _FIRST_SINCE = """
     with recursive search (at, step) as (
-        select ?1, ?2
+        select ?, ?
         union all
         select at + step * ifnull((
-            select time_us < ?4 from stored where offset between at + step - 1 and ?3 order by offset limit 1
+            select time_us < ? from stored where offset between at + step - 1 and ? order by offset limit 1
         ), 0), step / 2 from search where step > 0
     )
     select at from search where step = 0
@@ -184,7 +184,7 @@ class SegmentReader:
     def _first_since(self, low: int, high: int, time_us: int) -> int:
         """The first offset between `low` and `high` whose row is at or after a time; `high + 1` where none is."""
         step = 1 << (high - low + 1).bit_length() >> 1
-        found: int = self._value(_FIRST_SINCE, low, step, high, time_us)
+        found: int = self._value(_FIRST_SINCE, low, step, time_us, high)
         return found
 
     def time_at(self, offset: int) -> int | None:
