@@ -124,8 +124,6 @@ def pytest_itemcollected(item):
     path = item.path.relative_to(_TESTS)
     if path.parts[0] in _SLOW_FOLDERS:
         item.add_marker(pytest.mark.slow)
-    if "wamp" in str(path):
-        item.add_marker(pytest.mark.wamp)
 
 
 @pytest.hookimpl(trylast=True)  # after the deselection

@@ -88,10 +88,9 @@ def settle(place, rollup):
     rollup.step()
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_rollups_equal_a_recount_whenever_the_job_begins_anew(place, seed):
+def test_rollups_equal_a_recount_whenever_the_job_begins_anew(place):
     """L13: at any time a new job, which has only the table, can replace the old one."""
-    rng = random.Random(seed)
+    rng = random.Random(1)
     rollup = place.rollup()
     for _ in range(7):
         write(place, rng, rng.choice([0, 5, 40]))
@@ -272,17 +271,17 @@ def test_a_log_that_was_set_back_is_refused(place, tmp_path, spark):
 
 
 @pytest.mark.slow
-def test_ten_thousand_channels(place):
-    """Ten thousand channels each have their rollups in one turn, and further events are added in the next."""
+def test_thousands_of_channels(place):
+    """Two thousand channels each have their rollups in one turn, and further events are added in the next."""
     rng, rollup = random.Random(3), place.rollup(channels=5)
     for step in (1, 4):
-        for number in range(0, 10_000, step):
+        for number in range(0, 2_000, step):
             place.log.history.append(place.log.event({"price": number % 7}, f"t/{number}"))
         assert place.log.history.written(60)
         rollup.step()
     settle(place, rollup)
     found = rolled_up(place.lake)
-    assert len(found) == 20_000
-    key = (KINDS[0].name, START_S * S, f"t/{rng.randrange(0, 10_000, 4)}", "bayeux")
+    assert len(found) == 4_000
+    key = (KINDS[0].name, START_S * S, f"t/{rng.randrange(0, 2_000, 4)}", "bayeux")
     assert found[key]["events"] == 2
     assert_same(found, recount(place.log.rows(), "price"))
