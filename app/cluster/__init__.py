@@ -4,6 +4,9 @@
     applied.py     what every node makes of the frames in the stream's order: which events count, and their offsets
     broker_log.py  the log that the broker sees: its events leave in frames, and come back with all others
     nats.py        the only file that imports the NATS client: the connection, the stream, and a consumer of it
+    keeper.py      what a node with a data folder answers to other nodes
+    asker.py       asking keepers
+    requests.py    a request between nodes, whose answer may be large
     membership.py  what a node must know before it opens its folder: whose log the stream is, and if the two fit
 
 A stream orders the frames of all nodes and keeps them for a day. Each node applies them by the same pure function, and

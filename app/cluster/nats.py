@@ -111,9 +111,12 @@ class Connection:
             with suppress(*AwayErrors):
                 await self._client.publish(subject, data, reply=reply)
 
-    async def subscribe(self, subject: str, handler: Handler) -> Callable[[], Awaitable[None]]:
-        """Have each message of a subject handled, one after another; returns what ends that. Raises `AwayErrors`."""
-        found = await self._client.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
+    async def subscribe(self, subject: str, handler: Handler, queue: str = "") -> Callable[[], Awaitable[None]]:
+        """Have each message of a subject handled, one after another; returns what ends that. Raises `AwayErrors`.
+
+        Of all subscribers that name the same `queue`, one gets each message.
+        """
+        found = await self._client.subscribe(subject, queue, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0)
 
         async def end() -> None:
             with suppress(*AwayErrors):
@@ -192,6 +195,11 @@ def place_of(message: Msg) -> Place:
     # $JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<in the consumer>.<nanoseconds>.<pending>
     parts = message.reply.split(".")
     return Place(int(parts[-4]), int(parts[-3]), int(parts[-2]) // 1_000)
+
+
+def is_unanswered(message: Msg) -> bool:
+    """Whether a message is what a NATS server answers to a request that nobody else can answer."""
+    return not message.data and (message.headers or {}).get("Status") == "503"
 
 
 async def _tell(error: Exception) -> None:

@@ -17,6 +17,7 @@ from app.broker.errors import HistoryUnavailable
 from app.broker.events import LAST_PUBLICATION, Publications
 from app.broker.ports import Erasure
 from app.cluster.broker_log import ClusterLog
+from app.cluster.keeper import Keeper
 from app.cluster.members import Members
 from app.cluster.membership import STATE_FILE, join
 from app.cluster.membership import CannotJoin as NotJoined
@@ -66,6 +67,7 @@ class SharedHistory(OpenHistory):
         self._broker.publications = Publications(history.publication_key, middle + secrets.randbelow(middle // 2))
         nats = Connection(self._cluster)
         self._log = ClusterLog(self._cluster, nats, history, self._broker.commits, self._applied, self._flush)
+        self._keeper = Keeper(self._cluster, nats, self)
         self.members = Members(self._cluster, nats)
         self.members.facts |= {
             "sequence": lambda: self._applied.sequence,
@@ -93,6 +95,7 @@ class SharedHistory(OpenHistory):
         """Carry reports to the event loop, and begin to read the stream; call it on the running loop."""
         super().listen()
         self._log.begin()
+        self._keeper.begin()
         self.members.begin()
 
     def sweep(self, now: float) -> None:
@@ -105,6 +108,16 @@ class SharedHistory(OpenHistory):
         if snapshot is not None and self.head >= snapshot["offset"] and not self._log.is_diverged:
             self._snapshot, self._saved = None, (snapshot["sequence"], now)
             self._saving = asyncio.get_running_loop().run_in_executor(self._pool, self._save, snapshot)
+
+    async def state(self) -> dict[str, Any]:
+        """How far the folder has come in the stream, as other nodes ask for it; see `keeper.Kept.state`."""
+        return {
+            "node": self._cluster.node,
+            "log_id": self.log_id,
+            "publication_key": str(self.history.publication_key),
+            "first": self.start,
+            "applied": await self.aside(lambda: checksummed_json.load(self.folder / STATE_FILE)),
+        }
 
     def _save(self, state: dict[str, Any]) -> None:
         """Save a state whose events are all on disk; after a failure the next start applies more of the stream."""
@@ -120,6 +133,7 @@ class SharedHistory(OpenHistory):
                 async with asyncio.timeout(_CLOSE_S):
                     await self.settle()
         await self.members.close()
+        await self._keeper.close()
         await self._log.close()
         if self._saving is not None:
             await self._saving

@@ -1,0 +1,85 @@
+"""A request from a node to another on core NATS, whose answer may be larger than a message of NATS.
+
+The answer is sent in pieces, each with a kind and its number: `+` more follow, `.` the last one, `!` a refusal, whose
+text is one of the words that both sides know. If a piece is lost the whole answer is; the asker asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any
+
+import orjson
+
+from app.cluster.nats import Connection, Message, is_unanswered
+
+_HEAD_BYTES = 9
+_PIECE_BYTES = 524_288
+_MOST_PIECES = 2_048
+_MORE, _LAST, _REFUSED = b"+", b".", b"!"
+
+
+class NobodyAnswers(Exception):
+    """Nobody has subscribed to the subject of a request."""
+
+
+class Unanswered(Exception):
+    """The other node does not answer this; `word` says why, "lost" if a part of its answer was lost."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+        self.word = word
+
+
+async def ask(nats: Connection, space: str, subject: str, what: dict[str, Any], within_s: float) -> bytes:
+    """The whole answer to a request, which is sent as JSON.
+
+    Raises `NobodyAnswers`, `Unanswered`, `TimeoutError` after `within_s` seconds, and `AwayErrors`.
+    """
+    inbox = f"{space}.r.{secrets.token_hex(12)}"
+    pieces: list[bytes] = []
+    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def take(message: Message) -> None:
+        if not answer.done():
+            try:
+                if _add(pieces, message):
+                    answer.set_result(b"".join(pieces))
+            except (NobodyAnswers, Unanswered) as error:
+                answer.set_exception(error)
+
+    async with asyncio.timeout(within_s):
+        end = await nats.subscribe(inbox, take)
+        try:
+            await nats.publish(subject, orjson.dumps(what), inbox)
+            return await answer
+        finally:
+            answer.cancel()
+            await end()
+
+
+def _add(pieces: list[bytes], message: Message) -> bool:
+    """Add a piece; True if it was the last. Raises `NobodyAnswers`, `Unanswered`."""
+    if is_unanswered(message):
+        raise NobodyAnswers
+    kind, number, data = message.data[:1], message.data[1:_HEAD_BYTES], message.data[_HEAD_BYTES:]
+    if kind == _REFUSED:
+        raise Unanswered(data.decode("ascii", "replace"))
+    if number != b"%08d" % len(pieces) or len(pieces) >= _MOST_PIECES:
+        raise Unanswered("lost")
+    pieces.append(data)
+    return bool(kind == _LAST)
+
+
+async def answer(nats: Connection, reply: str, data: bytes) -> None:
+    """Send an answer, in as many pieces as it takes."""
+    size = min(_PIECE_BYTES, nats.max_payload - _HEAD_BYTES)
+    for number, at in enumerate(range(0, max(len(data), 1), size)):
+        kind = _MORE if at + size < len(data) else _LAST
+        await nats.publish(reply, b"%b%08d%b" % (kind, number, data[at : at + size]))
+
+
+async def refuse(nats: Connection, reply: str, word: str) -> None:
+    """Send `word` in place of an answer."""
+    await nats.publish(reply, b"%b%08d%b" % (_REFUSED, 0, word.encode()))
