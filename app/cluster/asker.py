@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from hashlib import blake2b
+from time import monotonic
 from typing import Any, NamedTuple
 
 import orjson
 
-from app.cluster.keeper import subject_of_keeper, subject_of_keepers
-from app.cluster.nats import Connection
-from app.cluster.requests import Unanswered, ask
+from app.broker.ports import Page, Query, UnknownPublication
+from app.cluster import pages
+from app.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_keepers, subject_of_written
+from app.cluster.members import Member, Members
+from app.cluster.nats import AwayErrors, Connection, Message
+from app.cluster.requests import NobodyAnswers, Unanswered, ask
+from app.history.rules import Rules
+from app.settings import Cluster
+
+_AGAIN_S, _LOOK_S = 0.1, 0.25
 
 
 class State(NamedTuple):
@@ -39,3 +50,101 @@ async def state_of(nats: Connection, space: str, within_s: float, node: str = ""
         return State(**told)
     except (TypeError, KeyError, ValueError):
         raise Unanswered("another version") from None
+
+
+class Asker:
+    """Reads pages from the keepers that are alive, and knows how far they have written.
+
+    written   the highest offset that any of them has on disk
+    start     the first offset that those still have which were asked; like the starts of `rules`, which are set here,
+              it never goes back: no reader may be given less than it was promised
+    """
+
+    def __init__(self, options: Cluster, nats: Connection, members: Members, rules: Rules, state: State) -> None:
+        """`state` is that with which the front began."""
+        self.written: int = state.applied["offset"]
+        self.start = state.first
+        self._options = options
+        self._nats = nats
+        self._members = members
+        self._rules = rules
+        self._listening: asyncio.Task[None] | None = None
+
+    def begin(self, on_written: Callable[[], None]) -> None:
+        """Learn what keepers have written, once the connection is open; `on_written` is called when it is more."""
+
+        async def written(message: Message) -> None:
+            if message.data.isdigit() and int(message.data) > self.written:
+                self.written = int(message.data)
+                on_written()
+
+        async def listen() -> None:
+            await self._nats.opened.wait()
+            await self._nats.subscribe(subject_of_written(self._options.space, "*"), written)
+
+        self._listening = asyncio.get_running_loop().create_task(listen())
+
+    async def close(self) -> None:
+        """Stop what `begin` began."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+
+    def keepers(self) -> list[Member]:
+        """The keepers that are alive, in the order in which this node asks them: each node has another order."""
+
+        def order(member: Member) -> bytes:
+            return blake2b(f"{self._options.node} {member.name}".encode()).digest()
+
+        return sorted((each for each in self._members.others() if "kept" in each.facts), key=order)
+
+    def look(self) -> None:
+        """Take over what the keepers say once a second."""
+        keepers = self.keepers()
+        for keeper in keepers:
+            self.written = max(self.written, keeper.facts["kept"]["head"])
+        if keepers:
+            self._learn(keepers[0].facts["kept"]["starts"])
+
+    def _learn(self, starts: list[int]) -> None:
+        self.start = max(self.start, starts[0])
+        self._rules.learn(starts[1:])
+
+    async def read(self, query: Query, within_s: float) -> Page:
+        """A page of the history, from the first keeper that answers.
+
+        Raises `UnknownPublication`, and `TimeoutError` if no keeper that has all up to `query.last` answers in time.
+        """
+        until, silent = monotonic() + within_s, set[str]()
+        while (left_s := until - monotonic()) > 0:
+            keepers = self.keepers()
+            others = [each for each in keepers if each.name not in silent]
+            if not others:
+                silent.clear()
+                await asyncio.sleep(min(_AGAIN_S, left_s))
+                continue
+            others.sort(key=lambda each: each.facts["kept"]["head"] < query.last)
+            try:
+                return await self._read(query, others[0], left_s if len(keepers) == 1 else left_s / 2)
+            except (NobodyAnswers, *AwayErrors):
+                silent.add(others[0].name)
+            except Unanswered as error:
+                if error.word == UNKNOWN_PUBLICATION:
+                    raise UnknownPublication from None
+                silent.add(others[0].name)
+        raise TimeoutError
+
+    async def _read(self, query: Query, keeper: Member, within_s: float) -> Page:
+        """A page of one keeper. Raises as `ask` does; `NobodyAnswers` too if the keeper is gone meanwhile."""
+        wish = {"what": "read", "query": pages.told_query(query), "within_s": within_s}
+        subject = subject_of_keeper(self._options.space, keeper.name)
+        asking = asyncio.create_task(ask(self._nats, self._options.space, subject, wish, within_s))
+        try:
+            while not (await asyncio.wait({asking}, timeout=_LOOK_S))[0]:
+                if not any(each.name == keeper.name for each in self._members.others()):
+                    raise NobodyAnswers
+            page, starts = pages.unpack(await asking)
+        finally:
+            asking.cancel()
+        self._learn(starts)
+        return page

@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from app import telemetry
 from app.broker.commits import Commits, Published
@@ -31,7 +31,7 @@ from app.cluster.applied import Applied, Numbered
 from app.cluster.frames import BadFrame, Frame, Row, event_of, pack, row_of, unpack
 from app.cluster.membership import check_place, subject_of_node
 from app.cluster.nats import ApiError, AwayErrors, Connection, Message, place_of
-from app.history.history import History
+from app.history.stored import Stored
 from app.history.stored import row_of as stored_row
 from app.settings import Cluster
 
@@ -50,6 +50,41 @@ _RENEW_S = 43_200.0
 """A node that has sent nothing for so long begins a new run, before the nodes forget the old one (`applied.py`)."""
 _LOCAL = (f"{RESERVED}/", "wamp/", "service/", "meta/", SPACE + SPACE)
 """What is never sent past the stream: each node informs its own clients about itself, and has its own services."""
+
+
+class Store(Protocol):
+    """Where a node's events go when the stream has given them their offsets: its data folder, or a front's memory.
+
+    What has become of each event is reported to `ClusterLog.committed` and `refused`, in the order of appending.
+    """
+
+    @property
+    def log_id(self) -> str:
+        """The id of the log."""
+
+    @property
+    def publication_key(self) -> int:
+        """The key of the log's publication ids."""
+
+    @property
+    def head(self) -> int:
+        """The last offset that is stored."""
+
+    @property
+    def refusal(self) -> HistoryUnavailable | None:
+        """What recorded events are refused with at present, if they are."""
+
+    def durability_of(self, topic: str) -> Durability:
+        """How a topic's events are kept."""
+
+    def start_of(self, pattern: Pattern) -> int:
+        """The first offset from which on no event that `pattern` matches was removed."""
+
+    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
+        """The rows between two offsets that this node has on disk."""
+
+    def append(self, event: Event) -> None:
+        """Queue an event, which has its offset if it is recorded. Raises `HistoryUnavailable`, and nothing is done."""
 
 
 class StreamUnavailable(HistoryUnavailable):
@@ -84,7 +119,7 @@ class ClusterLog:
         self,
         options: Cluster,
         nats: Connection,
-        history: History,
+        store: Store,
         commits: Commits,
         applied: Applied,
         flush: Callable[[], None],
@@ -93,11 +128,11 @@ class ClusterLog:
         self.applied = applied
         self.frames_in = self.frames_out = self.resent = self.repeats = self.foreign = 0
         self._options = options
-        self._history = history
+        self._store = store
         self._commits = commits
         self._flush = flush
         self._nats = nats
-        self._publications = Publications(history.publication_key)
+        self._publications = Publications(store.publication_key)
         self._run = ""
         self._number = 0
         self._inbox: deque[Event] = deque()
@@ -106,8 +141,8 @@ class ClusterLog:
         self._fleeting: list[Row] = []
         self._unwritten: list[Event] = []  # by the disk's fault; they are given to the writer again
         self._topics: dict[Event, str] = {}  # of the first events with the keys of events that repeat them
-        self._head = history.head  # what the stream gives up to this offset is on disk already
-        self._on_disk = {row.offset: row.crc for rows in history.rows(applied.offset + 1, self._head) for row in rows}
+        self._head = store.head  # what the stream gives up to this offset is on disk already
+        self._on_disk = {row.offset: row.crc for rows in store.rows(applied.offset + 1, self._head) for row in rows}
         self.is_diverged = self._is_due = self._is_stalled = False
         self._refused_until = self._doubted_at = 0.0
         self._sent_at = self._progress_at = self._heard_at = monotonic()
@@ -123,15 +158,15 @@ class ClusterLog:
     @property
     def log_id(self) -> str:
         """The id of the log, which all nodes share."""
-        return self._history.log_id
+        return self._store.log_id
 
     def durability_of(self, topic: str) -> Durability:
         """Whether and when a topic's events are written."""
-        return self._history.durability_of(topic)
+        return self._store.durability_of(topic)
 
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on this node has every event that `pattern` matches."""
-        return self._history.start_of(pattern)
+        return self._store.start_of(pattern)
 
     @property
     def refusal(self) -> HistoryUnavailable | None:
@@ -140,7 +175,7 @@ class ClusterLog:
             return Diverged()
         if monotonic() < self._refused_until or self.away_s > _AWAY_S:
             return StreamUnavailable()
-        return self._history.refusal
+        return self._store.refusal
 
     @property
     def away_s(self) -> float:
@@ -153,7 +188,7 @@ class ClusterLog:
             if self._under_way:
                 self._under_way[-1].events.append(event)
             else:
-                self._history.append(event)
+                self._store.append(event)
             return
         if event.is_recorded:
             refusal = self.refusal
@@ -217,7 +252,8 @@ class ClusterLog:
 
     def give_up(self, now: float) -> None:
         """Settle the events that have not come back: whether they are stored is unknown."""
-        left = [event for frame in self._under_way for event in frame.events] + [*self._inbox]
+        left = [event for event in self._unwritten if _is_own(event)]
+        left += [event for frame in self._under_way for event in frame.events] + [*self._inbox]
         self._under_way.clear()
         self._inbox.clear()
         self._commits.refused(left, OutcomeUnknown(), now)
@@ -383,7 +419,7 @@ class ClusterLog:
         while not self.is_diverged:
             if not self._unwritten:
                 try:
-                    self._history.append(event)
+                    self._store.append(event)
                 except HistoryUnavailable:
                     pass
                 else:
@@ -453,7 +489,7 @@ class ClusterLog:
         await self._nats.publish(message.reply, b"")
 
     async def _look(self, now: float) -> None:
-        if self._unwritten and self._history.refusal is None:
+        if self._unwritten and self._store.refusal is None:
             self._write_again()
         if self._nats.away_since is not None:
             if self.away_s > _AWAY_S and len(self._inbox) == len(self._commits.pending) > 0:
@@ -476,7 +512,7 @@ class ClusterLog:
         events, self._unwritten = self._unwritten, []
         for at, event in enumerate(events):
             try:
-                self._history.append(event)
+                self._store.append(event)
             except HistoryUnavailable:
                 self._unwritten = events[at:]
                 return

@@ -5,8 +5,12 @@ A request is a JSON object whose `what` says what is asked:
     state    how far the folder has come in the stream: `Applied` as it is saved on disk, never ahead of the rows there,
              with the log's id, the key of its publications and its first offset. Who begins with it and applies what
              follows in the stream comes to what all other nodes have.
+    read     a page of the history, for the `query` (`pages.py`), within `within_s` seconds. A keeper that has not yet
+             written all up to the query's last offset waits until it has: a page never misses what its reader knows of.
 
-Any keeper answers on `subject_of_keepers`; `subject_of_keeper` is for one of them.
+Any keeper answers on `subject_of_keepers`; `subject_of_keeper` is for one of them. Where a keeper settles events, it
+says on `subject_of_written` up to which offset it has them, after each commit. What other nodes need to know besides is
+among its facts (`members.py`), as `kept`.
 """
 
 from __future__ import annotations
@@ -18,10 +22,14 @@ from typing import Any, Protocol
 import orjson
 
 from app import telemetry
+from app.broker.ports import Page, Query, UnknownPublication
+from app.cluster import pages
 from app.cluster.nats import Connection, Message
 from app.cluster.requests import answer, refuse
 from app.settings import Cluster
 
+UNKNOWN_PUBLICATION = "unknown publication"
+_LONGEST_S = 60.0
 _MOST_REQUESTS = 1_000
 """Requests that are answered at a time; one more is refused, and its asker asks another keeper or later."""
 
@@ -36,8 +44,28 @@ def subject_of_keeper(space: str, node: str) -> str:
     return f"{space}.k.{node}"
 
 
+def subject_of_written(space: str, node: str) -> str:
+    """The subject on which that keeper says how far it has written."""
+    return f"{space}.w.{node}"
+
+
+class _BadRequest(Exception):
+    """The request is not of this form."""
+
+
 class Kept(Protocol):
     """What a keeper has."""
+
+    @property
+    def written(self) -> int:
+        """The last offset on disk."""
+
+    @property
+    def starts(self) -> list[int]:
+        """The first offset on disk, and those of the rules (`Rules.starts`)."""
+
+    async def read(self, query: Query) -> Page:
+        """A page. Raises `UnknownPublication`, `TimeoutError`, `sqlite3.Error`."""
 
     async def state(self) -> dict[str, Any]:
         """The answer to `state`; see `asker.State`. Raises `OSError`, `DocumentDamaged`, `TimeoutError`."""
@@ -51,7 +79,12 @@ class Keeper:
         self._options = options
         self._nats = nats
         self._kept = kept
-        self._answers: dict[str, Callable[[dict[str, Any]], Awaitable[bytes]]] = {"state": self._state}
+        self._answers: dict[str, Callable[[dict[str, Any]], Awaitable[bytes]]] = {
+            "state": self._state,
+            "read": self._read,
+        }
+        self._told = 0
+        self._more = asyncio.Event()  # set when more is written, and then replaced
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self) -> None:
@@ -92,6 +125,10 @@ class Keeper:
             return
         try:
             await answer(nats, message.reply, await found(wish))
+        except _BadRequest:
+            await refuse(nats, message.reply, "unknown")
+        except UnknownPublication:
+            await refuse(nats, message.reply, UNKNOWN_PUBLICATION)
         except TimeoutError:
             await refuse(nats, message.reply, "busy")
         except Exception as error:  # noqa: BLE001 - the asker asks another keeper then
@@ -100,3 +137,25 @@ class Keeper:
 
     async def _state(self, _wish: dict[str, Any]) -> bytes:
         return orjson.dumps(await self._kept.state())
+
+    async def _read(self, wish: dict[str, Any]) -> bytes:
+        try:
+            query, within_s = pages.query_of(wish["query"]), float(wish["within_s"])
+        except (ValueError, TypeError, KeyError):
+            raise _BadRequest from None
+        async with asyncio.timeout(min(within_s, _LONGEST_S)):
+            while self._kept.written < query.last:
+                await self._more.wait()
+            page = await self._kept.read(query)
+        return pages.pack(page, self._kept.starts)
+
+    def wrote(self) -> None:
+        """Note that more is on disk, and let fronts know if they wait for that."""
+        self._more.set()
+        self._more = asyncio.Event()
+        written = self._kept.written
+        if self._options.settled_by == "keeper" and written > self._told:
+            self._told = written
+            self._start(
+                self._nats.publish(subject_of_written(self._options.space, self._options.node), b"%d" % written)
+            )

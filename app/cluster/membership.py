@@ -9,7 +9,8 @@ used, and neither can one with a history of its own.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -18,7 +19,9 @@ from typing import Any
 import orjson
 
 from app.cluster.applied import Applied
-from app.cluster.nats import ApiError, AwayErrors, Connection
+from app.cluster.asker import State, state_of
+from app.cluster.nats import REQUEST_S, ApiError, AwayErrors, Connection
+from app.cluster.requests import NobodyAnswers, Unanswered
 from app.history import checksummed_json
 from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
 from app.settings import Settings
@@ -42,6 +45,43 @@ async def join(settings: Settings, folder: Path) -> Applied:
 
     Raises `CannotJoin`, `FolderUnusable`.
     """
+    async with connected(settings) as nats:
+        return await _join(nats, settings, folder)
+
+
+async def join_without_folder(settings: Settings) -> tuple[State, Applied]:
+    """Find the stream, and the state of a keeper, from which a node without a folder goes on. Raises `CannotJoin`."""
+    space, join_s = settings.cluster.space, settings.cluster.join_s
+    async with connected(settings) as nats:
+        await _check_name(nats, settings)
+        try:
+            async with asyncio.timeout(join_s):
+                state = await _state(nats, space)
+                info = await nats.ask(f"STREAM.INFO.{space}")
+        except (ApiError, *AwayErrors) as error:
+            raise CannotJoin(
+                f"no keeper of the cluster {space} answers within {join_s:g} s: start one first"
+            ) from error
+    _check_settings(settings, _description(info))
+    applied = _nothing(settings)
+    applied.restore(state.applied)
+    why = check_place(info["state"], applied)
+    if why:
+        raise CannotJoin(f"the keeper {state.node} cannot be gone on from: {why}")
+    return state, applied
+
+
+async def _state(nats: Connection, space: str) -> State:
+    while True:
+        try:
+            return await state_of(nats, space, REQUEST_S)
+        except (NobodyAnswers, Unanswered, *AwayErrors):
+            await asyncio.sleep(_AGAIN_S)
+
+
+@asynccontextmanager
+async def connected(settings: Settings) -> AsyncIterator[Connection]:
+    """A connection to NATS servers that take Halley's messages. Raises `CannotJoin`."""
     options = settings.cluster
     nats = Connection(options)
     try:
@@ -56,16 +96,15 @@ async def join(settings: Settings, folder: Path) -> Applied:
         least = max(_LEAST_PAYLOAD, 2 * settings.limits.data_bytes)
         if nats.max_payload < least:
             raise CannotJoin(f"NATS takes messages up to {nats.max_payload} bytes: set max_payload to at least {least}")
-        return await _join(nats, settings, folder)
+        yield nats
     finally:
         await nats.close()
 
 
 async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     options, history = settings.cluster, settings.history
-    if await nats.is_answered(subject_of_node(options.space, options.node)):
-        raise CannotJoin(f"cluster.node: a node with the name {options.node} is running in this cluster")
-    identity, applied = _own(folder), Applied(history.keys, int(history.key_age_s * 1_000_000))
+    await _check_name(nats, settings)
+    identity, applied = _own(folder), _nothing(settings)
     saved = _saved(folder)
     if saved is not None:
         applied.restore(saved)
@@ -84,13 +123,7 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     }
     info = await _stream(nats, settings, described, why_not)
     theirs = _description(info)
-    for name, key in (
-        ("settled_by", "cluster.settled_by"),
-        ("keys", "history.keys"),
-        ("key_age_s", "history.key_age_s"),
-    ):
-        if theirs[name] != described[name]:
-            raise CannotJoin(f"{key}: the other nodes of this cluster have {theirs[name]}, this one {described[name]}")
+    _check_settings(settings, theirs)
     if options.settled_by == "stream" and info["config"]["num_replicas"] < 3:
         raise CannotJoin("cluster.settled_by: the stream has fewer than 3 replicas, which stream needs")
     if theirs["log_id"] != identity.log_id:
@@ -100,6 +133,27 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     _check_state(info["state"], applied, folder)
     _prepare(folder, identity, applied)
     return applied
+
+
+async def _check_name(nats: Connection, settings: Settings) -> None:
+    options = settings.cluster
+    if await nats.is_answered(subject_of_node(options.space, options.node)):
+        raise CannotJoin(f"cluster.node: a node with the name {options.node} is running in this cluster")
+
+
+def _check_settings(settings: Settings, theirs: dict[str, Any]) -> None:
+    """Check that the other nodes have the same of what all must have alike. Raises `CannotJoin`."""
+    for name, key, own in (
+        ("settled_by", "cluster.settled_by", settings.cluster.settled_by),
+        ("keys", "history.keys", settings.history.keys),
+        ("key_age_s", "history.key_age_s", settings.history.key_age_s),
+    ):
+        if theirs[name] != own:
+            raise CannotJoin(f"{key}: the other nodes of this cluster have {theirs[name]}, this one {own}")
+
+
+def _nothing(settings: Settings) -> Applied:
+    return Applied(settings.history.keys, int(settings.history.key_age_s * 1_000_000))
 
 
 def subject_of_node(space: str, node: str) -> str:

@@ -203,6 +203,11 @@ class History:
         """The first offset from which on no event that `pattern` matches was removed."""
         return max(self.start, self._rules.start_of(pattern))
 
+    @property
+    def starts(self) -> list[int]:
+        """The first visible offset of each rule that keeps events (`Rules.starts`)."""
+        return self._rules.starts
+
     def read(self, query: Query) -> Page:
         """The page for a query. Blocks; a few threads may call it concurrently.
 

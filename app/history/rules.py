@@ -7,7 +7,7 @@ nothing but their place. A rule also has the offset from which on its events are
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from app.broker.names import RESERVED, SPACE, Match, Pattern, encloses, leaves_out, matches, meet
 from app.broker.ports import Durability
@@ -119,6 +119,18 @@ class Rules:
             return 1 if rule.keeping is Durability.NONE else rule.start
         starts = (rule.start for at, rule in enumerate(self.all) if self._is_kept(rule.pattern, at, pattern))
         return min(starts, default=1)
+
+    @property
+    def starts(self) -> list[int]:
+        """The first visible offset of each rule that keeps events."""
+        return [rule.start for rule in self.kept]
+
+    def learn(self, starts: Sequence[int]) -> None:
+        """Take over another server's `starts`; none goes back. Where its rules are others, all take the highest."""
+        if len(starts) != len(self.kept):
+            starts = [max(starts, default=1)] * len(self.kept)
+        for rule, start in zip(self.kept, starts, strict=True):
+            rule.start = max(rule.start, start)
 
     def _is_kept(self, part: Pattern, at: int, within: Pattern) -> bool:
         """Whether the rule at index `at` keeps events of a topic that both patterns match.

@@ -193,10 +193,11 @@ def _opening(settings: Settings) -> Opening | None:
     if not settings.cluster.urls:
         return None
     try:
-        from app.server.shared_history import SharedHistory
+        from app.server.front_history import FrontHistory
+        from app.server.shared_history import KeptHistory
     except ImportError:
         raise CannotJoin("cluster.urls: a cluster needs the NATS client: pip install 'halley[cluster]'") from None
-    return SharedHistory
+    return KeptHistory if settings.cluster.keeps else FrontHistory
 
 
 def create_app(settings: Settings | None = None) -> Server:

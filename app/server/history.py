@@ -33,7 +33,7 @@ from app.protocols.bayeux.names import Bounds, to_pattern
 from app.protocols.contract import Count
 from app.protocols.wamp.names import spaces_of, within
 from app.settings import Settings
-from app.transports.api.requests import NoHistory
+from app.transports.api.requests import KeptArchive, NoHistory
 
 Result = TypeVar("Result")
 
@@ -83,90 +83,48 @@ class CannotJoin(Exception):
     """The server cannot be a node of the cluster; the text is a line for the operator who starts it."""
 
 
-class OpenHistory:
-    """One server's history while it is open. `flush` is called in each turn that has reported commits to the broker."""
+class OpenLog:
+    """One server's log while it is open, as the event loop sees it: what its events come to is reported to the broker.
+
+    Where the events are is for the classes below: in a data folder (`OpenHistory`), or at other servers.
+    """
 
     def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None]) -> None:
-        """Open the log in `settings.data_dir`. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
+        """`flush` is called in each turn that has reported commits to the broker."""
         self._options = settings.history
         self._broker = broker
         self._flush = flush
+        self._outcomes: Outcomes = broker.commits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._reports: deque[Report] = deque()  # of the writer, not yet given to the broker
         self._is_told = False  # the loop has a call pending that takes them
-        self._pool = ThreadPoolExecutor(self._options.readers, "history-reader")
-        self._step: asyncio.Future[None] | None = None
-        self._purges: set[asyncio.Task[int]] = set()  # the event loop itself does not keep its tasks alive
-        self._stepped_at = 0.0
-        self._damage_told: frozenset[Damage] = frozenset()
+        self._looked_at = 0.0
         self._reason_told = ""
-        self._retention_fault = ""
-        self.history = history = History(
-            Path(settings.data_dir).resolve(), self._options, rules_of(settings), self._report
-        )
-        self._outcomes = self._begin(history)
-        now = monotonic()
-        for each in history.recent_keys():
-            broker.commits.keys.remember(each.authid, each.key, each.published, now - each.age_s)
-        telemetry.log.info(
-            "history_opened",
-            folder=str(history.folder.path),
-            log_id=history.log_id,
-            first=history.start,
-            next=history.head + 1,
-            bytes=history.bytes,
-        )
-        self._tell()
-
-    def _begin(self, history: History) -> Outcomes:
-        """Let the broker use the log; returns the receiver of the writer's reports."""
-        broker = self._broker
-        broker.publications = Publications(history.publication_key, max(history.last_number, _number_of_now()))
-        broker.commits.begin(history, history.head)
-        return broker.commits
-
-    @property
-    def refusal(self) -> HistoryUnavailable | None:
-        """What a durable publish is refused with at present, if it is."""
-        return self.history.refusal
 
     def listen(self) -> None:
         """Carry reports to the event loop from now on; call it on the running loop."""
         with self._lock:
-            self._loop = loop = asyncio.get_running_loop()
-        self.history.hand_over(loop.call_soon)
+            self._loop = asyncio.get_running_loop()
         self._take_reports()
 
     async def close(self) -> None:
-        """Write the queued events, report them to the broker, and close the log."""
-        self.history.hand_over(None)
-        await asyncio.to_thread(self.history.close)
+        """Report to the broker what has been written, and end."""
         while self._reports:
             self._take_reports()
-        self._pool.shutdown(wait=False, cancel_futures=True)
         self._broker.commits.end()
 
-    def __str__(self) -> str:
-        """Where the history is, for the terminal."""
-        return str(self.folder)
-
-    # The interface `transports.api.archive.Archive`
-
     @property
-    def folder(self) -> Path:
-        """The folder of the log."""
-        return self.history.folder.path
+    def refusal(self) -> HistoryUnavailable | None:
+        """What a durable publish is refused with at present, if it is."""
+        raise NotImplementedError
 
-    @property
-    def log_id(self) -> str:
-        """The unique id of this log."""
-        return self.history.log_id
+    # The interface `transports.api.requests.Archive`
 
     @property
     def start(self) -> int:
-        """The first offset that is still on disk, even if it is too old to be shown to clients."""
-        return self.history.start
+        """The first offset that is still there, even if it is too old to be shown to clients."""
+        raise NotImplementedError
 
     @property
     def head(self) -> int:
@@ -174,30 +132,9 @@ class OpenHistory:
         return self._broker.commits.tail.head
 
     @property
-    def holes(self) -> list[tuple[int, int]]:
-        """Ranges of offsets, first and last, that were lost in an earlier accident and cannot be restored."""
-        return self.history.holes
-
-    @property
-    def damage(self) -> list[tuple[int, int]]:
-        """Ranges of offsets, first and last, in which rows are missing, or may be, for another reason than `holes`."""
-        return self.history.damaged
-
-    @property
-    def consumers(self) -> Mapping[str, int]:
-        """The consumers of the log, by name, each with the offset that it reads next."""
-        return self.history.consumers.positions
-
-    async def report(self, consumer: str, offset: int) -> None:
-        """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
-        await self.aside(lambda: self.history.consumers.report(consumer, offset))
-
-    async def forget(self, consumer: str) -> bool:
-        """Delete a consumer, so that retention no longer waits for it; False if there is none of that name.
-
-        Raises `TimeoutError`, `OSError`.
-        """
-        return await self.aside(lambda: self.history.consumers.forget(consumer))
+    def kept(self) -> KeptArchive | None:
+        """The log with all its rows, if they are on this server."""
+        return None
 
     async def settle(self) -> None:
         """Return when every event published before is committed or refused, or its wait for the commit timed out."""
@@ -209,77 +146,20 @@ class OpenHistory:
 
     async def read(self, query: Query) -> Page:
         """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
-        return await self.aside(lambda: self.history.read(query))
-
-    async def aside(self, work: Callable[[], Result]) -> Result:
-        """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""
-        async with asyncio.timeout(self._options.read_s):
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
-        """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
-        return self.history.rows(first, last)
-
-    async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
-        """Erase events from the log, and from everything else that has data of them; see `Archive.purge`.
-
-        Their idempotency keys are remembered nevertheless: a repeat must not bring back what was erased.
-        """
-        purge = asyncio.get_running_loop().create_task(self._erase(erasure, tell))
-        self._purges.add(purge)
-        purge.add_done_callback(self._purges.discard)
-        return await asyncio.shield(purge)
-
-    async def _erase(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
-        with self.history.purging():
-            self._broker.erase(erasure)  # before the log: what waits there to be recorded must not be recorded later
-            await asyncio.to_thread(self.history.roll)
-            await self.settle()  # until then events that are erased from the log may still reach a holder
-            works = self._broker.erase(erasure)
-            erased = await asyncio.to_thread(self.history.rewrite, erasure, tell)
-            for work in works:
-                await asyncio.to_thread(work)
-            return erased
+        raise NotImplementedError
 
     # Periodic work
 
     def sweep(self, now: float) -> None:
-        """Answer publishers whose wait timed out, forget old keys, and let retention take a step."""
-        commits = self._broker.commits
-        commits.expire(now)
-        if now - self._stepped_at < _STEP_S:
-            return
-        self._stepped_at = now
-        commits.keys.sweep(now)
-        self._tell()
-        if self._step is None or self._step.done():
-            self._step = asyncio.get_running_loop().run_in_executor(self._pool, self._retain, now)
+        """Answer publishers whose wait timed out, and once a second forget old keys and `look`."""
+        self._broker.commits.expire(now)
+        if now - self._looked_at >= _STEP_S:
+            self._looked_at = now
+            self._broker.commits.keys.sweep(now)
+            self.look(now)
 
-    def _retain(self, now: float) -> None:
-        try:
-            self.history.retain(now)
-            self._retention_fault = ""
-        except Exception as error:  # noqa: BLE001 - the next step must run, and may succeed
-            if repr(error) != self._retention_fault:  # logged once, not with every step
-                telemetry.fault("retention", error)
-            self._retention_fault = repr(error)
-
-    def _tell(self) -> None:
-        """Log what has changed: new damage, news of consumers, and whether the log is available."""
-        history = self.history
-        damage = history.damage
-        for each in damage:
-            if each not in self._damage_told:
-                telemetry.log.error("history_damaged", first=each.first, last=each.last, file=each.file, what=each.what)
-        self._damage_told = frozenset(damage)
-        while history.consumers.news:
-            news = history.consumers.news.popleft()
-            if isinstance(news, Overtaken):
-                telemetry.log.warning(
-                    "consumer_overtaken", consumer=news.consumer, offset=news.offset, first=news.first
-                )
-            else:
-                telemetry.log.warning("consumer_ignored", file=news.file, reason=news.why)
+    def look(self, now: float) -> None:  # noqa: ARG002 - for the classes below
+        """Do what is due once a second: log when the log can no longer take events, and when it can again."""
         reason = refusal.cause if (refusal := self.refusal) is not None else ""
         if reason != self._reason_told:
             self._reason_told = reason
@@ -292,6 +172,10 @@ class OpenHistory:
     def is_ready(self) -> bool:
         """Whether new clients are welcome here, as far as the log is concerned."""
         return True
+
+    def figures(self) -> dict[str, Any]:
+        """The figures that ticks show of the log."""
+        raise NotImplementedError
 
     def counts(self) -> Iterator[Count]:
         """Yield metrics of the log besides those of its folder."""
@@ -347,7 +231,216 @@ class OpenHistory:
                 self._reports.appendleft(replace(report, events=rest))
 
 
-Opening = Callable[[Settings, Broker, Callable[[], None]], OpenHistory]
+class OpenHistory(OpenLog):
+    """A log in the server's own data folder."""
+
+    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None]) -> None:
+        """Open the log in `settings.data_dir`. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
+        super().__init__(settings, broker, flush)
+        self._pool = ThreadPoolExecutor(self._options.readers, "history-reader")
+        self._step: asyncio.Future[None] | None = None
+        self._purges: set[asyncio.Task[int]] = set()  # the event loop itself does not keep its tasks alive
+        self._damage_told: frozenset[Damage] = frozenset()
+        self._retention_fault = ""
+        self.history = history = History(
+            Path(settings.data_dir).resolve(), self._options, rules_of(settings), self._report
+        )
+        self._outcomes = self._begin(history)
+        now = monotonic()
+        for each in history.recent_keys():
+            broker.commits.keys.remember(each.authid, each.key, each.published, now - each.age_s)
+        telemetry.log.info(
+            "history_opened",
+            folder=str(history.folder.path),
+            log_id=history.log_id,
+            first=history.start,
+            next=history.head + 1,
+            bytes=history.bytes,
+        )
+        super().look(monotonic())
+        self._tell()
+
+    def _begin(self, history: History) -> Outcomes:
+        """Let the broker use the log; returns the receiver of the writer's reports."""
+        broker = self._broker
+        broker.publications = Publications(history.publication_key, max(history.last_number, _number_of_now()))
+        broker.commits.begin(history, history.head)
+        return broker.commits
+
+    @property
+    def refusal(self) -> HistoryUnavailable | None:
+        """What a durable publish is refused with at present, if it is."""
+        return self.history.refusal
+
+    def listen(self) -> None:
+        """Carry reports to the event loop from now on; call it on the running loop."""
+        self.history.hand_over(asyncio.get_running_loop().call_soon)
+        super().listen()
+
+    async def close(self) -> None:
+        """Write the queued events, report them to the broker, and close the log."""
+        self.history.hand_over(None)
+        await asyncio.to_thread(self.history.close)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        await super().close()
+
+    def __str__(self) -> str:
+        """Where the history is, for the terminal."""
+        return str(self.folder)
+
+    # The interface `transports.api.requests.KeptArchive`
+
+    @property
+    def kept(self) -> KeptArchive:
+        """The log itself."""
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the log."""
+        return self.history.folder.path
+
+    @property
+    def log_id(self) -> str:
+        """The unique id of this log."""
+        return self.history.log_id
+
+    @property
+    def start(self) -> int:
+        """The first offset that is still on disk, even if it is too old to be shown to clients."""
+        return self.history.start
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """Ranges of offsets, first and last, that were lost in an earlier accident and cannot be restored."""
+        return self.history.holes
+
+    @property
+    def damage(self) -> list[tuple[int, int]]:
+        """Ranges of offsets, first and last, in which rows are missing, or may be, for another reason than `holes`."""
+        return self.history.damaged
+
+    @property
+    def consumers(self) -> Mapping[str, int]:
+        """The consumers of the log, by name, each with the offset that it reads next."""
+        return self.history.consumers.positions
+
+    async def report(self, consumer: str, offset: int) -> None:
+        """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
+        await self.aside(lambda: self.history.consumers.report(consumer, offset))
+
+    async def forget(self, consumer: str) -> bool:
+        """Delete a consumer, so that retention no longer waits for it; False if there is none of that name.
+
+        Raises `TimeoutError`, `OSError`.
+        """
+        return await self.aside(lambda: self.history.consumers.forget(consumer))
+
+    async def read(self, query: Query) -> Page:
+        """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
+        return await self.aside(lambda: self.history.read(query))
+
+    async def aside(self, work: Callable[[], Result]) -> Result:
+        """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""
+        async with asyncio.timeout(self._options.read_s):
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
+        """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
+        return self.history.rows(first, last)
+
+    async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        """Erase events from the log, and from everything else that has data of them; see `Archive.purge`.
+
+        Their idempotency keys are remembered nevertheless: a repeat must not bring back what was erased.
+        """
+        purge = asyncio.get_running_loop().create_task(self._erase(erasure, tell))
+        self._purges.add(purge)
+        purge.add_done_callback(self._purges.discard)
+        return await asyncio.shield(purge)
+
+    async def _erase(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        with self.history.purging():
+            self._broker.erase(erasure)  # before the log: what waits there to be recorded must not be recorded later
+            await asyncio.to_thread(self.history.roll)
+            await self.settle()  # until then events that are erased from the log may still reach a holder
+            works = self._broker.erase(erasure)
+            erased = await asyncio.to_thread(self.history.rewrite, erasure, tell)
+            for work in works:
+                await asyncio.to_thread(work)
+            return erased
+
+    # Periodic work
+
+    def look(self, now: float) -> None:
+        """Log what has changed, and let retention take a step."""
+        super().look(now)
+        self._tell()
+        if self._step is None or self._step.done():
+            self._step = asyncio.get_running_loop().run_in_executor(self._pool, self._retain, now)
+
+    def _retain(self, now: float) -> None:
+        try:
+            self.history.retain(now)
+            self._retention_fault = ""
+        except Exception as error:  # noqa: BLE001 - the next step must run, and may succeed
+            if repr(error) != self._retention_fault:  # logged once, not with every step
+                telemetry.fault("retention", error)
+            self._retention_fault = repr(error)
+
+    def _tell(self) -> None:
+        """Log what has changed: new damage, and news of consumers."""
+        history = self.history
+        damage = history.damage
+        for each in damage:
+            if each not in self._damage_told:
+                telemetry.log.error("history_damaged", first=each.first, last=each.last, file=each.file, what=each.what)
+        self._damage_told = frozenset(damage)
+        while history.consumers.news:
+            news = history.consumers.news.popleft()
+            if isinstance(news, Overtaken):
+                telemetry.log.warning(
+                    "consumer_overtaken", consumer=news.consumer, offset=news.offset, first=news.first
+                )
+            else:
+                telemetry.log.warning("consumer_ignored", file=news.file, reason=news.why)
+
+    def figures(self) -> dict[str, Any]:
+        """The figures that ticks show of the log."""
+        return {
+            "first": self.start,
+            "head": self.head,
+            "bytes": self.history.bytes,
+            "consumers": lags_of(self.consumers, self.head),
+        }
+
+    def counts(self) -> Iterator[Count]:
+        """Yield the metrics of the log."""
+        history = self.history
+        next_offset = history.head + 1
+        lags = {name: max(0, next_offset - offset) for name, offset in history.consumers.positions.items()}
+        for name, text, value in (
+            ("first", "First offset in the log.", history.start),
+            ("next", "Next offset to be assigned.", next_offset),
+            ("bytes", "Disk space used by the log.", history.bytes),
+            ("held_bytes", "Disk space that retention keeps only for consumers.", history.held_bytes),
+            ("segments", "Segments of the log.", history.segments),
+            ("waiting_bytes", "Bytes of events that wait to be written to the log.", history.waiting_bytes),
+            ("damage", "Ranges of offsets that are damaged or lost.", len(history.damage)),
+        ):
+            yield Count(f"halley_history_{name}", text, value, is_gauge=True)
+        text = "Offsets that a consumer has not read yet, by consumer."
+        yield Count("halley_consumer_lag_events", text, lags, "consumer", is_gauge=True)
+        yield Count("halley_history_groups", "Commits to the log.", history.groups)
+        yield Count("halley_history_failures", "Failed attempts to write or seal the log.", history.failures)
+
+
+def lags_of(consumers: Mapping[str, int], head: int) -> dict[str, dict[str, int]]:
+    """Each consumer of a log that ends at `head`, with the offset that it reads next and how many it is behind."""
+    return {name: {"offset": offset, "behind": max(0, head + 1 - offset)} for name, offset in consumers.items()}
+
+
+Opening = Callable[[Settings, Broker, Callable[[], None]], OpenLog]
 
 
 class _Settled:
@@ -380,11 +473,11 @@ class HistoryService:
         self._settings = settings
         self._broker = broker
         self._flush = flush
-        self._recorder: OpenHistory | None = None
+        self._recorder: OpenLog | None = None
         self._is_heard = False  # the writer's reports are carried to the event loop
 
     @property
-    def archive(self) -> OpenHistory:
+    def archive(self) -> OpenLog:
         """The log. Raises `NoHistory` while it is not open."""
         if self._recorder is None:
             raise NoHistory
@@ -406,19 +499,7 @@ class HistoryService:
 
     def figures(self) -> dict[str, Any] | None:
         """The figures that ticks show of the log; None while it is not open."""
-        if self._recorder is None:
-            return None
-        archive = self._recorder
-        head = archive.head
-        return {
-            "first": archive.start,
-            "head": head,
-            "bytes": archive.history.bytes,
-            "consumers": {
-                name: {"offset": offset, "behind": max(0, head + 1 - offset)}
-                for name, offset in archive.consumers.items()
-            },
-        }
+        return None if self._recorder is None else self._recorder.figures()
 
     @property
     def is_ready(self) -> bool:
@@ -459,23 +540,5 @@ class HistoryService:
 
     def counts(self) -> Iterator[Count]:
         """Yield the log's own metrics, while it is open."""
-        if self._recorder is None:
-            return
-        history = self._recorder.history
-        next_offset = history.head + 1
-        lags = {name: max(0, next_offset - offset) for name, offset in history.consumers.positions.items()}
-        for name, text, value in (
-            ("first", "First offset in the log.", history.start),
-            ("next", "Next offset to be assigned.", next_offset),
-            ("bytes", "Disk space used by the log.", history.bytes),
-            ("held_bytes", "Disk space that retention keeps only for consumers.", history.held_bytes),
-            ("segments", "Segments of the log.", history.segments),
-            ("waiting_bytes", "Bytes of events that wait to be written to the log.", history.waiting_bytes),
-            ("damage", "Ranges of offsets that are damaged or lost.", len(history.damage)),
-        ):
-            yield Count(f"halley_history_{name}", text, value, is_gauge=True)
-        text = "Offsets that a consumer has not read yet, by consumer."
-        yield Count("halley_consumer_lag_events", text, lags, "consumer", is_gauge=True)
-        yield Count("halley_history_groups", "Commits to the log.", history.groups)
-        yield Count("halley_history_failures", "Failed attempts to write or seal the log.", history.failures)
-        yield from self._recorder.counts()
+        if self._recorder is not None:
+            yield from self._recorder.counts()

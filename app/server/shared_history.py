@@ -1,32 +1,36 @@
-"""The history of a node of a cluster: its data folder, filled from the stream that all nodes share."""
+"""The history of a node of a cluster, filled from the stream that all nodes share; a keeper has it in a data folder."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from app import telemetry
 from app.broker.broker import Broker
 from app.broker.errors import HistoryUnavailable
 from app.broker.events import LAST_PUBLICATION, Publications
 from app.broker.ports import Erasure
-from app.cluster.broker_log import ClusterLog
+from app.cluster.applied import Applied
+from app.cluster.broker_log import ClusterLog, Store
 from app.cluster.keeper import Keeper
 from app.cluster.members import Members
 from app.cluster.membership import STATE_FILE, join
 from app.cluster.membership import CannotJoin as NotJoined
 from app.cluster.nats import Connection
 from app.history import checksummed_json
-from app.history.history import CannotPurge, History
+from app.history.history import CannotPurge
+from app.history.writer import Report
 from app.protocols.contract import Count
-from app.server.history import CannotJoin, OpenHistory, Outcomes
+from app.server.history import CannotJoin, OpenHistory, OpenLog, Outcomes
 from app.settings import Settings
+
+Result = TypeVar("Result")
 
 _SAVE_S = 10.0
 """How often the state is saved: what a node that was killed has to apply again."""
@@ -36,50 +40,42 @@ _CLOSE_S = 5.0
 _PARTIAL = "presence, meta events, ticks, retained events and rate limits are those of one node; nothing can be erased"
 
 
-class SharedHistory(OpenHistory):
-    """The open history of a node. Raises `CannotJoin`; the node connects to the cluster for a moment, and blocks."""
+class SharedHistory(OpenLog):
+    """The log of a node while it is open. Raises `CannotJoin`."""
 
-    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None]) -> None:
-        folder = Path(settings.data_dir).resolve()
-        with ThreadPoolExecutor(1) as apart:  # there may be a running event loop here, which must not run another
-            try:
-                self._applied = apart.submit(asyncio.run, join(settings, folder)).result()
-            except NotJoined as error:
-                raise CannotJoin(str(error)) from error
-        self._cluster = settings.cluster
-        self._saved = (self._applied.sequence, 0.0)  # what was saved last, and when
-        self._snapshot: dict[str, Any] | None = None
-        self._saving: asyncio.Future[None] | None = None
+    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None], applied: Applied) -> None:
+        """`applied` is the state from which the node goes on."""
+        self._cluster = cluster = settings.cluster
+        self._applied = applied
+        self._nats = Connection(cluster)
+        self.members = Members(cluster, self._nats)
+        self.members.facts |= {
+            "sequence": lambda: applied.sequence,
+            "offset": lambda: applied.offset,
+            "sessions": lambda: len(broker.sessions),
+        }
         super().__init__(settings, broker, flush)
-        cluster = settings.cluster
         telemetry.log.info(
             "cluster_joined",
             space=cluster.space,
             node=cluster.node,
             settled_by=cluster.settled_by,
-            sequence=self._applied.sequence,
+            keeps=cluster.keeps,
+            sequence=applied.sequence,
         )
         telemetry.log.warning("cluster_partial", what=_PARTIAL)
 
-    def _begin(self, history: History) -> Outcomes:
+    def _begin(self, store: Store) -> Outcomes:
         # Publications of recorded events have their offsets as numbers; those of others are far above.
         middle = LAST_PUBLICATION // 2
-        self._broker.publications = Publications(history.publication_key, middle + secrets.randbelow(middle // 2))
-        nats = Connection(self._cluster)
-        self._log = ClusterLog(self._cluster, nats, history, self._broker.commits, self._applied, self._flush)
-        self._keeper = Keeper(self._cluster, nats, self)
-        self.members = Members(self._cluster, nats)
-        self.members.facts |= {
-            "sequence": lambda: self._applied.sequence,
-            "offset": lambda: self._applied.offset,
-            "sessions": lambda: len(self._broker.sessions),
-        }
-        self._broker.commits.begin(self._log, history.head, self._log.share)
+        self._broker.publications = Publications(store.publication_key, middle + secrets.randbelow(middle // 2))
+        self._log = ClusterLog(self._cluster, self._nats, store, self._broker.commits, self._applied, self._flush)
+        self._broker.commits.begin(self._log, store.head, self._log.share)
         return self._log
 
     def __str__(self) -> str:
-        """Where the history is, and of which cluster, for the terminal."""
-        return f"{self.folder}, as node {self._cluster.node} of the cluster {self._cluster.space}"
+        """Which node this is, and of which cluster, for the terminal."""
+        return f"node {self._cluster.node} of the cluster {self._cluster.space}"
 
     @property
     def refusal(self) -> HistoryUnavailable | None:
@@ -95,8 +91,88 @@ class SharedHistory(OpenHistory):
         """Carry reports to the event loop, and begin to read the stream; call it on the running loop."""
         super().listen()
         self._log.begin()
-        self._keeper.begin()
         self.members.begin()
+
+    async def close(self) -> None:
+        """Wait for what is on its way to the stream, leave the cluster, and close the log."""
+        if self.refusal is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await self.settle()
+        await self.members.close()
+        await self._log.close()
+        await self._end()
+        await super().close()
+        self._log.give_up(monotonic())
+
+    async def _end(self) -> None:
+        """End what the class below has, when nothing more comes from the stream."""
+
+    def counts(self) -> Iterator[Count]:
+        """Yield the cluster's metrics."""
+        yield from super().counts()
+        log = self._log
+        yield Count("halley_cluster_frames_in", "Frames that were applied, of all nodes.", log.frames_in)
+        yield Count("halley_cluster_frames_out", "Frames that were sent, also those sent again.", log.frames_out)
+        yield Count("halley_cluster_resent", "Frames that were sent again.", log.resent)
+        yield Count("halley_cluster_repeats", "Frames that were dropped, since they came again.", log.repeats)
+        yield Count(
+            "halley_cluster_foreign", "Messages of the stream that are not frames, and were dropped.", log.foreign
+        )
+        text = "Whether the stream is not the one that the node has applied; it takes no events then."
+        yield Count("halley_cluster_diverged", text, int(log.is_diverged), is_gauge=True)
+
+
+class KeptHistory(SharedHistory, OpenHistory):
+    """The history of a keeper: a data folder, filled from the stream. Raises `CannotJoin`.
+
+    The node connects to the cluster for a moment, and blocks.
+    """
+
+    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None]) -> None:
+        applied = joined(join(settings, Path(settings.data_dir).resolve()))
+        self._saved = (applied.sequence, 0.0)  # what was saved last, and when
+        self._snapshot: dict[str, Any] | None = None
+        self._saving: asyncio.Future[None] | None = None
+        super().__init__(settings, broker, flush, applied)
+        self._keeper = Keeper(self._cluster, self._nats, self)
+        self.members.facts["kept"] = self._told
+
+    def __str__(self) -> str:
+        """Where the history is, and of which cluster, for the terminal."""
+        return f"{self.folder}, as {super().__str__()}"
+
+    def listen(self) -> None:
+        """Begin to answer other nodes too; see `SharedHistory.listen`."""
+        super().listen()
+        self._keeper.begin()
+
+    def _tell_broker(self, report: Report, until: float) -> None:
+        self._keeper.wrote()
+        super()._tell_broker(report, until)
+
+    def _told(self) -> dict[str, Any]:
+        """What fronts need to know of this keeper."""
+        history = self.history
+        return {
+            "head": history.head,
+            "starts": self.starts,
+            "bytes": history.bytes,
+            "consumers": history.consumers.positions,
+            "takes": history.refusal is None,
+        }
+
+    # What the keeper answers (`keeper.Kept`)
+
+    @property
+    def written(self) -> int:
+        """The last offset on disk."""
+        return self.history.head
+
+    @property
+    def starts(self) -> list[int]:
+        """The first offset on disk, and those of the rules."""
+        return [self.start, *self.history.starts]
 
     def sweep(self, now: float) -> None:
         """Do periodic work, and save the state from time to time."""
@@ -126,19 +202,14 @@ class SharedHistory(OpenHistory):
         except OSError as error:
             telemetry.fault("cluster_state", error)
 
-    async def close(self) -> None:
-        """Wait for what is on its way to the stream, leave the cluster, and close the log."""
-        if self.refusal is None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSE_S):
-                    await self.settle()
-        await self.members.close()
+    async def _end(self) -> None:
         await self._keeper.close()
-        await self._log.close()
         if self._saving is not None:
             await self._saving
+
+    async def close(self) -> None:
+        """Leave the cluster, and save the state; see `SharedHistory.close`."""
         await super().close()
-        self._log.give_up(monotonic())
         if self.head == self._applied.offset and not self._log.is_diverged:
             await asyncio.to_thread(self._save, self._applied.saved())
 
@@ -146,15 +217,11 @@ class SharedHistory(OpenHistory):
         """Refuse: what is erased here would stay on the other nodes. Raises `CannotPurge`."""
         raise CannotPurge("events cannot be erased in a cluster yet")
 
-    def counts(self) -> Iterator[Count]:
-        """Yield the cluster's metrics."""
-        log = self._log
-        yield Count("halley_cluster_frames_in", "Frames that were applied, of all nodes.", log.frames_in)
-        yield Count("halley_cluster_frames_out", "Frames that were sent, also those sent again.", log.frames_out)
-        yield Count("halley_cluster_resent", "Frames that were sent again.", log.resent)
-        yield Count("halley_cluster_repeats", "Frames that were dropped, since they came again.", log.repeats)
-        yield Count(
-            "halley_cluster_foreign", "Messages of the stream that are not frames, and were dropped.", log.foreign
-        )
-        text = "Whether the stream is not the one that the node has applied; it takes no events then."
-        yield Count("halley_cluster_diverged", text, int(log.is_diverged), is_gauge=True)
+
+def joined(joining: Coroutine[Any, Any, Result]) -> Result:
+    """What a node has found out when it joined; blocks. Raises `CannotJoin`."""
+    with ThreadPoolExecutor(1) as apart:  # there may be a running event loop here, which must not run another
+        try:
+            return apart.submit(asyncio.run, joining).result()
+        except NotJoined as error:
+            raise CannotJoin(str(error)) from error

@@ -15,7 +15,11 @@ class Cluster:
     space: str = knob("halley", why="servers with the same one are one cluster; also the name of the stream")
     settled_by: Literal["stream", "keeper"] = knob(
         "stream",
-        why="stream: acknowledged is what two of three NATS servers have; keeper: one NATS server, and the node's disk",
+        why="stream: acknowledged is what two of three NATS servers have; keeper: one NATS server, and a node's disk",
+    )
+    keeps: bool = knob(
+        default=True,
+        why="this node writes the history to its data folder; false: it asks the nodes that do (--front)",
     )
     stream_age_s: float = knob(
         86_400.0, unit="s", low=60, why="how long a node can be away; the stream keeps its frames for so long"

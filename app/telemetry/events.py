@@ -34,13 +34,14 @@ EVENTS: dict[str, LogEvent] = {
     "history_damaged": LogEvent("offsets `first` to `last` are damaged or lost: the `file`, and `what` is wrong", 100),
     "history_unavailable": LogEvent(
         "the log cannot be written, and durable publishes are refused: `reason` is disk, free_bytes or moved; the last "
-        "means that its files were deleted or moved",
+        "means that its files were deleted or moved. In a cluster it is also cluster, cluster_diverged, or at a front "
+        "keeper: no keeper is there that can write",
         LIFE,
     ),
     "history_recovered": LogEvent("the log can be written again", LIFE),
     "cluster_joined": LogEvent(
-        "the server is a node of a cluster: its `space`, `node` and `settled_by`, and the `sequence` in the stream "
-        "from which it goes on",
+        "the server is a node of a cluster: its `space`, `node` and `settled_by`, whether it `keeps` the history, and "
+        "the `sequence` in the stream from which it goes on",
         LIFE,
     ),
     "cluster_partial": LogEvent("`what` a cluster does not do yet", LIFE),

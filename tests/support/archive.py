@@ -61,6 +61,11 @@ class MemoryArchive:
         """The last offset, or 0."""
         return len(self.rows_of)
 
+    @property
+    def kept(self) -> MemoryArchive:
+        """The archive itself."""
+        return self
+
     async def report(self, consumer: str, offset: int) -> None:
         """Note that `consumer` reads `offset` next."""
         if self.fault is not None:
@@ -144,6 +149,11 @@ class DiskArchive:
     def head(self) -> int:
         """The last committed offset."""
         return self.history.head
+
+    @property
+    def kept(self) -> DiskArchive:
+        """The archive itself."""
+        return self
 
     @property
     def holes(self) -> list[tuple[int, int]]:

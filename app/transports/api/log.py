@@ -27,7 +27,7 @@ from app.history.segment import FORMAT
 from app.history.stored import COLUMNS, Stored
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.settings import Settings
-from app.transports.api.requests import EVERYTHING, Archive, ArchiveRequest, parameters, whole
+from app.transports.api.requests import EVERYTHING, ArchiveRequest, KeptArchive, parameters, whole
 from app.transports.bodies import read_body
 from app.transports.exchange import socket_of
 from app.transports.guard import Rejection
@@ -117,7 +117,7 @@ class LogApi:
 
     async def head(self, request: ArchiveRequest) -> None:
         """Respond with what the log has, for programs that are about to read it. Raises `Rejection`."""
-        archive = request.archive
+        archive = request.kept
         request.require("export")
         request.check_no_parameters()
         await archive.settle()
@@ -136,7 +136,7 @@ class LogApi:
 
     async def rows(self, request: ArchiveRequest) -> None:
         """Respond with rows. Raises `Rejection`, or `Begun` if it fails half-way."""
-        archive, context = request.archive, request.context
+        archive, context = request.kept, request.context
         request.require("export")
         given = parameters(request.head.query_string, _RANGE, UNKNOWN)
         wanted = {name: whole(given, name, _OFFSET, 1) for name in given}
@@ -170,7 +170,13 @@ class LogApi:
             gone.cancel()
 
     async def _stream(
-        self, archive: Archive, form: Format, first: int, last: int, context: RequestContext, gone: asyncio.Future[None]
+        self,
+        archive: KeptArchive,
+        form: Format,
+        first: int,
+        last: int,
+        context: RequestContext,
+        gone: asyncio.Future[None],
     ) -> None:
         def batch(first: int) -> tuple[bytes, int]:
             """Some rows as bytes, and the offset after them. Nothing of the log stays open for a slow reader."""
@@ -187,7 +193,7 @@ class LogApi:
 
     async def purge(self, request: ArchiveRequest) -> None:
         """Erase what the body names, and respond with the progress, line by line. Raises `Rejection`."""
-        archive, context = request.archive, request.context
+        archive, context = request.kept, request.context
         context.check_order()
         request.check_no_parameters()
         erasure = self._order(await read_body(context.receive, self._limits))
@@ -254,7 +260,7 @@ class LogApi:
 
     async def _report(self, request: ArchiveRequest, name: str) -> bytes:
         """Note a consumer's offset. It may also go back: a consumer that has lost its results must read again."""
-        archive = request.archive
+        archive = request.kept
         offset = _offset_of(await read_body(request.context.receive, self._limits))
         await archive.settle()
         if not archive.start <= offset <= archive.head + 1:
@@ -266,7 +272,7 @@ class LogApi:
         return orjson.dumps({"offset": offset})
 
     async def _forget(self, request: ArchiveRequest, name: str) -> bytes:
-        if not await request.archive.forget(name):
+        if not await request.kept.forget(name):
             raise Rejection(404, UNKNOWN_CONSUMER)
         return b'{"forgotten":true}'
 

@@ -25,6 +25,7 @@ from app.transports.middleware import RequestContext
 Result = TypeVar("Result")
 
 OFF = "history is off on this server"
+ELSEWHERE = "this server keeps no rows of the log; ask one that does (cluster.keeps)"
 NONE_KNOWN = "unknown parameter; this path takes none"
 TWICE = "duplicate parameter"
 UNREADABLE = "the query is not UTF-8"
@@ -46,19 +47,33 @@ class NoHistory(Exception):
 
 
 class Archive(Protocol):
-    """A log that can be read. Its coroutines do their blocking work on threads."""
-
-    @property
-    def log_id(self) -> str:
-        """The unique id of this log."""
+    """A log of which pages can be read. Its coroutines do their blocking work on threads, or ask other servers."""
 
     @property
     def start(self) -> int:
-        """The first offset that is still on disk, even if it is too old to be shown to clients."""
+        """The first offset that is still there, even if it is too old to be shown to clients."""
 
     @property
     def head(self) -> int:
         """The last committed offset."""
+
+    @property
+    def kept(self) -> KeptArchive | None:
+        """The log with all its rows; None if they are on other servers only."""
+
+    async def settle(self) -> None:
+        """Return when every event published before is committed or refused, or its wait for the commit timed out."""
+
+    async def read(self, query: Query) -> Page:
+        """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
+
+
+class KeptArchive(Archive, Protocol):
+    """A log of which every row can be read."""
+
+    @property
+    def log_id(self) -> str:
+        """The unique id of this log."""
 
     @property
     def holes(self) -> list[tuple[int, int]]:
@@ -80,12 +95,6 @@ class Archive(Protocol):
 
         Raises `TimeoutError`, `OSError`.
         """
-
-    async def settle(self) -> None:
-        """Return when every event published before is committed or refused, or its wait for the commit timed out."""
-
-    async def read(self, query: Query) -> Page:
-        """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
 
     async def aside(self, work: Callable[[], Result]) -> Result:
         """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""
@@ -165,6 +174,14 @@ class ArchiveRequest(ApiRequest):
         except NoHistory:
             raise Rejection(404, OFF) from None
         super().__init__(context, callers)
+
+    @property
+    def kept(self) -> KeptArchive:
+        """The log with all its rows. Raises `Rejection` (409) where they are on other servers only."""
+        kept = self.archive.kept
+        if kept is None:
+            raise Rejection(409, ELSEWHERE)
+        return kept
 
 
 def parameters(query_string: bytes, known: Mapping[str, str], unknown: str) -> dict[str, str]:

@@ -1,0 +1,131 @@
+"""A front: a node without a data folder. Where a keeper has its folder (`broker_log.Store`), a front has this.
+
+The events that the stream gives it are reported to its log, and so delivered and acknowledged, when they count as
+stored: with `settled_by = "stream"` at once, with `keeper` when a keeper has said that they are on its disk. The front
+itself keeps the newest of them in memory only (`Commits.tail`). Older ones are at the keepers (`asker.py`), and so is
+what has been deleted of them: the front takes over from where on the keepers have events.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+from app.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown
+from app.broker.events import Event
+from app.broker.names import Pattern
+from app.broker.ports import Durability
+from app.cluster.asker import Asker, State
+from app.history.rules import Rules
+from app.history.stored import Stored
+from app.history.writer import Committed, NotWritten, Report
+
+_NO_KEEPER_S = 2.5
+"""After how long without a keeper durable publishes are refused: two of its messages are missing.
+
+A keeper that is started again sooner is not noticed by publishers but by their waiting for it.
+"""
+
+
+class KeeperUnavailable(HistoryUnavailable):
+    """No keeper is there, or none of them can write to its disk."""
+
+    cause = "keeper"
+
+
+class Front:
+    """The events of a front that are not known to be stored, in the log's order.
+
+    `report` is called with those that are; `is_waiting`: they are when a keeper has said so, else at once.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        rules: Rules,
+        asker: Asker,
+        report: Callable[[Report], None],
+        *,
+        is_waiting: bool,
+        inbox_bytes: int,
+    ) -> None:
+        self.log_id = state.log_id
+        self.publication_key = state.publication_key
+        self.head: int = state.applied["offset"]
+        self.refusal: HistoryUnavailable | None = None
+        self._rules = rules
+        self._asker = asker
+        self._report = report
+        self._is_waiting = is_waiting
+        self._inbox_bytes = inbox_bytes
+        self._events: deque[Event] = deque()
+        self._bytes = 0
+        self._began_at = monotonic()
+        self._is_due = False
+        self.later: Callable[[Callable[[], None]], object] | None = None
+        """Calls a function at the end of the event loop's turn (`loop.call_soon`); None without a loop."""
+
+    @property
+    def start(self) -> int:
+        """The first offset that the keepers still have."""
+        return self._asker.start
+
+    def durability_of(self, topic: str) -> Durability:
+        """How a topic's events are kept."""
+        return self._rules.durability_of(topic)
+
+    def start_of(self, pattern: Pattern) -> int:
+        """The first offset from which on no event that `pattern` matches was removed at the keepers."""
+        return max(self._asker.start, self._rules.start_of(pattern))
+
+    def rows(self, _first: int, _last: int) -> Iterator[list[Stored]]:
+        """The rows on this node's disk: none."""
+        return iter(())
+
+    def append(self, event: Event) -> None:
+        """Report an event when it is stored, and one that is not recorded when it has had its turn.
+
+        Raises `InboxFull`.
+        """
+        if self._bytes and self._bytes + event.nbytes > self._inbox_bytes:
+            raise InboxFull
+        self._events.append(event)
+        self._bytes += event.nbytes
+        if self.later is None:
+            self.release()
+        elif not self._is_due:  # once for all events of a frame
+            self._is_due = True
+            self.later(self.release)
+
+    def release(self) -> None:
+        """Report the events that are stored by now; to be called when a keeper has written more."""
+        self._is_due = False
+        stored: list[Event] = []
+        first, written = self.head + 1, self._asker.written
+        while self._events and (not self._events[0].is_recorded or self._is_stored(self._events[0], written)):
+            event = self._events.popleft()
+            self._bytes -= event.nbytes
+            if event.is_recorded:
+                self.head = event.position
+            stored.append(event)
+        if stored:
+            self._report(Committed(stored, first))
+
+    def _is_stored(self, event: Event, written: int) -> bool:
+        return not self._is_waiting or event.position <= written
+
+    def look(self, now: float) -> None:
+        """See which keepers are there; call it once a second."""
+        self._asker.look()
+        self.release()
+        keepers = self._asker.keepers()
+        is_there = now - max((each.heard_at for each in keepers), default=self._began_at) < _NO_KEEPER_S
+        takes = not keepers or any(each.facts["kept"]["takes"] for each in keepers)
+        self.refusal = None if not self._is_waiting or (is_there and takes) else KeeperUnavailable()
+
+    def close(self) -> None:
+        """Report the rest: it is in the stream, but whether a keeper has it is unknown."""
+        if self._events:
+            self._report(NotWritten([*self._events], OutcomeUnknown()))
+            self._events.clear()

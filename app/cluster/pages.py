@@ -1,0 +1,40 @@
+"""A query of the history and its page as JSON: what a front asks a keeper, and what it gets."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import orjson
+
+from app.broker.names import Match, Pattern
+from app.broker.ports import Page, Query
+from app.history.stored import Stored, event_of, row_of
+
+_PLAIN = tuple(field.name for field in fields(Query) if field.name != "wanted")
+
+
+def told_query(query: Query) -> dict[str, Any]:
+    """The JSON object of a query."""
+    wanted = [[pattern.match.value, pattern.topic, after] for pattern, after in query.wanted]
+    return {"wanted": wanted, **{name: getattr(query, name) for name in _PLAIN}}
+
+
+def query_of(told: dict[str, Any]) -> Query:
+    """The query that `told_query` made. Raises `ValueError`, `TypeError`, `KeyError`."""
+    wanted = tuple((Pattern(Match(match), topic), after) for match, topic, after in told["wanted"])
+    return Query(wanted, **{name: told[name] for name in _PLAIN})
+
+
+def pack(page: Page, starts: list[int]) -> bytes:
+    """The bytes of a page, with the `starts` (`Rules.starts`) that the keeper had when the page was read."""
+    rows = [[*row_of(event, event.position)] for event in page.events]
+    plain = [page.reached, page.is_end, page.gaps, page.is_cut_off, page.publication]
+    return orjson.dumps([starts, plain, rows])
+
+
+def unpack(data: bytes) -> tuple[Page, list[int]]:
+    """The page and the starts that `pack` made. Raises `ValueError`, `TypeError`."""
+    starts, (reached, is_end, gaps, is_cut_off, publication), rows = orjson.loads(data)
+    events = [event_of(Stored(*row)) for row in rows]
+    return Page(events, reached, is_end, [(first, last) for first, last in gaps], is_cut_off, publication), starts

@@ -1,0 +1,76 @@
+"""The history of a front: it is in the stream and at the keepers, and the newest events are in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from app.broker.broker import Broker
+from app.broker.ports import Page, Query
+from app.cluster.asker import Asker
+from app.cluster.front import Front
+from app.cluster.membership import join_without_folder
+from app.server.history import lags_of, rules_of
+from app.server.shared_history import SharedHistory, joined
+from app.settings import Settings
+
+
+class FrontHistory(SharedHistory):
+    """The log of a node that keeps no history. Raises `BadRecord`, `CannotJoin`.
+
+    The node connects to the cluster for a moment, and blocks.
+    """
+
+    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None]) -> None:
+        rules = rules_of(settings)
+        state, applied = joined(join_without_folder(settings))
+        super().__init__(settings, broker, flush, applied)
+        self._asker = Asker(self._cluster, self._nats, self.members, rules, state)
+        self._front = Front(
+            state,
+            rules,
+            self._asker,
+            self._report,
+            is_waiting=self._cluster.settled_by == "keeper",
+            inbox_bytes=self._options.inbox_bytes,
+        )
+        self._outcomes = self._begin(self._front)
+
+    def __str__(self) -> str:
+        """Which front this is, for the terminal."""
+        return f"at the keepers of a cluster; this is front {super().__str__()}"
+
+    def listen(self) -> None:
+        """Begin to listen to the keepers too; see `SharedHistory.listen`."""
+        self._front.later = asyncio.get_running_loop().call_soon
+        super().listen()
+        self._asker.begin(self._front.release)
+
+    async def _end(self) -> None:
+        self._front.close()
+        await self._asker.close()
+
+    @property
+    def start(self) -> int:
+        """The first offset that the keepers still have."""
+        return self._asker.start
+
+    async def read(self, query: Query) -> Page:
+        """One page, from a keeper. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
+        return await self._asker.read(query, self._options.read_s)
+
+    def look(self, now: float) -> None:
+        """See which keepers are there."""
+        self._front.look(now)
+        super().look(now)
+
+    def figures(self) -> dict[str, Any]:
+        """The figures that ticks show of the log, as the keeper has them that this node asks first."""
+        kept: dict[str, Any] = next((each.facts["kept"] for each in self._asker.keepers()), {})
+        return {
+            "first": self.start,
+            "head": self.head,
+            "bytes": kept.get("bytes", 0),
+            "consumers": lags_of(kept.get("consumers", {}), self.head),
+        }
