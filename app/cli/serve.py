@@ -29,7 +29,7 @@ _FLAGS: SettingFlags = {
         {"metavar": "URLS", "callback": lambda _context, _option, urls: urls and urls.split(",")},
     ),
     "cluster.node": ("--node", "This node's name; every node of a cluster has another.", {"metavar": "NAME"}),
-    "cluster.keeps": ("--front", "Keep no history in this node: ask those that keep it.", {"is_flag": True}),
+    "cluster.front": ("--front", "Keep no history in this node: ask those that do.", {"is_flag": True}),
     "tls.cert": ("--tls-cert", "Serve https with this certificate (PEM). SIGHUP reads it again.", {"metavar": "FILE"}),
     "tls.key": ("--tls-key", "The certificate's private key. [default: in the same file]", {"metavar": "FILE"}),
     "open": ("--open", "Let other machines connect although there are no access rules.", {"is_flag": True}),
@@ -51,8 +51,6 @@ def serve(*, file: Path | None, flags: dict[str, Any]) -> None:
     """
     if "history.enabled" in flags:
         flags["history.enabled"] = flags["history.enabled"] == "on"
-    if "cluster.keeps" in flags:
-        flags["cluster.keeps"] = False  # the flag says the opposite
     read = settings_reader(file, flags)
     configuration = read_settings(read)
     from app.host.process import run as run_server

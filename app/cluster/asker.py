@@ -25,10 +25,10 @@ _AGAIN_S, _LOOK_S = 0.1, 0.25
 class State(NamedTuple):
     """What a keeper has, on its disk.
 
-    node             the keeper
-    log_id           of the log, and `publication_key` is that of its publications
-    first            the first offset that the keeper still has
-    applied          as `Applied.restore` takes it
+    node     the keeper
+    log_id   of the log, and `publication_key` is that of its publications
+    first    the first offset that the keeper still has
+    applied  as `Applied.restore` takes it
     """
 
     node: str
@@ -50,6 +50,40 @@ async def state_of(nats: Connection, space: str, within_s: float, node: str = ""
         return State(**told)
     except (TypeError, KeyError, ValueError):
         raise Unanswered("another version") from None
+
+
+class Keeper(NamedTuple):
+    """A keeper that is alive, with what it says once a second.
+
+    head       the last offset on its disk
+    starts     the first one, and those of the rules
+    takes      whether it can write to its disk
+    nbytes     of its history
+    consumers  of its log, each with the offset that it reads next
+    heard_at   when it said so, in seconds of the monotonic clock
+    """
+
+    name: str
+    head: int
+    starts: list[int]
+    takes: bool
+    nbytes: int
+    consumers: dict[str, int]
+    heard_at: float
+
+    @classmethod
+    def of(cls, member: Member) -> Keeper | None:
+        """A node as keeper; None if it is a front, or says something else."""
+        match member.facts.get("kept"):
+            case {
+                "head": int(head),
+                "starts": [int(), *_] as starts,
+                "takes": bool(takes),
+                "bytes": int(nbytes),
+                "consumers": dict(consumers),
+            } if all(isinstance(each, int) for each in (*starts, *consumers.values())):
+                return cls(member.name, head, starts, takes, nbytes, consumers, member.heard_at)
+        return None
 
 
 class Asker:
@@ -90,21 +124,21 @@ class Asker:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
 
-    def keepers(self) -> list[Member]:
+    def keepers(self) -> list[Keeper]:
         """The keepers that are alive, in the order in which this node asks them: each node has another order."""
 
-        def order(member: Member) -> bytes:
-            return blake2b(f"{self._options.node} {member.name}".encode()).digest()
+        def order(keeper: Keeper) -> bytes:
+            return blake2b(f"{self._options.node} {keeper.name}".encode()).digest()
 
-        return sorted((each for each in self._members.others() if "kept" in each.facts), key=order)
+        return sorted(filter(None, map(Keeper.of, self._members.others())), key=order)
 
     def look(self) -> None:
         """Take over what the keepers say once a second."""
         keepers = self.keepers()
         for keeper in keepers:
-            self.written = max(self.written, keeper.facts["kept"]["head"])
+            self.written = max(self.written, keeper.head)
         if keepers:
-            self._learn(keepers[0].facts["kept"]["starts"])
+            self._learn(keepers[0].starts)
 
     def _learn(self, starts: list[int]) -> None:
         self.start = max(self.start, starts[0])
@@ -123,7 +157,7 @@ class Asker:
                 silent.clear()
                 await asyncio.sleep(min(_AGAIN_S, left_s))
                 continue
-            others.sort(key=lambda each: each.facts["kept"]["head"] < query.last)
+            others.sort(key=lambda each: each.head < query.last)
             try:
                 return await self._read(query, others[0], left_s if len(keepers) == 1 else left_s / 2)
             except (NobodyAnswers, *AwayErrors):
@@ -134,7 +168,7 @@ class Asker:
                 silent.add(others[0].name)
         raise TimeoutError
 
-    async def _read(self, query: Query, keeper: Member, within_s: float) -> Page:
+    async def _read(self, query: Query, keeper: Keeper, within_s: float) -> Page:
         """A page of one keeper. Raises as `ask` does; `NobodyAnswers` too if the keeper is gone meanwhile."""
         wish = {"what": "read", "query": pages.told_query(query), "within_s": within_s}
         subject = subject_of_keeper(self._options.space, keeper.name)

@@ -121,7 +121,7 @@ class Front:
         self.release()
         keepers = self._asker.keepers()
         is_there = now - max((each.heard_at for each in keepers), default=self._began_at) < _NO_KEEPER_S
-        takes = not keepers or any(each.facts["kept"]["takes"] for each in keepers)
+        takes = not keepers or any(each.takes for each in keepers)
         self.refusal = None if not self._is_waiting or (is_there and takes) else KeeperUnavailable()
 
     def close(self) -> None:

@@ -2,9 +2,9 @@
 
 A request is a JSON object whose `what` says what is asked:
 
-    state    how far the folder has come in the stream: `Applied` as it is saved on disk, never ahead of the rows there,
-             with the log's id, the key of its publications and its first offset. Who begins with it and applies what
-             follows in the stream comes to what all other nodes have.
+    state    how far the node has come in the stream: the saved form of `Applied`, with the log's id, the key of its
+             publications and its first offset. All rows up to there are on the keeper's disk by the time of the answer.
+             Who begins with it and applies what follows in the stream comes to what all other nodes have.
     read     a page of the history, for the `query` (`pages.py`), within `within_s` seconds. A keeper that has not yet
              written all up to the query's last offset waits until it has: a page never misses what its reader knows of.
 
@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import orjson
 
 from app import telemetry
+from app.broker.errors import HistoryUnavailable
 from app.broker.ports import Page, Query, UnknownPublication
 from app.cluster import pages
 from app.cluster.nats import Connection, Message
@@ -67,8 +68,8 @@ class Kept(Protocol):
     async def read(self, query: Query) -> Page:
         """A page. Raises `UnknownPublication`, `TimeoutError`, `sqlite3.Error`."""
 
-    async def state(self) -> dict[str, Any]:
-        """The answer to `state`; see `asker.State`. Raises `OSError`, `DocumentDamaged`, `TimeoutError`."""
+    def state(self) -> dict[str, Any]:
+        """What the node has come to; see `asker.State`. Raises `Diverged`."""
 
 
 class Keeper:
@@ -129,14 +130,17 @@ class Keeper:
             await refuse(nats, message.reply, "unknown")
         except UnknownPublication:
             await refuse(nats, message.reply, UNKNOWN_PUBLICATION)
-        except TimeoutError:
+        except (TimeoutError, HistoryUnavailable):
             await refuse(nats, message.reply, "busy")
         except Exception as error:  # noqa: BLE001 - the asker asks another keeper then
             telemetry.fault("keeper", error)
             await refuse(nats, message.reply, "failed")
 
     async def _state(self, _wish: dict[str, Any]) -> bytes:
-        return orjson.dumps(await self._kept.state())
+        state = self._kept.state()
+        async with asyncio.timeout(_LONGEST_S):
+            await self._wrote(state["applied"]["offset"])
+        return orjson.dumps(state)
 
     async def _read(self, wish: dict[str, Any]) -> bytes:
         try:
@@ -144,10 +148,14 @@ class Keeper:
         except (ValueError, TypeError, KeyError):
             raise _BadRequest from None
         async with asyncio.timeout(min(within_s, _LONGEST_S)):
-            while self._kept.written < query.last:
-                await self._more.wait()
+            await self._wrote(query.last)
             page = await self._kept.read(query)
         return pages.pack(page, self._kept.starts)
+
+    async def _wrote(self, offset: int) -> None:
+        """Wait until all up to an offset is on disk."""
+        while self._kept.written < offset:
+            await self._more.wait()
 
     def wrote(self) -> None:
         """Note that more is on disk, and let fronts know if they wait for that."""

@@ -55,7 +55,8 @@ async def ask(nats: Connection, space: str, subject: str, what: dict[str, Any], 
             await nats.publish(subject, orjson.dumps(what), inbox)
             return await answer
         finally:
-            answer.cancel()
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # it may have come too late for anybody to ask for it
             await end()
 
 

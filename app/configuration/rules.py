@@ -279,6 +279,8 @@ def _pipeline(settings: Settings) -> Broken:
 def _cluster(settings: Settings) -> Broken:
     cluster = settings.cluster
     if not cluster.urls:
+        if cluster.front:
+            yield "cluster.front", "expected cluster.urls too (--cluster): a server alone keeps its own history"
         return
     yield from _unlike(
         "cluster.urls", cluster.urls, _NATS_URL, "URLs like nats://host:4222 (no user: see cluster.user)"

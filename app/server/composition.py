@@ -197,7 +197,7 @@ def _opening(settings: Settings) -> Opening | None:
         from app.server.shared_history import KeptHistory
     except ImportError:
         raise CannotJoin("cluster.urls: a cluster needs the NATS client: pip install 'halley[cluster]'") from None
-    return KeptHistory if settings.cluster.keeps else FrontHistory
+    return FrontHistory if settings.cluster.front else KeptHistory
 
 
 def create_app(settings: Settings | None = None) -> Server:

@@ -67,10 +67,10 @@ class FrontHistory(SharedHistory):
 
     def figures(self) -> dict[str, Any]:
         """The figures that ticks show of the log, as the keeper has them that this node asks first."""
-        kept: dict[str, Any] = next((each.facts["kept"] for each in self._asker.keepers()), {})
+        keeper = next(iter(self._asker.keepers()), None)
         return {
             "first": self.start,
             "head": self.head,
-            "bytes": kept.get("bytes", 0),
-            "consumers": lags_of(kept.get("consumers", {}), self.head),
+            "bytes": keeper.nbytes if keeper else 0,
+            "consumers": lags_of(keeper.consumers if keeper else {}, self.head),
         }

@@ -111,7 +111,7 @@ def wamp(parts: Parts) -> Mount:
         parts.access,
         Authentication(parts.access, anonymous=settings.wamp.anonymous),
         Environment(
-            reserve=ReservedIds(Path(settings.data_dir) if is_recorded and settings.cluster.keeps else None),
+            reserve=ReservedIds(Path(settings.data_dir) if is_recorded and not settings.cluster.front else None),
             wait=parts.waits.wait,
             policy=parts.hooks,
             policy_s=settings.bayeux.policy_s,

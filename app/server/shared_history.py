@@ -17,7 +17,7 @@ from app.broker.errors import HistoryUnavailable
 from app.broker.events import LAST_PUBLICATION, Publications
 from app.broker.ports import Erasure
 from app.cluster.applied import Applied
-from app.cluster.broker_log import ClusterLog, Store
+from app.cluster.broker_log import ClusterLog, Diverged, Store
 from app.cluster.keeper import Keeper
 from app.cluster.members import Members
 from app.cluster.membership import STATE_FILE, join
@@ -53,6 +53,7 @@ class SharedHistory(OpenLog):
             "sequence": lambda: applied.sequence,
             "offset": lambda: applied.offset,
             "sessions": lambda: len(broker.sessions),
+            "keeps": lambda: not cluster.front,
         }
         super().__init__(settings, broker, flush)
         telemetry.log.info(
@@ -60,7 +61,7 @@ class SharedHistory(OpenLog):
             space=cluster.space,
             node=cluster.node,
             settled_by=cluster.settled_by,
-            keeps=cluster.keeps,
+            keeps=not cluster.front,
             sequence=applied.sequence,
         )
         telemetry.log.warning("cluster_partial", what=_PARTIAL)
@@ -164,6 +165,18 @@ class KeptHistory(SharedHistory, OpenHistory):
 
     # What the keeper answers (`keeper.Kept`)
 
+    def state(self) -> dict[str, Any]:
+        """How far the node has come in the stream. Raises `Diverged`."""
+        if self._log.is_diverged:
+            raise Diverged
+        return {
+            "node": self._cluster.node,
+            "log_id": self.log_id,
+            "publication_key": str(self.history.publication_key),
+            "first": self.start,
+            "applied": self._applied.saved(),
+        }
+
     @property
     def written(self) -> int:
         """The last offset on disk."""
@@ -184,16 +197,6 @@ class KeptHistory(SharedHistory, OpenHistory):
         if snapshot is not None and self.head >= snapshot["offset"] and not self._log.is_diverged:
             self._snapshot, self._saved = None, (snapshot["sequence"], now)
             self._saving = asyncio.get_running_loop().run_in_executor(self._pool, self._save, snapshot)
-
-    async def state(self) -> dict[str, Any]:
-        """How far the folder has come in the stream, as other nodes ask for it; see `keeper.Kept.state`."""
-        return {
-            "node": self._cluster.node,
-            "log_id": self.log_id,
-            "publication_key": str(self.history.publication_key),
-            "first": self.start,
-            "applied": await self.aside(lambda: checksummed_json.load(self.folder / STATE_FILE)),
-        }
 
     def _save(self, state: dict[str, Any]) -> None:
         """Save a state whose events are all on disk; after a failure the next start applies more of the stream."""

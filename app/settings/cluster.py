@@ -17,9 +17,9 @@ class Cluster:
         "stream",
         why="stream: acknowledged is what two of three NATS servers have; keeper: one NATS server, and a node's disk",
     )
-    keeps: bool = knob(
-        default=True,
-        why="this node writes the history to its data folder; false: it asks the nodes that do (--front)",
+    front: bool = knob(
+        default=False,
+        why="this node keeps no history in its data folder; it asks those that do, of which a cluster needs one",
     )
     stream_age_s: float = knob(
         86_400.0, unit="s", low=60, why="how long a node can be away; the stream keeps its frames for so long"

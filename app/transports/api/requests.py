@@ -25,7 +25,7 @@ from app.transports.middleware import RequestContext
 Result = TypeVar("Result")
 
 OFF = "history is off on this server"
-ELSEWHERE = "this server keeps no rows of the log; ask one that does (cluster.keeps)"
+ELSEWHERE = "this server keeps no rows of the log; ask one of its cluster that is not a front"
 NONE_KNOWN = "unknown parameter; this path takes none"
 TWICE = "duplicate parameter"
 UNREADABLE = "the query is not UTF-8"
