@@ -1,11 +1,12 @@
 """Kill rounds: nodes and NATS servers are killed at random moments while clients publish; nothing acknowledged is lost.
 
-    python tests/cluster/rounds.py [ROUNDS] [--servers 1|3] [--nodes N] [--seed SEED]
+    python tests/cluster/rounds.py [ROUNDS] [--servers 1|3] [--nodes N] [--fronts N] [--seed SEED]
 
 In each round publishers send events with idempotency keys to all nodes, and send those without an answer again, to any
 node. Meanwhile something is killed, or stopped for a while, and started again. At the end of the round all nodes must
 have equal rows, with every acknowledged event at the position that was acknowledged, and each event once; and what a
-live subscriber of each node received must be those rows. Exit code 1 if not.
+live subscriber of each node received must be those rows. Fronts are nodes besides, that have no rows. Exit code 1 if
+not.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ PUBLISHERS, EVENTS = 4, 60
 class Node:
     """A node that can be killed and started again; `url` is where it serves now."""
 
-    def __init__(self, folder, servers, name):
-        self.folder, self.servers, self.name = folder, servers, name
+    def __init__(self, folder, servers, name, *, keeps=True):
+        self.folder, self.servers, self.name, self.keeps = folder, servers, name, keeps
         self.stack, self.server = AsyncExitStack(), None
 
     @property
@@ -44,7 +45,10 @@ class Node:
         return f"http://127.0.0.1:{self.server.port}"
 
     async def start(self, **settings):
-        self.server = await self.stack.enter_async_context(node(self.folder, self.servers, self.name, **settings))
+        self.server = await self.stack.enter_async_context(self.run(settings))
+
+    def run(self, settings):
+        return node(self.folder, self.servers, self.name, keeps=self.keeps, **settings)
 
     async def kill(self):
         await self.stack.aclose()
@@ -126,10 +130,9 @@ class Round:
 
     async def check(self):
         """Return what is wrong, as lines."""
-        stored = [await rows_of(each, max(self.acknowledged.values())) for each in self.nodes]
-        wrong = [
-            f"{each.name} has other rows" for each, rows in zip(self.nodes, stored, strict=True) if rows != stored[0]
-        ]
+        keepers = [each for each in self.nodes if each.keeps]
+        stored = [await rows_of(each, max(self.acknowledged.values())) for each in keepers]
+        wrong = [f"{each.name} has other rows" for each, rows in zip(keepers, stored, strict=True) if rows != stored[0]]
         ours = {row["offset"]: json.loads(row["payload"]) for row in stored[0] if row["topic"].startswith("rounds/")}
         if [row["offset"] for row in stored[0]] != [*range(1, len(stored[0]) + 1)]:
             wrong.append("positions have holes")
@@ -151,7 +154,7 @@ async def rows_of(node, last):
             await asyncio.sleep(AGAIN_S)
 
 
-async def rounds(folder, count, servers_count, nodes_count, seed):
+async def rounds(folder, count, servers_count, nodes_count, fronts_count, seed):
     """Play the rounds; return the number of wrong things."""
     chance = random.Random(seed)
     totals, wrong_count, longest_s = Counter(), 0, 0.0
@@ -161,6 +164,7 @@ async def rounds(folder, count, servers_count, nodes_count, seed):
     }
     async with nats_servers(folder, servers_count) as servers, AsyncExitStack() as stack:
         nodes = [Node(folder, servers, f"n{number}") for number in range(nodes_count)]
+        nodes += [Node(folder, servers, f"f{number}", keeps=False) for number in range(fronts_count)]
         for each in nodes:
             await each.start(**settings)
             stack.push_async_callback(each.kill)
@@ -189,10 +193,11 @@ def main():
     parser.add_argument("rounds", type=int, nargs="?", default=5)
     parser.add_argument("--servers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--fronts", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        wrong = asyncio.run(rounds(Path(folder), given.rounds, given.servers, given.nodes, given.seed))
+        wrong = asyncio.run(rounds(Path(folder), given.rounds, given.servers, given.nodes, given.fronts, given.seed))
     sys.exit(wrong > 0)
 
 

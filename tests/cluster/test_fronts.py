@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from contextlib import AsyncExitStack
+from urllib.parse import quote
 
 import pytest
+from support import wamp
 from support.messages import publish
 from support.nats import nats_servers, node
-from support.wire import DEADLINE_S
+from support.process import ended
+from support.wire import DEADLINE_S, request
 
-from app.client import ALL, Client, Keyed
+from app.client import ALL, Client, HistoryClient, Keyed
 from app.cluster.applied import Applied
 from app.cluster.asker import state_of
 from app.cluster.nats import Connection
@@ -63,23 +67,190 @@ async def test_a_keeper_says_how_far_its_folder_has_come(tmp_path):
         await asking.close()
 
 
+async def rows(server, last):
+    """Return the stored rows up to the offset `last`, as soon as a keeper has them."""
+    async with asyncio.timeout(DEADLINE_S), HistoryClient(url_of(server)) as client:
+        while (await client.log_head())["next"] <= last:
+            await asyncio.sleep(0.01)
+        return [json.loads(line) async for _, lines in client.rows(1, last) for line in lines]
+
+
+async def replayed(server, count):
+    """Return the first `count` events of a replay of everything in /chat."""
+    async with Client(url_of(server)) as client:
+        await client.subscribe("/chat/**", after=ALL)
+        return await taken(client, count)
+
+
 async def test_fronts_are_one_server_with_their_keeper(tmp_path):
-    """Heard at all, at the same positions; what a front reads is what the keeper has; a front has no files."""
+    """Live, by replay, by `/history` and by WAMP they give what the keeper gives, and they have no files."""
+    tail = {"HALLEY_HISTORY_TAIL_BYTES": "2000", "HALLEY_HISTORY_PAGE_EVENTS": "30"}
     async with (
         nats_servers(tmp_path) as nats,
-        node(tmp_path, nats, "k") as k,
-        node(tmp_path, nats, "f", keeps=False, HALLEY_HISTORY_TAIL_BYTES="2000") as f,
-        node(tmp_path, nats, "g", keeps=False) as g,
-        AsyncExitStack() as stack,
+        node(tmp_path, nats, "k", **tail) as k,
+        node(tmp_path, nats, "f", keeps=False, **tail) as f,
+        node(tmp_path, nats, "g", keeps=False, **tail) as g,
     ):
-        clients = [await stack.enter_async_context(Client(url_of(each))) for each in (k, f, g)]
-        for client in clients:
-            await client.subscribe("/chat/**")
-        for number in range(0, 100, 10):
-            await clients[1].publish_many("/chat/f", range(number, number + 10))
-            await clients[2].publish_many("/chat/g", range(number, number + 10))
-        heard = [await taken(client, 200) for client in clients]
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(Client(url_of(each))) for each in (k, f, g)]
+            for client in clients:
+                await client.subscribe("/chat/**")
+            for number in range(0, 100, 10):
+                await clients[1].publish_many("/chat/f", range(number, number + 10))
+                await clients[2].publish_many("/chat/g", range(number, number + 10))
+            heard = [await taken(client, 200) for client in clients]
         assert heard[0] == heard[1] == heard[2]
-        late = await stack.enter_async_context(Client(url_of(f)))
-        await late.subscribe("/chat/**", after=ALL)
-        assert await taken(late, 200) == heard[0]
+        assert await replayed(f, 200) == await replayed(k, 200) == heard[0]
+        await check_keys(k, f, g)
+        await check_pages(f, k, heard[0])
+        await check_wamp(f, k, heard[0])
+        await check_log(f, k)
+        assert not (tmp_path / "f").exists()
+
+
+async def check_keys(*nodes):
+    """One key at all nodes is one event."""
+    key = {"ext": {"idempotency_key": "one"}}
+    replies = await asyncio.gather(*(published(each, "/keyed/room", 1, **key) for each in nodes))
+    assert len({reply["ext"]["position"] for reply in replies}) == 1
+
+
+async def check_pages(front, keeper, heard):
+    """`/history` is the same, byte for byte, but for the address in its links."""
+    middle = heard[100]
+    wires = [await server.wire() for server in (front, keeper)]
+    at = quote(str((await history_of(keeper))["events"][20]["time"]))
+    for query in (
+        "",
+        "?limit=7&reverse=true",
+        f"?after_position={middle.position}&limit=5",
+        f"?before_position={middle.position}&reverse=true&limit=5",
+        f"?after_time={at}&limit=3",
+        f"?topic=/chat/f&from_publication={(await history_of(keeper))['events'][3]['publication']}",
+        "?after_publication=1",
+        "?cursor=after-20",
+        "?limit=0",
+    ):
+        for accept in ("application/json", "application/x-ndjson"):
+            asked = request("GET", f"/history/chat/**{query}", accept=accept)
+            answers = [await wire.request(asked) for wire in wires]
+            shown = [
+                (
+                    each.status,
+                    each.text.replace(str(server.port), ""),
+                    str(each.headers.get("link")).replace(str(server.port), ""),
+                )
+                for each, server in zip(answers, (front, keeper), strict=True)
+            ]
+            assert shown[0] == shown[1]
+
+
+async def history_of(server):
+    wire = await server.wire()
+    return json.loads((await wire.request(request("GET", "/history/chat/**"))).text)
+
+
+async def check_wamp(front, keeper, heard):
+    """`get_events` gives the same events, for every filter."""
+    found = []
+    for server in (front, keeper):
+        async with await wamp.join(url_of(server)) as peer:
+            subscription = await peer.subscribe("chat", match="prefix")
+            answers = []
+            for more in (
+                {},
+                {"limit": 7, "reverse": True},
+                {"topic": "chat.g", "limit": 12},
+                {"from_publication": (await history_of(keeper))["events"][3]["publication"], "limit": 2},
+                {"after_publication": 1},
+                {"until_time": (await history_of(keeper))["events"][20]["time"]},
+            ):
+                answer = await peer.call("wamp.subscription.get_events", subscription, **more)
+                events = [{**event, "subscription": 0} for event in answer[3]]
+                answers.append((events, answer[4]))
+            found.append(answers)
+    assert found[0] == found[1]
+    assert [event["args"] for event in found[0][0][0]] == [[event.data] for event in heard[:30]]
+
+
+async def check_log(front, keeper):
+    """`/log` and its consumers are at keepers; the ticks of a front show them."""
+    wires = [await server.wire() for server in (front, keeper)]
+    for method, path in (("GET", "/log"), ("GET", "/log/head"), ("POST", "/log/purge"), ("POST", "/log/consumers/a")):
+        answer = await wires[0].request(request(method, path, b"{}", content_type="application/json"))
+        assert (answer.status, "not a front" in answer.text) == (409, True)
+    report = request("POST", "/log/consumers/a", b'{"offset":5}', content_type="application/json")
+    assert (await wires[1].request(report)).status == 200
+    async with asyncio.timeout(DEADLINE_S), Client(url_of(front)) as client:
+        await client.subscribe("/halley/rates")
+        while True:
+            told = (await anext(client)).data["history"]
+            if "a" in told["consumers"]:
+                break
+    assert told["consumers"]["a"] == {"offset": 5, "behind": told["head"] - 4}
+    assert (told["first"], told["bytes"] > 0) == (1, True)
+
+
+async def test_a_keeper_that_is_killed_and_another_one(tmp_path):
+    """Durable publishes wait and are refused then, the rest goes on; with a keeper again all does, and with another."""
+    options = {"HALLEY_HISTORY_COMMIT_S": "1", "HALLEY_HISTORY_READ_S": "4", "HALLEY_HISTORY_TAIL_BYTES": "0"}
+    async with (
+        nats_servers(tmp_path) as nats,
+        node(tmp_path, nats, "k", **options) as k,
+        node(tmp_path, nats, "f", keeps=False, **options) as f,
+        node(tmp_path, nats, "g", keeps=False, **options) as g,
+        Client(url_of(g)) as client,
+    ):
+        await client.subscribe("/chat/**")
+        await client.subscribe("/fleeting/**")
+        assert (await until_taken(f))["successful"]
+        k.send_signal(signal.SIGKILL)
+        await k.exit_code()
+        unknown = await published(f, "/chat/room", "unknown")
+        assert unknown["error"] == "503::history_outcome_unknown"
+        await f.until_logged("history_unavailable")
+        refused = await published(f, "/chat/room", "refused")
+        assert refused["error"] == "503::history_unavailable"
+        await published(f, "/fleeting/room", "fleeting")
+        assert [event.data for event in await taken(client, 2)] == ["probe", "fleeting"]
+        answer = await (await f.wire()).request(request("GET", "/history/chat/room"))
+        assert answer.status == 503
+        async with node(tmp_path, nats, "k", **options) as again:
+            last = (await until_taken(f))["ext"]["position"]
+            heard = await taken(client, 2)
+            assert [event.data for event in heard] == ["unknown", "probe"]
+            assert heard[1].position == last
+            stored = await rows(again, last)
+            assert [row["offset"] for row in stored] == [*range(1, last + 1)]
+            assert [json.loads(row["payload"]) for row in stored if row["topic"] == "chat/room"] == ["unknown"]
+            async with node(tmp_path, nats, "l", **options) as other:
+                assert await rows(other, last) == stored
+                await f.until_logged('"node":"l"')
+                again.send_signal(signal.SIGKILL)
+                replays = await asyncio.gather(*(replayed(each, 3) for each in (f, g)))
+                assert [[event.data for event in events] for events in replays] == [["probe", "unknown", "probe"]] * 2
+                assert (await until_taken(g))["ext"]["position"] > last
+
+
+async def until_taken(server):
+    """Publish until a durable event is acknowledged; return its reply."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not (reply := await published(server, "/chat/probe", "probe"))["successful"]:
+            await asyncio.sleep(0.05)
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--cluster", "URLS", "--node", "f"), "no keeper of the cluster halley answers within 1 s"),
+        ((), "a server alone keeps its own history"),
+    ],
+)
+async def test_a_front_without_a_keeper_does_not_start(tmp_path, arguments, text):
+    """One line, and exit code 2."""
+    async with nats_servers(tmp_path) as nats:
+        arguments = [nats.urls if each == "URLS" else each for each in arguments]
+        settings = {"HALLEY_CLUSTER_JOIN_S": "1", "HALLEY_CLUSTER_SETTLED_BY": "keeper"}
+        result = await ended("serve", "--front", "--port", "0", *arguments, cwd=tmp_path, **settings)
+    assert (result.code, text in result.lines[-1]) == (2, True), result.lines
