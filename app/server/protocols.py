@@ -23,7 +23,7 @@ from app.protocols.wamp.names import realms_of
 from app.protocols.wamp.protocol import Router
 from app.protocols.wamp.state import Environment
 from app.server.history import HistoryService
-from app.server.persistence import PersistentTopics, ReservedIds, TopicSaver
+from app.server.persistence import PersistentTopics, ReservedIds, TopicSaver, drawn_ids
 from app.server.session_log import SessionLog
 from app.settings import Settings
 from app.transports.endpoint import BayeuxEndpoint
@@ -103,7 +103,7 @@ def bayeux(parts: Parts) -> Mount:
 def wamp(parts: Parts) -> Mount:
     """Compose WAMP."""
     settings = parts.settings
-    is_recorded = settings.history.enabled
+    is_recorded, is_front = settings.history.enabled, settings.cluster.front
     router = Router(
         parts.broker,
         settings.wamp,
@@ -111,7 +111,7 @@ def wamp(parts: Parts) -> Mount:
         parts.access,
         Authentication(parts.access, anonymous=settings.wamp.anonymous),
         Environment(
-            reserve=ReservedIds(Path(settings.data_dir) if is_recorded and not settings.cluster.front else None),
+            reserve=drawn_ids if is_front else ReservedIds(Path(settings.data_dir) if is_recorded else None),
             wait=parts.waits.wait,
             policy=parts.hooks,
             policy_s=settings.bayeux.policy_s,
