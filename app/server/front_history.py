@@ -38,8 +38,8 @@ class FrontHistory(SharedHistory):
         self._outcomes = self._begin(self._front)
 
     def __str__(self) -> str:
-        """Which front this is, for the terminal."""
-        return f"at the keepers of a cluster; this is front {super().__str__()}"
+        """Where the history is, and of which cluster, for the terminal."""
+        return f"kept by other nodes, {super().__str__()} is a front"
 
     def listen(self) -> None:
         """Begin to listen to the keepers too; see `SharedHistory.listen`."""

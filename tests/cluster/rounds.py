@@ -5,8 +5,8 @@
 In each round publishers send events with idempotency keys to all nodes, and send those without an answer again, to any
 node. Meanwhile something is killed, or stopped for a while, and started again. At the end of the round all nodes must
 have equal rows, with every acknowledged event at the position that was acknowledged, and each event once; and what a
-live subscriber of each node received must be those rows. Fronts are nodes besides, that have no rows. Exit code 1 if
-not.
+live subscriber of each node received must be those rows, in order, each once and without a hole. Fronts are nodes
+besides, that have no rows. Exit code 1 if not.
 """
 
 from __future__ import annotations
@@ -140,6 +140,11 @@ class Round:
         wrong += [f"doubled: {data}" for data, count in times.items() if count > 1]
         wrong += [f"lost: {data}" for data, at in self.acknowledged.items() if ours.get(at) != data]
         wrong += [f"heard elsewhere: {key}" for key in self.received if ours.get(key[2], key[1]) != key[1]]
+        for each in self.nodes:
+            heard = [key[2] for key, count in self.received.items() for _ in range(count) if key[0] == each.name]
+            due = [offset for offset in ours if heard and heard[0] <= offset <= heard[-1]]
+            if heard != due:
+                wrong.append(f"{each.name} delivered {len(heard)} events instead of {len(due)}")
         return wrong
 
 
