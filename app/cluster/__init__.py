@@ -4,12 +4,16 @@
     applied.py     what every node makes of the frames in the stream's order: which events count, and their offsets
     broker_log.py  the log that the broker sees: its events leave in frames, and come back with all others
     nats.py        the only file that imports the NATS client: the connection, the stream, and a consumer of it
-    keeper.py      what a node with a data folder answers to other nodes
+    members.py     the nodes that are alive, and their facts
+    keeper.py      a node with a data folder: what it answers to the others
+    front.py       a node without one: what it has instead
     asker.py       asking keepers
+    pages.py       a query and its page, as a front and a keeper send them
     requests.py    a request between nodes, whose answer may be large
     membership.py  what a node must know before it opens its folder: whose log the stream is, and if the two fit
 
-A stream orders the frames of all nodes and keeps them for a day. Each node applies them by the same pure function, and
-writes the events that count into its own data folder, at the same offsets as all other nodes. An event is delivered
-and acknowledged when it is stored in the stream and on the node's own disk.
+A stream orders the frames of all nodes and keeps them for a day. Each node applies them by the same pure function. A
+keeper writes the events that count into its own data folder, at the same offsets as all other keepers; they are
+delivered and acknowledged there when they are stored in the stream and on its disk. A front delivers the same events
+when they are in the stream or, where a keeper settles them, on a keeper's disk; it reads older ones from a keeper.
 """

@@ -1,8 +1,8 @@
 """The log of a node (`broker.ports.Log`): its events leave in frames, and come back from the stream with all others.
 
 `append` never waits. What is appended while frames are under way goes into the next one. A frame that comes back from
-the stream is stored there; its events get their offsets, go to the writer of the data folder with those of other nodes,
-and are delivered when they are on disk. While the first frame under way does not come back, all of them are sent again,
+the stream is stored there; its events get their offsets, go to the node's `Store` with those of other nodes, and are
+delivered when they are on disk. While the first frame under way does not come back, all of them are sent again,
 in order. Events that are not recorded go past the stream.
 
 A node that receives nothing from the stream for `_QUIET_S` begins another consumer, behind what it has applied, and

@@ -16,11 +16,6 @@ from support.process import ended
 from support.wire import DEADLINE_S, request
 
 from app.client import ALL, Client, HistoryClient, Keyed
-from app.cluster.applied import Applied
-from app.cluster.asker import state_of
-from app.cluster.nats import Connection
-from app.cluster.requests import NobodyAnswers
-from app.settings import Cluster
 
 pytestmark = pytest.mark.slow
 
@@ -41,32 +36,6 @@ async def published(server, channel, data, **fields):
     return (await wire.post(publish(channel, data, **fields))).messages[0]
 
 
-async def test_a_keeper_says_how_far_its_folder_has_come(tmp_path):
-    """Its state is never ahead of its rows, however large, and who begins with it has what the keeper has."""
-    async with nats_servers(tmp_path) as nats:
-        asking = Connection(Cluster(urls=(nats.urls,), node="z"))
-        await asking.open()
-        with pytest.raises(NobodyAnswers):
-            await state_of(asking, "halley", DEADLINE_S)
-        async with node(tmp_path, nats, "a", HALLEY_LIMITS_PUBLISH_BURST="10000") as a:
-            channel, end = f"/chat/{'room' * 50}", "k" * 120
-            async with Client(f"http://127.0.0.1:{a.port}") as client:
-                keyed = [Keyed(channel, number, f"{number}{end}") for number in range(3_000)]
-                assert set(await client.publish_keyed(keyed)) == {None}
-            a.send_signal(signal.SIGTERM)
-            await a.exit_code()
-        async with node(tmp_path, nats, "a") as a:
-            await published(a, "/chat/room", 1)
-            state = await state_of(asking, "halley", DEADLINE_S, "a")
-            assert state.log_id == (await state_of(asking, "halley", DEADLINE_S)).log_id
-            assert len(str(state)) > 2**20, "it was one piece"
-            applied = Applied(100_000, 10**12)
-            applied.restore(state.applied)
-            assert (state.first, len(applied.saved()["keys"])) == (1, 3_000)
-            assert applied.offset >= 3_000
-        await asking.close()
-
-
 async def rows(server, last):
     """Return the stored rows up to the offset `last`, as soon as a keeper has them."""
     async with asyncio.timeout(DEADLINE_S), HistoryClient(url_of(server)) as client:
@@ -85,39 +54,62 @@ async def replayed(server, count):
 async def test_fronts_are_one_server_with_their_keeper(tmp_path):
     """Live, by replay, by `/history` and by WAMP they give what the keeper gives, and they have no files."""
     tail = {"HALLEY_HISTORY_TAIL_BYTES": "2000", "HALLEY_HISTORY_PAGE_EVENTS": "30"}
-    async with (
-        nats_servers(tmp_path) as nats,
-        node(tmp_path, nats, "k", **tail) as k,
-        node(tmp_path, nats, "f", keeps=False, **tail) as f,
-        node(tmp_path, nats, "g", keeps=False, **tail) as g,
+    async with nats_servers(tmp_path) as nats:
+        await check_start(tmp_path, nats)
+        async with node(tmp_path, nats, "k", **tail) as k:
+            key = await keyed(k)
+            async with (
+                node(tmp_path, nats, "f", keeps=False, **tail) as f,
+                node(tmp_path, nats, "g", keeps=False, **tail) as g,
+            ):
+                async with AsyncExitStack() as stack:
+                    clients = [await stack.enter_async_context(Client(url_of(each))) for each in (k, f, g)]
+                    for client in clients:
+                        await client.subscribe("/chat/**")
+                    for number in range(0, 100, 10):
+                        await clients[1].publish_many("/chat/f", range(number, number + 10))
+                        await clients[2].publish_many("/chat/g", range(number, number + 10))
+                    heard = [await taken(client, 200) for client in clients]
+                assert heard[0] == heard[1] == heard[2]
+                assert await replayed(f, 200) == await replayed(k, 200) == heard[0]
+                await check_keys(key, k, f, g)
+                await check_pages(f, k, heard[0])
+                await check_wamp(f, k, heard[0])
+                await check_log(f, k)
+                assert not (tmp_path / "f").exists()
+
+
+async def check_start(folder, nats):
+    """A front without a keeper does not start."""
+    settings = {"HALLEY_CLUSTER_JOIN_S": "1", "HALLEY_CLUSTER_SETTLED_BY": "keeper"}
+    for arguments, text in (
+        (("--cluster", nats.urls, "--node", "f"), "no keeper of the cluster halley answers within 1 s"),
+        ((), "a server alone keeps its own history"),
     ):
-        async with AsyncExitStack() as stack:
-            clients = [await stack.enter_async_context(Client(url_of(each))) for each in (k, f, g)]
-            for client in clients:
-                await client.subscribe("/chat/**")
-            for number in range(0, 100, 10):
-                await clients[1].publish_many("/chat/f", range(number, number + 10))
-                await clients[2].publish_many("/chat/g", range(number, number + 10))
-            heard = [await taken(client, 200) for client in clients]
-        assert heard[0] == heard[1] == heard[2]
-        assert await replayed(f, 200) == await replayed(k, 200) == heard[0]
-        await check_keys(k, f, g)
-        await check_pages(f, k, heard[0])
-        await check_wamp(f, k, heard[0])
-        await check_log(f, k)
-        assert not (tmp_path / "f").exists()
+        result = await ended("serve", "--front", "--port", "0", *arguments, cwd=folder, **settings)
+        assert (result.code, text in result.lines[-1]) == (2, True), result.lines
 
 
-async def check_keys(*nodes):
-    """One key at all nodes is one event."""
-    key = {"ext": {"idempotency_key": "one"}}
-    replies = await asyncio.gather(*(published(each, "/keyed/room", 1, **key) for each in nodes))
-    assert len({reply["ext"]["position"] for reply in replies}) == 1
+async def keyed(server):
+    """Publish so many keys that a node's state is larger than a message of NATS; return the first key."""
+    names = [f"{number}{'k' * 120}" for number in range(3_000)]
+    async with Client(url_of(server)) as client:
+        refused = await client.publish_keyed([Keyed(f"/keyed/{'room' * 50}", 1, name) for name in names])
+        assert set(refused) == {None}
+    return names[0]
+
+
+async def check_keys(first, *nodes):
+    """One key at all nodes is one event, also a key that was used before a front began."""
+    for key, channel in ((first, f"/keyed/{'room' * 50}"), ("new", "/keyed/new")):
+        ext = {"ext": {"idempotency_key": key}}
+        replies = await asyncio.gather(*(published(each, channel, 1, **ext) for each in nodes))
+        assert len({reply["ext"]["position"] for reply in replies}) == 1
 
 
 async def check_pages(front, keeper, heard):
     """`/history` is the same, byte for byte, but for the address in its links."""
-    middle = heard[100]
+    middle, statuses = heard[100], set()
     wires = [await server.wire() for server in (front, keeper)]
     at = quote(str((await history_of(keeper))["events"][20]["time"]))
     for query in (
@@ -143,6 +135,8 @@ async def check_pages(front, keeper, heard):
                 for each, server in zip(answers, (front, keeper), strict=True)
             ]
             assert shown[0] == shown[1]
+            statuses.add(shown[0][0])
+    assert statuses == {200, 400, 404}
 
 
 async def history_of(server):
@@ -193,7 +187,7 @@ async def check_log(front, keeper):
 
 async def test_a_keeper_that_is_killed_and_another_one(tmp_path):
     """Durable publishes wait and are refused then, the rest goes on; with a keeper again all does, and with another."""
-    options = {"HALLEY_HISTORY_COMMIT_S": "1", "HALLEY_HISTORY_READ_S": "4", "HALLEY_HISTORY_TAIL_BYTES": "0"}
+    options = {"HALLEY_HISTORY_COMMIT_S": "1", "HALLEY_HISTORY_READ_S": "2", "HALLEY_HISTORY_TAIL_BYTES": "0"}
     async with (
         nats_servers(tmp_path) as nats,
         node(tmp_path, nats, "k", **options) as k,
@@ -238,19 +232,3 @@ async def until_taken(server):
         while not (reply := await published(server, "/chat/probe", "probe"))["successful"]:
             await asyncio.sleep(0.05)
         return reply
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (("--cluster", "URLS", "--node", "f"), "no keeper of the cluster halley answers within 1 s"),
-        ((), "a server alone keeps its own history"),
-    ],
-)
-async def test_a_front_without_a_keeper_does_not_start(tmp_path, arguments, text):
-    """One line, and exit code 2."""
-    async with nats_servers(tmp_path) as nats:
-        arguments = [nats.urls if each == "URLS" else each for each in arguments]
-        settings = {"HALLEY_CLUSTER_JOIN_S": "1", "HALLEY_CLUSTER_SETTLED_BY": "keeper"}
-        result = await ended("serve", "--front", "--port", "0", *arguments, cwd=tmp_path, **settings)
-    assert (result.code, text in result.lines[-1]) == (2, True), result.lines
