@@ -13,7 +13,7 @@ import orjson
 from app.broker.ports import Page, Query, UnknownPublication
 from app.cluster import pages
 from app.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_keepers, subject_of_written
-from app.cluster.members import Member, Members
+from app.cluster.members import MOST_NODES, SILENT_S, Member, Members
 from app.cluster.nats import AwayErrors, Connection, Message
 from app.cluster.requests import NobodyAnswers, Unanswered, ask
 from app.history.rules import Rules
@@ -52,7 +52,7 @@ async def state_of(nats: Connection, space: str, within_s: float, node: str = ""
         raise Unanswered("another version") from None
 
 
-class Keeper(NamedTuple):
+class LivingKeeper(NamedTuple):
     """A keeper that is alive, with what it says once a second.
 
     head       the last offset on its disk
@@ -72,8 +72,8 @@ class Keeper(NamedTuple):
     heard_at: float
 
     @classmethod
-    def of(cls, member: Member) -> Keeper | None:
-        """A node as keeper; None if it is a front, or says something else."""
+    def of(cls, member: Member) -> LivingKeeper | None:
+        """A node as keeper; None for a front, and for one that has diverged from the stream."""
         match member.facts.get("kept"):
             case {
                 "head": int(head),
@@ -89,7 +89,7 @@ class Keeper(NamedTuple):
 class Asker:
     """Reads pages from the keepers that are alive, and knows how far they have written.
 
-    written   the highest offset that any of them has on disk
+    written   the highest offset that any of them has on disk; 0 without any
     start     the first offset that those still have which were asked; like the starts of `rules`, which are set here,
               it never goes back: no reader may be given less than it was promised
     """
@@ -102,15 +102,20 @@ class Asker:
         self._nats = nats
         self._members = members
         self._rules = rules
+        self._heads = {state.node: (self.written, monotonic())}  # of each keeper, and when it said so
         self._listening: asyncio.Task[None] | None = None
 
     def begin(self, on_written: Callable[[], None]) -> None:
         """Learn what keepers have written, once the connection is open; `on_written` is called when it is more."""
 
         async def written(message: Message) -> None:
-            if message.data.isdigit() and int(message.data) > self.written:
-                self.written = int(message.data)
-                on_written()
+            keeper = message.subject.rpartition(".")[2]
+            if message.data.isdigit() and (keeper in self._heads or len(self._heads) < MOST_NODES):
+                head = int(message.data)
+                self._heads[keeper] = head, monotonic()
+                if head > self.written:
+                    self.written = head
+                    on_written()
 
         async def listen() -> None:
             await self._nats.opened.wait()
@@ -124,19 +129,23 @@ class Asker:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
 
-    def keepers(self) -> list[Keeper]:
+    def keepers(self) -> list[LivingKeeper]:
         """The keepers that are alive, in the order in which this node asks them: each node has another order."""
 
-        def order(keeper: Keeper) -> bytes:
+        def order(keeper: LivingKeeper) -> bytes:
             return blake2b(f"{self._options.node} {keeper.name}".encode()).digest()
 
-        return sorted(filter(None, map(Keeper.of, self._members.others())), key=order)
+        return sorted(filter(None, map(LivingKeeper.of, self._members.others())), key=order)
 
     def look(self) -> None:
         """Take over what the keepers say once a second."""
         keepers = self.keepers()
-        for keeper in keepers:
-            self.written = max(self.written, keeper.head)
+        for each in keepers:
+            head, _ = self._heads.get(each.name, (0, 0.0))
+            self._heads[each.name] = max(each.head, head), monotonic()
+        since = monotonic() - SILENT_S
+        self._heads = {name: head for name, head in self._heads.items() if head[1] > since}
+        self.written = max((head for head, _ in self._heads.values()), default=0)
         if keepers:
             self._learn(keepers[0].starts)
 
@@ -168,7 +177,7 @@ class Asker:
                 silent.add(others[0].name)
         raise TimeoutError
 
-    async def _read(self, query: Query, keeper: Keeper, within_s: float) -> Page:
+    async def _read(self, query: Query, keeper: LivingKeeper, within_s: float) -> Page:
         """A page of one keeper. Raises as `ask` does; `NobodyAnswers` too if the keeper is gone meanwhile."""
         wish = {"what": "read", "query": pages.told_query(query), "within_s": within_s}
         subject = subject_of_keeper(self._options.space, keeper.name)

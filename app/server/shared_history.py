@@ -149,12 +149,15 @@ class KeptHistory(SharedHistory, OpenHistory):
         self._keeper.begin()
 
     def _tell_broker(self, report: Report, until: float) -> None:
-        self._keeper.wrote()
+        if not self._log.is_diverged:
+            self._keeper.wrote()
         super()._tell_broker(report, until)
 
-    def _told(self) -> dict[str, Any]:
-        """What fronts need to know of this keeper."""
+    def _told(self) -> dict[str, Any] | None:
+        """What fronts need to know of this keeper; None if what it has is not what the stream has."""
         history = self.history
+        if self._log.is_diverged:
+            return None
         return {
             "head": history.head,
             "starts": self.starts,
