@@ -198,7 +198,7 @@ async def test_a_keeper_that_is_killed_and_another_one(tmp_path):
         await client.subscribe("/chat/**")
         await client.subscribe("/fleeting/**")
         await until_taken(f)
-            assert [event.data for event in await taken(client, 1)] == ["probe"]
+        assert [event.data for event in await taken(client, 1)] == ["probe"]
         k.send_signal(signal.SIGKILL)
         await k.exit_code()
         unknown = await published(f, "/chat/room", "unknown")
