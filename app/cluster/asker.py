@@ -13,13 +13,14 @@ import orjson
 from app.broker.ports import Page, Query, UnknownPublication
 from app.cluster import pages
 from app.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_keepers, subject_of_written
-from app.cluster.members import MOST_NODES, SILENT_S, Member, Members
+from app.cluster.members import Member, Members
 from app.cluster.nats import AwayErrors, Connection, Message
 from app.cluster.requests import NobodyAnswers, Unanswered, ask
 from app.history.rules import Rules
 from app.settings import Cluster
 
 _AGAIN_S, _LOOK_S = 0.1, 0.25
+_MOST_KEEPERS, _SILENT_S = 64, 3.5
 
 
 class State(NamedTuple):
@@ -110,7 +111,7 @@ class Asker:
 
         async def written(message: Message) -> None:
             keeper = message.subject.rpartition(".")[2]
-            if message.data.isdigit() and (keeper in self._heads or len(self._heads) < MOST_NODES):
+            if message.data.isdigit() and (keeper in self._heads or len(self._heads) < _MOST_KEEPERS):
                 head = int(message.data)
                 self._heads[keeper] = head, monotonic()
                 if head > self.written:
@@ -143,7 +144,7 @@ class Asker:
         for each in keepers:
             head, _ = self._heads.get(each.name, (0, 0.0))
             self._heads[each.name] = max(each.head, head), monotonic()
-        since = monotonic() - SILENT_S
+        since = monotonic() - _SILENT_S
         self._heads = {name: head for name, head in self._heads.items() if head[1] > since}
         self.written = max((head for head, _ in self._heads.values()), default=0)
         if keepers:

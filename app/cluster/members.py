@@ -22,10 +22,10 @@ from app.cluster.nats import AwayErrors, Connection, Message
 from app.settings import Cluster
 
 _BEAT_S = 1.0
-SILENT_S = 3.5
+_SILENT_S = 3.5
 """After which a node counts as gone: three of its messages are missing."""
 
-MOST_NODES = 64
+_MOST_NODES = 64
 _MOST_BYTES = 65_536
 
 Fact = Callable[[], Any]
@@ -123,7 +123,7 @@ class Members:
             return
         if facts.get("left"):
             self._forget(name)
-        elif isinstance(node_id, str) and (name in self._others or len(self._others) < MOST_NODES):
+        elif isinstance(node_id, str) and (name in self._others or len(self._others) < _MOST_NODES):
             is_new = name not in self._others
             self._others[name] = Member(name, node_id, facts, now)
             if is_new:
@@ -131,7 +131,7 @@ class Members:
 
     def look(self, now: float) -> None:
         """Forget the nodes that have been silent for too long."""
-        for member in [each for each in self._others.values() if now - each.heard_at > SILENT_S]:
+        for member in [each for each in self._others.values() if now - each.heard_at > _SILENT_S]:
             self._forget(member.name)
 
     def _forget(self, name: str) -> None:
