@@ -18,7 +18,7 @@ key belongs to an authid, so one client cannot use up another's keys; all anonym
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -142,6 +142,7 @@ class Commits:
         self.pending: deque[Event] = deque()  # in the log's order
         self._fan_out = fan_out
         self._counted = counted
+        self.reach: Callable[[int], Awaitable[None]] | None = None
         self._share: Callable[[Event], None] | None = None
         self._pending_of: dict[object, int] = {}  # how many, by source
         self.delays = Delays()  # until events were on disk: for each group the event that waited longest
@@ -151,17 +152,24 @@ class Commits:
         self.lost = 0  # events that were delivered, and then not written
         self.lost_values = 0  # the same for NetworkTables values
 
-    def begin(self, log: Log, head: int, share: Callable[[Event], None] | None = None) -> None:
+    def begin(
+        self,
+        log: Log,
+        head: int,
+        share: Callable[[Event], None] | None = None,
+        reach: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
         """Begin to use a log, of which `head` is the last offset.
 
-        `share` is given where other servers have the same log; it sends them an event that is not recorded.
+        `share` and `reach` are given where other servers have the same log. The first sends them an event that is not
+        recorded. The second waits, not for long, until this server has got as far as an offset that they have reached.
         """
-        self.log, self._share = log, share
+        self.log, self._share, self.reach = log, share, reach
         self.tail.skip_to(head)
 
     def end(self) -> None:
         """Stop using the log."""
-        self.log = self._share = None
+        self.log = self._share = self.reach = None
 
     def take(self, event: Event, now: float) -> None:
         """Append a stamped event to the log if its topic is recorded; if it must not be delivered yet, it `is_pending`.

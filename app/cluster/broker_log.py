@@ -16,6 +16,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import monotonic
@@ -43,6 +44,7 @@ _FRAME_S = 0.001
 _UNDER_WAY = 2
 _AGAIN_S, _QUIET_S, _RETRY_S, _LOOK_S = 1.0, 2.0, 0.3, 0.1
 _DOUBT_S = 5.0
+_REACH_S = 2.0
 _AWAY_S = 1.0
 """After which a durable publish is refused at once; an election among NATS servers may be over sooner."""
 
@@ -139,6 +141,7 @@ class ClusterLog:
         self._under_way: deque[_UnderWay] = deque()
         self._waiting_bytes = 0  # of recorded events that have not come back
         self._fleeting: list[Row] = []
+        self._moved = asyncio.Event()  # set when more is delivered, and then replaced
         self._unwritten: list[Event] = []  # by the disk's fault; they are given to the writer again
         self._topics: dict[Event, str] = {}  # of the first events with the keys of events that repeat them
         self._head = store.head  # what the stream gives up to this offset is on disk already
@@ -207,6 +210,13 @@ class ClusterLog:
                 asyncio.get_running_loop().call_soon(self._send_fleeting)
             self._fleeting.append(row_of(event, is_stamped=True))
 
+    async def reach(self, offset: int) -> None:
+        """Wait until all events up to an offset are delivered here, for `_REACH_S` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REACH_S):
+                while self._commits.tail.head < offset:
+                    await self._moved.wait()
+
     # What the writer of the folder reports
 
     def committed(self, events: Sequence[Event], _first: int, now: float) -> None:
@@ -220,6 +230,8 @@ class ClusterLog:
                 (self._own_committed if is_own else self._commits.arrived)(list(group), now)
             except Exception as fault:  # noqa: BLE001 - raised below, when all are reported
                 faults.append(fault)
+        self._moved.set()
+        self._moved = asyncio.Event()
         if faults:
             raise faults[0]
 

@@ -71,7 +71,7 @@ class SharedHistory(OpenLog):
         middle = LAST_PUBLICATION // 2
         self._broker.publications = Publications(store.publication_key, middle + secrets.randbelow(middle // 2))
         self._log = ClusterLog(self._cluster, self._nats, store, self._broker.commits, self._applied, self._flush)
-        self._broker.commits.begin(self._log, store.head, self._log.share)
+        self._broker.commits.begin(self._log, store.head, self._log.share, self._log.reach)
         return self._log
 
     def __str__(self) -> str:

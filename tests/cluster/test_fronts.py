@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -13,9 +14,10 @@ from support import wamp
 from support.messages import publish
 from support.nats import nats_servers, node
 from support.process import ended
+from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, request
 
-from app.client import ALL, Client, HistoryClient, Keyed
+from app.client import ALL, Client, ClientError, HistoryClient, Keyed
 
 pytestmark = pytest.mark.slow
 
@@ -225,6 +227,29 @@ async def test_a_keeper_that_is_killed_and_another_one(tmp_path):
                 replays = await asyncio.gather(*(replayed(each, 3) for each in (f, g)))
                 assert [[event.data for event in events] for events in replays] == [["probe", "unknown", "probe"]] * 2
                 assert (await until_taken(g))["ext"]["position"] > last
+
+
+async def test_a_position_that_a_front_has_not_reached_is_waited_for(tmp_path):
+    """A client that comes from a faster node goes on; a position that no node has is refused after a while."""
+    async with (
+        nats_servers(tmp_path) as nats,
+        relaying(nats.ports[0]) as proxy,
+        node(tmp_path, nats, "k") as k,
+        node(tmp_path, SimpleNamespace(urls=f"nats://127.0.0.1:{proxy.port}"), "f", keeps=False) as f,
+    ):
+        await until_taken(f)
+        proxy.holds_answers = True
+        last = (await until_taken(k))["ext"]["position"]
+        async with Client(url_of(f)) as client:
+            subscribing = asyncio.create_task(client.subscribe("/chat/**", after=last))
+            await asyncio.sleep(0.3)
+            assert not subscribing.done()
+            proxy.holds_answers = False
+            await subscribing
+            with pytest.raises(ClientError):
+                await client.subscribe("/chat/room", after=last + 1_000)
+            following = await until_taken(k)
+            assert [event.position for event in await taken(client, 1)] == [following["ext"]["position"]]
 
 
 async def until_taken(server):

@@ -76,6 +76,14 @@ class Replayer:
             self.begin(session, in_data=not isinstance(asked, dict) or asked.get("in_data") is not False)
         return {"replay": True, "replay_log": log.log_id}
 
+    def ahead(self, message: Message, wanted: dict[str, Pattern]) -> Awaitable[None] | None:
+        """What to await before `wishes`: of several servers this one may not have reached a client's position yet."""
+        reach, asked = self._broker.commits.reach, (message.ext or {}).get("replay")
+        if reach is None or not isinstance(asked, dict):
+            return None
+        furthest = max((asked[name] for name in wanted if _is_integer(asked.get(name))), default=0)
+        return reach(furthest) if furthest > self._broker.commits.tail.head else None
+
     def wishes(self, session: BayeuxSession, message: Message, wanted: dict[str, Pattern]) -> dict[Pattern, int] | None:
         """The offset after which each of a subscribe's patterns is wanted; None if it does not concern replay.
 

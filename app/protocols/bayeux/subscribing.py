@@ -41,6 +41,9 @@ class Subscriber:
         self._check_capacity(session, list(wanted.values()))
         for name in wanted:
             yield from self._authorization.may(handler, session, "subscribe", name, message)
+        ahead = engine.history.ahead(message, wanted)
+        if ahead is not None:
+            yield from handler.wait(ahead)
         if session.closed is not None:  # it ended meanwhile
             raise Fault(errors.SESSION_UNKNOWN)
         for pattern in wanted.values():
