@@ -62,7 +62,8 @@ async def test_fronts_are_one_server_with_their_keeper(tmp_path):
             key = await keyed(k)
             async with (
                 node(tmp_path, nats, "f", keeps=False, **tail) as f,
-                node(tmp_path, nats, "g", keeps=False, **tail) as g,
+                relaying(nats.ports[0]) as proxy,
+                node(tmp_path, SimpleNamespace(urls=f"nats://127.0.0.1:{proxy.port}"), "g", keeps=False, **tail) as g,
             ):
                 async with AsyncExitStack() as stack:
                     clients = [await stack.enter_async_context(Client(url_of(each))) for each in (k, f, g)]
@@ -78,6 +79,7 @@ async def test_fronts_are_one_server_with_their_keeper(tmp_path):
                 await check_pages(f, k, heard[0])
                 await check_wamp(f, k, heard[0])
                 await check_log(f, k)
+                await check_ahead(proxy, g, k)
                 assert not (tmp_path / "f").exists()
 
 
@@ -187,6 +189,22 @@ async def check_log(front, keeper):
     assert (told["first"], told["bytes"] > 0) == (1, True)
 
 
+async def check_ahead(proxy, front, keeper):
+    """A position that a front has not reached yet is waited for; one that no node has is refused after a while."""
+    proxy.holds_answers = True
+    last = (await until_taken(keeper))["ext"]["position"]
+    async with Client(url_of(front)) as client:
+        subscribing = asyncio.create_task(client.subscribe("/chat/**", after=last))
+        await asyncio.sleep(0.3)
+        assert not subscribing.done()
+        proxy.holds_answers = False
+        await subscribing
+        with pytest.raises(ClientError):
+            await client.subscribe("/chat/room", after=last + 1_000)
+        following = await until_taken(keeper)
+        assert [event.position for event in await taken(client, 1)] == [following["ext"]["position"]]
+
+
 async def test_a_keeper_that_is_killed_and_another_one(tmp_path):
     """Durable publishes wait and are refused then, the rest goes on; with a keeper again all does, and with another."""
     options = {"HALLEY_HISTORY_COMMIT_S": "1", "HALLEY_HISTORY_READ_S": "2", "HALLEY_HISTORY_TAIL_BYTES": "0"}
@@ -227,29 +245,6 @@ async def test_a_keeper_that_is_killed_and_another_one(tmp_path):
                 replays = await asyncio.gather(*(replayed(each, 3) for each in (f, g)))
                 assert [[event.data for event in events] for events in replays] == [["probe", "unknown", "probe"]] * 2
                 assert (await until_taken(g))["ext"]["position"] > last
-
-
-async def test_a_position_that_a_front_has_not_reached_is_waited_for(tmp_path):
-    """A client that comes from a faster node goes on; a position that no node has is refused after a while."""
-    async with (
-        nats_servers(tmp_path) as nats,
-        relaying(nats.ports[0]) as proxy,
-        node(tmp_path, nats, "k") as k,
-        node(tmp_path, SimpleNamespace(urls=f"nats://127.0.0.1:{proxy.port}"), "f", keeps=False) as f,
-    ):
-        await until_taken(f)
-        proxy.holds_answers = True
-        last = (await until_taken(k))["ext"]["position"]
-        async with Client(url_of(f)) as client:
-            subscribing = asyncio.create_task(client.subscribe("/chat/**", after=last))
-            await asyncio.sleep(0.3)
-            assert not subscribing.done()
-            proxy.holds_answers = False
-            await subscribing
-            with pytest.raises(ClientError):
-                await client.subscribe("/chat/room", after=last + 1_000)
-            following = await until_taken(k)
-            assert [event.position for event in await taken(client, 1)] == [following["ext"]["position"]]
 
 
 async def until_taken(server):
