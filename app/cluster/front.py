@@ -66,11 +66,6 @@ class Front:
         self.later: Callable[[Callable[[], None]], object] | None = None
         """Calls a function at the end of the event loop's turn (`loop.call_soon`); None without a loop."""
 
-    @property
-    def start(self) -> int:
-        """The first offset that the keepers still have."""
-        return self._asker.start
-
     def durability_of(self, topic: str) -> Durability:
         """How a topic's events are kept."""
         return self._rules.durability_of(topic)
