@@ -17,7 +17,9 @@ from typing import Any
 
 import orjson
 
+from app.cluster.alike import RECORD, digests
 from app.cluster.applied import Applied
+from app.cluster.exchange import subject_of_questions
 from app.cluster.nats import ApiError, AwayErrors, Connection
 from app.history import checksummed_json
 from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
@@ -25,6 +27,9 @@ from app.settings import Settings
 
 STATE_FILE = "cluster.json"
 """The file in the data folder with the state that is saved (`Applied`)."""
+
+SETTINGS = "settings"
+"""The question about the digests of a node's settings (`alike.py`)."""
 
 STREAM_NOT_FOUND = 10_059
 _NAME_IN_USE = 10_058
@@ -65,6 +70,7 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     options, history = settings.cluster, settings.history
     if await nats.is_answered(subject_of_node(options.space, options.node)):
         raise CannotJoin(f"cluster.node: a node with the name {options.node} is running in this cluster")
+    await _check_rules(nats, settings)
     identity, applied = _own(folder), Applied(history.keys, int(history.key_age_s * 1_000_000))
     saved = _saved(folder)
     if saved is not None:
@@ -100,6 +106,17 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     _check_state(info["state"], applied, folder)
     _prepare(folder, identity, applied)
     return applied
+
+
+async def _check_rules(nats: Connection, settings: Settings) -> None:
+    """Check that the nodes that are alive record what this one would. Raises `CannotJoin`."""
+    question = {"node": settings.cluster.node, "kind": SETTINGS, "body": None}
+    data = await nats.first_answer(subject_of_questions(settings.cluster.space), orjson.dumps(question))
+    if data is not None:
+        answer = orjson.loads(data)
+        if answer["body"][RECORD] != digests(settings)[RECORD]:
+            node = answer["node"]
+            raise CannotJoin(f"record: node {node} has other [[record]] rules: all nodes of a cluster need the same")
 
 
 def subject_of_node(space: str, node: str) -> str:

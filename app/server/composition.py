@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -29,6 +30,7 @@ from app.server.reloading import Reloading
 from app.server.session_log import SessionLog
 from app.server.sweeper import Sweep, Sweeper
 from app.server.topics import SystemEvents, Ticker
+from app.server.whole import Whole
 from app.settings import Settings
 from app.transports.addresses import Proxies, accounts
 from app.transports.api.application import Apis
@@ -64,7 +66,9 @@ class Server:
             wake=self._wake,
             account_of=accounts((*settings.limits.exempt, *settings.proxies)),
         )
-        self.history = HistoryService(settings, self.broker, self._wake, _opening(settings))
+        node = settings.cluster.node
+        self.whole = Whole(node, lambda: self.settings) if settings.cluster.urls else None
+        self.history = HistoryService(settings, self.broker, self._wake, _opening(self.whole))
         session_log = SessionLog(self.broker)
         system_events = SystemEvents(self.broker)
         self.broker.observers += [session_log, system_events]
@@ -87,7 +91,7 @@ class Server:
         self.services: list[Service] = [self.history, *(each for mount in self.mounts for each in mount.services)]
         self.planning = self._planning()
         self.pump = Pump(self.broker, self.planning)
-        self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks)
+        self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks, self.whole)
         self.on_sweep: list[Sweep] = []  # the host's
         slow = [self.broker.meters.sweep, self.access.look, session_log.report_limits, _report_suppressed]
         routes = [mount.endpoint.route for mount in self.mounts]
@@ -188,15 +192,15 @@ def _report_keys(line: str, *, is_error: bool = False) -> None:
         telemetry.log.warning("keys", what=line)
 
 
-def _opening(settings: Settings) -> Opening | None:
+def _opening(whole: Whole | None) -> Opening | None:
     """What opens the history of a node of a cluster; None for a server alone, which imports nothing of it."""
-    if not settings.cluster.urls:
+    if whole is None:
         return None
     try:
         from app.server.shared_history import SharedHistory
     except ImportError:
         raise CannotJoin("cluster.urls: a cluster needs the NATS client: pip install 'halley[cluster]'") from None
-    return SharedHistory
+    return partial(SharedHistory, whole=whole)
 
 
 def create_app(settings: Settings | None = None) -> Server:

@@ -16,15 +16,19 @@ from app.broker.broker import Broker
 from app.broker.errors import HistoryUnavailable
 from app.broker.events import LAST_PUBLICATION, Publications
 from app.broker.ports import Erasure
+from app.cluster.alike import digests
 from app.cluster.broker_log import ClusterLog
+from app.cluster.exchange import Exchange
 from app.cluster.members import Members
-from app.cluster.membership import STATE_FILE, join
+from app.cluster.membership import SETTINGS, STATE_FILE, join
 from app.cluster.membership import CannotJoin as NotJoined
 from app.cluster.nats import Connection
+from app.cluster.standing import Standing
 from app.history import checksummed_json
 from app.history.history import CannotPurge, History
 from app.protocols.contract import Count
 from app.server.history import CannotJoin, OpenHistory, Outcomes
+from app.server.whole import Whole
 from app.settings import Settings
 
 _SAVE_S = 10.0
@@ -38,7 +42,7 @@ _PARTIAL = "presence, meta events, ticks, retained events and rate limits are th
 class SharedHistory(OpenHistory):
     """The open history of a node. Raises `CannotJoin`; the node connects to the cluster for a moment, and blocks."""
 
-    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None], *, whole: Whole) -> None:
         folder = Path(settings.data_dir).resolve()
         with ThreadPoolExecutor(1) as apart:  # there may be a running event loop here, which must not run another
             try:
@@ -46,6 +50,7 @@ class SharedHistory(OpenHistory):
             except NotJoined as error:
                 raise CannotJoin(str(error)) from error
         self._cluster = settings.cluster
+        self._whole = whole
         self._saved = (self._applied.sequence, 0.0)  # what was saved last, and when
         self._snapshot: dict[str, Any] | None = None
         self._saving: asyncio.Future[None] | None = None
@@ -67,11 +72,14 @@ class SharedHistory(OpenHistory):
         nats = Connection(self._cluster)
         self._log = ClusterLog(self._cluster, nats, history, self._broker.commits, self._applied, self._flush)
         self.members = Members(self._cluster, nats)
+        self._exchange = Exchange(self._cluster, nats, self.members)
+        self._standing = Standing(self._cluster, nats, self.members, self._applied, self._log.state)
         self.members.facts |= {
-            "sequence": lambda: self._applied.sequence,
-            "offset": lambda: self._applied.offset,
             "sessions": lambda: len(self._broker.sessions),
+            "settings": lambda: digests(self._whole.settings()),
         }
+        self._whole.answers[SETTINGS] = lambda _node, _body: digests(self._whole.settings())
+        self._whole.join(self._exchange, self.members.facts, self._standing)
         self._broker.commits.begin(self._log, history.head, self._log.share)
         return self._log
 
@@ -94,6 +102,8 @@ class SharedHistory(OpenHistory):
         super().listen()
         self._log.begin()
         self.members.begin()
+        self._exchange.begin()
+        self._standing.begin()
 
     def sweep(self, now: float) -> None:
         """Do periodic work, and save the state from time to time."""
@@ -119,6 +129,9 @@ class SharedHistory(OpenHistory):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
                     await self.settle()
+        self._whole.leave()
+        await self._standing.close()
+        await self._exchange.close()
         await self.members.close()
         await self._log.close()
         if self._saving is not None:
@@ -142,5 +155,13 @@ class SharedHistory(OpenHistory):
         yield Count(
             "halley_cluster_foreign", "Messages of the stream that are not frames, and were dropped.", log.foreign
         )
+        text = "Messages of the stream that this node has not applied yet."
+        yield Count("halley_cluster_behind_frames", text, self._standing.behind, is_gauge=True)
+        nodes = self._standing.nodes()
+        yield Count("halley_cluster_nodes", "Nodes that are alive, with this one.", len(nodes), is_gauge=True)
+        keepers = sum(bool(node.facts.get("keeps", True)) for node in nodes)
+        yield Count("halley_cluster_keepers", "Nodes that are alive and keep the history.", keepers, is_gauge=True)
+        text = "Settings and other things that differ among the nodes and should not."
+        yield Count("halley_cluster_differs", text, len(self._standing.differs()), is_gauge=True)
         text = "Whether the stream is not the one that the node has applied; it takes no events then."
         yield Count("halley_cluster_diverged", text, int(log.is_diverged), is_gauge=True)

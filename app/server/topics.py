@@ -10,7 +10,7 @@ session closes, the subscriptions that it still has are reported as unsubscribed
 A session's name there is a keyed hash of its id, 16 hexadecimal digits that are valid for this run of the server: the
 id itself is a secret.
 
-`Ticker` publishes the ticks: figures on three topics that are never recorded, each only while it has subscribers.
+`Ticker` publishes the ticks: figures on topics that are never recorded, each only while it has subscribers.
 
     /halley/rates    throughput by protocol, and the numbers of queued events
         {"time", "every_s", "protocols": {NAME: {"sessions", "published", "delivered", "published_per_s",
@@ -22,6 +22,11 @@ id itself is a secret.
     /halley/queues   the connected sessions, those with the longest outboxes first
         {"time", "sessions": [{"session", "protocol", "authid", "role", "address", "age_s", "queued", "queued_bytes",
         "subscribed", "subscriptions"}], "others"}
+    /halley/cluster  only in a cluster: the nodes, the stream, NATS, and what differs among the nodes
+        {"time", "node", "space", "settled_by", "nodes": [{"node", "id", "version", "sequence", "offset", "behind",
+        "sessions", "settings": {NAME: DIGEST}}], "stream": null or {"first", "last", "messages", "bytes", "max_bytes",
+        "leader", "replicas": [{"server", "current"}]}, "nats": {"server", "version", "away_s"},
+        "differs": [{"what", "nodes": [[NAME]]}]}
 
 `consumers` are those of the log: `{NAME: {"offset", "behind"}}`.
 
@@ -53,6 +58,7 @@ from app.protocols.bayeux.names import to_channel, to_subscription
 from app.protocols.contract import WireProtocol
 from app.protocols.wamp.names import uri_of
 from app.server.history import HistoryService
+from app.server.whole import Whole
 from app.settings import Ticks
 
 SESSIONS = f"{RESERVED}/sessions"
@@ -60,6 +66,7 @@ SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
 RATES = f"{RESERVED}/rates"
 TOPICS = f"{RESERVED}/topics"
 QUEUES = f"{RESERVED}/queues"
+CLUSTER = f"{RESERVED}/cluster"
 _TICKING = (RATES, TOPICS, QUEUES)
 
 _NAME_BYTES = 8
@@ -163,11 +170,13 @@ class Ticker:
         history: HistoryService,
         system_events: SystemEvents,
         options: Ticks,
+        whole: Whole | None = None,
     ) -> None:
         self._broker = broker
         self._protocols = protocols
         self._archive = history
         self._options = options
+        self._whole = whole
         self._system_events = system_events
         self._ticked_at = monotonic()
         self._counts: dict[str, _Count] = {}  # by protocol
@@ -191,12 +200,18 @@ class Ticker:
             if self._broker.index.subscribers(topic):
                 told.append((topic, self._told(topic, flow, now)))
                 yield True
+        told += self._cluster()
         for topic, news in told:  # after all are made, so that none counts another one as waiting
             payload = orjson.dumps({"time": self._time(now), **news})
             self._broker.announce(Event(topic, payload, protocol="halley", role=SERVER), now)
 
     def _told(self, topic: str, flow: dict[str, Any], now: float) -> dict[str, Any]:
         return self._rates(flow) if topic == RATES else self._topics(now) if topic == TOPICS else self._queues(now)
+
+    def _cluster(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        figures = None if self._whole is None else self._whole.figures()
+        if figures is not None and self._broker.index.subscribers(CLUSTER):
+            yield CLUSTER, figures
 
     def _time(self, now: float) -> str:
         return to_text(int((now + self._broker.clock_offset_s) * 1_000_000))

@@ -127,9 +127,16 @@ async def _tell_rights(request: ApiRequest) -> None:
 
 
 def operations_app(
-    *, is_live: Callable[[], bool], is_ready: Callable[[], bool], metrics: Callable[[], bytes]
+    *,
+    is_live: Callable[[], bool],
+    is_ready: Callable[[], bool],
+    metrics: Callable[[], bytes],
+    cluster: Callable[[], object] | None = None,
 ) -> Starlette:
-    """The ASGI application of the operations listener; `metrics` returns them in Prometheus's text format."""
+    """The ASGI application of the operations listener.
+
+    `metrics` returns them in Prometheus's text format; `cluster` the figures of the cluster, for a node of one.
+    """
 
     async def live(_: Request) -> Response:
         return _state("live", is_true=is_live())
@@ -140,9 +147,14 @@ def operations_app(
     async def show_metrics(_: Request) -> Response:
         return Response(metrics(), media_type=METRICS_TYPE, headers=_NO_STORE)
 
-    return Starlette(
-        routes=[Route("/health/live", live), Route("/health/ready", ready), Route("/metrics", show_metrics)]
-    )
+    async def show_cluster(_: Request) -> Response:
+        assert cluster is not None
+        return Response(orjson.dumps(cluster()), media_type="application/json", headers=_NO_STORE)
+
+    routes = [Route("/health/live", live), Route("/health/ready", ready), Route("/metrics", show_metrics)]
+    if cluster is not None:
+        routes.append(Route("/cluster", show_cluster))
+    return Starlette(routes=routes)
 
 
 def _state(name: str, *, is_true: bool) -> Response:

@@ -1,0 +1,100 @@
+"""The whole of a cluster as it is seen from each of its nodes: two `halley serve` on a real NATS server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+import pytest_asyncio
+from support.messages import publish
+from support.nats import SETTINGS, nats_servers, node
+from support.process import ended
+from support.wire import DEADLINE_S
+
+from app import __version__
+from app.client import Client
+from app.cluster.members import id_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+
+def url_of(server):
+    return f"http://127.0.0.1:{server.port}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory):
+    """The folder, the NATS server, and two nodes, which have heard of each other."""
+    folder = tmp_path_factory.mktemp("cluster")
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(nats_servers(folder))
+        nodes = []
+        for name, more in (("a", ""), ("b", '\n[bayeux]\npaths = ["/bayeux", "/rt"]\n')):
+            (folder / "halley.toml").write_text(SETTINGS + more)
+            nodes.append(await stack.enter_async_context(node(folder, nats, name)))
+        for each in nodes:
+            await each.until_logged("cluster_member")
+        yield folder, nats, nodes
+
+
+async def until(client, is_right):
+    """Return the data of the first event that is right."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not is_right(data := (await anext(client)).data):
+            pass
+        return data
+
+
+def _least(tick, fact):
+    return min(each[fact] for each in tick["nodes"])
+
+
+async def test_every_node_knows_where_all_nodes_stand(cluster):
+    """By the topic `/halley/cluster`, and by `GET /cluster` beside the metrics."""
+    _, nats, (a, b) = cluster
+    async with Client(url_of(b)) as client:
+        await client.subscribe("/halley/cluster")
+        reply = (await (await a.wire()).post(publish("/chat/room", 1))).messages[0]
+        least = reply["ext"]["position"]
+        tick = await until(
+            client,
+            lambda tick: _least(tick, "offset") >= least and tick["stream"]["last"] == _least(tick, "sequence"),
+        )
+    async with httpx.AsyncClient() as http:
+        got = (await http.get(f"http://127.0.0.1:{b.operations_port}/cluster")).json()
+        metrics = (await http.get(f"http://127.0.0.1:{b.operations_port}/metrics")).text
+    for told in (tick, got):
+        assert (told["node"], told["space"], told["settled_by"]) == ("b", "halley", "keeper")
+        assert [(each["node"], each["id"], each["version"]) for each in told["nodes"]] == [
+            (name, id_of(name), __version__) for name in ("a", "b")
+        ]
+        assert told["stream"]["last"] >= told["stream"]["first"] >= 1
+        assert told["nats"]["server"] == nats.urls.removeprefix("nats://")
+        assert [each["what"] for each in told["differs"]] == ["bayeux.paths"]
+    assert tick["time"]
+    assert {each["sequence"] for each in tick["nodes"]} == {tick["stream"]["last"]}
+    assert {each["behind"] for each in tick["nodes"]} == {0}
+    assert "\nhalley_cluster_behind_frames 0.0\n" in metrics
+    assert "\nhalley_cluster_nodes 2.0\n" in metrics
+    assert "\nhalley_cluster_keepers 2.0\n" in metrics
+    assert "\nhalley_cluster_differs 1.0\n" in metrics
+
+
+async def test_nodes_that_differ_are_logged_once(cluster):
+    _, _, nodes = cluster
+    for each in nodes:
+        line = json.loads(await each.until_logged("cluster_differs"))
+        assert (line["what"], line["nodes"]) == ("bayeux.paths", [["a"], ["b"]])
+
+
+async def test_a_node_with_other_rules_of_recording_does_not_join(cluster):
+    folder, nats, _ = cluster
+    (folder / "other").mkdir()
+    (folder / "other" / "halley.toml").write_text(SETTINGS.replace("/loose/**", "/other/**"))
+    arguments = ("serve", "--cluster", nats.urls, "--node", "c", "--data-dir", "c", "--port", "0")
+    result = await ended(*arguments, cwd=folder / "other", HALLEY_OPERATIONS_ENABLED="off")
+    assert result.code == 2
+    assert "other [[record]] rules" in result.lines[-1], result.lines
