@@ -39,7 +39,7 @@ class Standing:
             "sequence": lambda: applied.sequence,
             "state": lambda: state.of(applied.sequence),
             "offset": lambda: applied.offset,
-            "behind": lambda: self.behind,
+            "behind": lambda: None if self._stream is None else self.behind,
         }
 
     def begin(self) -> None:

@@ -61,7 +61,11 @@ async def test_every_node_knows_where_all_nodes_stand(cluster):
         least = reply["ext"]["position"]
         tick = await until(
             client,
-            lambda tick: _least(tick, "offset") >= least and tick["stream"]["last"] == _least(tick, "sequence"),
+            lambda tick: (
+                _least(tick, "offset") >= least
+                and tick["stream"]["last"] == _least(tick, "sequence")
+                and [each["behind"] for each in tick["nodes"]] == [0, 0]
+            ),
         )
     async with httpx.AsyncClient() as http:
         got = (await http.get(f"http://127.0.0.1:{b.operations_port}/cluster")).json()

@@ -92,8 +92,9 @@ class Apis:
             return ApiRoute(path, methods, serve, middleware)
 
         async def serve_rights(context: RequestContext) -> None:
-            await _tell_rights(ApiRequest(context, callers))
+            await _tell_rights(ApiRequest(context, callers), node)
 
+        node = settings.cluster.node if settings.cluster.urls else None
         history, log = HistoryApi(settings, hooks), LogApi(settings)
         self.router = Router(
             [
@@ -114,8 +115,8 @@ class Apis:
         await self.router(scope, receive, send)
 
 
-async def _tell_rights(request: ApiRequest) -> None:
-    """Respond with the caller's identity, and for each verb whether its role has any such right.
+async def _tell_rights(request: ApiRequest, node: str | None) -> None:
+    """Respond with the caller's identity, for each verb whether its role has any such right, and the node of a cluster.
 
     It is for pages that hide what their reader may not do. Whether a verb is allowed on one channel is decided at the
     request itself, together with a program's own policies, which this response does not consider.
@@ -123,6 +124,8 @@ async def _tell_rights(request: ApiRequest) -> None:
     request.check_no_parameters()
     may = {verb: request.may_any(verb) for verb in get_args(Verb)}
     told = {"authid": request.caller.authid, "role": request.caller.role, "may": may}
+    if node is not None:
+        told["node"] = node
     await request.context.answer(b"application/json", orjson.dumps(told))
 
 
