@@ -66,11 +66,11 @@ class Server:
             wake=self._wake,
             account_of=accounts((*settings.limits.exempt, *settings.proxies)),
         )
-        node = settings.cluster.node
-        self.whole = Whole(node, lambda: self.settings) if settings.cluster.urls else None
+        node = settings.cluster.node if settings.cluster.urls else None
+        self.whole = None if node is None else Whole(node, lambda: self.settings)
         self.history = HistoryService(settings, self.broker, self._wake, _opening(self.whole))
         session_log = SessionLog(self.broker)
-        system_events = SystemEvents(self.broker)
+        system_events = SystemEvents(self.broker, node)
         self.broker.observers += [session_log, system_events]
         self.middleware = GuardMiddleware(self.guard, session_log.request_refused)
         waits = Waits()

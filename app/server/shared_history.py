@@ -36,7 +36,7 @@ _SAVE_S = 10.0
 
 _CLOSE_S = 5.0
 
-_PARTIAL = "presence, meta events, ticks, retained events and rate limits are those of one node; nothing can be erased"
+_PARTIAL = "WAMP's meta API, retained events and rate limits are those of one node; nothing can be erased"
 
 
 class SharedHistory(OpenHistory):
@@ -79,7 +79,7 @@ class SharedHistory(OpenHistory):
             "settings": lambda: digests(self._whole.settings()),
         }
         self._whole.answers[SETTINGS] = lambda _node, _body: digests(self._whole.settings())
-        self._whole.join(self._exchange, self.members.facts, self._standing)
+        self._whole.join(self._exchange, self.members, self._standing)
         self._broker.commits.begin(self._log, history.head, self._log.share)
         return self._log
 

@@ -6,7 +6,7 @@ is alone before and after that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from app.settings import Settings
@@ -36,6 +36,22 @@ class Nodes(Protocol):
         """Ask all other nodes."""
 
 
+class Member(Protocol):
+    """Another node that is alive (`cluster.members.Member`)."""
+
+    name: str
+    facts: dict[str, Any]
+
+
+class Members(Protocol):
+    """The nodes that are alive (`cluster.members.Members`); `facts` are this node's own."""
+
+    facts: dict[str, Callable[[], Any]]
+
+    def others(self) -> Sequence[Member]:
+        """The other nodes."""
+
+
 class Standing(Protocol):
     """What is known of the cluster (`cluster.standing.Standing`)."""
 
@@ -56,17 +72,34 @@ class Whole:
         self.answers: dict[str, Callable[[str, Any], Any]] = {}
         self.facts: dict[str, Callable[[], Any]] = {}
         self._nodes: Nodes | None = None
+        self._members: Members | None = None
         self._standing: Standing | None = None
 
-    def join(self, nodes: Nodes, facts: dict[str, Callable[[], Any]], standing: Standing) -> None:
+    def join(self, nodes: Nodes, members: Members, standing: Standing) -> None:
         """Reach the other nodes from now on."""
-        self._nodes, self._standing = nodes, standing
+        self._nodes, self._members, self._standing = nodes, members, standing
         nodes.answers = self.answers
-        facts |= self.facts
+        members.facts |= self.facts
 
     def leave(self) -> None:
         """Be alone."""
-        self._nodes = self._standing = None
+        self._nodes = self._members = self._standing = None
+
+    def tell(self, kind: str, body: Any) -> None:
+        """Send a JSON value to all other nodes, which may not get it."""
+        if self._nodes is not None:
+            self._nodes.tell(kind, body)
+
+    async def ask(self, kind: str, body: Any) -> tuple[list[Any], bool]:
+        """The answers of all other nodes, and whether every one has answered in time."""
+        if self._nodes is None:
+            return [], True
+        answers = await self._nodes.ask(kind, body)
+        return [*answers.by_node.values()], answers.is_complete
+
+    def others(self) -> dict[str, dict[str, Any]]:
+        """The facts of the other nodes that are alive, by name."""
+        return {} if self._members is None else {each.name: each.facts for each in self._members.others()}
 
     def figures(self) -> dict[str, Any] | None:
         """The figures of `/halley/cluster`; None while the node is alone."""

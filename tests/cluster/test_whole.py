@@ -102,3 +102,34 @@ async def test_a_node_with_other_rules_of_recording_does_not_join(cluster):
     result = await ended(*arguments, cwd=folder / "other", HALLEY_OPERATIONS_ENABLED="off")
     assert result.code == 2
     assert "other [[record]] rules" in result.lines[-1], result.lines
+
+
+async def test_ticks_are_those_of_all_nodes(cluster):
+    """Rates, topics and queues at one node have what happens at the other."""
+    _, _, (a, b) = cluster
+    async with Client(url_of(b)) as client, Client(url_of(a)) as other:
+        for topic in ("rates", "topics", "queues"):
+            await client.subscribe(f"/halley/{topic}")
+        await other.subscribe("/chat/ticks")
+        await other.publish("/chat/ticks", 1)
+        await client.publish("/chat/ticks", 2)
+        seen = {}
+
+        def is_whole(event):
+            if event.data.get("nodes") == ["a", "b"] or event.data.get("nodes") == ["b", "a"]:
+                seen[event.channel] = event.data
+            topics = seen.get("/halley/topics", {"topics": []})["topics"]
+            here = {each["channel"]: each["published"] for each in topics}
+            return len(seen) == 3 and here.get("/chat/ticks") == 2
+
+        async with asyncio.timeout(DEADLINE_S):
+            while not is_whole(await anext(client)):
+                pass
+        sessions = seen["/halley/queues"]["sessions"]
+        assert {each["node"] for each in sessions if each["protocol"] == "bayeux"} == {"a", "b"}
+        row = next(each for each in seen["/halley/topics"]["topics"] if each["channel"] == "/chat/ticks")
+        assert row["subscribers"] == 1
+        rates = seen["/halley/rates"]
+        assert rates["sessions"] == len(sessions)
+        assert rates["protocols"]["bayeux"]["published"] >= 2
+        assert "delays" not in rates
