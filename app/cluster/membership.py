@@ -19,7 +19,7 @@ import orjson
 
 from app.cluster.alike import RECORD, digests
 from app.cluster.applied import Applied
-from app.cluster.exchange import subject_of_questions
+from app.cluster.exchange import question, subject_of_questions
 from app.cluster.nats import ApiError, AwayErrors, Connection
 from app.history import checksummed_json
 from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
@@ -110,8 +110,8 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
 
 async def _check_rules(nats: Connection, settings: Settings) -> None:
     """Check that the nodes that are alive record what this one would. Raises `CannotJoin`."""
-    question = {"node": settings.cluster.node, "kind": SETTINGS, "body": None}
-    data = await nats.first_answer(subject_of_questions(settings.cluster.space), orjson.dumps(question))
+    asked = question(settings.cluster.node, SETTINGS, None)
+    data = await nats.first_answer(subject_of_questions(settings.cluster.space), asked)
     if data is not None:
         answer = orjson.loads(data)
         if answer["body"][RECORD] != digests(settings)[RECORD]:

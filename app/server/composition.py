@@ -85,6 +85,7 @@ class Server:
             waits,
             session_log,
             self._drain_s,
+            self.whole,
         )
         self.mounts = [mount for compose in protocols if (mount := compose(parts)) is not None]
         self.protocols: list[WireProtocol] = [mount.protocol for mount in self.mounts]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple, Protocol
 
 from app import __version__
@@ -18,13 +19,15 @@ from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.protocol import BayeuxProtocol
 from app.protocols.contract import Count, WireProtocol
 from app.protocols.nt4.protocol import NetworkTables
+from app.protocols.wamp import inquiry
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import realms_of
 from app.protocols.wamp.protocol import Router
-from app.protocols.wamp.state import Environment
+from app.protocols.wamp.state import META_EVENT, Environment
 from app.server.history import HistoryService
 from app.server.persistence import PersistentTopics, ReservedIds, TopicSaver
 from app.server.session_log import SessionLog
+from app.server.whole import Whole
 from app.settings import Settings
 from app.transports.endpoint import BayeuxEndpoint
 from app.transports.guard import Guard
@@ -49,6 +52,8 @@ class Parts(NamedTuple):
     session_log: SessionLog
     drain_s: Callable[[], float]
     """Over how many seconds a drain is spread."""
+    whole: Whole | None = None
+    """The cluster, where the server is a node of one."""
 
 
 class Service(Protocol):
@@ -104,6 +109,7 @@ def wamp(parts: Parts) -> Mount:
     """Compose WAMP."""
     settings = parts.settings
     is_recorded = settings.history.enabled
+    whole = parts.whole
     router = Router(
         parts.broker,
         settings.wamp,
@@ -118,8 +124,12 @@ def wamp(parts: Parts) -> Mount:
             agent=f"Halley-{__version__}",
             denied=(parts.session_log.refused,),
             archive=parts.history if is_recorded else None,
+            elsewhere=whole,
         ),
     )
+    if whole is not None:
+        whole.answers[inquiry.KIND] = lambda _node, question: router.answer(question, monotonic())
+        whole.answers[META_EVENT] = lambda _node, news: router.arrived(news, monotonic())
     return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings))
 
 

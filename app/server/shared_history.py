@@ -36,7 +36,7 @@ _SAVE_S = 10.0
 
 _CLOSE_S = 5.0
 
-_PARTIAL = "WAMP's meta API, retained events and rate limits are those of one node; nothing can be erased"
+_PARTIAL = "WAMP's retained events and rate limits are those of one node; nothing can be erased"
 
 
 class SharedHistory(OpenHistory):

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 import pytest_asyncio
+from support import wamp
 from support.messages import publish
 from support.nats import SETTINGS, nats_servers, node
 from support.process import ended
@@ -133,3 +134,38 @@ async def test_ticks_are_those_of_all_nodes(cluster):
         assert rates["sessions"] == len(sessions)
         assert rates["protocols"]["bayeux"]["published"] >= 2
         assert "delays" not in rates
+
+
+async def test_wamp_sessions_and_subscriptions_of_all_nodes(cluster):
+    """The meta API and meta events at one node have what is at the other; a session is killed from there."""
+    _, _, (a, b) = cluster
+    async with (
+        await wamp.join(url_of(a)) as one,
+        await wamp.join(url_of(b)) as watcher,
+        await wamp.join(url_of(b), "wamp.2.msgpack") as other,
+    ):
+        left = await watcher.subscribe("wamp.session.on_leave")
+        subscription = await one.subscribe("meta.room")
+        assert await other.subscribe("meta.room") == subscription
+        for peer in (one, watcher, other):
+            assert await called(peer, "wamp.session.count") == [3]
+            listed = await called(peer, "wamp.session.list")
+            assert sorted(listed[0]) == sorted([one.session, watcher.session, other.session])
+            assert (await called(peer, "wamp.session.get", one.session))[0]["session"] == one.session
+            subscribers = await called(peer, "wamp.subscription.list_subscribers", subscription)
+            assert sorted(subscribers[0]) == sorted([one.session, other.session])
+            assert await called(peer, "wamp.subscription.count_subscribers", subscription) == [2]
+        assert await called(watcher, "wamp.session.kill", one.session) == []
+        assert (await one.receive())[0] == wamp.GOODBYE
+        event = await anext(watcher)
+        assert (event.subscription, event.args[0]) == (left, one.session), event
+        assert await called(watcher, "wamp.session.count") == [2]
+
+
+async def called(peer, procedure, *args):
+    """Return the arguments of a RESULT that is complete."""
+    request = peer.next_request()
+    await peer.send([wamp.CALL, request, {}, procedure, list(args)])
+    answer = await peer.receive()
+    assert answer[:3] == [wamp.RESULT, request, {}], answer
+    return answer[3] if len(answer) > 3 else []
