@@ -34,13 +34,9 @@ class Standing:
         self._stream: dict[str, Any] | None = None
         self._reported: set[str] = set()  # what differed when that was logged
         self._looking: asyncio.Task[None] | None = None
-        members.facts |= {
-            "version": lambda: __version__,
-            "sequence": lambda: applied.sequence,
-            "state": lambda: state.of(applied.sequence),
-            "offset": lambda: applied.offset,
-            "behind": lambda: None if self._stream is None else self.behind,
-        }
+        members.facts["version"] = lambda: __version__
+        members.facts["state"] = lambda: state.of(applied.sequence)
+        members.facts["behind"] = lambda: None if self._stream is None else self.behind
 
     def begin(self) -> None:
         """Look from now on."""

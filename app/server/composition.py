@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,7 +21,7 @@ from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import Count, WireProtocol
 from app.server.application import Application
-from app.server.history import CannotJoin, HistoryService, Opening
+from app.server.history import CannotJoin, HistoryService, OpenHistory, Opening
 from app.server.lifecycle import Lifecycle
 from app.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
 from app.server.pump import Pump
@@ -201,7 +200,13 @@ def _opening(whole: Whole | None) -> Opening | None:
         from app.server.shared_history import SharedHistory
     except ImportError:
         raise CannotJoin("cluster.urls: a cluster needs the NATS client: pip install 'halley[cluster]'") from None
-    return partial(SharedHistory, whole=whole)
+
+    def opened(settings: Settings, broker: Broker, flush: Callable[[], None]) -> OpenHistory:
+        history = SharedHistory(settings, broker, flush)
+        history.join(whole)
+        return history
+
+    return opened
 
 
 def create_app(settings: Settings | None = None) -> Server:

@@ -109,7 +109,6 @@ def wamp(parts: Parts) -> Mount:
     """Compose WAMP."""
     settings = parts.settings
     is_recorded = settings.history.enabled
-    whole = parts.whole
     router = Router(
         parts.broker,
         settings.wamp,
@@ -124,12 +123,12 @@ def wamp(parts: Parts) -> Mount:
             agent=f"Halley-{__version__}",
             denied=(parts.session_log.refused,),
             archive=parts.history if is_recorded else None,
-            elsewhere=whole,
+            elsewhere=parts.whole,
         ),
     )
-    if whole is not None:
-        whole.answers[inquiry.KIND] = lambda _node, question: router.answer(question, monotonic())
-        whole.answers[META_EVENT] = lambda _node, news: router.arrived(news, monotonic())
+    if parts.whole is not None:
+        parts.whole.answers[inquiry.KIND] = lambda _node, question: router.answer(question, monotonic())
+        parts.whole.answers[META_EVENT] = lambda _node, news: router.arrived(news, monotonic())
     return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings))
 
 

@@ -42,7 +42,7 @@ _PARTIAL = "WAMP's retained events and rate limits are those of one node; nothin
 class SharedHistory(OpenHistory):
     """The open history of a node. Raises `CannotJoin`; the node connects to the cluster for a moment, and blocks."""
 
-    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None], *, whole: Whole) -> None:
+    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None]) -> None:
         folder = Path(settings.data_dir).resolve()
         with ThreadPoolExecutor(1) as apart:  # there may be a running event loop here, which must not run another
             try:
@@ -50,7 +50,6 @@ class SharedHistory(OpenHistory):
             except NotJoined as error:
                 raise CannotJoin(str(error)) from error
         self._cluster = settings.cluster
-        self._whole = whole
         self._saved = (self._applied.sequence, 0.0)  # what was saved last, and when
         self._snapshot: dict[str, Any] | None = None
         self._saving: asyncio.Future[None] | None = None
@@ -69,19 +68,26 @@ class SharedHistory(OpenHistory):
         # Publications of recorded events have their offsets as numbers; those of others are far above.
         middle = LAST_PUBLICATION // 2
         self._broker.publications = Publications(history.publication_key, middle + secrets.randbelow(middle // 2))
-        nats = Connection(self._cluster)
+        self._nats = nats = Connection(self._cluster)
         self._log = ClusterLog(self._cluster, nats, history, self._broker.commits, self._applied, self._flush)
         self.members = Members(self._cluster, nats)
-        self._exchange = Exchange(self._cluster, nats, self.members)
-        self._standing = Standing(self._cluster, nats, self.members, self._applied, self._log.state)
         self.members.facts |= {
+            "sequence": lambda: self._applied.sequence,
+            "offset": lambda: self._applied.offset,
             "sessions": lambda: len(self._broker.sessions),
-            "settings": lambda: digests(self._whole.settings()),
         }
-        self._whole.answers[SETTINGS] = lambda _node, _body: digests(self._whole.settings())
-        self._whole.join(self._exchange, self.members, self._standing)
         self._broker.commits.begin(self._log, history.head, self._log.share)
         return self._log
+
+    def join(self, whole: Whole) -> None:
+        """Give the parts of the server the way to the other nodes; call it before `listen`."""
+        nats, members = self._nats, self.members
+        self._whole = whole
+        self._exchange = Exchange(self._cluster, nats, members)
+        self._standing = Standing(self._cluster, nats, members, self._applied, self._log.state)
+        members.facts["settings"] = lambda: digests(whole.settings())
+        whole.answers[SETTINGS] = lambda _node, _body: digests(whole.settings())
+        whole.join(self._exchange, members, self._standing)
 
     def __str__(self) -> str:
         """Where the history is, and of which cluster, for the terminal."""
