@@ -7,7 +7,7 @@
 import { short } from "./axis.js";
 import { element, write } from "./element.js";
 import { arrange } from "./rows.js";
-import { list, number, object, optional, text, time } from "./shape.js";
+import { flag, list, number, object, optional, text, time } from "./shape.js";
 
 const TICKS = "/halley/cluster";
 const SILENT_MS = 5_000; // without a tick; ticks come each second
@@ -19,6 +19,7 @@ const NODE = object({
   behind: optional(number),
   offset: optional(number),
   sessions: optional(number),
+  keeps: optional(flag),
 });
 const STREAM = object({ last: number, messages: number, bytes: number, max_bytes: number, leader: optional(text) });
 const TICK = object({
@@ -116,8 +117,9 @@ export class Cluster {
       row = fresh(node.node);
       this.#rows.set(node.node, row);
     }
-    const [, version, applied, behind, events, sessions, other] = row.children;
+    const [, version, applied, behind, events, sessions, kind, other] = row.children;
     write(version, node.version ?? "–");
+    write(kind, (node.keeps ?? true) ? "keeper" : "front");
     for (const [cell, count] of [[applied, node.sequence], [behind, node.behind], [events, node.offset], [sessions, node.sessions]]) {
       write(cell, whole(count));
     }
@@ -136,7 +138,7 @@ export class Cluster {
 }
 
 function fresh(name) {
-  const cells = Array.from({ length: 6 }, (_, index) => element("td", { className: index > 0 && index < 5 ? "numbers" : "" }));
+  const cells = Array.from({ length: 7 }, (_, index) => element("td", { className: index > 0 && index < 5 ? "numbers" : "" }));
   return element("tr", {}, element("th", { scope: "row", textContent: name }), ...cells);
 }
 

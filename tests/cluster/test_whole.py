@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from contextlib import AsyncExitStack
 
 import httpx
 import pytest
 import pytest_asyncio
+from nats.aio.client import Client as NatsClient
 from support import wamp
 from support.messages import publish
 from support.nats import SETTINGS, nats_servers, node
@@ -169,3 +171,33 @@ async def called(peer, procedure, *args):
     answer = await peer.receive()
     assert answer[:3] == [wamp.RESULT, request, {}], answer
     return answer[3] if len(answer) > 3 else []
+
+
+async def test_what_is_not_of_a_node_changes_nothing(cluster):
+    """Anybody whom NATS lets in may send anything on the nodes' subjects."""
+    _, nats, (a, b) = cluster
+    client = NatsClient()
+    await client.connect(nats.urls)
+    for data in (b"", b"{", b"[]", b"7", b'{"node": 1}', b'{"node": "x", "news": [1, ["none", 1]]}'):
+        await client.publish("halley.q", data)
+        await client.publish("halley.h.x", data)
+    for kind in ("figures", "settings", "wamp.meta_api", "wamp.meta_event"):
+        for body in (None, 1, {}, ["realm1", "a", [], None], {"realm": "realm1", "what": "none"}):
+            news = {"node": "x", "news": [[kind, body]]}
+            await client.publish("halley.q", json.dumps(news).encode(), reply="halley.r.none")
+    await client.flush()
+    await client.close()
+    async with await wamp.join(url_of(a)) as one, await wamp.join(url_of(b)):
+        assert await called(one, "wamp.session.count") == [2]
+
+
+async def test_a_node_that_does_not_answer_is_left_out_after_a_second(cluster):
+    """Its sessions are missing then, and the details of the result say so."""
+    _, _, (a, b) = cluster
+    async with await wamp.join(url_of(a)) as one, await wamp.join(url_of(b)):
+        b.send_signal(signal.SIGSTOP)
+        try:
+            await one.send([wamp.CALL, 1, {}, "wamp.session.count"])
+            assert await one.receive() == [wamp.RESULT, 1, {"x_complete": False}, [1]]
+        finally:
+            b.send_signal(signal.SIGCONT)
