@@ -198,6 +198,6 @@ async def test_a_node_that_does_not_answer_is_left_out_after_a_second(cluster):
         b.send_signal(signal.SIGSTOP)
         try:
             await one.send([wamp.CALL, 1, {}, "wamp.session.count"])
-            assert await one.receive() == [wamp.RESULT, 1, {"x_complete": False}, [1]]
+            assert await one.receive() == [wamp.RESULT, 1, {"_complete": False}, [1]]
         finally:
             b.send_signal(signal.SIGCONT)

@@ -1,7 +1,7 @@
 """Questions about sessions and subscriptions that each node of a cluster answers for its own.
 
 A procedure of the meta API asks: this node answers at once, the others, if there are any, within a second. What the
-procedure makes of all answers is the result; where a node has not answered, `RESULT.Details.x_complete` is false.
+procedure makes of all answers is the result; where a node has not answered, `RESULT.Details._complete` is false.
 
 Questions and answers are JSON values. A question has `realm` and `what`, the name of a method below; the methods are
 called with the realm, the question and `now`, and return None where this node has nothing.
@@ -71,7 +71,7 @@ class Inquiry:
         answers, is_complete = found or ([], False)
         result = merge(_given([own, *answers]), now)
         if result is not None:
-            details = {} if is_complete else {"x_complete": False}
+            details = {} if is_complete else {"_complete": False}
             session.engine.say([RESULT, call.request, details, *([result] if result else [])])
 
     def answer(self, question: Question, now: float) -> Any:

@@ -159,7 +159,7 @@ def test_an_answer_without_a_node_says_so() -> None:
     one, _other = here.joined(), there.joined()
     way.is_complete = False
     one.say([48, 1, {}, "wamp.session.count"])
-    assert one.hear() == [50, 1, {"x_complete": False}, [1]]
+    assert one.hear() == [50, 1, {"_complete": False}, [1]]
 
 
 def test_another_realm_is_another_world() -> None:
