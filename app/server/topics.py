@@ -233,9 +233,10 @@ class Ticker:
         return self._rates(flow) if topic == RATES else self._topics(now) if topic == TOPICS else self._queues(now)
 
     def _cluster(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        figures = None if self._whole is None else self._whole.figures()
-        if figures is not None and self._broker.index.subscribers(CLUSTER):
-            yield CLUSTER, figures
+        if self._whole is not None and self._has_subscribers(CLUSTER):
+            figures = self._whole.figures()
+            if figures is not None:
+                yield CLUSTER, figures
 
     def _time(self, now: float) -> str:
         return to_text(int((now + self._broker.clock_offset_s) * 1_000_000))

@@ -73,6 +73,7 @@ async def test_every_node_knows_where_all_nodes_stand(cluster):
     async with httpx.AsyncClient() as http:
         got = (await http.get(f"http://127.0.0.1:{b.operations_port}/cluster")).json()
         metrics = (await http.get(f"http://127.0.0.1:{b.operations_port}/metrics")).text
+        assert (await http.get(f"{url_of(b)}/history/halley/cluster")).json()["events"] == []
     for told in (tick, got):
         assert (told["node"], told["space"], told["settled_by"]) == ("b", "halley", "keeper")
         assert [(each["node"], each["id"], each["version"]) for each in told["nodes"]] == [
