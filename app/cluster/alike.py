@@ -10,6 +10,7 @@ its latest messages what it had made of them.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
 from typing import Any
 
 import orjson
@@ -26,18 +27,23 @@ RECORD = "record"
 
 
 def digests(settings: Settings) -> dict[str, str]:
-    """A digest of each group of settings that should be alike at all nodes, 12 hexadecimal digits."""
+    """A digest of each group of settings that should be alike at all nodes, 12 hexadecimal digits.
+
+    It is the same for a version of Halley that has further settings, as long as they have their defaults.
+    """
     groups = {
-        RECORD: settings.record,
-        "access": settings.access,
-        "realm": settings.realm,
+        RECORD: [_changed(rule) for rule in settings.record],
+        "access": [_changed(rule) for rule in settings.access],
+        "realm": [_changed(realm) for realm in settings.realm],
         "bayeux.paths": settings.bayeux.paths,
     }
-    return {name: _digest(orjson.dumps(group)) for name, group in groups.items()}
+    return {name: hashlib.blake2b(orjson.dumps(group), digest_size=6).hexdigest() for name, group in groups.items()}
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=6).hexdigest()
+def _changed(table: Any) -> dict[str, Any]:
+    """The settings of a table that do not have their defaults."""
+    values = {each.name: (getattr(table, each.name), each.default) for each in fields(table)}
+    return {name: value for name, (value, default) in values.items() if value != default}
 
 
 class State:
