@@ -103,7 +103,10 @@ class Connection:
     @property
     def version(self) -> str:
         """The version of that server."""
-        return str(self._client.connected_server_version) if self.server else ""
+        if not self.server:
+            return ""
+        version = self._client.connected_server_version
+        return f"{version.major}.{version.minor}.{version.patch}"
 
     @property
     def max_payload(self) -> int:

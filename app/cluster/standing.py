@@ -76,15 +76,19 @@ class Standing:
         await self._nats.opened.wait()
         while True:
             try:
-                self._stream = _told(await self._nats.ask(f"STREAM.INFO.{self._options.space}"))
-                self.behind = max(0, self._stream["last"] - self._applied.sequence)
-            except (ApiError, *AwayErrors):
-                self._stream = None
-            try:
+                await self._ask()
                 self._report()
             except Exception as error:  # noqa: BLE001 - a fact of another node may be anything
                 telemetry.fault("cluster_standing", error)
             await asyncio.sleep(_LOOK_S)
+
+    async def _ask(self) -> None:
+        try:
+            self._stream = _told(await self._nats.ask(f"STREAM.INFO.{self._options.space}"))
+        except (ApiError, *AwayErrors):
+            self._stream = None
+        else:
+            self.behind = max(0, self._stream["last"] - self._applied.sequence)
 
     def _report(self) -> None:
         """Log what differs, once as long as it does."""
