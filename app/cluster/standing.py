@@ -94,8 +94,8 @@ class Standing:
         """Log what differs, once as long as it does."""
         found = {each["what"]: each["nodes"] for each in self.differs()}
         for what in found.keys() - self._reported:
-            level = telemetry.log.error if what == "stream" else telemetry.log.warning
-            level("cluster_differs", what=what, nodes=found[what])
+            write = telemetry.log.error if what == "stream" else telemetry.log.warning
+            write("cluster_differs", what=what, nodes=found[what])
         self._reported = {*found}
 
 
