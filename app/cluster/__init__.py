@@ -11,6 +11,10 @@
     pages.py       a query and its page, as a front and a keeper send them
     requests.py    a request between nodes, whose answer may be large
     membership.py  what a node must know before it opens its folder: whose log the stream is, and if the two fit
+    members.py     the nodes that are alive, with their facts
+    exchange.py    news and questions between them, past the stream
+    alike.py       what should be alike at all nodes, and where it is not
+    standing.py    where every node stands, as the console shows it
 
 A stream orders the frames of all nodes and keeps them for a day. Each node applies them by the same pure function. A
 keeper writes the events that count into its own data folder, at the same offsets as all other keepers; they are

@@ -28,6 +28,7 @@ from app.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown, Ref
 from app.broker.events import Event, Publications
 from app.broker.names import RESERVED, SPACE, Pattern
 from app.broker.ports import Durability
+from app.cluster.alike import State
 from app.cluster.applied import Applied, Numbered
 from app.cluster.frames import BadFrame, Frame, Row, event_of, pack, row_of, unpack
 from app.cluster.membership import check_place, subject_of_node
@@ -127,7 +128,7 @@ class ClusterLog:
         flush: Callable[[], None],
     ) -> None:
         """`nats` is opened by `begin` and closed by `close`."""
-        self.applied = applied
+        self.applied, self.state = applied, State()
         self.frames_in = self.frames_out = self.resent = self.repeats = self.foreign = 0
         self._options = options
         self._store = store
@@ -183,7 +184,7 @@ class ClusterLog:
     @property
     def away_s(self) -> float:
         """For how many seconds NATS has not been reachable; 0 while it is."""
-        return 0.0 if self._nats.away_since is None else monotonic() - self._nats.away_since
+        return self._nats.away_s
 
     def append(self, event: Event) -> None:
         """Queue an event for the stream, or to have its turn there. Raises `HistoryUnavailable`, `InboxFull`."""
@@ -376,6 +377,7 @@ class ClusterLog:
             return
         self.frames_in += 1
         numbered = self.applied.apply(place.sequence, place.time_us, frame)
+        self.state.note(self.applied)
         if numbered is None:
             self.repeats += frame is not None
             if frame is not None and self._is_forgotten(frame):

@@ -139,6 +139,9 @@ class Members:
             self._changed(name, is_there=False)
 
     def _changed(self, name: str, *, is_there: bool) -> None:
-        telemetry.log.info("cluster_member" if is_there else "cluster_member_gone", node=name)
+        if is_there:
+            telemetry.log.info("cluster_member", node=name)
+        else:
+            telemetry.log.info("cluster_member_gone", node=name)
         for report in self.on_change:
             report(name, is_there)

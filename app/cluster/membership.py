@@ -18,8 +18,10 @@ from typing import Any
 
 import orjson
 
+from app.cluster.alike import RECORD, digests
 from app.cluster.applied import Applied
 from app.cluster.asker import State, state_of
+from app.cluster.exchange import question, subject_of_questions
 from app.cluster.nats import REQUEST_S, ApiError, AwayErrors, Connection
 from app.cluster.requests import NobodyAnswers, Unanswered
 from app.history import checksummed_json
@@ -28,6 +30,9 @@ from app.settings import Settings
 
 STATE_FILE = "cluster.json"
 """The file in the data folder with the state that is saved (`Applied`)."""
+
+SETTINGS = "settings"
+"""The question about the digests of a node's settings (`alike.py`)."""
 
 STREAM_NOT_FOUND = 10_059
 _NAME_IN_USE = 10_058
@@ -54,6 +59,7 @@ async def join_without_folder(settings: Settings) -> tuple[State, Applied]:
     space, join_s = settings.cluster.space, settings.cluster.join_s
     async with connected(settings) as nats:
         await _check_name(nats, settings)
+        await _check_rules(nats, settings)
         try:
             async with asyncio.timeout(join_s):
                 state = await _state(nats, space)
@@ -104,6 +110,7 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
 async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     options, history = settings.cluster, settings.history
     await _check_name(nats, settings)
+    await _check_rules(nats, settings)
     identity, applied = _own(folder), _nothing(settings)
     saved = _saved(folder)
     if saved is not None:
@@ -133,6 +140,17 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     _check_state(info["state"], applied, folder)
     _prepare(folder, identity, applied)
     return applied
+
+
+async def _check_rules(nats: Connection, settings: Settings) -> None:
+    """Check that the nodes that are alive record what this one would. Raises `CannotJoin`."""
+    asked = question(settings.cluster.node, SETTINGS, None)
+    data = await nats.first_answer(subject_of_questions(settings.cluster.space), asked)
+    if data is not None:
+        answer = orjson.loads(data)
+        if answer["body"][RECORD] != digests(settings)[RECORD]:
+            node = answer["node"]
+            raise CannotJoin(f"record: node {node} has other [[record]] rules: all nodes of a cluster need the same")
 
 
 async def _check_name(nats: Connection, settings: Settings) -> None:

@@ -90,6 +90,25 @@ class Connection:
         telemetry.log.info("cluster_back")
 
     @property
+    def away_s(self) -> float:
+        """For how many seconds no server has been reachable; 0 while one is."""
+        return 0.0 if self.away_since is None else monotonic() - self.away_since
+
+    @property
+    def server(self) -> str:
+        """The server that the node is connected to, as `host:port`; empty while there is none."""
+        url = self._client.connected_url
+        return "" if url is None or self.away_since is not None else f"{url.hostname}:{url.port}"
+
+    @property
+    def version(self) -> str:
+        """The version of that server."""
+        if not self.server:
+            return ""
+        version = self._client.connected_server_version
+        return f"{version.major}.{version.minor}.{version.patch}"
+
+    @property
     def max_payload(self) -> int:
         """The largest message that the server takes, in bytes."""
         return int(self._client.max_payload)
@@ -126,11 +145,14 @@ class Connection:
 
     async def is_answered(self, subject: str) -> bool:
         """Whether anybody answers requests on a subject."""
+        return await self.first_answer(subject, b"") is not None
+
+    async def first_answer(self, subject: str, data: bytes) -> bytes | None:
+        """The first answer to a request on a subject; None if nobody answers."""
         try:
-            await self._client.request(subject, b"", timeout=REQUEST_S)
+            return bytes((await self._client.request(subject, data, timeout=REQUEST_S)).data)
         except AwayErrors:
-            return False
-        return True
+            return None
 
     async def ask(self, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """JetStream's answer to a request. Raises `ApiError`, `AwayErrors`."""

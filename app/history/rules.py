@@ -29,6 +29,7 @@ _UNKEPT = (
     Pattern(Match.EXACT, f"{RESERVED}/rates"),
     Pattern(Match.EXACT, f"{RESERVED}/queues"),
     Pattern(Match.EXACT, f"{RESERVED}/topics"),
+    Pattern(Match.EXACT, f"{RESERVED}/cluster"),
     Pattern(Match.EXACT, f"{RESERVED}/pipeline"),
 )
 

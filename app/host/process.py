@@ -147,6 +147,7 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
             is_live=lambda: server.sweeper.is_live,
             is_ready=lambda: server.lifecycle.is_ready and server.history.is_ready,
             metrics=lambda: metrics.exposition(server, *contexts),
+            cluster=None if server.whole is None else server.whole.figures,
         )
         operations = SideServer(app, server, listeners.operations, scheme="http", grace_s=_SCRAPE_S)
         operations.begin()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -21,7 +21,7 @@ from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import Count, WireProtocol
 from app.server.application import Application
-from app.server.history import CannotJoin, HistoryService, Opening
+from app.server.history import CannotJoin, HistoryService, Opening, OpenLog
 from app.server.lifecycle import Lifecycle
 from app.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
 from app.server.pump import Pump
@@ -29,6 +29,7 @@ from app.server.reloading import Reloading
 from app.server.session_log import SessionLog
 from app.server.sweeper import Sweep, Sweeper
 from app.server.topics import SystemEvents, Ticker
+from app.server.whole import Whole
 from app.settings import Settings
 from app.transports.addresses import Proxies, accounts
 from app.transports.api.application import Apis
@@ -64,9 +65,11 @@ class Server:
             wake=self._wake,
             account_of=accounts((*settings.limits.exempt, *settings.proxies)),
         )
-        self.history = HistoryService(settings, self.broker, self._wake, _opening(settings))
+        node = settings.cluster.node if settings.cluster.urls else None
+        self.whole = None if node is None else Whole(node, lambda: self.settings)
+        self.history = HistoryService(settings, self.broker, self._wake, _opening(self.whole))
         session_log = SessionLog(self.broker)
-        system_events = SystemEvents(self.broker)
+        system_events = SystemEvents(self.broker, node)
         self.broker.observers += [session_log, system_events]
         self.middleware = GuardMiddleware(self.guard, session_log.request_refused)
         waits = Waits()
@@ -81,13 +84,14 @@ class Server:
             waits,
             session_log,
             self._drain_s,
+            self.whole,
         )
         self.mounts = [mount for compose in protocols if (mount := compose(parts)) is not None]
         self.protocols: list[WireProtocol] = [mount.protocol for mount in self.mounts]
         self.services: list[Service] = [self.history, *(each for mount in self.mounts for each in mount.services)]
         self.planning = self._planning()
         self.pump = Pump(self.broker, self.planning)
-        self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks)
+        self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks, self.whole)
         self.on_sweep: list[Sweep] = []  # the host's
         slow = [self.broker.meters.sweep, self.access.look, session_log.report_limits, _report_suppressed]
         routes = [mount.endpoint.route for mount in self.mounts]
@@ -188,16 +192,22 @@ def _report_keys(line: str, *, is_error: bool = False) -> None:
         telemetry.log.warning("keys", what=line)
 
 
-def _opening(settings: Settings) -> Opening | None:
+def _opening(whole: Whole | None) -> Opening | None:
     """What opens the history of a node of a cluster; None for a server alone, which imports nothing of it."""
-    if not settings.cluster.urls:
+    if whole is None:
         return None
     try:
         from app.server.front_history import FrontHistory
         from app.server.shared_history import KeptHistory
     except ImportError:
         raise CannotJoin("cluster.urls: a cluster needs the NATS client: pip install 'halley[cluster]'") from None
-    return FrontHistory if settings.cluster.front else KeptHistory
+
+    def opened(settings: Settings, broker: Broker, flush: Callable[[], None]) -> OpenLog:
+        history = (FrontHistory if settings.cluster.front else KeptHistory)(settings, broker, flush)
+        history.join(whole)
+        return history
+
+    return opened
 
 
 def create_app(settings: Settings | None = None) -> Server:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import secrets
 import threading
 import time
 from base64 import b64decode, b64encode
@@ -46,7 +45,6 @@ FILE = "networktables.json"
 """The file's name in the data folder; name and format are ntcore's."""
 
 _IDS_FILE = "wamp-subscription-ids"
-_DRAWN = 2**32 // RESERVED_AT_ONCE - 1
 
 _LIMITS = Limits()
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -355,14 +353,6 @@ class TopicSaver:
             if repr(error) != self._fault:
                 telemetry.fault("persistent_topics", error)
             self._fault = repr(error)
-
-
-def drawn_ids() -> int:
-    """Draw the next `RESERVED_AT_ONCE` subscription ids at random, for a front, which has no file; return the first.
-
-    They stay below 2^32 (`SubscriptionIds`), so a draw is one of four million.
-    """
-    return (1 + secrets.randbelow(_DRAWN)) * RESERVED_AT_ONCE
 
 
 class ReservedIds:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple, Protocol
 
 from app import __version__
@@ -18,13 +19,15 @@ from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.protocol import BayeuxProtocol
 from app.protocols.contract import Count, WireProtocol
 from app.protocols.nt4.protocol import NetworkTables
+from app.protocols.wamp import inquiry
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import realms_of
 from app.protocols.wamp.protocol import Router
-from app.protocols.wamp.state import Environment
+from app.protocols.wamp.state import META_EVENT, Environment
 from app.server.history import HistoryService
-from app.server.persistence import PersistentTopics, ReservedIds, TopicSaver, drawn_ids
+from app.server.persistence import PersistentTopics, ReservedIds, TopicSaver
 from app.server.session_log import SessionLog
+from app.server.whole import Whole
 from app.settings import Settings
 from app.transports.endpoint import BayeuxEndpoint
 from app.transports.guard import Guard
@@ -49,6 +52,8 @@ class Parts(NamedTuple):
     session_log: SessionLog
     drain_s: Callable[[], float]
     """Over how many seconds a drain is spread."""
+    whole: Whole | None = None
+    """The cluster, where the server is a node of one."""
 
 
 class Service(Protocol):
@@ -103,7 +108,7 @@ def bayeux(parts: Parts) -> Mount:
 def wamp(parts: Parts) -> Mount:
     """Compose WAMP."""
     settings = parts.settings
-    is_recorded, is_front = settings.history.enabled, settings.cluster.front
+    is_recorded = settings.history.enabled
     router = Router(
         parts.broker,
         settings.wamp,
@@ -111,15 +116,19 @@ def wamp(parts: Parts) -> Mount:
         parts.access,
         Authentication(parts.access, anonymous=settings.wamp.anonymous),
         Environment(
-            reserve=drawn_ids if is_front else ReservedIds(Path(settings.data_dir) if is_recorded else None),
+            reserve=ReservedIds(Path(settings.data_dir) if is_recorded else None),
             wait=parts.waits.wait,
             policy=parts.hooks,
             policy_s=settings.bayeux.policy_s,
             agent=f"Halley-{__version__}",
             denied=(parts.session_log.refused,),
             archive=parts.history if is_recorded else None,
+            elsewhere=parts.whole,
         ),
     )
+    if parts.whole is not None:
+        parts.whole.answers[inquiry.KIND] = lambda _node, question: router.answer(question, monotonic())
+        parts.whole.answers[META_EVENT] = lambda _node, news: router.arrived(news, monotonic())
     return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings))
 
 

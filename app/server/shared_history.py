@@ -16,18 +16,22 @@ from app.broker.broker import Broker
 from app.broker.errors import HistoryUnavailable
 from app.broker.events import LAST_PUBLICATION, Publications
 from app.broker.ports import Erasure
+from app.cluster.alike import digests
 from app.cluster.applied import Applied
 from app.cluster.broker_log import ClusterLog, Diverged, Store
+from app.cluster.exchange import Exchange
 from app.cluster.keeper import Keeper
 from app.cluster.members import Members
-from app.cluster.membership import STATE_FILE, join
+from app.cluster.membership import SETTINGS, STATE_FILE, join
 from app.cluster.membership import CannotJoin as NotJoined
 from app.cluster.nats import Connection
+from app.cluster.standing import Standing
 from app.history import checksummed_json
 from app.history.history import CannotPurge
 from app.history.writer import Report
 from app.protocols.contract import Count
 from app.server.history import CannotJoin, OpenHistory, OpenLog, Outcomes
+from app.server.whole import Whole
 from app.settings import Settings
 
 Result = TypeVar("Result")
@@ -37,7 +41,7 @@ _SAVE_S = 10.0
 
 _CLOSE_S = 5.0
 
-_PARTIAL = "presence, meta events, ticks, retained events and rate limits are those of one node; nothing can be erased"
+_PARTIAL = "WAMP's retained events and rate limits are those of one node; nothing can be erased"
 
 
 class SharedHistory(OpenLog):
@@ -74,6 +78,16 @@ class SharedHistory(OpenLog):
         self._broker.commits.begin(self._log, store.head, self._log.share, self._log.reach)
         return self._log
 
+    def join(self, whole: Whole) -> None:
+        """Give the parts of the server the way to the other nodes; call it before `listen`."""
+        nats, members = self._nats, self.members
+        self._whole = whole
+        self._exchange = Exchange(self._cluster, nats, members)
+        self._standing = Standing(self._cluster, nats, members, self._applied, self._log.state)
+        members.facts["settings"] = lambda: digests(whole.settings())
+        whole.answers[SETTINGS] = lambda _node, _body: digests(whole.settings())
+        whole.join(self._exchange, members, self._standing)
+
     def __str__(self) -> str:
         """Which node this is, and of which cluster, for the terminal."""
         return f"node {self._cluster.node} of the cluster {self._cluster.space}"
@@ -93,6 +107,8 @@ class SharedHistory(OpenLog):
         super().listen()
         self._log.begin()
         self.members.begin()
+        self._exchange.begin()
+        self._standing.begin()
 
     async def close(self) -> None:
         """Wait for what is on its way to the stream, leave the cluster, and close the log."""
@@ -100,6 +116,9 @@ class SharedHistory(OpenLog):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
                     await self.settle()
+        self._whole.leave()
+        await self._standing.close()
+        await self._exchange.close()
         await self.members.close()
         await self._log.close()
         await self._end()
@@ -120,6 +139,14 @@ class SharedHistory(OpenLog):
         yield Count(
             "halley_cluster_foreign", "Messages of the stream that are not frames, and were dropped.", log.foreign
         )
+        text = "Messages of the stream that this node has not applied yet."
+        yield Count("halley_cluster_behind_frames", text, self._standing.behind, is_gauge=True)
+        nodes = self._standing.nodes()
+        yield Count("halley_cluster_nodes", "Nodes that are alive, with this one.", len(nodes), is_gauge=True)
+        keepers = sum(bool(node.facts.get("keeps", True)) for node in nodes)
+        yield Count("halley_cluster_keepers", "Nodes that are alive and keep the history.", keepers, is_gauge=True)
+        text = "Settings and other things that differ among the nodes and should not."
+        yield Count("halley_cluster_differs", text, len(self._standing.differs()), is_gauge=True)
         text = "Whether the stream is not the one that the node has applied; it takes no events then."
         yield Count("halley_cluster_diverged", text, int(log.is_diverged), is_gauge=True)
 

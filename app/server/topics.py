@@ -8,9 +8,9 @@ session closes, the subscriptions that it still has are reported as unsubscribed
     /halley/subscriptions   {"event": "subscribed" or "unsubscribed", "session", "protocol", "channels"}
 
 A session's name there is a keyed hash of its id, 16 hexadecimal digits that are valid for this run of the server: the
-id itself is a secret.
+id itself is a secret. In a cluster each of these events has the name of its `node`, too.
 
-`Ticker` publishes the ticks: figures on three topics that are never recorded, each only while it has subscribers.
+`Ticker` publishes the ticks: figures on topics that are never recorded, each only while it has subscribers.
 
     /halley/rates    throughput by protocol, and the numbers of queued events
         {"time", "every_s", "protocols": {NAME: {"sessions", "published", "delivered", "published_per_s",
@@ -22,6 +22,14 @@ id itself is a secret.
     /halley/queues   the connected sessions, those with the longest outboxes first
         {"time", "sessions": [{"session", "protocol", "authid", "role", "address", "age_s", "queued", "queued_bytes",
         "subscribed", "subscriptions"}], "others"}
+    /halley/cluster  only in a cluster: the nodes, the stream, NATS, and what differs among the nodes
+        {"time", "node", "space", "settled_by", "nodes": [{"node", "id", "version", "sequence", "offset", "behind",
+        "sessions", "settings": {NAME: DIGEST}}], "stream": null or {"first", "last", "messages", "bytes", "max_bytes",
+        "leader", "replicas": [{"server", "current"}]}, "nats": {"server", "version", "away_s"},
+        "differs": [{"what", "nodes": [[NAME]]}]}
+
+In a cluster the figures are those of all nodes (`shared_ticks.py`), and each tick has `nodes`, the names of those whose
+figures are in it; each session in `/halley/queues` has its `node`.
 
 `consumers` are those of the log: `{NAME: {"offset", "behind"}}`.
 
@@ -53,6 +61,8 @@ from app.protocols.bayeux.names import to_channel, to_subscription
 from app.protocols.contract import WireProtocol
 from app.protocols.wamp.names import uri_of
 from app.server.history import HistoryService
+from app.server.shared_ticks import SharedTicks, merge_queues, merge_rates, merge_topics, sparse
+from app.server.whole import Whole
 from app.settings import Ticks
 
 SESSIONS = f"{RESERVED}/sessions"
@@ -60,6 +70,7 @@ SUBSCRIPTIONS = f"{RESERVED}/subscriptions"
 RATES = f"{RESERVED}/rates"
 TOPICS = f"{RESERVED}/topics"
 QUEUES = f"{RESERVED}/queues"
+CLUSTER = f"{RESERVED}/cluster"
 _TICKING = (RATES, TOPICS, QUEUES)
 
 _NAME_BYTES = 8
@@ -77,9 +88,11 @@ class SystemEvents:
     Subscriptions in a WAMP realm other than the shared one are not published: nobody outside that realm can name them.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, node: str | None = None) -> None:
+        """Name the `node` of a cluster in each event."""
         self._broker = broker
         self._key = secrets.token_bytes(16)
+        self._node = {} if node is None else {"node": node}
 
     def opened(self, session: Session) -> None:
         """Publish that a session was admitted."""
@@ -103,12 +116,13 @@ class SystemEvents:
         self._subscription("unsubscribed", session, names)
 
     def who(self, session: Session) -> dict[str, Any]:
-        """The fields that identify a session in these events: its hash, protocol, authid and role."""
+        """The fields that identify a session in these events: its hash, protocol, authid and role; its node, too."""
         return {
             "session": self._name(session),
             "protocol": session.protocol,
             "authid": session.lasting_authid,
             "role": session.role,
+            **self._node,
         }
 
     @staticmethod
@@ -124,6 +138,7 @@ class SystemEvents:
         channels = [shown(name) for name in _shared(names)]
         if channels:
             told = {"event": event, "session": self._name(session), "protocol": session.protocol, "channels": channels}
+            told |= self._node
             self._publish(SUBSCRIPTIONS, told)
 
     def _name(self, session: Session) -> str:
@@ -163,14 +178,23 @@ class Ticker:
         history: HistoryService,
         system_events: SystemEvents,
         options: Ticks,
+        whole: Whole | None = None,
     ) -> None:
         self._broker = broker
         self._protocols = protocols
         self._archive = history
         self._options = options
+        self._whole = whole
+        merges = {
+            RATES: (merge_rates, 0),
+            TOPICS: (merge_topics, options.topics),
+            QUEUES: (merge_queues, options.sessions),
+        }
+        self._shared = None if whole is None else SharedTicks(whole, options, self._has_subscribers, merges)
         self._system_events = system_events
         self._ticked_at = monotonic()
         self._counts: dict[str, _Count] = {}  # by protocol
+        self._delays: dict[str, Delays] = {}  # by protocol, since the previous tick
         self._recorded = 0
         self._published: dict[str, int] = {}  # by topic, when topics were last published
         self._topics_told_at = 0.0
@@ -188,15 +212,31 @@ class Ticker:
         flow = self._flow(elapsed_s)  # measured every time, so that rates are of this tick alone
         told = []
         for topic in _TICKING:
-            if self._broker.index.subscribers(topic):
-                told.append((topic, self._told(topic, flow, now)))
+            is_wanted, shared = self._has_subscribers(topic), self._shared
+            is_wanted_elsewhere = shared is not None and shared.has_subscribers(topic)
+            if is_wanted or is_wanted_elsewhere:
+                figures = self._told(topic, flow, now)
+                if shared is not None and is_wanted_elsewhere:
+                    shared.send(topic, figures)
+                if is_wanted:
+                    told.append((topic, figures if shared is None else shared.merged(topic, figures, now)))
                 yield True
+        told += self._cluster()
         for topic, news in told:  # after all are made, so that none counts another one as waiting
             payload = orjson.dumps({"time": self._time(now), **news})
             self._broker.announce(Event(topic, payload, protocol="halley", role=SERVER), now)
 
+    def _has_subscribers(self, topic: str) -> bool:
+        return bool(self._broker.index.subscribers(topic))
+
     def _told(self, topic: str, flow: dict[str, Any], now: float) -> dict[str, Any]:
         return self._rates(flow) if topic == RATES else self._topics(now) if topic == TOPICS else self._queues(now)
+
+    def _cluster(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        if self._whole is not None and self._has_subscribers(CLUSTER):
+            figures = self._whole.figures()
+            if figures is not None:
+                yield CLUSTER, figures
 
     def _time(self, now: float) -> str:
         return to_text(int((now + self._broker.clock_offset_s) * 1_000_000))
@@ -214,9 +254,11 @@ class Ticker:
 
     def _rates(self, flow: dict[str, Any]) -> dict[str, Any]:
         broker = self._broker
+        delays = {} if self._shared is None else {"delays": {name: sparse(each) for name, each in self._delays.items()}}
         here = Counter(map(attrgetter("protocol"), self._clients()))  # fast even with very many sessions
         return {
             **flow,
+            **delays,
             "protocols": {name: {"sessions": here[name], **rate} for name, rate in flow["protocols"].items()},
             "sessions": here.total(),
             "subscriptions": len(broker.index.subscriptions),
@@ -235,7 +277,7 @@ class Ticker:
         count = _Count(flow.published, flow.delivered, flow.delays.copy())
         before = self._counts.get(protocol, _Count(0, 0, Delays()))
         self._counts[protocol] = count
-        delays = count.delays.since(before.delays)
+        delays = self._delays[protocol] = count.delays.since(before.delays)
         return {
             "published": count.published,
             "delivered": count.delivered,

@@ -54,6 +54,12 @@ EVENTS: dict[str, LogEvent] = {
         "the stream is not the one that the node has applied (`why`); the node takes no durable publishes any more",
         LIFE,
     ),
+    "cluster_differs": LogEvent(
+        "`what` differs among the nodes and should not, as groups of `nodes` that are alike: settings, or the version, "
+        "or `stream`: nodes have made something else of the same part of the stream, which is a fault of Halley; stop "
+        "the odd node, and start it again with an empty folder",
+        LIFE,
+    ),
     "consumer_overtaken": LogEvent(
         "retention deleted events that a `consumer` had not read: it was at `offset`, the log now begins at `first`",
         100,

@@ -7,6 +7,7 @@
 
 import { Bayeux } from "../client/bayeux.js";
 import { Channels } from "./channels.js";
+import { Cluster } from "./cluster.js";
 import { Connection } from "./connection.js";
 import { EventList } from "./event-list.js";
 import { Feed } from "./feed.js";
@@ -44,6 +45,7 @@ const views = new Views({
   history: new History(document.querySelector("#history"), services),
   tables: new Tables(document.querySelector("#tables"), services),
   pipeline: new Pipeline(document.querySelector("#pipeline"), services),
+  cluster: new Cluster(document.querySelector("#cluster"), services, document.querySelector("nav a[href='#cluster']")),
 });
 
 identity.addEventListener("token", async () => {

@@ -20,6 +20,8 @@ export class Identity extends EventTarget {
   role = "";
   /** By verb; empty until the server has responded, which disables nothing. @type {Record<string, boolean>} */
   may = {};
+  /** The node of a cluster that has responded; empty if the server is not one. */
+  node = "";
   #url;
 
   /** @param {string} url the server's `/rights` */
@@ -56,8 +58,8 @@ export class Identity extends EventTarget {
   async ask() {
     try {
       const answer = await fetch(this.#url, { headers: this.headers, signal: AbortSignal.timeout(ANSWER_MS) });
-      const { authid, role, may } = answer.ok ? await answer.json() : { authid: null, role: "", may: {} };
-      Object.assign(this, { authid, role, may });
+      const { authid, role, may, node = "" } = answer.ok ? await answer.json() : { authid: null, role: "", may: {} };
+      Object.assign(this, { authid, role, may, node });
     } catch {
       return; // the connection shows the failure; rights are requested again with the next session
     }

@@ -13,6 +13,8 @@ export const text = (value) => typeof value === "string";
 /** A finite number. */
 export const number = (value) => Number.isFinite(value);
 
+export const flag = (value) => typeof value === "boolean";
+
 /** A string that is a time. */
 export const time = (value) => text(value) && !Number.isNaN(Date.parse(value));
 

@@ -407,3 +407,8 @@ async def test_light_and_dark_follow_the_readers_system(profile, server):
         await page.emulate_media(color_scheme=scheme)
         seen.append(await page.evaluate(background))
     assert seen == ["rgb(238, 241, 247)", "rgb(8, 12, 23)"]
+
+
+async def test_a_server_alone_has_no_view_of_a_cluster(profile, server):
+    page = await open_console(profile, server)
+    await expect(page.get_by_role("link", name="Cluster")).to_be_hidden()

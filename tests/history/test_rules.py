@@ -33,6 +33,7 @@ def under(topic, match=Match.DESCENDANTS):
         ("halley", Durability.ASYNC),
         ("halley/rates", Durability.NONE),
         ("halley/topics", Durability.NONE),
+        ("halley/cluster", Durability.NONE),
         ("halley/pipeline", Durability.NONE),
         ("service/x", Durability.NONE),
         ("meta/connect", Durability.NONE),

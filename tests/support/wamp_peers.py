@@ -17,7 +17,7 @@ from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import DEFAULT_REALM
 from app.protocols.wamp.protocol import Router
 from app.protocols.wamp.serializers import Format
-from app.protocols.wamp.state import Environment
+from app.protocols.wamp.state import Elsewhere, Environment
 from app.settings import Limits, Settings, Wamp
 from support.wamp import check
 
@@ -86,6 +86,7 @@ class World:
         options: Wamp | None = None,
         rights: DefaultRules | AccessRules | None = None,
         authentication: Authentication | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.now = 0.0
         self.broker = Broker(limits or Settings().limits)
@@ -100,7 +101,14 @@ class World:
             realms or (DEFAULT_REALM,),
             rights or DefaultRules(loopback=True, anonymous_publish=True),
             authentication or Authentication(),
-            Environment(self._reserve, self.waiting, self.policy, 10.0, agent=f"Halley-{__version__}"),
+            Environment(
+                self._reserve,
+                self.waiting,
+                self.policy,
+                10.0,
+                elsewhere=elsewhere,
+                agent=f"Halley-{__version__}",
+            ),
         )
 
     def _reserve(self) -> int:

@@ -21,6 +21,7 @@ from app.protocols.wamp.errors import Undecodable, Violation, WampError
 from app.protocols.wamp.events import event_frame
 from app.protocols.wamp.handshake import Handshake
 from app.protocols.wamp.history import EventHistory
+from app.protocols.wamp.inquiry import Inquiry
 from app.protocols.wamp.messages import (
     ABORT,
     CALL,
@@ -86,7 +87,8 @@ class Handlers:
         publisher = Publisher(state)
         self.testaments = Testaments(state, publisher)
         history = EventHistory(state, self.subscriber)
-        self.procedures = Procedures(state, self.subscriber, history, self.testaments)
+        self.inquiry = Inquiry(state, self.subscriber)
+        self.procedures = Procedures(state, self.subscriber, history, self.testaments, self.inquiry)
         self.by_type: dict[type, Callable[[WampSession, Any, float], None]] = {
             Publish: publisher.publish,
             Subscribe: self.subscriber.subscribe,

@@ -15,6 +15,7 @@ from app.broker.errors import InvalidName
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import InvalidArgument, WampError, wamp_error
 from app.protocols.wamp.history import EventHistory
+from app.protocols.wamp.inquiry import Inquiry, Merge, pattern_of, to_json
 from app.protocols.wamp.messages import (
     RESULT,
     Call,
@@ -26,7 +27,7 @@ from app.protocols.wamp.messages import (
 )
 from app.protocols.wamp.names import MATCHES, check_uri, own_topic
 from app.protocols.wamp.serializers import is_absent
-from app.protocols.wamp.session import LiveSubscription, WampSession
+from app.protocols.wamp.session import WampSession
 from app.protocols.wamp.state import RouterState
 from app.protocols.wamp.subscribing import Subscriber
 from app.protocols.wamp.testaments import Testaments
@@ -48,10 +49,16 @@ class Procedures:
     """All procedures, by their URIs."""
 
     def __init__(
-        self, state: RouterState, subscriber: Subscriber, history: EventHistory, testaments: Testaments
+        self,
+        state: RouterState,
+        subscriber: Subscriber,
+        history: EventHistory,
+        testaments: Testaments,
+        inquiry: Inquiry,
     ) -> None:
         self._state = state
-        sessions, subscriptions = SessionProcedures(), SubscriptionProcedures(state, subscriber, history)
+        sessions = SessionProcedures(inquiry)
+        subscriptions = SubscriptionProcedures(state, subscriber, history, inquiry)
         self.by_uri: dict[str, tuple[Procedure, int, float]] = {
             "wamp.session.count": (sessions.count, 0, 1),
             "wamp.session.list": (sessions.list_ids, 0, 1),
@@ -106,66 +113,64 @@ class Procedures:
 class SessionProcedures:
     """The session meta API (Advanced Profile, 13): procedures that list and kill the realm's sessions."""
 
-    def count(self, session: WampSession, call: Call, _now: float) -> list[Any]:
+    def __init__(self, inquiry: Inquiry) -> None:
+        self._inquiry = inquiry
+
+    def count(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.session.count`: return the number of sessions, or of those with one of some authroles."""
-        return [len(self._ids(session, call))]
+        question = {"what": "count", "roles": _roles(call)}
+        return self._inquiry.ask(session, call, question, lambda counts, _: [sum(counts)], now)
 
-    def list_ids(self, session: WampSession, call: Call, _now: float) -> list[Any]:
+    def list_ids(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.session.list`: return the ids of the sessions, or of those with one of some authroles."""
-        return [self._ids(session, call)]
+        question = {"what": "list", "roles": _roles(call)}
+        return self._inquiry.ask(session, call, question, lambda lists, _: [_joined(lists)], now)
 
-    def get(self, session: WampSession, call: Call, _now: float) -> list[Any]:
+    def get(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.session.get`: return the details of a session. Raises `WampError`."""
-        return [self._found(session, call).details()]
+        question = {"what": "session", "session": id_argument(_first(call), "session")}
+        return self._inquiry.ask(session, call, question, _the_session, now)
 
-    def kill(self, session: WampSession, call: Call, now: float) -> list[Any]:
+    def kill(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.session.kill`: end a session other than the caller's own. Raises `WampError`."""
-        found = self._found(session, call)
-        if found is session:
-            raise WampError(errors.NO_SUCH_SESSION)
-        self._kill(session, call, now, lambda other: other is found)
-        return []
 
-    def kill_by_authid(self, session: WampSession, call: Call, now: float) -> list[Any]:
+        def merge(lists: list[list[int]], _now: float) -> list[Any]:
+            if not any(lists):
+                raise WampError(errors.NO_SUCH_SESSION)
+            return []
+
+        return self._kill(session, call, "number", id_argument(_first(call), "session"), merge, now)
+
+    def kill_by_authid(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.session.kill_by_authid`: end the sessions of an authid except the caller's; return their ids."""
         authid = text_argument(_first(call), "authid")
-        return [self._kill(session, call, now, lambda other: other.auth.authid == authid)]
+        return self._kill(session, call, "authid", authid, lambda lists, _: [_joined(lists)], now)
 
-    def kill_by_authrole(self, session: WampSession, call: Call, now: float) -> list[Any]:
+    def kill_by_authrole(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.session.kill_by_authrole`: end the sessions of an authrole except the caller's; return their number."""
         role = text_argument(_first(call), "authrole")
-        return [len(self._kill(session, call, now, lambda other: other.role == role))]
+        return self._kill(session, call, "role", role, lambda lists, _: [len(_joined(lists))], now)
 
-    def kill_all(self, session: WampSession, call: Call, now: float) -> list[Any]:
+    def kill_all(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.session.kill_all`: end all sessions except the caller's; return their number."""
-        return [len(self._kill(session, call, now, lambda _other: True))]
+        return self._kill(session, call, "all", None, lambda lists, _: [len(_joined(lists))], now)
 
-    @staticmethod
-    def _kill(session: WampSession, call: Call, now: float, is_meant: Callable[[WampSession], bool]) -> list[int]:
+    def _kill(
+        self, session: WampSession, call: Call, by: str, wanted: str | int | None, merge: Merge, now: float
+    ) -> list[Any] | None:
         kwargs = call.kwargs or {}
         reason = optional_text_argument(kwargs, "reason") or errors.NORMAL
         message = optional_text_argument(kwargs, "message") or ""
         _check_reason(session, reason)
-        victims = [other for other in session.realm.sessions.values() if other is not session and is_meant(other)]
-        for victim in victims:
-            victim.engine.dismiss(reason, message, now, reason="killed")
-        return [victim.number for victim in victims]
-
-    @staticmethod
-    def _found(session: WampSession, call: Call) -> WampSession:
-        found = session.realm.sessions.get(id_argument(_first(call), "session"))
-        if found is None:
-            raise WampError(errors.NO_SUCH_SESSION)
-        return found
-
-    @staticmethod
-    def _ids(session: WampSession, call: Call) -> list[int]:
-        wanted, sessions = _first(call), session.realm.sessions.values()
-        if is_absent(wanted):
-            return [other.number for other in sessions]
-        roles = wanted if isinstance(wanted, list) else [wanted]
-        asked = {text_argument(role, "authroles") for role in roles}
-        return [other.number for other in sessions if other.role in asked]
+        question = {
+            "what": "kill",
+            "by": by,
+            "wanted": wanted,
+            "caller": session.number,
+            "reason": reason,
+            "message": message,
+        }
+        return self._inquiry.ask(session, call, question, merge, now)
 
 
 class SubscriptionProcedures:
@@ -176,20 +181,24 @@ class SubscriptionProcedures:
     a subscription does not exist.
     """
 
-    def __init__(self, state: RouterState, subscriber: Subscriber, history: EventHistory) -> None:
+    def __init__(self, state: RouterState, subscriber: Subscriber, history: EventHistory, inquiry: Inquiry) -> None:
         self._state = state
         self._subscriber = subscriber
         self._history = history
+        self._inquiry = inquiry
 
-    def list_ids(self, session: WampSession, _call: Call, _now: float) -> list[Any]:
+    def list_ids(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.subscription.list`: return the ids of the live subscriptions by match policy."""
-        found: dict[str, list[int]] = {match: [] for match in MATCHES}
-        for live in session.realm.subscriptions.values():
-            if self._subscriber.has_right(session, live.pattern):
-                found[live.match].append(live.number)
-        return [found]
 
-    def lookup(self, session: WampSession, call: Call, _now: float) -> list[Any]:
+        def merge(lists: list[list[Any]], _now: float) -> list[Any]:
+            found: dict[str, list[int]] = {match: [] for match in MATCHES}
+            for number, match in self._may_know(session, lists):
+                found[match].append(number)
+            return [found]
+
+        return self._inquiry.ask(session, call, {"what": "live"}, merge, now)
+
+    def lookup(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.subscription.lookup`: return the id of a topic or pattern; null where it is neither live nor kept."""
         args = call.args or []
         options = args[1] if len(args) > 1 and not is_absent(args[1]) else call.kwargs or {}
@@ -198,51 +207,104 @@ class SubscriptionProcedures:
         match = optional_text_argument(options, "match")
         pattern = self._subscriber.pattern_of(session, text_argument(_first(call), "topic"), match)
         self._subscriber.check_right(session, pattern)
-        is_known = pattern in session.realm.subscriptions or self._history.is_kept(pattern)
-        return [self._state.subscription_id(session.realm, pattern) if is_known else None]
 
-    def match(self, session: WampSession, call: Call, _now: float) -> list[Any]:
+        def merge(is_live: list[bool], _now: float) -> list[Any]:
+            return [self._state.subscription_id(session.realm, pattern) if any(is_live) else None]
+
+        if self._history.is_kept(pattern):
+            return merge([True], now)
+        question = {"what": "is_live", "pattern": to_json(pattern, match or "exact")}
+        return self._inquiry.ask(session, call, question, merge, now)
+
+    def match(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.subscription.match`: return the ids of the live subscriptions that match a topic; null if none does."""
-        realm, broker = session.realm, self._state.broker
         try:
-            topic = realm.topic(text_argument(_first(call), "topic"))
+            topic = session.realm.topic(text_argument(_first(call), "topic"))
         except InvalidName as refusal:
-            raise wamp_error(broker.counted(refusal)) from None
-        patterns = [each.pattern for each in broker.index.match(topic).subscriptions]
-        matched = [realm.subscriptions[each] for each in patterns if each in realm.subscriptions]
-        return [[live.number for live in matched if self._subscriber.has_right(session, live.pattern)] or None]
+            raise wamp_error(self._state.broker.counted(refusal)) from None
 
-    def get(self, session: WampSession, call: Call, _now: float) -> list[Any]:
-        """`wamp.subscription.get`: return the details of a live subscription."""
-        return [self._live(session, call).details()]
+        def merge(lists: list[list[Any]], _now: float) -> list[Any]:
+            return [[number for number, _ in self._may_know(session, lists)] or None]
 
-    def list_subscribers(self, session: WampSession, call: Call, _now: float) -> list[Any]:
+        return self._inquiry.ask(session, call, {"what": "match", "topic": topic}, merge, now)
+
+    def get(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
+        """`wamp.subscription.get`: return the details of a live subscription; it was created when it first was."""
+        return self._ask(session, call, lambda found, _: [min((each["details"] for each in found), key=_created)], now)
+
+    def list_subscribers(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.subscription.list_subscribers`: return the ids of the sessions with a live subscription."""
-        return [[subscriber.number for subscriber in self._live(session, call).sessions]]
+        return self._ask(session, call, lambda found, _: [_joined([each["sessions"] for each in found])], now)
 
-    def count_subscribers(self, session: WampSession, call: Call, _now: float) -> list[Any]:
+    def count_subscribers(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.subscription.count_subscribers`: return the number of sessions with a live subscription."""
-        return [len(self._live(session, call).sessions)]
+        return self._ask(session, call, lambda found, _: [sum(len(each["sessions"]) for each in found)], now)
 
-    def remove_subscriber(self, session: WampSession, call: Call, now: float) -> list[Any]:
+    def remove_subscriber(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.subscription.remove_subscriber`: revoke a session's subscription (5.13).
 
         The arguments are the ids of the subscription and the session; the keyword argument `reason` is a URI.
         """
-        live = self._live(session, call)
-        subscriber = session.realm.sessions.get(id_argument((call.args or [])[1], "session"))
-        if subscriber is None or subscriber not in live.sessions:
-            raise WampError(errors.NO_SUCH_SESSION)
-        reason = optional_text_argument(call.kwargs or {}, "reason") or errors.REVOKED
-        _check_reason(session, reason)
-        self._subscriber.revoke(subscriber, live, reason, now)
-        return []
 
-    def _live(self, session: WampSession, call: Call) -> LiveSubscription:
-        live = session.realm.numbers.get(id_argument(_first(call), "subscription"))
-        if live is None or not self._subscriber.has_right(session, live.pattern):
-            raise WampError(errors.NO_SUCH_SUBSCRIPTION)
-        return live
+        def revoked(answers: list[bool], _now: float) -> list[Any]:
+            if not answers:
+                raise WampError(errors.NO_SUCH_SESSION)
+            return []
+
+        def merge(found: list[Any], now: float) -> list[Any] | None:
+            number = id_argument((call.args or [])[1], "session")
+            if not any(number in each["sessions"] for each in found):
+                raise WampError(errors.NO_SUCH_SESSION)
+            reason = optional_text_argument(call.kwargs or {}, "reason") or errors.REVOKED
+            _check_reason(session, reason)
+            subscription = id_argument(_first(call), "subscription")
+            question = {"what": "revoke", "subscription": subscription, "session": number, "reason": reason}
+            return self._inquiry.ask(session, call, question, revoked, now)
+
+        return self._ask(session, call, merge, now)
+
+    def _ask(self, session: WampSession, call: Call, merge: Merge, now: float) -> list[Any] | None:
+        """Ask about the subscription that the first argument names. Raises `WampError` if it does not exist."""
+
+        def merged(found: list[Any], now: float) -> list[Any] | None:
+            known = [each for each in found if self._may_know(session, [[each["shown"]]])]
+            if not known:
+                raise WampError(errors.NO_SUCH_SUBSCRIPTION)
+            return merge(known, now)
+
+        question = {"what": "subscription", "subscription": id_argument(_first(call), "subscription")}
+        return self._inquiry.ask(session, call, question, merged, now)
+
+    def _may_know(self, session: WampSession, lists: list[list[Any]]) -> list[tuple[int, str]]:
+        """The subscriptions that the caller may subscribe to, each once: the ids and the match policies."""
+        found = {number: (match, topic) for each in lists for number, match, topic in each}
+        return [
+            (number, shown[0])
+            for number, shown in found.items()
+            if self._subscriber.has_right(session, pattern_of([*shown]))
+        ]
+
+
+def _the_session(found: list[dict[str, Any]], _now: float) -> list[Any]:
+    if not found:
+        raise WampError(errors.NO_SUCH_SESSION)
+    return found[:1]
+
+
+def _joined(lists: list[list[int]]) -> list[int]:
+    return [number for each in lists for number in each]
+
+
+def _created(details: dict[str, Any]) -> str:
+    return str(details["created"])
+
+
+def _roles(call: Call) -> list[str] | None:
+    """The authroles that are asked for; None for all."""
+    wanted = _first(call)
+    if is_absent(wanted):
+        return None
+    return [text_argument(role, "authroles") for role in (wanted if isinstance(wanted, list) else [wanted])]
 
 
 def _first(call: Call) -> Any:

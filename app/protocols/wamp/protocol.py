@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Any
 
 from app.protocols.contract import Context, Count, Link, WireProtocol
 from app.protocols.wamp.engine import Engine, Handlers
+from app.protocols.wamp.inquiry import pattern_of
 from app.protocols.wamp.state import RouterState
 
 
@@ -25,6 +27,17 @@ class Router(RouterState, WireProtocol):
         engine = Engine(self, self.handlers, link, context)
         engine.await_hello(now)
         return engine
+
+    def answer(self, question: dict[str, Any], now: float) -> Any:
+        """Answer a question of another node (`inquiry.py`)."""
+        return self.handlers.inquiry.answer(question, now)
+
+    def arrived(self, news: list[Any], now: float) -> None:
+        """Publish a meta event of another node (`state.META_EVENT`)."""
+        name, uri, args, about = news
+        realm = self.realms.get(name)
+        if realm is not None and uri.startswith("wamp."):
+            self.meta.arrived(realm, uri, args, None if about is None else pattern_of(about), now)
 
     def sweep(self, now: float) -> None:
         """Close the connections whose peers did not say in time what they had to."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,11 +18,15 @@ from app.broker.ports import Page, Query
 from app.protocols.contract import ProgramDecisions, WaitFor
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.events import to_payload
+from app.protocols.wamp.messages import MOST_ID
 from app.protocols.wamp.names import is_meta, own_topic
 from app.protocols.wamp.serializers import JSON
 from app.protocols.wamp.session import LiveSubscription, Realm, SessionEngine, WampSession, new_id
 from app.settings import Realm as RealmOptions
 from app.settings import Wamp
+
+META_EVENT = "wamp.meta_event"
+"""The kind of news with [realm, URI, arguments, about]; `about` is null or a pattern, [match policy, topic]."""
 
 RESERVED_AT_ONCE = 1_000
 _REMEMBERED = 100_000
@@ -39,6 +44,16 @@ class Archive(Protocol):
         `query_of` gets the log's last position at that time and returns the query; the page is None if the query is.
         Raises `UnknownPublication`, `TimeoutError`.
         """
+
+
+class Elsewhere(Protocol):
+    """The other nodes of a cluster."""
+
+    def tell(self, kind: str, body: Any) -> None:
+        """Send a JSON value to all other nodes, which may not get it."""
+
+    def ask(self, kind: str, body: Any) -> Awaitable[tuple[list[Any], bool]]:
+        """The answers of the other nodes, within a second or so, and whether every one has answered."""
 
 
 class SubscriptionIds:
@@ -62,10 +77,7 @@ class SubscriptionIds:
         """Return the id of a pattern; a new one if it has none."""
         number = self._ids.get(pattern)
         if number is None:
-            if self._next == self._end:
-                self._next = self._reserve()
-                self._end = self._next + RESERVED_AT_ONCE
-            number, self._next = self._next, self._next + 1
+            number = self._new(pattern)
             self._ids[pattern] = number
         else:
             del self._patterns[number]  # it becomes the one used last
@@ -75,9 +87,30 @@ class SubscriptionIds:
             del self._ids[self._patterns.pop(oldest)]
         return number
 
+    def _new(self, pattern: Pattern) -> int:  # noqa: ARG002 - see `CommonIds`
+        if self._next == self._end:
+            self._next = self._reserve()
+            self._end = self._next + RESERVED_AT_ONCE
+        number, self._next = self._next, self._next + 1
+        return number
+
     def pattern(self, number: int) -> Pattern | None:
         """Return the pattern of an id; None for an unknown id and for one that was forgotten for newer ones."""
         return self._patterns.get(number)
+
+
+class CommonIds(SubscriptionIds):
+    """Assigns ids that are the same at all nodes of a cluster, without any agreement: hashes of the patterns.
+
+    They are as large as ids can be, since small ones would not be unique.
+    """
+
+    def _new(self, pattern: Pattern) -> int:
+        name = f"{pattern.match.name} {pattern.topic}".encode()
+        number = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) % MOST_ID + 1
+        while number in self._patterns:
+            number = number % MOST_ID + 1
+        return number
 
 
 @dataclass(slots=True)
@@ -86,7 +119,8 @@ class Environment:
 
     `reserve` reserves the next `RESERVED_AT_ONCE` subscription ids (`SubscriptionIds`). `wait` awaits something and
     calls back. `policy` is the program's own; its decisions are awaited for `policy_s` seconds at most. `archive` is
-    the history, where there is one. `agent` is the software's name in WELCOME; `denied` are the listeners for refusals.
+    the history, where there is one. `elsewhere` are the other nodes, where the server is a node of a cluster. `agent`
+    is the software's name in WELCOME; `denied` are the listeners for refusals.
     """
 
     reserve: Callable[[], int]
@@ -94,6 +128,7 @@ class Environment:
     policy: ProgramDecisions
     policy_s: float
     archive: Archive | None = None
+    elsewhere: Elsewhere | None = None
     agent: str = "Halley"
     denied: tuple[Denied, ...] = ()
 
@@ -101,14 +136,16 @@ class Environment:
 class MetaEvents:
     """The router's own publications about sessions and subscriptions (Advanced Profile, 13 and 14).
 
-    They are published to topics of the realm that clients cannot publish to. Subscriptions to these topics cause no
-    meta events. An event about a subscription is sent only to sessions that may subscribe to the same topic or pattern.
-    The order is the same where a connection is lost: on_create, on_subscribe; on_unsubscribe, on_delete; on_leave.
+    They are published to topics of the realm that clients cannot publish to, at all nodes of a cluster. Subscriptions
+    to these topics cause no meta events. An event about a subscription is sent only to sessions that may subscribe to
+    the same topic or pattern. The order is the same where a connection is lost: on_create, on_subscribe;
+    on_unsubscribe, on_delete; on_leave.
     """
 
-    def __init__(self, broker: Broker, rights: Rights) -> None:
+    def __init__(self, broker: Broker, rights: Rights, elsewhere: Elsewhere | None) -> None:
         self._broker = broker
         self._rights = rights
+        self._elsewhere = elsewhere
 
     def joined(self, session: WampSession, now: float) -> None:
         """Publish that a session has begun."""
@@ -125,26 +162,38 @@ class MetaEvents:
             return
         if is_new:
             created = [session.number, live.details()]
-            self._publish(session, "wamp.subscription.on_create", created, now, live.pattern)
-        self._publish(session, "wamp.subscription.on_subscribe", [session.number, live.number], now, live.pattern)
+            self._publish(session, "wamp.subscription.on_create", created, now, live)
+        self._publish(session, "wamp.subscription.on_subscribe", [session.number, live.number], now, live)
 
     def unsubscribed(self, session: WampSession, live: LiveSubscription, now: float, *, is_last: bool) -> None:
         """Publish that a session has unsubscribed; `is_last` says whether it was the last subscriber."""
         if is_meta(live.pattern):
             return
         args = [session.number, live.number]
-        self._publish(session, "wamp.subscription.on_unsubscribe", args, now, live.pattern)
+        self._publish(session, "wamp.subscription.on_unsubscribe", args, now, live)
         if is_last:
-            self._publish(session, "wamp.subscription.on_delete", args, now, live.pattern)
+            self._publish(session, "wamp.subscription.on_delete", args, now, live)
+
+    def arrived(self, realm: Realm, uri: str, args: list[Any], about: Pattern | None, now: float) -> None:
+        """Publish what another node has sent (`META_EVENT`)."""
+        self._deliver(realm, uri, args, about, now, None)
 
     def _publish(
-        self, session: WampSession, uri: str, args: list[Any], now: float, about: Pattern | None = None
+        self, session: WampSession, uri: str, args: list[Any], now: float, live: LiveSubscription | None = None
     ) -> None:
-        """Publish a meta event to the subscribers in the session's realm, except the session itself.
+        """Publish a meta event to the subscribers in the session's realm, except the session itself, at all nodes.
 
-        An event `about` a pattern is sent only to those who may subscribe to that pattern.
+        An event about a `live` subscription is sent only to those who may subscribe to its pattern.
         """
-        topic, may = own_topic(uri, session.realm.space), self._rights.may
+        self._deliver(session.realm, uri, args, None if live is None else live.pattern, now, session)
+        if self._elsewhere is not None:
+            about = None if live is None else [live.match, live.pattern.topic]
+            self._elsewhere.tell(META_EVENT, [session.realm.name, uri, args, about])
+
+    def _deliver(
+        self, realm: Realm, uri: str, args: list[Any], about: Pattern | None, now: float, without: WampSession | None
+    ) -> None:
+        topic, may = own_topic(uri, realm.space), self._rights.may
         subscribers = [
             each for each in self._broker.index.subscribers(topic) if about is None or may(each, "subscribe", about)
         ]
@@ -154,7 +203,7 @@ class MetaEvents:
         event = Event(topic, payload, protocol="wamp", role=SERVER)
         event.shape = shape
         event.chosen = None if about is None else SessionFilter(frozenset(each.id for each in subscribers))
-        self._broker.announce(event, now, without=session)
+        self._broker.announce(event, now, without=without)
 
 
 class RouterState:
@@ -185,11 +234,12 @@ class RouterState:
             each.name: Realm(each, broker.limits, options, is_first=not number) for number, each in enumerate(realms)
         }
         broker.holders += [realm.retained for realm in self.realms.values()]
-        self.meta = MetaEvents(broker, rights)
+        self.meta = MetaEvents(broker, rights, environment.elsewhere)
         self.awaited: dict[SessionEngine, float] = {}
         self.refused: Counter[str] = Counter()
         self.unacknowledged: Counter[str] = Counter()
-        self._subscription_ids = SubscriptionIds(environment.reserve)
+        ids = SubscriptionIds if environment.elsewhere is None else CommonIds
+        self._subscription_ids = ids(environment.reserve)
         self._session_ids: set[int] = set()  # of sessions that exist or are about to
         self._meters = Meters(options.publishes_per_s, options.publish_burst)
 

@@ -8,7 +8,7 @@
 | `/log/consumers/NAME` | POST, DELETE | `log.py` |
 | `/rights` | GET, HEAD | `application.py` |
 | the files of `static/` | GET, HEAD | `pages.py` |
-| `/health/live`, `/health/ready`, `/metrics`, on a port of their own | GET, HEAD | `application.py` |
+| `/health/live`, `/health/ready`, `/metrics`, `/cluster`, on a port of their own | GET, HEAD | `application.py` |
 
 `application.py` has the routes; what all APIs share is in `requests.py`. All but the pages and operations also answer
 OPTIONS, for CORS.

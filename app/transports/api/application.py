@@ -92,8 +92,9 @@ class Apis:
             return ApiRoute(path, methods, serve, middleware)
 
         async def serve_rights(context: RequestContext) -> None:
-            await _tell_rights(ApiRequest(context, callers))
+            await _tell_rights(ApiRequest(context, callers), node)
 
+        node = settings.cluster.node if settings.cluster.urls else None
         history, log = HistoryApi(settings, hooks), LogApi(settings)
         self.router = Router(
             [
@@ -114,8 +115,8 @@ class Apis:
         await self.router(scope, receive, send)
 
 
-async def _tell_rights(request: ApiRequest) -> None:
-    """Respond with the caller's identity, and for each verb whether its role has any such right.
+async def _tell_rights(request: ApiRequest, node: str | None) -> None:
+    """Respond with the caller's identity, for each verb whether its role has any such right, and the node of a cluster.
 
     It is for pages that hide what their reader may not do. Whether a verb is allowed on one channel is decided at the
     request itself, together with a program's own policies, which this response does not consider.
@@ -123,13 +124,22 @@ async def _tell_rights(request: ApiRequest) -> None:
     request.check_no_parameters()
     may = {verb: request.may_any(verb) for verb in get_args(Verb)}
     told = {"authid": request.caller.authid, "role": request.caller.role, "may": may}
+    if node is not None:
+        told["node"] = node
     await request.context.answer(b"application/json", orjson.dumps(told))
 
 
 def operations_app(
-    *, is_live: Callable[[], bool], is_ready: Callable[[], bool], metrics: Callable[[], bytes]
+    *,
+    is_live: Callable[[], bool],
+    is_ready: Callable[[], bool],
+    metrics: Callable[[], bytes],
+    cluster: Callable[[], object] | None = None,
 ) -> Starlette:
-    """The ASGI application of the operations listener; `metrics` returns them in Prometheus's text format."""
+    """The ASGI application of the operations listener.
+
+    `metrics` returns them in Prometheus's text format; `cluster` the figures of the cluster, for a node of one.
+    """
 
     async def live(_: Request) -> Response:
         return _state("live", is_true=is_live())
@@ -140,9 +150,14 @@ def operations_app(
     async def show_metrics(_: Request) -> Response:
         return Response(metrics(), media_type=METRICS_TYPE, headers=_NO_STORE)
 
-    return Starlette(
-        routes=[Route("/health/live", live), Route("/health/ready", ready), Route("/metrics", show_metrics)]
-    )
+    async def show_cluster(_: Request) -> Response:
+        assert cluster is not None
+        return Response(orjson.dumps(cluster()), media_type="application/json", headers=_NO_STORE)
+
+    routes = [Route("/health/live", live), Route("/health/ready", ready), Route("/metrics", show_metrics)]
+    if cluster is not None:
+        routes.append(Route("/cluster", show_cluster))
+    return Starlette(routes=routes)
 
 
 def _state(name: str, *, is_true: bool) -> Response:

@@ -1,0 +1,97 @@
+"""What should be alike at all nodes, and where it is not: settings, Halley's version, what they made of the stream.
+
+A node's facts have a digest for each group of such settings. They are settings that everybody may know; secrets, such
+as tokens and passwords, are not compared.
+
+`State` compares what nodes have made of the stream. They pass its messages at different times, so each remembers for
+its latest messages what it had made of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from typing import Any
+
+import orjson
+
+from app.cluster.applied import Applied
+from app.cluster.members import Member
+from app.settings import Settings
+
+_REMEMBERED = 4_096
+"""Messages of the stream; more than a cluster has in the second between two facts."""
+
+RECORD = "record"
+"""The name of the settings that decide what is recorded: nodes that differ in them cannot be one cluster."""
+
+
+def digests(settings: Settings) -> dict[str, str]:
+    """A digest of each group of settings that should be alike at all nodes, 12 hexadecimal digits.
+
+    It is the same for a version of Halley that has further settings, as long as they have their defaults.
+    """
+    groups = {
+        RECORD: [_changed(rule) for rule in settings.record],
+        "access": [_changed(rule) for rule in settings.access],
+        "realm": [_changed(realm) for realm in settings.realm],
+        "bayeux.paths": settings.bayeux.paths,
+    }
+    return {name: hashlib.blake2b(orjson.dumps(group), digest_size=6).hexdigest() for name, group in groups.items()}
+
+
+def _changed(table: Any) -> dict[str, Any]:
+    """The settings of a table that do not have their defaults."""
+    values = {each.name: (getattr(table, each.name), each.default) for each in fields(table)}
+    return {name: value for name, (value, default) in values.items() if value != default}
+
+
+class State:
+    """What this node has made of the latest messages of the stream, and the nodes that have made something else."""
+
+    def __init__(self) -> None:
+        self._recent: dict[int, str] = {}  # by sequence, the oldest first
+        self._odd: set[str] = set()
+
+    def note(self, applied: Applied) -> None:
+        """Remember the present state."""
+        self._recent[applied.sequence] = _state(applied)
+        if len(self._recent) > _REMEMBERED:
+            del self._recent[next(iter(self._recent))]
+
+    def of(self, sequence: int) -> str | None:
+        """What this node had made of the stream up to a message; None if it does not remember that."""
+        return self._recent.get(sequence)
+
+    def odd(self, others: list[Member]) -> set[str]:
+        """The nodes that have made something else of the same part of the stream."""
+        for member in others:
+            sequence, state = member.facts.get("sequence"), member.facts.get("state")
+            own = self.of(sequence) if isinstance(sequence, int) else None
+            if own is not None and isinstance(state, str):
+                (self._odd.discard if state == own else self._odd.add)(member.name)
+        self._odd &= {member.name for member in others}
+        return self._odd
+
+
+def _state(applied: Applied) -> str:
+    return f"{applied.offset}-{applied.time_us}-{applied.checksum}"
+
+
+def differences(nodes: list[Member], odd: set[str]) -> list[dict[str, Any]]:
+    """What differs among nodes: `what`, and `nodes`, groups of names that are alike, the largest first.
+
+    `odd` are the nodes that have made something else of the stream than the others.
+    """
+    compared: dict[str, dict[str, list[str]]] = {}
+    for member in nodes:
+        settings = member.facts.get("settings")
+        found = {**settings} if isinstance(settings, dict) else {}
+        found |= {"version": member.facts.get("version"), "stream": "odd" if member.name in odd else ""}
+        for what, value in found.items():
+            compared.setdefault(what, {}).setdefault(str(value), []).append(member.name)
+    return [
+        {"what": what, "nodes": sorted(groups.values(), key=lambda names: (-len(names), names))}
+        for what, groups in compared.items()
+        if len(groups) > 1
+    ]

@@ -1,0 +1,168 @@
+"""News and questions between the nodes that are alive, past the stream: nothing of it is kept, or sent a second time.
+
+    SPACE.q               {"node", "news": [[kind, body]]}: what a node has to say to all others in a turn of its loop;
+                          or with a reply subject a question, which is one such pair
+    SPACE.r.RUN.NUMBER    {"node", "body"}: a node's answer
+
+The parts of the server put what takes or answers a kind into `Exchange.answers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+import orjson
+
+from app import telemetry
+from app.cluster.members import Members
+from app.cluster.nats import AwayErrors, Connection, Message
+from app.settings import Cluster
+
+_ANSWER_S = 1.0
+_AGAIN_S = 1.0
+_AT_ONCE = 100
+"""News in a message; they are small, except the figures of ticks."""
+
+Answer = Callable[[str, Any], Any]
+"""Called with a node's name and what it has sent; returns the answer, a JSON value."""
+
+
+class Answers(NamedTuple):
+    """The answers of other nodes, by name; `is_complete` says whether every node that is alive has answered in time."""
+
+    by_node: dict[str, Any]
+    is_complete: bool
+
+
+class _Question:
+    """A question that waits for the nodes in `missing`."""
+
+    def __init__(self, missing: set[str]) -> None:
+        self.missing = missing
+        self.by_node: dict[str, Any] = {}
+        self.is_answered = asyncio.Event()
+
+
+class Exchange:
+    """What one node sends to the others and receives from them. Its methods are for the event loop."""
+
+    def __init__(self, options: Cluster, nats: Connection, members: Members) -> None:
+        """`nats` need not be connected yet."""
+        self.answers: dict[str, Answer] = {}
+        self._node = options.node
+        self._nats = nats
+        self._members = members
+        self._subject = subject_of_questions(options.space)
+        self._replies = f"{options.space}.r.{secrets.token_hex(8)}"
+        self._asked: dict[str, _Question] = {}
+        self._last = 0
+        self._news: list[tuple[str, Any]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> None:
+        """Listen, as soon as the connection is open."""
+        self._start(self._listen())
+
+    async def close(self) -> None:
+        """Stop listening."""
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def tell(self, kind: str, body: Any) -> None:
+        """Send a JSON value to all other nodes, which may not get it."""
+        if self._members.others():
+            if not self._news:
+                asyncio.get_running_loop().call_soon(self._send_news)
+            self._news.append((kind, body))
+
+    async def ask(self, kind: str, body: Any) -> Answers:
+        """Ask all other nodes that are alive; those that have not answered within a second are left out."""
+        names = {member.name for member in self._members.others()}
+        if not names or self._nats.away_since is not None:
+            return Answers({}, is_complete=not names)
+        asked = _Question(names)
+        self._last += 1
+        reply = f"{self._replies}.{self._last}"
+        self._asked[reply] = asked
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self._nats.publish(self._subject, question(self._node, kind, body), reply)
+                await asked.is_answered.wait()
+        except TimeoutError:
+            pass
+        finally:
+            del self._asked[reply]
+        return Answers(asked.by_node, is_complete=not asked.missing)
+
+    def _send_news(self) -> None:
+        news, self._news = self._news, []
+        for first in range(0, len(news), _AT_ONCE):
+            self._start(self._nats.publish(self._subject, _packed(self._node, news[first : first + _AT_ONCE])))
+
+    def _start(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _listen(self) -> None:
+        await self._nats.opened.wait()
+        while True:
+            try:
+                await self._nats.subscribe(f"{self._replies}.*", self._answered)
+                await self._nats.subscribe(self._subject, self._heard)
+            except AwayErrors:
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
+
+    async def _heard(self, message: Message) -> None:
+        """Take news, or answer a question; what is not of this form is dropped."""
+        node, news = _fields(message.data, "node", "news")
+        if not isinstance(node, str) or node == self._node or not isinstance(news, list):
+            return
+        for each in news:
+            try:
+                kind, body = each
+                answer = self.answers.get(kind)
+                if answer is not None:
+                    made = answer(node, body)
+                    if message.reply:
+                        await self._nats.publish(message.reply, orjson.dumps({"node": self._node, "body": made}))
+            except Exception as error:  # noqa: BLE001 - a node may send anything, and this one goes on
+                telemetry.fault("cluster_exchange", error)
+
+    async def _answered(self, message: Message) -> None:
+        node, body = _fields(message.data, "node", "body")
+        asked = self._asked.get(message.subject)
+        if asked is not None and isinstance(node, str) and node in asked.missing:
+            asked.missing.remove(node)
+            asked.by_node[node] = body
+            if not asked.missing:
+                asked.is_answered.set()
+
+
+def subject_of_questions(space: str) -> str:
+    """The subject of all news and questions."""
+    return f"{space}.q"
+
+
+def question(node: str, kind: str, body: Any) -> bytes:
+    """A question as it is sent."""
+    return _packed(node, [(kind, body)])
+
+
+def _packed(node: str, news: list[tuple[str, Any]]) -> bytes:
+    return orjson.dumps({"node": node, "news": news})
+
+
+def _fields(data: bytes, *names: str) -> list[Any]:
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        found = None
+    return [found.get(name) if isinstance(found, dict) else None for name in names]

@@ -1,0 +1,115 @@
+"""Where every node stands: how far it has applied the stream, what its NATS server is, and what differs among nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from app import __version__, telemetry
+from app.cluster.alike import State, differences
+from app.cluster.applied import Applied
+from app.cluster.members import Member, Members
+from app.cluster.nats import ApiError, AwayErrors, Connection
+from app.settings import Cluster
+
+_LOOK_S = 1.0
+_FACTS = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps")
+"""The facts of a node that are shown, as far as it has them."""
+
+
+class Standing:
+    """What one node knows of the cluster; it looks once a second.
+
+    `behind`: how many messages of the stream this node has not applied yet, when it looked last.
+    """
+
+    def __init__(self, options: Cluster, nats: Connection, members: Members, applied: Applied, state: State) -> None:
+        """Add the facts of this node to those of `members`."""
+        self.behind = 0
+        self._options = options
+        self._nats = nats
+        self._members = members
+        self._applied = applied
+        self._state = state
+        self._stream: dict[str, Any] | None = None
+        self._reported: set[str] = set()  # what differed when that was logged
+        self._looking: asyncio.Task[None] | None = None
+        members.facts["version"] = lambda: __version__
+        members.facts["state"] = lambda: state.of(applied.sequence)
+        members.facts["behind"] = lambda: None if self._stream is None else self.behind
+
+    def begin(self) -> None:
+        """Look from now on."""
+        self._looking = asyncio.create_task(self._look())
+
+    async def close(self) -> None:
+        """Stop looking."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    def nodes(self) -> list[Member]:
+        """All nodes that are alive, by name."""
+        return sorted([self._members.own(), *self._members.others()], key=lambda member: member.name)
+
+    def differs(self) -> list[dict[str, Any]]:
+        """What differs among the nodes; see `alike.differences`."""
+        return differences(self.nodes(), self._state.odd(self._members.others()))
+
+    def figures(self) -> dict[str, Any]:
+        """The cluster as JSON values, as `/halley/cluster` has it; `stream` is null while NATS does not answer."""
+        nats = self._nats
+        return {
+            "node": self._members.node,
+            "space": self._options.space,
+            "settled_by": self._options.settled_by,
+            "nodes": [
+                {"node": each.name, "id": each.id, **{name: each.facts[name] for name in _FACTS if name in each.facts}}
+                for each in self.nodes()
+            ],
+            "stream": self._stream,
+            "nats": {"server": nats.server, "version": nats.version, "away_s": round(nats.away_s, 1)},
+            "differs": self.differs(),
+        }
+
+    async def _look(self) -> None:
+        await self._nats.opened.wait()
+        while True:
+            try:
+                await self._ask()
+                self._report()
+            except Exception as error:  # noqa: BLE001 - a fact of another node may be anything
+                telemetry.fault("cluster_standing", error)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _ask(self) -> None:
+        try:
+            self._stream = _told(await self._nats.ask(f"STREAM.INFO.{self._options.space}"))
+        except (ApiError, *AwayErrors):
+            self._stream = None
+        else:
+            self.behind = max(0, self._stream["last"] - self._applied.sequence)
+
+    def _report(self) -> None:
+        """Log what differs, once as long as it does."""
+        found = {each["what"]: each["nodes"] for each in self.differs()}
+        for what in found.keys() - self._reported:
+            write = telemetry.log.error if what == "stream" else telemetry.log.warning
+            write("cluster_differs", what=what, nodes=found[what])
+        self._reported = {*found}
+
+
+def _told(info: dict[str, Any]) -> dict[str, Any]:
+    """What is shown of JetStream's description of the stream."""
+    state, replicas = info["state"], info.get("cluster") or {}
+    return {
+        "first": state["first_seq"],
+        "last": state["last_seq"],
+        "messages": state["messages"],
+        "bytes": state["bytes"],
+        "max_bytes": info["config"]["max_bytes"],
+        "leader": replicas.get("leader"),
+        "replicas": [
+            {"server": each["name"], "current": bool(each.get("current"))} for each in replicas.get("replicas") or ()
+        ],
+    }

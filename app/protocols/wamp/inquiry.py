@@ -1,0 +1,158 @@
+"""Questions about sessions and subscriptions that each node of a cluster answers for its own.
+
+A procedure of the meta API asks: this node answers at once, the others, if there are any, within a second. What the
+procedure makes of all answers is the result; where a node has not answered, `RESULT.Details._complete` is false.
+
+Questions and answers are JSON values. A question has `realm` and `what`, the name of a method below; the methods are
+called with the realm, the question and `now`, and return None where this node has nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from app.broker.names import Pattern
+from app.protocols.wamp.messages import RESULT, Call
+from app.protocols.wamp.names import MATCHES
+from app.protocols.wamp.session import LiveSubscription, Realm, WampSession
+from app.protocols.wamp.state import RouterState
+from app.protocols.wamp.subscribing import Subscriber
+
+KIND = "wamp.meta_api"
+_WAIT_S = 5.0
+"""More than the port waits for the other nodes (`state.Elsewhere`)."""
+
+Question = dict[str, Any]
+Merge = Callable[[list[Any], float], "list[Any] | None"]
+"""Makes the arguments of a RESULT of the answers that are not None; None if it has asked again. Raises `WampError`."""
+
+
+class Inquiry:
+    """Asks the nodes of a cluster, and answers for this one."""
+
+    def __init__(self, state: RouterState, subscriber: Subscriber) -> None:
+        self._state = state
+        self._subscriber = subscriber
+        self._answers: dict[str, Callable[[Realm, Question, float], Any]] = {
+            "count": self._count,
+            "list": self._list,
+            "session": self._session,
+            "kill": self._kill,
+            "live": self._live,
+            "match": self._match,
+            "is_live": self._is_live,
+            "subscription": self._subscription,
+            "revoke": self._revoke,
+        }
+
+    def ask(self, session: WampSession, call: Call, question: Question, merge: Merge, now: float) -> list[Any] | None:
+        """Return what `merge` makes of all answers, or None where the call is answered later. Raises `WampError`."""
+        elsewhere, realm = self._state.environment.elsewhere, session.realm
+        if elsewhere is None:
+            return merge(_given([self._answer(realm, question, now)]), now)
+        session.requests.check_capacity()
+        own = self._answer(realm, question, now)
+        asked = elsewhere.ask(KIND, {"realm": realm.name, **question})
+        session.engine.wait_for(call, asked, _WAIT_S, partial(self._resume, session, call, merge, own))
+        return None
+
+    def _resume(
+        self,
+        session: WampSession,
+        call: Call,
+        merge: Merge,
+        own: Any,
+        found: tuple[list[Any], bool] | None,
+        _error: Exception | None,
+        now: float,
+    ) -> None:
+        answers, is_complete = found or ([], False)
+        result = merge(_given([own, *answers]), now)
+        if result is not None:
+            details = {} if is_complete else {"_complete": False}
+            session.engine.say([RESULT, call.request, details, *([result] if result else [])])
+
+    def answer(self, question: Question, now: float) -> Any:
+        """Answer another node's question; None where this node has nothing to say."""
+        realm = self._state.realms.get(question["realm"])
+        return None if realm is None else self._answer(realm, question, now)
+
+    def _answer(self, realm: Realm, question: Question, now: float) -> Any:
+        return self._answers[question["what"]](realm, question, now)
+
+    # Sessions
+
+    def _count(self, realm: Realm, question: Question, now: float) -> int:
+        return len(self._list(realm, question, now))
+
+    def _list(self, realm: Realm, question: Question, _now: float) -> list[int]:
+        roles = question["roles"]
+        return [each.number for each in realm.sessions.values() if roles is None or each.role in roles]
+
+    def _session(self, realm: Realm, question: Question, _now: float) -> dict[str, Any] | None:
+        found = realm.sessions.get(question["session"])
+        return None if found is None else found.details()
+
+    def _kill(self, realm: Realm, question: Question, now: float) -> list[int]:
+        """End the sessions that are meant by number, authid or role, or all, except that of the caller."""
+        wanted, caller = question["wanted"], question["caller"]
+        meant: dict[str, Callable[[WampSession], bool]] = {
+            "number": lambda each: each.number == wanted,
+            "authid": lambda each: each.auth.authid == wanted,
+            "role": lambda each: each.role == wanted,
+            "all": lambda _each: True,
+        }
+        is_meant = meant[question["by"]]
+        victims = [each for each in realm.sessions.values() if each.number != caller and is_meant(each)]
+        for victim in victims:
+            victim.engine.dismiss(question["reason"], question["message"], now, reason="killed")
+        return [victim.number for victim in victims]
+
+    # Subscriptions
+
+    def _live(self, realm: Realm, _question: Question, _now: float) -> list[Any]:
+        return [_shown(live) for live in realm.subscriptions.values()]
+
+    def _match(self, realm: Realm, question: Question, _now: float) -> list[Any]:
+        found = self._state.broker.index.match(question["topic"]).subscriptions
+        return [_shown(realm.subscriptions[each.pattern]) for each in found if each.pattern in realm.subscriptions]
+
+    def _is_live(self, realm: Realm, question: Question, _now: float) -> bool:
+        return pattern_of(question["pattern"]) in realm.subscriptions
+
+    def _subscription(self, realm: Realm, question: Question, _now: float) -> dict[str, Any] | None:
+        live = realm.numbers.get(question["subscription"])
+        if live is None:
+            return None
+        sessions = [each.number for each in live.sessions]
+        return {"shown": _shown(live), "details": live.details(), "sessions": sessions}
+
+    def _revoke(self, realm: Realm, question: Question, now: float) -> bool | None:
+        live = realm.numbers.get(question["subscription"])
+        session = realm.sessions.get(question["session"])
+        if live is None or session is None or session not in live.sessions:
+            return None
+        self._subscriber.revoke(session, live, question["reason"], now)
+        return True
+
+
+def _given(answers: list[Any]) -> list[Any]:
+    return [each for each in answers if each is not None]
+
+
+def _shown(live: LiveSubscription) -> list[Any]:
+    """A subscription as a JSON value: its id, its match policy, and its topic."""
+    return [live.number, *to_json(live.pattern, live.match)]
+
+
+def to_json(pattern: Pattern, match: str) -> list[str]:
+    """A pattern as a JSON value."""
+    return [match, pattern.topic]
+
+
+def pattern_of(value: list[str]) -> Pattern:
+    """The pattern that `to_json` wrote."""
+    match, topic = value
+    return Pattern(MATCHES[match], topic)

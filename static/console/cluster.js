@@ -1,0 +1,158 @@
+/**
+ * The view Cluster: the nodes, how far each has applied the stream, NATS, and what differs among the nodes.
+ *
+ * Its link is shown only if the server is a node of a cluster, which the response with the rights says.
+ */
+
+import { short } from "./axis.js";
+import { element, write } from "./element.js";
+import { arrange } from "./rows.js";
+import { flag, list, number, object, optional, text, time } from "./shape.js";
+
+const TICKS = "/halley/cluster";
+const SILENT_MS = 5_000; // without a tick; ticks come each second
+const LOOK_EVERY_MS = 1_000;
+const NODE = object({
+  node: text,
+  version: optional(text),
+  sequence: optional(number),
+  behind: optional(number),
+  offset: optional(number),
+  sessions: optional(number),
+  keeps: optional(flag),
+});
+const STREAM = object({ last: number, messages: number, bytes: number, max_bytes: number, leader: optional(text) });
+const TICK = object({
+  time,
+  node: text,
+  space: text,
+  settled_by: text,
+  nodes: list(NODE),
+  stream: optional(STREAM),
+  nats: object({ server: text, version: text, away_s: number }),
+  differs: list(object({ what: text, nodes: list(list(text)) })),
+});
+
+/** The current figures: a label, and a function that reads the text from a tick. */
+const NOW = [
+  ["This node", ({ node }) => node],
+  ["Space", ({ space }) => space],
+  ["Settled by", ({ settled_by: settledBy }) => settledBy],
+  ["NATS server", ({ nats }) => nats.server || `away for ${Math.round(nats.away_s)} s`],
+  ["Stream's leader", ({ stream }) => (stream ? (stream.leader ?? "–") : "–")],
+  ["Last message", ({ stream }) => (stream ? whole(stream.last) : "–")],
+  ["Stream, MiB", ({ stream }) => (stream ? short(stream.bytes / 2 ** 20) : "–")],
+  ["of at most, MiB", ({ stream }) => (stream ? short(stream.max_bytes / 2 ** 20) : "–")],
+];
+
+export class Cluster {
+  #root;
+  #feed;
+  #numbers = []; // [the element that shows it, the function that reads it]
+  #rows = new Map(); // node -> its row
+  #tick = null;
+  #tickedAt = 0;
+  #refusal = "";
+  #looks = 0; // a timer
+
+  /** @param {HTMLElement} root @param {HTMLElement} link the link to this view */
+  constructor(root, { feed, identity }, link) {
+    this.#root = root;
+    this.#feed = feed;
+    const figures = root.querySelector("dl");
+    for (const [label, read] of NOW) {
+      const value = element("dd", { textContent: "–" });
+      figures.append(element("div", {}, element("dt", { textContent: label }), value));
+      this.#numbers.push([value, read]);
+    }
+    identity.addEventListener("rights", () => (link.hidden = identity.node === ""));
+  }
+
+  show() {
+    this.#refusal = "";
+    this.#tick = null; // it would be outdated
+    this.#feed.hear(TICKS, this);
+    clearInterval(this.#looks);
+    this.#looks = setInterval(() => this.#draw(), LOOK_EVERY_MS);
+    this.#draw();
+  }
+
+  hide() {
+    clearInterval(this.#looks);
+    this.#feed.leaveAll(this);
+  }
+
+  /** Called by `Feed`. */
+  heard({ data }) {
+    if (!TICK(data)) return;
+    this.#tick = data;
+    this.#tickedAt = performance.now();
+    this.#draw();
+  }
+
+  /** Called by `Feed`. */
+  refused(_, error) {
+    this.#refusal = error.message;
+    this.#tick = null;
+    this.#draw();
+  }
+
+  #draw() {
+    const tick = this.#tick;
+    const isSilent = tick !== null && performance.now() - this.#tickedAt > SILENT_MS;
+    this.#root.classList.toggle("is-away", isSilent);
+    for (const [value, read] of this.#numbers) write(value, tick ? read(tick) : "–");
+    const names = tick?.nodes.map(({ node }) => node) ?? [];
+    for (const name of this.#rows.keys()) if (!names.includes(name)) this.#rows.delete(name);
+    arrange(this.#root.querySelector("tbody"), tick?.nodes.map((node) => this.#row(node, tick.differs)) ?? []);
+    const empty = this.#root.querySelector(".empty");
+    empty.hidden = tick !== null;
+    write(empty, this.#refusal ? "Nothing to show." : "Waiting for data. A server that is not a node of a cluster sends none.");
+    this.#tell(this.#refusal ? `This role may not see the cluster (${TICKS}): ${this.#refusal}` : differing(tick?.differs ?? []));
+  }
+
+  #row(node, differs) {
+    let row = this.#rows.get(node.node);
+    if (!row) {
+      row = fresh(node.node);
+      this.#rows.set(node.node, row);
+    }
+    const [, version, applied, behind, events, sessions, kind, other] = row.children;
+    write(version, node.version ?? "–");
+    write(kind, (node.keeps ?? true) ? "keeper" : "front");
+    for (const [cell, count] of [[applied, node.sequence], [behind, node.behind], [events, node.offset], [sessions, node.sessions]]) {
+      write(cell, whole(count));
+    }
+    behind.classList.toggle("troubled", (node.behind ?? 0) > 0);
+    const strange = differs.filter(({ nodes }) => !most(nodes).includes(node.node)).map(({ what }) => what);
+    write(other, strange.join(", ") || "nothing");
+    other.classList.toggle("troubled", strange.length > 0);
+    return row;
+  }
+
+  #tell(trouble) {
+    const notice = this.#root.querySelector(".notice");
+    notice.hidden = trouble === "";
+    write(notice, trouble);
+  }
+}
+
+function fresh(name) {
+  const cells = Array.from({ length: 7 }, (_, index) => element("td", { className: index > 0 && index < 5 ? "numbers" : "" }));
+  return element("tr", {}, element("th", { scope: "row", textContent: name }), ...cells);
+}
+
+/** The nodes that are alike and more than any others that are; none if no group is the largest. */
+function most([first = [], second = []]) {
+  return first.length > second.length ? first : [];
+}
+
+/** What differs among the nodes, as a sentence for each. */
+function differing(differs) {
+  const each = differs.map(({ what, nodes }) => `${what} (${nodes.map((names) => names.join(" and ")).join(", unlike ")})`);
+  return each.length ? `The nodes differ in ${each.join("; ")}.` : "";
+}
+
+function whole(count) {
+  return Number.isFinite(count) ? Math.round(count).toLocaleString("en") : "–";
+}

@@ -1,0 +1,78 @@
+"""What differs among nodes, without any network: settings, versions, and what became of the stream."""
+
+from zlib import crc32
+
+import pytest
+
+from app.cluster.alike import State, differences, digests
+from app.cluster.applied import Applied
+from app.cluster.frames import Frame, Kind, Row
+from app.cluster.members import Member, id_of
+from app.settings import Access, Bayeux, Realm, Record, Settings, Token
+
+KIND = Kind("bayeux", "json", None, None, None, None)
+
+
+def member(name, **facts):
+    return Member(name, id_of(name), {"version": "1", **facts}, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"record": (Record("/a"),)}, ["record"]),
+        ({"access": (Access("*", "*", "/a"),)}, ["access"]),
+        ({"realm": (Realm("one"),)}, ["realm"]),
+        ({"bayeux": Bayeux(paths=("/rt",))}, ["bayeux.paths"]),
+        ({"bayeux": Bayeux(hold_s=1), "tokens": (Token("a", "b", "c"),), "port": 1}, []),
+    ],
+)
+def test_only_settings_that_should_be_alike_are_compared(settings, what):
+    """Neither those that nodes have each for themselves, nor secrets."""
+    one, two = digests(Settings()), digests(Settings(**settings))
+    assert [name for name in one if one[name] != two[name]] == what
+    assert [each["what"] for each in differences([member("a", settings=one), member("b", settings=two)], set())] == what
+
+
+def test_nodes_that_are_alike_are_in_one_group():
+    nodes = [member("a", version="2"), member("b"), member("c"), member("d", version="3")]
+    assert differences(nodes, set()) == [{"what": "version", "nodes": [["b", "c"], ["a"], ["d"]]}]
+    assert differences(nodes[1:3], set()) == []
+    assert differences(nodes[1:3], {"c"}) == [{"what": "stream", "nodes": [["b"], ["c"]]}]
+
+
+@pytest.mark.parametrize("facts", [{"settings": 1}, {"settings": {"record": [1]}, "version": None}, {"settings": []}])
+def test_a_node_may_send_anything(facts):
+    """It differs, and nothing fails."""
+    own = member("a", settings=digests(Settings()))
+    assert all(each["nodes"][0] for each in differences([own, member("b", **facts)], set()))
+    assert State().odd([member("b", **facts)]) == set()
+
+
+def applied(state, applied, *payloads):
+    """Apply a frame of one event for each payload."""
+    for payload in payloads:
+        number = applied.sequence + 1
+        frame = Frame("run", number, [Row("chat/room", payload, KIND)], f"{crc32(payload):08x}")
+        applied.apply(number, number * 1_000, frame)
+        state.note(applied)
+    return applied
+
+
+def test_a_node_that_made_something_else_of_the_stream_is_odd():
+    """Also if it is not as far as this one, until it is seen to be right, or is gone."""
+    state, own = State(), Applied(10, 10)
+    other_state, other = State(), Applied(10, 10)
+    applied(state, own, b"1", b"2", b"3", b"4")
+
+    def facts():
+        return {"sequence": other.sequence, "state": other_state.of(other.sequence)}
+
+    assert state.odd([member("b", **facts())]) == set()
+    applied(other_state, other, b"1")
+    assert state.odd([member("b", **facts())]) == set()
+    applied(other_state, other, b"TWO")
+    assert state.odd([member("b", **facts())]) == {"b"}
+    applied(other_state, other, b"3", b"4", b"5")
+    assert state.odd([member("b", **facts())]) == {"b"}  # what this node has not seen says nothing
+    assert state.odd([]) == set()
