@@ -54,6 +54,11 @@ EVENTS: dict[str, LogEvent] = {
         "the stream is not the one that the node has applied (`why`); the node takes no durable publishes any more",
         LIFE,
     ),
+    "process_ended": LogEvent(
+        "of `halley cluster`: the program `name` has ended with `code` (negative: a signal), and is started again in "
+        "`again_in_s`",
+        LIFE,
+    ),
     "consumer_overtaken": LogEvent(
         "retention deleted events that a `consumer` had not read: it was at `offset`, the log now begins at `first`",
         100,
