@@ -21,6 +21,7 @@ from app import __version__, is_compiled
 COMMANDS = {
     "bench": "app.cli.bench:bench_group",
     "check-config": "app.cli.check_config:check_config",
+    "cluster": "app.cli.cluster:cluster_group",
     "demo": "app.cli.demo:demo",
     "history": "app.cli.history:history_group",
     "lake": "app.cli.lake:lake_group",

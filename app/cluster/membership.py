@@ -99,7 +99,7 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
             raise CannotJoin(
                 f"cluster.urls: no NATS server lets this node in within {options.join_s:g} s{why}"
             ) from error
-        least = max(_LEAST_PAYLOAD, 2 * settings.limits.data_bytes)
+        least = least_payload(settings)
         if nats.max_payload < least:
             raise CannotJoin(f"NATS takes messages up to {nats.max_payload} bytes: set max_payload to at least {least}")
         yield nats
@@ -172,6 +172,11 @@ def _check_settings(settings: Settings, theirs: dict[str, Any]) -> None:
 
 def _nothing(settings: Settings) -> Applied:
     return Applied(settings.history.keys, int(settings.history.key_age_s * 1_000_000))
+
+
+def least_payload(settings: Settings) -> int:
+    """How many bytes NATS must take in a message."""
+    return max(_LEAST_PAYLOAD, 2 * settings.limits.data_bytes)
 
 
 def subject_of_node(space: str, node: str) -> str:
@@ -248,7 +253,7 @@ async def _stream(nats: Connection, settings: Settings, described: dict[str, Any
                     raise
             if why_not:
                 raise CannotJoin(why_not)
-            return await nats.ask(f"STREAM.CREATE.{options.space}", _config(settings, described))
+            return await nats.ask(f"STREAM.CREATE.{options.space}", stream_config(settings, described))
         except ApiError as error:
             if error.code != _NAME_IN_USE and monotonic() > until - options.join_s / 2:
                 raise CannotJoin(f"NATS refuses the stream {options.space}: {error}{_hint(settings)}") from error
@@ -264,7 +269,8 @@ def _hint(settings: Settings) -> str:
     return ' (cluster.settled_by "stream" needs 3 NATS servers; with one, set it to "keeper")'
 
 
-def _config(settings: Settings, described: dict[str, Any]) -> dict[str, Any]:
+def stream_config(settings: Settings, described: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of the stream."""
     options = settings.cluster
     return {
         "name": options.space,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ AwayErrors = (nats.errors.Error, OSError, TimeoutError)
 REQUEST_S = 1.0
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
 _PENDING_BYTES = 16_777_216
+_DENIED_KEPT = 16
 _BETWEEN: dict[str, Any] = {"reconnect_time_wait": 0.1}  # seconds; the client says that it is an integer, and need not
 _TLS = "tls://"
 
@@ -49,12 +51,15 @@ class Place(NamedTuple):
 class Connection:
     """A connection to any of the servers, which is renewed by itself.
 
-    `away_since` is when it was lost, else None; `opened` is set when it was there for the first time.
+    `away_since` is when it was lost, else None; `opened` is set when it was there for the first time. `denied` has the
+    last of the server's texts about what the user may not do, `last_error` what else it or the client has said.
     """
 
     def __init__(self, options: Cluster) -> None:
         self.away_since: float | None = monotonic()
         self.opened = asyncio.Event()
+        self.denied: deque[str] = deque(maxlen=_DENIED_KEPT)
+        self.last_error = ""
         self._options = options
         self._client = Client()
         self._is_closing = False
@@ -73,7 +78,7 @@ class Connection:
             pending_size=_PENDING_BYTES,
             disconnected_cb=self._lost,
             reconnected_cb=self._found,
-            error_cb=_tell,
+            error_cb=self._tell,
             **_BETWEEN,
             **_proof(options),
         )
@@ -88,6 +93,15 @@ class Connection:
     async def _found(self) -> None:
         self.away_since = None
         telemetry.log.info("cluster_back")
+
+    async def _tell(self, error: Exception) -> None:
+        """Log what a handler has raised; `_lost` logs that the connection is lost."""
+        if not isinstance(error, OSError) or not self.last_error:  # as when a server has refused, and hung up
+            self.last_error = str(error)
+        if "permissions violation" in str(error):
+            self.denied.append(str(error))
+        elif not isinstance(error, AwayErrors):
+            telemetry.fault("cluster", error)
 
     @property
     def away_s(self) -> float:
@@ -222,9 +236,3 @@ def place_of(message: Msg) -> Place:
 def is_unanswered(message: Msg) -> bool:
     """Whether a message is what a NATS server answers to a request that nobody else can answer."""
     return not message.data and (message.headers or {}).get("Status") == "503"
-
-
-async def _tell(error: Exception) -> None:
-    """Log what a handler has raised; `_lost` logs that the connection is lost."""
-    if not isinstance(error, AwayErrors):
-        telemetry.fault("cluster", error)

@@ -35,7 +35,7 @@ _HOOK = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)*")  # RFC 6901, 3
 _COLUMN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LAKE_COLUMNS = ("day", "time", "channel", "fault", "fault_last")
-_NATS_URL = re.compile(r"(nats|tls)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+NATS_URL = re.compile(r"(nats|tls)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _NODE = re.compile(r"[A-Za-z0-9-]{1,32}")
 _MOST_COLUMNS = 100
 _DAY_S = 86_400.0
@@ -282,9 +282,7 @@ def _cluster(settings: Settings) -> Broken:
         if cluster.front:
             yield "cluster.front", "expected cluster.urls too (--cluster): a server alone keeps its own history"
         return
-    yield from _unlike(
-        "cluster.urls", cluster.urls, _NATS_URL, "URLs like nats://host:4222 (no user: see cluster.user)"
-    )
+    yield from _unlike("cluster.urls", cluster.urls, NATS_URL, "URLs like nats://host:4222 (no user: see cluster.user)")
     yield from _unlike("cluster.node", [cluster.node], _NODE, "up to 32 letters, digits and - (--node)")
     yield from _unlike("cluster.space", [cluster.space], _NODE, "up to 32 letters, digits and -")
     if not settings.history.enabled:

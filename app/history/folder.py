@@ -217,7 +217,7 @@ class Folder:
         self._changing = Lock()
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock_file = _lock(path)
+            self._lock_file = lock_folder(path)
         except OSError as error:
             raise FolderUnusable(f"{path} cannot be used as data folder: {error.strerror}") from error
         self._place = place_of(self._lock_file)
@@ -344,7 +344,7 @@ class Folder:
                 return
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             if place_of(self.path / "lock") != place_of(self._lock_file):
-                before, self._lock_file = self._lock_file, _lock(self.path)
+                before, self._lock_file = self._lock_file, lock_folder(self.path)
                 os.close(before)
             if not mark.exists():
                 self.mark.move_to(mark)
@@ -381,7 +381,7 @@ class Folder:
         return identity
 
 
-def _lock(path: Path) -> int:
+def lock_folder(path: Path) -> int:
     """Lock the folder until the process ends; returns the lock's file descriptor.
 
     Raises `FolderLocked`, `OSError`.

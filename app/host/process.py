@@ -313,7 +313,10 @@ def announce(server: Server, listeners: Listeners) -> None:
     for listens in urls:
         telemetry.log.info("listening", url=listens)
     trust = f"--cacert {shlex.quote(tls.cert)} " if tls.cert else ""
-    tries = [] if settings.access else try_next(trust + url + path)  # access rules could refuse them
+    is_plain = not (
+        settings.access or settings.cluster.urls
+    )  # access rules could refuse them, and a node is one of many
+    tries = try_next(trust + url + path) if is_plain else []
     lines += [f"console: {console}", *tries, f"halley is listening on {url}"]
     print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - for the terminal that the server was started in
     tell(READY)

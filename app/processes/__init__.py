@@ -1,12 +1,14 @@
 """Child processes: how one of Halley's modules is started in one, what it logs, and how it is ended with its children.
 
 Every child runs in a session of its own, so that Ctrl-C in a terminal does not reach it and its process group can be
-killed as a whole. This room uses the standard library only.
+killed as a whole. On Linux a child does not outlive this process, even if that is killed. This room uses the standard
+library only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import os
 import random
@@ -15,17 +17,19 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from re import Match, Pattern
 
 _LINES_KEPT = 50
 _LINE_BYTES = 1_048_576
 _KILLED_S = 10.0
-_LOOK_S = 0.02
+_LOOK_S, _EXIT_LOOK_S = 0.02, 0.1
 _PORTS = range(10_240, 32_768)
 _PORTS_TRIED = 100
+_PR_SET_PDEATHSIG = 1
 
 
 def module_command(module: str) -> list[str]:
@@ -102,12 +106,26 @@ def is_cancelled_twice() -> bool:
     return task is not None and task.cancelling() > 1
 
 
+def _bound_to_us(last: signal.Signals) -> Callable[[], None] | None:
+    """What a new process calls, so that it gets the signal `last` when this one ends; None where that is not Linux."""
+    if sys.platform != "linux":
+        return None
+    return partial(_die_with, os.getpid(), ctypes.CDLL(None).prctl, last)
+
+
+def _die_with(parent: int, prctl: Callable[[int, int], int], last: int) -> None:
+    prctl(_PR_SET_PDEATHSIG, last)
+    if os.getppid() != parent:  # it has ended before the call
+        os.kill(os.getpid(), last)
+
+
 class ChildProcess:
     """A process, made with `child_process`. `lines` are the last lines of its standard error."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, tell: Callable[[str], None] | None = None) -> None:
         self.process = process
         self.lines: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._tell = tell
         self._news = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
@@ -121,6 +139,11 @@ class ChildProcess:
                 return None
             self._news.clear()
             await self._news.wait()
+
+    async def exited(self) -> None:
+        """Wait until the process itself has ended, even if its children live and keep its standard error open."""
+        while self.process.returncode is None:  # noqa: ASYNC110 - `Process.wait` waits for standard error too
+            await asyncio.sleep(_EXIT_LOOK_S)
 
     async def ended(self) -> int:
         """Wait for the end of the process; return its exit code, negative if a signal has ended it."""
@@ -138,6 +161,8 @@ class ChildProcess:
                 if not line:
                     return
                 self.lines.append(line.decode(errors="replace").rstrip())
+                if self._tell is not None:
+                    self._tell(self.lines[-1])
                 self._news.set()
         finally:
             self._news.set()
@@ -161,11 +186,17 @@ class ChildProcess:
 
 @asynccontextmanager
 async def child_process(
-    command: Sequence[str], *, environment: Mapping[str, str], end_within_s: float
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    end_within_s: float,
+    tell: Callable[[str], None] | None = None,
+    without_us: signal.Signals = signal.SIGKILL,
 ) -> AsyncIterator[ChildProcess]:
     """Run a command until the block ends; then it has `end_within_s` seconds to end after SIGTERM.
 
-    Its standard input and output are closed. Raises `OSError` if it cannot be started.
+    Its standard input and output are closed; `tell` is called with each line of its standard error. `without_us` is the
+    signal that it gets if this process ends before. Raises `OSError` if it cannot be started.
     """
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -175,8 +206,9 @@ async def child_process(
         stderr=PIPE,
         limit=_LINE_BYTES,
         start_new_session=True,
+        preexec_fn=_bound_to_us(without_us),
     )
-    child = ChildProcess(process)
+    child = ChildProcess(process, tell)
     try:
         yield child
     finally:

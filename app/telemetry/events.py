@@ -60,6 +60,11 @@ EVENTS: dict[str, LogEvent] = {
         "the odd node, and start it again with an empty folder",
         LIFE,
     ),
+    "process_ended": LogEvent(
+        "of `halley cluster`: the program `name` has ended with `code` (negative: a signal), and is started again in "
+        "`again_in_s`",
+        LIFE,
+    ),
     "consumer_overtaken": LogEvent(
         "retention deleted events that a `consumer` had not read: it was at `offset`, the log now begins at `first`",
         100,

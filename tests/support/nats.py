@@ -32,7 +32,7 @@ class NatsServers:
         self._has_jetstream = has_jetstream
         self._more = more
         ports = _free_ports(3 * count)
-        self.ports, self._routes, self._monitors = ports[:count], ports[count : 2 * count], ports[2 * count :]
+        self.ports, self._routes, self.monitors = ports[:count], ports[count : 2 * count], ports[2 * count :]
         self.running: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -47,7 +47,7 @@ class NatsServers:
         config = self.folder / f"nats-{number}.conf"
         config.write_text(
             f"server_name: n{number}\nlisten: 127.0.0.1:{self.ports[number]}\n"
-            f"http: 127.0.0.1:{self._monitors[number]}\n"
+            f"http: 127.0.0.1:{self.monitors[number]}\n"
             + self._jetstream(number)
             + (cluster if len(self.ports) > 1 else "")
             + self._more
@@ -74,7 +74,7 @@ class NatsServers:
         """Wait until all servers that were started serve."""
         async with asyncio.timeout(DEADLINE_S), httpx.AsyncClient() as client:
             for number in self.running:
-                while not await _is_healthy(client, self._monitors[number]):
+                while not await _is_healthy(client, self.monitors[number]):
                     await asyncio.sleep(0.02)
 
     def close(self) -> None:

@@ -1,0 +1,53 @@
+"""What the verbs of `halley cluster` need to reach NATS: its URLs, and what proves who asks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.cli.options import SettingFlags, config_option, load_settings, setting_options
+from app.cli.terminal import WRONG_USE, say
+from app.configuration.rules import NATS_URL
+
+NOT_INSTALLED = "the client of NATS is not installed: pip install 'halley[cluster]'"
+
+_FLAGS: SettingFlags = {
+    "cluster.space": ("--space", "The cluster's name, which is also that of its stream.", {}),
+    "cluster.user": ("--user", "User of the NATS servers.", {}),
+    "cluster.password_file": ("--password-file", "File with the user's password.", {"metavar": "FILE"}),
+}
+
+
+def url_list(_context: click.Context, option: click.Parameter, given: str | None) -> list[str] | None:
+    """Read URLs of NATS servers, separated by commas. Raises `click.BadParameter`."""
+    urls = given.split(",") if given else None
+    for url in urls or ():
+        if not NATS_URL.fullmatch(url):
+            raise click.BadParameter(f"expected URLs like nats://host:4222, found {url!r}", param=option)
+    return urls
+
+
+def nats_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Add URLS and the options of every verb that asks NATS; the verb gets `settings`, whose `cluster` has them."""
+
+    @wraps(verb)
+    def with_settings(*, urls: list[str] | None, file: Path | None, flags: dict[str, Any], **given: Any) -> None:
+        settings = load_settings(file, flags | {"cluster.node": "n1"}).settings
+        settings = replace(settings, cluster=replace(settings.cluster, urls=tuple(urls or settings.cluster.urls)))
+        if not settings.cluster.urls:
+            raise click.UsageError("expected URLs like nats://host:4222, or the setting cluster.urls")
+        if find_spec("nats") is None:
+            say(NOT_INSTALLED)
+            sys.exit(WRONG_USE)
+        verb(settings=settings, **given)
+
+    argument = click.argument("urls", metavar="[URLS]", required=False, callback=url_list)
+    with_options: Callable[..., None] = argument(config_option(setting_options(_FLAGS)(with_settings)))
+    return with_options

@@ -1,0 +1,170 @@
+"""The configuration of an nginx in front of the nodes of one machine, so that they are one server at one address.
+
+It has what `deploy/nginx/` recommends, with the numbers of the settings. All requests of an address go to one node,
+which so has their sessions. Sessions of WebSockets live on their connections, so those go to the node with the fewest.
+Requests that could not be sent to a node, since it does not run at present, go to another one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from app.settings import Settings, is_loopback
+
+_CONNECTIONS = 32_768
+_TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+
+
+def program() -> str | None:
+    """The path of nginx on this machine; None if it is not installed."""
+    return shutil.which(
+        "nginx", path=os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))
+    )
+
+
+def whole(folder: Path, included: Path, open_files: int | None) -> str:
+    """The main file of an nginx that only serves Halley, with its files in `folder`, and with a limit of open files."""
+    connections = _CONNECTIONS if open_files is None else min(_CONNECTIONS, open_files // 2)
+    temporary = "".join(f"    {kind}_temp_path {quoted(folder / kind)};\n" for kind in _TEMPORARY)
+    return f"""\
+# Written by halley cluster at each start: a complete nginx.conf for an nginx that only serves Halley.
+daemon off;
+worker_processes auto;
+worker_rlimit_nofile {2 * connections};
+pid {quoted(folder / "nginx.pid")};
+error_log stderr crit;                    # lower levels log whole requests
+
+events {{
+    worker_connections {connections};            # a held poll needs two, one to the client and one to Halley
+}}
+
+http {{
+{temporary}    include {quoted(included)};
+}}
+"""
+
+
+def site(settings: Settings, nodes: list[int], keeper: int, port: int) -> str:
+    """The file for the block `http` of an nginx that listens on `settings.host` and `port`.
+
+    `nodes` are the ports of those that serve clients, `keeper` is that of the one with the log.
+    """
+    limits, tls = settings.limits, settings.tls
+    listen = f"[{settings.host}]:{port}" if ":" in settings.host else f"{settings.host}:{port}"
+    secure = ""
+    if tls.cert:
+        listen += " ssl"
+        secure = f"""\
+    ssl_certificate {quoted(Path(tls.cert).absolute())};
+    ssl_certificate_key {quoted(Path(tls.key or tls.cert).absolute())};
+    ssl_protocols {"TLSv1.3" if tls.min_version == "1.3" else "TLSv1.2 TLSv1.3"};
+    ssl_session_cache shared:halley_tls:10m;
+"""
+    per_address = ""
+    if not is_loopback(settings.host):  # a held poll and a publish for each session; then 503
+        per_address = f"    limit_conn halley_per_address {2 * limits.sessions_per_address};\n"
+    servers = "".join(f"    server 127.0.0.1:{node} max_fails=0;\n" for node in nodes)
+    servers += (
+        f"    keepalive 64;\n    keepalive_timeout {0.8 * limits.keep_alive_s:g}s;  # below limits.keep_alive_s\n"
+    )
+    return f"""\
+# Written by halley cluster at each start, for the block http of an nginx.
+
+map $http_upgrade $halley_connection {{
+    default upgrade;
+    ""      "";                           # other requests share connections, which are kept open
+}}
+
+map $http_upgrade $halley_node {{
+    default    halley_of_address;         # so that all requests of a session come to its node
+    ~*websocket halley_fewest;            # whose session lives on its connection
+}}
+
+{_scheme(settings)}limit_conn_zone $binary_remote_addr zone=halley_per_address:10m;
+
+upstream halley_of_address {{
+    hash $remote_addr consistent;
+{servers}}}
+
+upstream halley_fewest {{
+    least_conn;
+{servers}}}
+
+server {{
+    listen {listen};
+{secure}
+    access_log off;                       # a JSONP query contains session ids and messages
+    client_header_timeout {limits.head_s:g}s;
+    client_body_timeout {limits.body_s:g}s;
+    client_max_body_size {limits.body_bytes};
+    client_body_buffer_size {limits.body_bytes};       # no body is written to disk
+    send_timeout {limits.write_s:g}s;
+    keepalive_timeout {limits.keep_alive_s:g}s;
+    large_client_header_buffers 4 {limits.head_bytes};
+{per_address}{_real_address(settings)}    server_tokens off;
+
+    proxy_http_version 1.1;
+    proxy_set_header Upgrade $http_upgrade;
+    proxy_set_header Connection $halley_connection;
+    proxy_set_header Host $http_host;                 # with its port: Halley compares the page's origin with it
+    proxy_set_header X-Forwarded-For $remote_addr;    # replaces what the client sent
+    proxy_set_header X-Forwarded-Proto {"$halley_scheme" if settings.proxies else "$scheme"};
+    proxy_connect_timeout 5s;
+    proxy_read_timeout {max(60.0, settings.bayeux.hold_s + 35):g}s;           # above the time for which a poll is held
+    proxy_send_timeout 10s;
+    proxy_buffering off;                  # responses are passed on immediately; unread ones wait in Halley
+
+    location / {{
+        error_page 418 = @jsonp;
+        if ($arg_message) {{
+            return 418;
+        }}
+        proxy_pass http://$halley_node;
+        proxy_next_upstream error;        # a POST that was sent is never repeated, it may have been published
+    }}
+
+    location /log/ {{                       # for the pipeline, which reads the log of the node that keeps it
+        proxy_pass http://127.0.0.1:{keeper};
+    }}
+
+    location @jsonp {{
+        proxy_pass http://$halley_node;
+        proxy_next_upstream off;          # a GET with messages is not repeated either
+    }}
+}}
+"""
+
+
+def _scheme(settings: Settings) -> str:
+    """How the scheme is taken from what proxies before this nginx say."""
+    if not settings.proxies:
+        return ""
+    proxies = "".join(f"    {proxy} 1;\n" for proxy in settings.proxies)
+    return f"""\
+geo $realip_remote_addr $halley_is_proxied {{
+    default 0;
+{proxies}}}
+
+map $halley_is_proxied$http_x_forwarded_proto $halley_scheme {{
+    default $scheme;
+    1http http;
+    1https https;
+}}
+
+"""
+
+
+def _real_address(settings: Settings) -> str:
+    """How the client's address is taken from what proxies before this nginx say."""
+    if not settings.proxies:
+        return ""
+    proxies = "".join(f"    set_real_ip_from {proxy};\n" for proxy in settings.proxies)
+    return f"{proxies}    real_ip_header X-Forwarded-For;\n    real_ip_recursive on;\n"
+
+
+def quoted(path: Path) -> str:
+    r"""A path as a word of the configuration, where only ", \ and $ are special."""
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

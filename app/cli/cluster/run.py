@@ -1,0 +1,101 @@
+"""`halley cluster` without a verb: runs a cluster on this machine until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app import telemetry
+from app.cli.cluster.access import NOT_INSTALLED
+from app.cli.options import load_settings
+from app.cli.terminal import DONE, INTERRUPTED, SIGNALLED, WRONG_USE, say
+from app.settings import is_loopback
+
+if TYPE_CHECKING:
+    from app.cli.cluster.one_machine import OneMachine
+
+_LEFT_CORES = 2
+"""For NATS and nginx."""
+
+
+def run(
+    file: Path | None, flags: dict[str, Any], *, count: int | None, base: int, nats_server: str | None, has_nginx: bool
+) -> int:
+    """Run the cluster; returns the exit code. `flags` are settings; `count` nodes serve clients."""
+    from app.cli.cluster.machine import CannotRun
+    from app.cli.cluster.one_machine import OneMachine
+
+    if find_spec("nats") is None:
+        say(NOT_INSTALLED)
+        return WRONG_USE
+    as_node = {"cluster.node": "n1"}
+    settings = load_settings(file, flags | as_node).settings
+    if settings.cluster.urls:
+        nats_server = None
+    else:
+        nats_server = nats_server or find_nats_server()
+        if nats_server is None:
+            say("there is no nats-server: pip install 'halley[cluster]', or name it by --nats-server")
+            return WRONG_USE
+        # So that what a node would refuse is found here.
+        settings = load_settings(file, flags | as_node | {"cluster.urls": ["nats://127.0.0.1"]}).settings
+    if not (is_loopback(settings.host) or settings.hosts):
+        say("hosts: expected the names and addresses that clients use, such as HALLEY_HOSTS=example.com")
+        return WRONG_USE
+    telemetry.configure(settings.log)
+    count = count or max(_cores() - _LEFT_CORES, 1)
+    machine = OneMachine(settings, file, count=count, base=base, nats_server=nats_server, has_nginx=has_nginx)
+    try:
+        machine.prepare()
+    except CannotRun as error:
+        say(str(error))
+        return error.code
+    return asyncio.run(_run(machine))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def find_nats_server() -> str | None:
+    """The path of nats-server: that of the package in this environment, else the first of the system."""
+    return shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
+
+
+async def _run(plan: OneMachine) -> int:
+    from app.cli.cluster.machine import CannotRun, Machine, write
+
+    task = asyncio.current_task()
+    assert task is not None
+    signals: list[int] = []
+    machine = Machine()
+
+    def leave(number: int) -> None:
+        signals.append(number)
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, leave, number)
+    loop.add_signal_handler(signal.SIGHUP, machine.reload)
+    code = DONE
+    try:
+        for programs in (plan.nats(), plan.keeper(), plan.fronts(), plan.nginx()):
+            await machine.start(*programs)
+        for line in plan.lines():
+            write(line)
+        await machine.run()
+    except CannotRun as error:
+        say(str(error))
+        code = error.code
+    except asyncio.CancelledError:
+        code = INTERRUPTED if signals[0] == signal.SIGINT else DONE
+    finally:
+        await machine.end()
+    return SIGNALLED + signals[1] if len(signals) > 1 else code

@@ -1,0 +1,91 @@
+"""`halley cluster status`: the nodes that run, how far each is, and the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.cli.cluster.access import nats_options
+from app.cli.terminal import DONE, FAILED, run, say
+from app.settings import Settings
+
+if TYPE_CHECKING:
+    from app.cluster.nats import Connection, Message
+
+_LISTEN_S = 2.5
+"""Each node sends its facts once a second."""
+
+_MOST_NODES = 64
+_COLUMNS = ("node", "role", "sequence", "behind", "offset", "sessions")
+
+
+@click.command()
+@nats_options
+@click.option("--json", "is_json", is_flag=True, help="One JSON object, for scripts.")
+def status(*, settings: Settings, is_json: bool) -> None:
+    """Show the nodes of a cluster that are running, by what they send over the NATS servers at URLS.
+
+    URLS are separated by commas; without them the setting cluster.urls is used. `behind` is how many frames of the
+    stream a node has not applied. The exit code is 1 if there is no stream.
+    """
+    sys.exit(run(_show(settings, is_json=is_json)))
+
+
+async def _show(settings: Settings, *, is_json: bool) -> int:
+    from app.cluster.nats import ApiError, AwayErrors, Connection
+
+    space = settings.cluster.space
+    nats = Connection(settings.cluster)
+    try:
+        async with asyncio.timeout(settings.cluster.join_s):
+            await nats.open()
+        info = await nats.ask(f"STREAM.INFO.{space}")
+        nodes = await _nodes(nats, space, info["state"]["last_seq"])
+    except ApiError as error:
+        say(f"the stream {space}: {error}")
+        return FAILED
+    except AwayErrors as error:
+        say(f"NATS does not answer: {str(error) or nats.last_error or 'no reply'}")
+        return FAILED
+    finally:
+        await nats.close()
+    stream = {
+        "first_sequence": info["state"]["first_seq"],
+        "last_sequence": info["state"]["last_seq"],
+        "bytes": info["state"]["bytes"],
+        "replicas": info["config"]["num_replicas"],
+    }
+    if is_json:
+        click.echo(json.dumps({"space": space, "stream": stream, "nodes": nodes}))
+        return DONE
+    click.echo(f"space {space}, " + ", ".join(f"{name} {value}" for name, value in stream.items()))
+    rows = [[json.dumps(node[name]).strip('"') for name in _COLUMNS] for node in nodes]
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    for row in (_COLUMNS, *rows):
+        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    return DONE
+
+
+async def _nodes(nats: Connection, space: str, last: int) -> list[dict[str, Any]]:
+    """The facts of each node that sends some, by name, and how far it is behind `last`, a sequence of the stream."""
+    found: dict[str, dict[str, Any]] = {}
+
+    async def take(message: Message) -> None:
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # of a stranger
+            facts = json.loads(message.data)
+            name = facts["node"]
+            if facts.get("left"):
+                found.pop(name, None)
+            elif name in found or len(found) < _MOST_NODES:
+                facts["role"] = "keeper" if facts.get("keeps") else "front"
+                facts["behind"] = max(last - int(facts["sequence"]), 0)
+                found[name] = {fact: facts.get(fact) for fact in _COLUMNS}
+
+    await nats.subscribe(f"{space}.h.*", take)
+    await asyncio.sleep(_LISTEN_S)
+    return [found[name] for name in sorted(found, key=str)]
