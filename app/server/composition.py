@@ -81,6 +81,7 @@ class Server:
             waits,
             session_log,
             self._drain_s,
+            _node_id(settings),
         )
         self.mounts = [mount for compose in protocols if (mount := compose(parts)) is not None]
         self.protocols: list[WireProtocol] = [mount.protocol for mount in self.mounts]
@@ -197,6 +198,15 @@ def _opening(settings: Settings) -> Opening | None:
     except ImportError:
         raise CannotJoin("cluster.urls: a cluster needs the NATS client: pip install 'halley[cluster]'") from None
     return SharedHistory
+
+
+def _node_id(settings: Settings) -> str:
+    """The letters that a node of a cluster puts in front of the ids of its sessions; "" for a server alone."""
+    if not settings.cluster.urls:
+        return ""
+    from app.cluster.members import id_of
+
+    return id_of(settings.cluster.node)
 
 
 def create_app(settings: Settings | None = None) -> Server:
