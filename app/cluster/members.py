@@ -118,8 +118,6 @@ class Members:
         while True:
             try:
                 await self._send_own()
-                if self._nats.away_since is not None:
-                    self._deaf_at = monotonic()
                 self.look(monotonic())
             except Exception as error:  # noqa: BLE001 - a fact that fails once must not make the node fall silent
                 telemetry.fault("cluster_members", error)
@@ -158,7 +156,9 @@ class Members:
                 self._changed(name, is_there=True)
 
     def look(self, now: float) -> None:
-        """Forget the nodes that have been silent for too long."""
+        """Forget the nodes that have been silent for too long while NATS was there; called once a second."""
+        if self._nats.away_since is not None:
+            self._deaf_at = now
         for member in [each for each in self._others.values() if now - max(each.heard_at, self._deaf_at) > _SILENT_S]:
             self._forget(member.name)
 

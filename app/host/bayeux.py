@@ -178,7 +178,9 @@ class BayeuxConnection(Connection):
 
     def _take_relayed(self, elsewhere: Elsewhere, outcome: Relayed) -> None:
         relaying, self._relaying = self._relaying, None
-        if isinstance(outcome, Rejection):
+        if isinstance(outcome, Rejection) and outcome.closes:
+            self.refuse(outcome.status, outcome.text, outcome.headers)
+        elif isinstance(outcome, Rejection):
             self._reject(outcome)
         elif isinstance(outcome, Answer):
             assert relaying is not None

@@ -120,13 +120,14 @@ class Relay:
         if home is None:
             home = self._homes[node] = Home(self, member)
         home.member = member
-        place = self._place_of(home)
+        link = home.kept()
+        place = self._place_of(home) if link is None else None
         relaying = Relaying(home, _request(member, target, head, body), done)
         self.waiting.add(relaying, monotonic())
         self._sent += 1
-        if link := home.kept():
+        if link is not None:
             link.start(relaying)
-        else:
+        elif place is not None:
             task = asyncio.get_running_loop().create_task(home.connect(relaying, *place))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
