@@ -355,6 +355,7 @@ class Link(asyncio.Protocol):
         relaying, self._relaying = self._relaying, None
         if relaying is not None and not self._is_last:
             relaying.link = None
+            self._home.close()  # if the node has died, its other connections are closed a moment later
             relaying.fail(Failure.LOST)
 
     # httptools' callbacks

@@ -131,7 +131,8 @@ class NodeServer(SideServer):
         door = Door(members.key, members.id, deadline_s(settings))
         protocol = partial(RelayedConnection, door=door, short_way=ShortWay(server))
         grace_s = settings.drain.grace_s
-        limits = replace(settings.limits, head_bytes=settings.limits.head_bytes + _HEAD_BYTES)
+        limits = settings.limits
+        limits = replace(limits, head_bytes=limits.head_bytes + _HEAD_BYTES, headers=limits.headers + 1)
         super().__init__(
             server.application, server, bound, scheme="http", grace_s=grace_s, protocol=protocol, limits=limits
         )
