@@ -31,7 +31,7 @@ _SILENT_S = 3.5
 """After which a node counts as gone: three of its messages are missing."""
 
 _COMPLETE_S = 1.5
-"""After which every living node has been heard: it sends once a second, and at once when it hears a new node."""
+"""After which every living node is known: it sends once a second, and at once when a new one has sent."""
 
 _MOST_NODES = 64
 _MOST_BYTES = 65_536
@@ -54,7 +54,7 @@ class Member:
     """Another node; `heard_at`: when its last message came, in seconds of the monotonic clock.
 
     `key` is a secret that the node has made at its start. Only those have it who can read what the nodes send to each
-    other, and who could thus be a node themselves. It is not among the facts, which may be shown.
+    other, and these could be a node themselves. It is not among the facts, which may be shown.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Members:
         return sorted(self._others.values(), key=lambda member: member.name)
 
     def is_complete(self, now: float) -> bool:
-        """Whether every living node has been heard; false at first, and while there has been no NATS server yet."""
+        """Whether every living node is known; false at first, and while there has been no NATS server yet."""
         return now - self._listens_since > _COMPLETE_S
 
     def with_id(self, node_id: str) -> Member | None:
@@ -167,7 +167,10 @@ class Members:
             self._changed(name, is_there=False)
 
     def _changed(self, name: str, *, is_there: bool) -> None:
-        telemetry.log.info("cluster_member" if is_there else "cluster_member_gone", node=name)
+        if is_there:
+            telemetry.log.info("cluster_member", node=name)
+        else:
+            telemetry.log.info("cluster_member_gone", node=name)
         for report in self.on_change:
             report(name, is_there)
 

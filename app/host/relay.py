@@ -235,7 +235,7 @@ class Home:
                 self.keep(link)
 
     def _refused(self) -> Failure | Rejection:
-        """What a refused connection means: the node is gone, unless it has let others hear from it since the first."""
+        """What a refused connection means: the node is gone, unless a message of it has come since the first one."""
         if self._refused_at is None:
             self._refused_at = monotonic()
         if self.member.heard_at > self._refused_at:
