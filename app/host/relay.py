@@ -89,7 +89,7 @@ class Relay:
     def __init__(self, members: Members, settings: Settings) -> None:
         self._members = members
         self._most = settings.cluster.relayed
-        self._machine = machine()
+        self.machine = machine()
         self._homes: dict[str, Home] = {}
         self._connecting: set[asyncio.Task[None]] = set()
         self.waiting: TimeoutQueue[Relaying] = TimeoutQueue(deadline_s(settings))
@@ -141,7 +141,7 @@ class Relay:
         if match is None:
             raise home.unreachable("it has no URL")
         host, port = match["host"].strip("[]"), int(match["port"])
-        if is_loopback(host) and facts.get("machine") != self._machine:
+        if is_loopback(host) and facts.get("machine") != self.machine:
             raise home.unreachable("it listens for its own machine only: set cluster.listen")
         return host, min(port, 65_535)
 
@@ -225,8 +225,8 @@ class Home:
             relaying.fail(self._refused())
         except TimeoutError:
             relaying.fail(self.unreachable("no connection in time"))
-        except OSError as error:
-            relaying.fail(self.unreachable(error.strerror or "no such host"))
+        except (OSError, UnicodeError) as error:  # of a name that can be none
+            relaying.fail(self.unreachable(getattr(error, "strerror", None) or "no such host"))
         else:
             self._refused_at = None
             if relaying.is_open:

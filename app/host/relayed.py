@@ -21,7 +21,7 @@ from typing import Any
 
 from app.host.bayeux import BayeuxConnection, ShortWay
 from app.host.listener import SideServer
-from app.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, deadline_s, machine
+from app.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, deadline_s
 from app.host.timeouts import TimeoutQueue
 from app.server.composition import Server
 from app.transports.guard import Rejection
@@ -143,7 +143,7 @@ class NodeServer(SideServer):
         for mount in server.mounts:
             mount.endpoint.relay = relay
         url = settings.cluster.advertise or self.url
-        members.facts |= {"url": lambda: url, "machine": machine}
+        members.facts |= {"url": lambda: url, "machine": lambda: relay.machine}
 
     async def end(self) -> None:
         """Shut down: let the clients of other nodes go to others, and serve the other nodes' requests to their end."""
