@@ -43,12 +43,13 @@ class Door:
 
         Raises `Rejection`.
         """
-        key, node_id, scheme, *address = values[0].split(b" ") if len(values) == 1 else (b"", b"", b"")
+        parts = values[0].split(b" ") if len(values) == 1 else []
+        key, node_id, scheme, address = (*parts, b"", b"", b"", b"")[:4]
         if not hmac.compare_digest(key, self._key) or scheme not in _SCHEMES:
             raise WRONG_KEY
         if node_id != self._id:
             raise WRONG_NODE
-        return b"".join(address).decode("latin-1"), _SCHEMES[scheme]
+        return address.decode("latin-1"), _SCHEMES[scheme]
 
     def sweep(self, now: float) -> None:
         """Cut the connections of nodes that confirm nothing, so that their sessions go on."""

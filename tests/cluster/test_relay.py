@@ -319,23 +319,37 @@ async def test_a_poll_that_dies_loses_nothing(cluster):
     assert (await (await c.wire()).post(connect(client_id))).data == [0, 1, 2]
 
 
-async def test_events_of_an_answer_that_the_client_does_not_read_come_again(cluster):
-    """They have left their node, and wait in the other one for a slow reader, which dies."""
-    a, b, c = cluster.nodes
-    client_id = await session(a, "/fleeting/slow")
-    other = await a.wire()
-    queued = await metric(a, "halley_queued")
+async def unread(cluster, client_id, topic):
+    """Return a connection to b whose client has not read its response: 150 events, which have left their node a."""
+    other = await cluster.a.wire()
+    queued = await metric(cluster.a, "halley_queued")
     for number in range(150):
-        await other.post(publish("/fleeting/slow", [number, "x" * 60_000]))
-    slow = await Wire.open(b.port, receive_buffer_bytes=4096)
+        await other.post(publish(topic, [number, "x" * 60_000]))
+    slow = await Wire.open(cluster.b.port, receive_buffer_bytes=4096)
     await slow.send(post(json.dumps([connect(client_id)]).encode()))
     async with asyncio.timeout(DEADLINE_S):
-        while await metric(a, "halley_queued") > queued:
+        while await metric(cluster.a, "halley_queued") > queued:
             await asyncio.sleep(0.01)
-    before = await metric(a, "halley_put_back_total")
+    return slow
+
+
+async def test_events_of_an_answer_that_the_client_does_not_read_come_again(cluster):
+    """They wait in the other node for a slow reader, which dies."""
+    client_id = await session(cluster.a, "/fleeting/slow")
+    slow = await unread(cluster, client_id, "/fleeting/slow")
+    before = await metric(cluster.a, "halley_put_back_total")
     slow.reset()
-    await until_metric(a, "halley_put_back_total", before + 150)
-    assert [number for number, _ in (await (await c.wire()).post(connect(client_id))).data] == [*range(150)]
+    await until_metric(cluster.a, "halley_put_back_total", before + 150)
+    assert [number for number, _ in (await (await cluster.c.wire()).post(connect(client_id))).data] == [*range(150)]
+
+
+async def test_a_newer_connect_cuts_one_whose_answer_is_not_read(cluster):
+    """It gets the events, at another node, and the older one does not get all of its response."""
+    client_id = await session(cluster.a, "/fleeting/unread")
+    slow = await unread(cluster, client_id, "/fleeting/unread")
+    assert [number for number, _ in (await (await cluster.c.wire()).post(connect(client_id))).data] == [*range(150)]
+    assert 0 < len(await slow.rest()) < 9_000_000
+    await slow.close()
 
 
 async def test_a_newer_connect_cuts_an_older_one_at_another_node(cluster):
@@ -390,6 +404,7 @@ async def test_strangers_at_the_nodes_listener_get_403(cluster):
         port = int(beats["a"]["url"].rpartition(":")[2])
         proofs = {
             "": 403,
+            "x": 403,
             f"{beats['b']['key']} {id_of('a')} http 10.9.8.7": 403,
             f"{beats['a']['key']} {id_of('b')} http 10.9.8.7": 421,
             f"{beats['a']['key']} {id_of('a')} gopher 10.9.8.7": 403,
