@@ -295,7 +295,7 @@ def _cluster(settings: Settings) -> Broken:
     if listen is None or int(listen["port"]) > 65_535:
         yield "cluster.listen", f"expected host:port, found {shown(cluster.listen)}"
     elif listen["host"] in _ANY_ADDRESS and not cluster.advertise:
-        yield "cluster.advertise", f"expected http://host:port too, as cluster.listen ({cluster.listen}) names no host"
+        yield "cluster.listen", f"expected cluster.advertise too, as {cluster.listen} names no host"
     named = _HOST_AND_PORT.fullmatch(cluster.advertise.removeprefix("http://"))
     if cluster.advertise and (named is None or int(named["port"]) > 65_535):
         yield "cluster.advertise", f"expected a URL like http://10.0.0.5:8090, found {shown(cluster.advertise)}"

@@ -31,8 +31,9 @@ from app.transports.relay import Answer, Failure, Outcome
 
 NODE = b"halley-node"
 CONFIRMATION = b"\n"
-WRONG_KEY = Rejection(403, "for nodes of the cluster only", closes=True)
-WRONG_NODE = Rejection(421, "this is another node", closes=True)
+WRONG_KEY = (403, "for nodes of the cluster only")
+WRONG_NODE = (421, "this is another node")
+"""What a node answers to strangers, and to nodes that mean another one: the status and the text."""
 
 _CONNECT_S = 2.0
 _MARGIN_S = 5.0
@@ -380,9 +381,9 @@ class Link(asyncio.Protocol):
         self._is_last = not self._parser.should_keep_alive()
         answer = Answer(self._parser.get_status_code(), self._headers, b"".join(self._body))
         self._headers, self._body = [], []
-        for refusal in (WRONG_KEY, WRONG_NODE):
-            if answer.status == refusal.status and answer.body == refusal.text.encode():
-                relaying.fail(self._home.unreachable(refusal.text))
+        for status, text in (WRONG_KEY, WRONG_NODE):
+            if answer.status == status and answer.body == text.encode():
+                relaying.fail(self._home.unreachable(text))
                 return
         relaying.answer(answer)
 

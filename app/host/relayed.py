@@ -46,9 +46,9 @@ class Door:
         parts = values[0].split(b" ") if len(values) == 1 else []
         key, node_id, scheme, address = (*parts, b"", b"", b"", b"")[:4]
         if not hmac.compare_digest(key, self._key) or scheme not in _SCHEMES:
-            raise WRONG_KEY
+            raise Rejection(*WRONG_KEY)
         if node_id != self._id:
-            raise WRONG_NODE
+            raise Rejection(*WRONG_NODE)
         return address.decode("latin-1"), _SCHEMES[scheme]
 
     def sweep(self, now: float) -> None:
