@@ -1,8 +1,11 @@
 """The nodes that are alive. Each sends its facts to the others every second, and forgets those that fall silent.
 
-A message is one JSON object: `node`, the name; `id`, the four letters with which the ids of its sessions begin; and
-what the parts of the server have put into `Members.facts`. A node that stops sends `{"node": NAME, "left": true}`.
-Nothing here decides what is stored: that is the stream alone (`applied.py`).
+A message is one JSON object: `node`, the name; `id`, the four letters with which the ids of its sessions begin; `key`,
+what other nodes prove with that they are of this cluster; and what the parts of the server have put into
+`Members.facts`. A node that stops sends `{"node": NAME, "left": true}`. Nothing here decides what is stored: that is
+the stream alone (`applied.py`).
+
+While NATS is away no node is forgotten, since silence says nothing then.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import math
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -25,8 +30,12 @@ _BEAT_S = 1.0
 _SILENT_S = 3.5
 """After which a node counts as gone: three of its messages are missing."""
 
+_COMPLETE_S = 1.5
+"""After which every living node is known: it sends once a second, and at once when a new one has sent."""
+
 _MOST_NODES = 64
 _MOST_BYTES = 65_536
+_KEY_BYTES = 16
 
 Fact = Callable[[], Any]
 """Makes one fact of this node, a JSON value; called once a second, on the event loop."""
@@ -42,12 +51,17 @@ def id_of(node: str) -> str:
 
 @dataclass(slots=True)
 class Member:
-    """Another node; `heard_at`: when its last message came, in seconds of the monotonic clock."""
+    """Another node; `heard_at`: when its last message came, in seconds of the monotonic clock.
+
+    `key` is a secret that the node has made at its start. Only those have it who can read what the nodes send to each
+    other, and these could be a node themselves. It is not among the facts, which may be shown.
+    """
 
     name: str
     id: str
     facts: dict[str, Any]
     heard_at: float
+    key: str = ""
 
 
 class Members:
@@ -55,13 +69,14 @@ class Members:
 
     def __init__(self, options: Cluster, nats: Connection) -> None:
         """`nats` need not be connected yet."""
-        self.node, self.id = options.node, id_of(options.node)
+        self.node, self.id, self.key = options.node, id_of(options.node), secrets.token_hex(_KEY_BYTES)
         self.facts: dict[str, Fact] = {}
         self.on_change: list[Callable[[str, bool], None]] = []
         """Called with the name of a node that has come (True) or gone (False)."""
         self._subject = f"{options.space}.h"
         self._nats = nats
         self._others: dict[str, Member] = {}
+        self._listens_since, self._deaf_at = math.inf, -math.inf
         self._beating: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -83,6 +98,10 @@ class Members:
         """The other nodes that are alive, by name."""
         return sorted(self._others.values(), key=lambda member: member.name)
 
+    def is_complete(self, now: float) -> bool:
+        """Whether every living node is known; false at first, and while there has been no NATS server yet."""
+        return now - self._listens_since > _COMPLETE_S
+
     def with_id(self, node_id: str) -> Member | None:
         """The other node that has an id, if it is alive."""
         return next((member for member in self._others.values() if member.id == node_id), None)
@@ -92,23 +111,30 @@ class Members:
         while True:
             try:
                 await self._nats.subscribe(f"{self._subject}.*", self._received)
+                self._listens_since = monotonic()
                 break
             except AwayErrors:
                 await asyncio.sleep(_BEAT_S)
         while True:
             try:
-                own = self.own()
-                await self._send({"node": own.name, "id": own.id, **own.facts})
+                await self._send_own()
                 self.look(monotonic())
             except Exception as error:  # noqa: BLE001 - a fact that fails once must not make the node fall silent
                 telemetry.fault("cluster_members", error)
             await asyncio.sleep(_BEAT_S)
 
+    async def _send_own(self) -> None:
+        own = self.own()
+        await self._send({"node": own.name, "id": own.id, "key": self.key, **own.facts})
+
     async def _send(self, message: dict[str, Any]) -> None:
         await self._nats.publish(f"{self._subject}.{self.node}", orjson.dumps(message))
 
     async def _received(self, message: Message) -> None:
+        known = len(self._others)
         self.heard(message.data, monotonic())
+        if len(self._others) > known:  # one that has just started is not to wait for the next second
+            await self._send_own()
 
     def heard(self, data: bytes, now: float) -> None:
         """Take what a node has sent; what is not of this form is dropped."""
@@ -118,20 +144,22 @@ class Members:
             return
         if not isinstance(facts, dict):
             return
-        name, node_id = facts.pop("node", None), facts.pop("id", None)
+        name, node_id, key = facts.pop("node", None), facts.pop("id", None), facts.pop("key", "")
         if not isinstance(name, str) or name == self.node:
             return
         if facts.get("left"):
             self._forget(name)
-        elif isinstance(node_id, str) and (name in self._others or len(self._others) < _MOST_NODES):
+        elif _are_words(node_id, key) and (name in self._others or len(self._others) < _MOST_NODES):
             is_new = name not in self._others
-            self._others[name] = Member(name, node_id, facts, now)
+            self._others[name] = Member(name, node_id, facts, now, key)
             if is_new:
                 self._changed(name, is_there=True)
 
     def look(self, now: float) -> None:
-        """Forget the nodes that have been silent for too long."""
-        for member in [each for each in self._others.values() if now - each.heard_at > _SILENT_S]:
+        """Forget the nodes that have been silent for too long while NATS was there; called once a second."""
+        if self._nats.away_since is not None:
+            self._deaf_at = now
+        for member in [each for each in self._others.values() if now - max(each.heard_at, self._deaf_at) > _SILENT_S]:
             self._forget(member.name)
 
     def _forget(self, name: str) -> None:
@@ -145,3 +173,8 @@ class Members:
             telemetry.log.info("cluster_member_gone", node=name)
         for report in self.on_change:
             report(name, is_there)
+
+
+def _are_words(node_id: object, key: object) -> bool:
+    """Whether both are letters and digits, as they go into the heads of requests."""
+    return isinstance(node_id, str) and isinstance(key, str) and (node_id + key).isalnum() and (node_id + key).isascii()

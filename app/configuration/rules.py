@@ -37,6 +37,8 @@ _COLUMN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LAKE_COLUMNS = ("day", "time", "channel", "fault", "fault_last")
 NATS_URL = re.compile(r"(nats|tls)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 _NODE = re.compile(r"[A-Za-z0-9-]{1,32}")
+_HOST_AND_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+_ANY_ADDRESS = ("0.0.0.0", "[::]", "[::0]")  # noqa: S104 - it is refused
 _MOST_COLUMNS = 100
 _DAY_S = 86_400.0
 _ROLE_NEED = "expected up to 64 letters, digits and _.:-"
@@ -289,6 +291,14 @@ def _cluster(settings: Settings) -> Broken:
         yield "history.enabled", "expected true: the history is what the nodes of a cluster share"
     if settings.nt4.enabled:
         yield "nt4.enabled", "expected false: NetworkTables cannot be served in a cluster yet"
+    listen = _HOST_AND_PORT.fullmatch(cluster.listen)
+    if listen is None or int(listen["port"]) > 65_535:
+        yield "cluster.listen", f"expected host:port, found {shown(cluster.listen)}"
+    elif listen["host"] in _ANY_ADDRESS and not cluster.advertise:
+        yield "cluster.listen", f"expected cluster.advertise too, as {cluster.listen} names no host"
+    named = _HOST_AND_PORT.fullmatch(cluster.advertise.removeprefix("http://"))
+    if cluster.advertise and (named is None or int(named["port"]) > 65_535):
+        yield "cluster.advertise", f"expected a URL like http://10.0.0.5:8090, found {shown(cluster.advertise)}"
     if cluster.tls_key and not cluster.tls_cert:
         yield "cluster.tls_key", "expected cluster.tls_cert too"
 

@@ -6,6 +6,7 @@
 | `peer.py` | the same as it is written to: whether responses have left, refusals, ways to end it |
 | `bayeux.py` | Bayeux's frequent requests, served where they are parsed |
 | `websocket.py`, `tls.py` | connections that have become WebSockets; TLS below either |
+| `relay.py`, `relayed.py` | requests of sessions of other nodes of a cluster: sent to them, and received from them |
 | `listener.py` | listening sockets, and the servers that accept on them |
 | `timeouts.py` | deadlines, counts and turns that all connections of a server share |
 | `process.py` | the process: loop, signals, drain, resources, supervisor, what is printed at the start |

@@ -2,7 +2,8 @@
 
 A POST to one of Bayeux's paths is passed from the parser's callback through the guard to the endpoint, which makes the
 engine's request of it, and its response is sent in one write. A held connect is only a `Hold` in a slot of the
-connection object; its peer is watched by `connection_lost` alone. An unusual request (a query, chunks, `Expect`,
+connection object; its peer is watched by `connection_lost` alone. So is a request that another node of a cluster is to
+answer. An unusual request (a query, chunks, `Expect`,
 HTTP/1.0, another request before it, a head that the guard refuses) is passed to the application instead, which uses the
 same guard, endpoint and engine: the whole wire suite runs over both. A request with the same head as the one before on
 its connection is passed to the endpoint without parsing that head, and a connect like the one before it to the engine
@@ -20,16 +21,18 @@ from typing import Any
 
 from app import telemetry
 from app.host.http import Connection
-from app.host.peer import begin, response
+from app.host.peer import STATUS_LINES, begin, response
 from app.host.repeated import Repeated, head_of
 from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchange import AwaitHook, Outcome
+from app.protocols.bayeux.exchange import AwaitHook, Elsewhere, Outcome
 from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from app.server.composition import Server
 from app.transports.endpoint import HEADERS, PostHead, leaving
 from app.transports.exchange import verdict_on
 from app.transports.guard import TEXT_HEADERS, Rejection
-from app.transports.head import Head, Header
+from app.transports.head import CLOSE, Head, Header
+from app.transports.relay import Answer, Failure, Relaying
+from app.transports.relay import Outcome as Relayed
 
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
 _OK = begin(200, HEADERS)
@@ -58,12 +61,13 @@ class ShortWay:
 class BayeuxConnection(Connection):
     """A connection that serves hot requests itself. The engine knows it as the `connection` of each of them."""
 
-    __slots__ = ("_cors", "_fields", "_hold", "_is_proxy", "_post", "_repeated", "_seen", "_way")
+    __slots__ = ("_cors", "_fields", "_hold", "_is_proxy", "_post", "_relaying", "_repeated", "_seen", "_way")
 
     def __init__(self, *arguments: Any, short_way: ShortWay, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._way = short_way
         self._hold: Hold | None = None
+        self._relaying: Relaying | None = None  # the request that another node is to answer
         self._repeated: Repeated | None = None  # the latest request that was taken; `_cors` and `_seen` are its own
         self._fields: dict[bytes, bytes] = {}  # the headers of the request that was parsed and taken
         self._post = _NO_POST  # what its head says of its messages
@@ -154,8 +158,43 @@ class BayeuxConnection(Connection):
         except Rejection as rejection:
             way.endpoint.note(rejection, head())
             self._reject(rejection)
+        except Elsewhere as elsewhere:
+            self._pass_on(elsewhere, head(), body)
         except Exception as error:  # noqa: BLE001 - after any error the client gets a response
             self._fail(error)
+
+    def _pass_on(self, elsewhere: Elsewhere, head: Head, body: bytes) -> None:
+        """Have the node that has the session of a request answer it."""
+        endpoint = self._way.endpoint
+        assert endpoint.relay is not None
+        try:
+            done = partial(self._take_relayed, elsewhere)
+            self._relaying = endpoint.relay.send(elsewhere.node, self.url, head, body, done)
+        except Rejection as rejection:
+            endpoint.note(rejection, head)
+            self._reject(rejection)
+        else:
+            self.headers, self._fields = _NO_HEADERS, _NO_FIELDS
+
+    def _take_relayed(self, elsewhere: Elsewhere, outcome: Relayed) -> None:
+        relaying, self._relaying = self._relaying, None
+        if isinstance(outcome, Rejection) and outcome.closes:
+            self.refuse(outcome.status, outcome.text, outcome.headers)
+        elif isinstance(outcome, Rejection):
+            self._reject(outcome)
+        elif isinstance(outcome, Answer):
+            assert relaying is not None
+            if self.respond(_bytes_of(outcome), closes=CLOSE in outcome.headers):
+                relaying.settle(True)  # noqa: FBT003 - the callback's one meaning
+            else:
+                self.settle(relaying.settle)
+        elif outcome is Failure.LOST:
+            self.cut("relay_lost")
+        else:
+            try:
+                self._take_outcome(self._way.engine.receive_here(elsewhere.request, monotonic()))
+            except Exception as error:  # noqa: BLE001 - after any error the client gets a response
+                self._fail(error)
 
     async def _wait(self, outcome: Outcome) -> None:
         """Await the embedding program's hooks; only this needs a task."""
@@ -203,6 +242,9 @@ class BayeuxConnection(Connection):
         hold, self._hold = self._hold, None
         if hold is not None:
             self._way.engine.lost(hold, monotonic())  # does nothing if it has been answered
+        relaying, self._relaying = self._relaying, None
+        if relaying is not None:
+            relaying.settle(False)  # noqa: FBT003 - the callback's one meaning
 
     def _write(self, reply: Reply) -> None:
         engine = self._way.engine
@@ -232,6 +274,11 @@ def _report(engine: Engine, reply: Reply, is_written: bool) -> None:  # noqa: FB
         engine.written(reply)
     else:
         engine.unwritten(reply)
+
+
+def _bytes_of(answer: Answer) -> bytes:
+    lines = [name + b": " + value + b"\r\n" for name, value in answer.headers]
+    return b"".join((STATUS_LINES[answer.status], *lines, b"\r\n", answer.body))
 
 
 @lru_cache(_REMEMBERED_LENGTHS)

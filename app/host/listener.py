@@ -22,7 +22,7 @@ from app.host.http import Connection
 from app.host.timeouts import ServerContext
 from app.host.websocket import Sockets
 from app.server.composition import Server
-from app.settings import Settings
+from app.settings import Limits, Settings
 from app.transports.nt4 import nt4_route, own_page
 
 _log = logging.getLogger("uvicorn.error")
@@ -42,30 +42,33 @@ class CannotListen(Exception):
 
 
 class Listeners(NamedTuple):
-    """The listening sockets: the public one, and those for operations and NetworkTables, None where turned off."""
+    """The listening sockets: the public one; those for operations, NetworkTables and other nodes are None if off."""
 
     public: socket.socket
     operations: socket.socket | None
     nt4: socket.socket | None
+    nodes: socket.socket | None
 
 
 def listen(settings: Settings) -> Listeners:
     """Bind all listeners of the settings. Raises `CannotListen`; then none stays bound."""
-    operations, nt4 = settings.operations, settings.nt4
-    bound: list[socket.socket] = []
+    operations, nt4, cluster = settings.operations, settings.nt4, settings.cluster
+    nodes_host, _, nodes_port = cluster.listen.rpartition(":")
+    bound: list[socket.socket | None] = []
     try:
         for is_wanted, host, port, flag in (
             (True, settings.host, settings.port, "--port"),
             (operations.enabled, operations.host, operations.port, "--operations-port"),
             (nt4.enabled, nt4.host, nt4.port, "--nt4-port"),
+            (cluster.urls, nodes_host.strip("[]"), nodes_port, "cluster.listen"),
         ):
-            if is_wanted:
-                bound.append(bind(host, port, flag))
+            bound.append(bind(host, int(port), flag) if is_wanted else None)
     except CannotListen:
         close(bound)
         raise
     public, *others = bound
-    return Listeners(public, others.pop(0) if operations.enabled else None, others.pop(0) if nt4.enabled else None)
+    assert public is not None
+    return Listeners(public, *others)
 
 
 def close(listeners: Iterable[socket.socket | None]) -> None:
@@ -222,11 +225,24 @@ def config_of(
 
 
 class SideServer(HttpServer):
-    """The server of a listener other than the public one; its connections have `shared` in common."""
+    """The server of a listener other than the public one; its connections have `shared` in common.
 
-    def __init__(self, app: ASGIApp, server: Server, bound: socket.socket, *, scheme: str, grace_s: float) -> None:
-        self.shared = ServerContext(server.settings.limits, server.broker.hits)
-        super().__init__(config_of(app, server.settings, partial(Connection, shared=self.shared), grace_s))
+    `protocol` makes them; `limits` are those of the server unless others are given.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        server: Server,
+        bound: socket.socket,
+        *,
+        scheme: str,
+        grace_s: float,
+        protocol: Callable[..., asyncio.Protocol] = Connection,
+        limits: Limits | None = None,
+    ) -> None:
+        self.shared = ServerContext(limits or server.settings.limits, server.broker.hits)
+        super().__init__(config_of(app, server.settings, partial(protocol, shared=self.shared), grace_s))
         server.on_sweep.append(self.shared.sweep)
         self.url = url_of(bound, scheme)
         self._bound = bound

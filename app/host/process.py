@@ -53,6 +53,7 @@ from app.host.listener import (
     nt4_server,
     url_of,
 )
+from app.host.relayed import NodeServer
 from app.host.timeouts import ServerContext
 from app.host.tls import BadCertificate, Certificate, Tls
 from app.host.websocket import Sockets
@@ -139,6 +140,8 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
     server = halley.server
     shared = ServerContext(server.settings.limits, server.broker.hits)
     beside = [] if listeners.nt4 is None else [nt4_server(server, listeners.nt4)]
+    if listeners.nodes is not None:
+        beside.append(NodeServer(server, listeners.nodes))
     contexts = [shared, *(side.shared for side in beside)]
     public = HalleyServer(server, shared, certificate, beside, partial(announce, server, listeners))
     operations: SideServer | None = None
@@ -310,6 +313,9 @@ def announce(server: Server, listeners: Listeners) -> None:
     if listeners.nt4 is not None:
         urls.append(url_of(listeners.nt4, "ws"))
         lines.append(f"networktables: {urls[-1]}/nt/NAME")
+    if listeners.nodes is not None:
+        urls.append(url_of(listeners.nodes))
+        lines.append(f"other nodes: {urls[-1]}")
     for listens in urls:
         telemetry.log.info("listening", url=listens)
     trust = f"--cacert {shlex.quote(tls.cert)} " if tls.cert else ""
@@ -330,7 +336,7 @@ def try_next(bayeux: str) -> list[str]:
     return [
         "try (and watch with: halley subscribe /hello)",
         f"""  curl {bayeux} -d '{{"channel":"/hello","data":"world"}}'""",
-        f"""  id=$(curl -s {bayeux} -d '{handshake}' | grep -o '[0-9a-f]\\{{40\\}}'); curl {bayeux} -d "{batch}\"""",
+        f"""  id=$(curl -s {bayeux} -d '{handshake}' | grep -o '[0-9a-z]\\{{40,\\}}'); curl {bayeux} -d "{batch}\"""",
         f"""  curl -G {bayeux} --data-urlencode jsonp=show --data-urlencode 'message={handshake}'""",
     ]
 

@@ -44,6 +44,9 @@ class TimeoutQueue(Generic[Watched]):
     def __len__(self) -> int:
         return len(self._since)
 
+    def __iter__(self) -> Iterator[Watched]:
+        return iter(self._since)
+
     def add(self, connection: Watched, now: float) -> None:
         """Start the deadline, unless it runs already: a peer must not gain time by sending a byte a second."""
         self._since.setdefault(connection, now)

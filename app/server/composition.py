@@ -84,6 +84,7 @@ class Server:
             waits,
             session_log,
             self._drain_s,
+            _node_id(settings),
             self.whole,
         )
         self.mounts = [mount for compose in protocols if (mount := compose(parts)) is not None]
@@ -208,6 +209,15 @@ def _opening(whole: Whole | None) -> Opening | None:
         return history
 
     return opened
+
+
+def _node_id(settings: Settings) -> str:
+    """The letters that a node of a cluster puts in front of the ids of its sessions; "" for a server alone."""
+    if not settings.cluster.urls:
+        return ""
+    from app.cluster.members import id_of
+
+    return id_of(settings.cluster.node)
 
 
 def create_app(settings: Settings | None = None) -> Server:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from app import __version__
 from app.access.control import AccessControl
 from app.broker.broker import Broker
-from app.protocols.bayeux.engine import Engine
+from app.protocols.bayeux.engine import Engine, new_id
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.protocol import BayeuxProtocol
 from app.protocols.contract import Count, WireProtocol
@@ -52,6 +52,8 @@ class Parts(NamedTuple):
     session_log: SessionLog
     drain_s: Callable[[], float]
     """Over how many seconds a drain is spread."""
+    node_id: str
+    """What the ids of sessions begin with, in a cluster: four letters of this node. Else it is empty."""
     whole: Whole | None = None
     """The cluster, where the server is a node of one."""
 
@@ -99,6 +101,7 @@ def bayeux(parts: Parts) -> Mount:
         parts.hooks,
         identities=parts.access,
         connection_types=connection_types,
+        new_id=lambda: parts.node_id + new_id(),
         read=parts.history.read,
     )
     parts.hooks.message_refused.append(parts.session_log.message_refused)
@@ -129,7 +132,7 @@ def wamp(parts: Parts) -> Mount:
     if parts.whole is not None:
         parts.whole.answers[inquiry.KIND] = lambda _node, question: router.answer(question, monotonic())
         parts.whole.answers[META_EVENT] = lambda _node, news: router.arrived(news, monotonic())
-    return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings))
+    return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings, parts.node_id))
 
 
 def nt4(parts: Parts) -> Mount | None:

@@ -31,6 +31,15 @@ class Cluster:
     lost_s: float = knob(
         10.0, unit="s", low=1, why="without NATS, after which /health/ready fails, so that balancers choose other nodes"
     )
+    listen: str = knob(
+        "127.0.0.1:0",
+        why="host:port at which other nodes pass on requests, with plain HTTP; port 0: a free one; this default is for "
+        "nodes on one machine",
+    )
+    advertise: str = knob("", why="URL by which other nodes reach cluster.listen; empty: its own address and port")
+    relayed: int = knob(
+        2_000, unit="requests", low=1, why="passed on to other nodes at the same time, mostly held polls; then 503"
+    )
     user: str = knob("", why="of the NATS servers; empty: none")
     password_file: str = knob("", why="file with the user's password; a process list would show a password")
     tls_ca: str = knob("", why="PEM file of the authority of the NATS servers' certificates; empty: the system's")

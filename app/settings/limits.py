@@ -139,5 +139,6 @@ LIMITS = (
     *("name_bytes", "topics", "publishers", "properties_bytes", "values_per_s"),  # of NetworkTables
     *("last_bytes", "elements", "control_bytes"),
     *("free_bytes", "inbox_bytes", "commit_s", "consumers", "read_s", "key_chars"),  # of the history
+    "relayed",  # of the cluster
 )
 """The settings for which a request can be refused; under these names /metrics counts the refusals."""

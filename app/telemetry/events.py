@@ -47,6 +47,9 @@ EVENTS: dict[str, LogEvent] = {
     "cluster_partial": LogEvent("`what` a cluster does not do yet", LIFE),
     "cluster_member": LogEvent("another `node` of the cluster is there", LIFE),
     "cluster_member_gone": LogEvent("another `node` has left, or has been silent for some seconds", LIFE),
+    "cluster_unreachable": LogEvent(
+        "another `node` is alive, but requests of its sessions cannot be passed on to it: `reason`", 1, "reason"
+    ),
     "cluster_away": LogEvent("the connection to NATS is lost", LIFE),
     "cluster_back": LogEvent("the connection to NATS is there again", LIFE),
     "cluster_consumer": LogEvent("JetStream does not deliver the stream now (`error`); the node asks again", LIFE),

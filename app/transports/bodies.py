@@ -66,6 +66,12 @@ async def read_body(receive: Receive, limits: Limits) -> bytes:
             return b"".join(chunks)
 
 
+async def disconnected(receive: Receive) -> None:
+    """Return when the peer has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
     """The messages of a POST: JSON, or the `message` fields of a form. Raises `Rejection`."""
     charset = _charset_of(content_type)

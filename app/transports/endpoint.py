@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchange import Request, Transport
+from app.protocols.bayeux.exchange import Elsewhere, Request, Transport
 from app.protocols.bayeux.session import Reply
 from app.settings import Cookie, Settings
 from app.transports import callback_polling
@@ -24,6 +24,7 @@ from app.transports.exchange import Exchange, respond
 from app.transports.guard import Guard, Rejection
 from app.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
 from app.transports.middleware import GuardMiddleware, RequestContext
+from app.transports.relay import is_relayed
 from app.transports.websocket import Endpoint
 
 HEADERS: tuple[Header, ...] = (JSON, *UNCACHED)
@@ -70,16 +71,30 @@ class BayeuxEndpoint(Endpoint):
     async def _serve(self, context: RequestContext) -> None:
         exchange = Exchange(self._engine, context.scope, context.receive, context.send)
         if context.head.method == "POST":
-            await self._long_poll(context.head, context.cors, exchange)
+            await self._long_poll(context, exchange)
         elif await self._admits_script(context):
-            await self._callback_poll(context.head, context.cors, exchange)
+            await self._callback_poll(context, exchange)
 
-    async def _long_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
+    async def _long_poll(self, context: RequestContext, exchange: Exchange) -> None:
+        head = context.head
         body = await read_body(exchange.receive, self._limits)
-        reply = await exchange.reply_to(self.request(self.read_head(head.fields), body, exchange, head))
+        request = self.request(self.read_head(head.fields), body, exchange, head)
+        reply = await self._reply_to(request, exchange, context, body)
         if reply is not None:
-            headers = [*HEADERS, *cors, *self.headers(reply, head.scheme)]
+            headers = [*HEADERS, *context.cors, *self.headers(reply, head.scheme)]
             await exchange.respond(reply, headers, reply.body())
+
+    async def _reply_to(
+        self, request: Request, exchange: Exchange, context: RequestContext, body: bytes
+    ) -> Reply | None:
+        """The reply to a request; None if its peer has disconnected, or if another node of the cluster has replied."""
+        try:
+            return await exchange.reply_to(request)
+        except Elsewhere as elsewhere:
+            assert self.relay is not None
+            if await is_relayed(self.relay, elsewhere.node, context, body):
+                return None
+        return await exchange.reply_to(request, is_here=True)
 
     async def _admits_script(self, context: RequestContext) -> bool:
         """Whether a page may load this script; if not, respond with one that says so. Raises `Rejection`."""
@@ -93,14 +108,15 @@ class BayeuxEndpoint(Endpoint):
             return False
         return True
 
-    async def _callback_poll(self, head: Head, cors: tuple[Header, ...], exchange: Exchange) -> None:
+    async def _callback_poll(self, context: RequestContext, exchange: Exchange) -> None:
+        head = context.head
         callback, batch = callback_polling.read(head, self._settings.bayeux, self._limits)
         cookies = cookie_values(head.fields.get(b"cookie", b""), self._cookie_field)
         request = Request(batch.messages, Transport.CALLBACK_POLLING, exchange, cookies, head)
         request.has_odd_numbers = batch.has_odd_numbers
-        reply = await exchange.reply_to(request)
+        reply = await self._reply_to(request, exchange, context, b"")
         if reply is not None:
-            headers = [*callback_polling.HEADERS, *cors, *self.headers(reply, head.scheme)]
+            headers = [*callback_polling.HEADERS, *context.cors, *self.headers(reply, head.scheme)]
             await exchange.respond(reply, headers, callback_polling.render(reply, callback))
 
     # Used by the ASGI application and by Halley's own host

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Request, Verdict
 from app.protocols.bayeux.session import Hold, Reply
+from app.transports.bodies import disconnected
 from app.transports.head import Header
 from app.transports.waits import outcome_of
 
@@ -74,13 +75,15 @@ class Exchange:
         else:
             self._outcome.set_result(outcome)
 
-    async def reply_to(self, request: Request) -> Reply | None:
+    async def reply_to(self, request: Request, *, is_here: bool = False) -> Reply | None:
         """Process a request until there is a reply; None if its peer disconnected before.
 
-        Raises `TimeoutError` if a hold or commit is not answered long after its deadline.
+        Raises `TimeoutError` if a hold or commit is not answered long after its deadline, and `Elsewhere` unless
+        `is_here`: the node that has the session is gone.
         """
         engine = self._engine
-        outcome: Outcome | None = engine.receive(request, monotonic())
+        receive = engine.receive_here if is_here else engine.receive
+        outcome: Outcome | None = receive(request, monotonic())
         departure: asyncio.Future[None] | None = None
         try:
             while outcome is not None and not isinstance(outcome, Reply):
@@ -88,7 +91,7 @@ class Exchange:
                     verdict = await verdict_on(outcome, engine.options.policy_s)
                     outcome = engine.resume(outcome, verdict, monotonic())
                 else:
-                    departure = departure or asyncio.ensure_future(self._departure())
+                    departure = departure or asyncio.ensure_future(disconnected(self.receive))
                     outcome = await self._later(outcome, departure)
         finally:
             if departure is not None:
@@ -129,11 +132,6 @@ class Exchange:
             self._engine.unwritten(outcome)
         elif isinstance(outcome, Hold):
             self._engine.lost(outcome, monotonic())
-
-    async def _departure(self) -> None:
-        """Return when the peer has closed the connection."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
 
     async def respond(self, reply: Reply, headers: list[Header], body: bytes) -> None:
         """Send a response, and report to the engine whether it was written."""

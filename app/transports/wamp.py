@@ -25,12 +25,13 @@ from app.protocols.contract import Close, Engine, Pings, WebSocketService, WireP
 from app.protocols.wamp.serializers import SUBPROTOCOLS, is_batched, serializer_of
 from app.settings import Settings, Wamp
 from app.transports.addresses import accounts
-from app.transports.bodies import Disconnected, read_body
+from app.transports.bodies import Disconnected, disconnected, read_body
 from app.transports.endpoint import leaving
 from app.transports.exchange import respond, socket_of
 from app.transports.guard import Guard, Rejection
 from app.transports.head import JSON, RETRY_AFTER, UNCACHED, route_path
 from app.transports.middleware import GuardMiddleware, RequestContext
+from app.transports.relay import is_relayed
 from app.transports.websocket import TURN_S, UPGRADE, Endpoint, WebSocketRoute, WebSockets
 
 _LOOKS = 4
@@ -144,7 +145,9 @@ class WampEndpoint(Endpoint):
 
     route: WebSocketRoute
 
-    def __init__(self, protocol: WireProtocol, middleware: GuardMiddleware, guard: Guard, settings: Settings) -> None:
+    def __init__(
+        self, protocol: WireProtocol, middleware: GuardMiddleware, guard: Guard, settings: Settings, node_id: str = ""
+    ) -> None:
         self.guard = guard
         self.route = _route(protocol, guard, settings.wamp)
         self._sockets = WebSockets([self.route], settings.limits, middleware.note)
@@ -152,6 +155,7 @@ class WampEndpoint(Endpoint):
         self._options = settings.wamp
         self._limits = settings.limits
         self._middleware = middleware
+        self._node_id = node_id  # the names of transports begin with it
         self._polls: dict[str, Poll] = {}
         self._is_leaving = False  # the server drains
 
@@ -179,16 +183,25 @@ class WampEndpoint(Endpoint):
         if path == "open":
             await self._open(context)
             return
-        poll = self._polls.get(name)
-        if poll is None or verb not in ("send", "receive", "close"):
+        if verb not in ("send", "receive", "close"):
             raise _unknown()
-        if verb == "send":
+        poll = self._polls.get(name)
+        if poll is None:
+            await self._serve_elsewhere(name, context)
+        elif verb == "send":
             await self._send(context, poll)
         elif verb == "receive":
             await self._receive(context, poll)
         else:
             self._forget(name, poll, monotonic())
             await _answer_nothing(context)
+
+    async def _serve_elsewhere(self, name: str, context: RequestContext) -> None:
+        """Have another node of the cluster respond, if it has this transport. Raises `Disconnected`, `Rejection`."""
+        relay = self.relay
+        node = None if relay is None else relay.home_of(name)
+        if relay is None or node is None or not await is_relayed(relay, node, context, await self._body(context)):
+            raise _unknown()
 
     def sweep(self, now: float) -> None:
         """Forget connections without a receive for `poll_gone_s`.
@@ -215,7 +228,7 @@ class WampEndpoint(Endpoint):
         subprotocol = self.route.choose(offered)
         account = self._account_of(context.head.address)
         self._admit(account)
-        name, now = secrets.token_urlsafe(_ID_BYTES), monotonic()
+        name, now = self._node_id + secrets.token_urlsafe(_ID_BYTES), monotonic()
         poll = Poll(subprotocol, account, now)
         poll.engine = self.route.protocol.connect(poll, context.head, now)
         self._polls[name] = poll
@@ -269,15 +282,15 @@ class WampEndpoint(Endpoint):
         if poll.has_news:
             return True
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        disconnected = asyncio.ensure_future(_disconnected(context.receive))
+        departure = asyncio.ensure_future(disconnected(context.receive))
         poll.wake = wake = partial(_set_result, news)
         try:
-            await asyncio.wait((news, disconnected), timeout=self._options.poll_s, return_when=asyncio.FIRST_COMPLETED)
-            if disconnected.done():
+            await asyncio.wait((news, departure), timeout=self._options.poll_s, return_when=asyncio.FIRST_COMPLETED)
+            if departure.done():
                 raise Disconnected
             return poll.wake is wake
         finally:
-            disconnected.cancel()
+            departure.cancel()
             poll.heard_at = monotonic()
             if poll.wake is wake:
                 poll.wake = None
@@ -324,12 +337,6 @@ def _offered(body: bytes) -> list[str]:
 def _set_result(news: asyncio.Future[None]) -> None:
     if not news.done():
         news.set_result(None)
-
-
-async def _disconnected(receive: Receive) -> None:
-    """Return when the peer has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _answer_messages(context: RequestContext, poll: Poll, taken: list[bytes]) -> None:

@@ -22,6 +22,7 @@ from app.settings import Limits
 from app.transports.guard import Guard, Rejection
 from app.transports.head import Head, Header, raw_path, route_path
 from app.transports.middleware import GuardMiddleware, reject
+from app.transports.relay import Relay
 
 _REASON_BYTES = 123
 _TOO_BIG = 1009
@@ -72,11 +73,13 @@ def check(head: Head, headers: Sequence[Header], route: WebSocketRoute) -> str:
 class Endpoint:
     """A protocol as clients reach it: an ASGI application for its paths, with the guard of all requests to them.
 
-    `route` is how WebSockets reach the protocol, if they do; Halley's own host serves them itself by it.
+    `route` is how WebSockets reach the protocol, if they do; Halley's own host serves them itself by it. `relay` passes
+    on requests of sessions that another node of a cluster has; a server alone has none.
     """
 
     guard: Guard
     route: WebSocketRoute | None = None
+    relay: Relay | None = None
 
     def matches(self, path: str) -> bool:
         """Whether a path is one of the protocol's."""

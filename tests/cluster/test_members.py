@@ -12,7 +12,9 @@ from app.settings import Cluster
 @pytest.fixture
 def members():
     options = Cluster(node="a")
-    return Members(options, Connection(options))
+    connection = Connection(options)
+    connection.away_since = None
+    return Members(options, connection)
 
 
 def beat(node, **facts):
@@ -46,6 +48,27 @@ def test_a_node_that_falls_silent_or_leaves_is_gone(members):
     assert changes == [("b", False), ("c", False)]
 
 
+def test_while_nats_is_away_no_node_is_forgotten(members):
+    """Nor in the first seconds after it is back: sessions of living nodes would be taken for ended."""
+    members.heard(beat("b"), 10.0)
+    members._nats.away_since = 11.0
+    for now in (12.0, 20.0):
+        members.look(now)
+    members._nats.away_since = None
+    members.look(23.0)
+    assert [each.name for each in members.others()] == ["b"]
+    members.look(23.6)
+    assert members.others() == []
+
+
+def test_the_key_of_a_node_is_not_among_its_facts(members):
+    """Facts may be shown; the key proves to a node that a request comes from another one."""
+    members.heard(json.dumps({"node": "b", "id": id_of("b"), "key": "secret", "url": "http://b:1"}).encode(), 10.0)
+    (other,) = members.others()
+    assert (other.key, other.facts) == ("secret", {"url": "http://b:1"})
+    assert members.key not in str(members.own())
+
+
 def test_ids_are_four_letters_that_depend_on_the_name_alone():
     assert id_of("node-1") == id_of("node-1") != id_of("node-2")
     assert {len(id_of(str(number))) for number in range(100)} == {4}
@@ -60,6 +83,9 @@ def test_ids_are_four_letters_that_depend_on_the_name_alone():
         b"{}",
         b'{"node": 1, "id": "aaaa"}',
         b'{"node": "b", "id": 1}',
+        b'{"node": "b", "id": "aa a"}',
+        b'{"node": "b", "id": "aaaa", "key": 1}',
+        b'{"node": "b", "id": "aaaa", "key": "x\\r\\ny"}',
         b'{"node": "a", "id": "aaaa"}',
         b'{"node": "b", "id": "aaaa", "long": "%b"}' % (b"x" * 65_536),
     ],

@@ -191,6 +191,7 @@ def test_the_command_lines_own_variables_are_no_settings():
 
 
 PROXY_NEED = "expected addresses, or networks like 10.0.0.0/8"
+NODE = 'cluster = {{urls = ["nats://a"], node = "a", {} = "{}"}}'
 ORIGIN_NEED = "expected scheme://host[:port] without a path"
 
 
@@ -199,6 +200,22 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
     [
         # cors: credentials travel with requests, so an origin must be one (S19-S21)
         ('tls.key = "a.pem"', "tls.key: expected tls.cert (--tls-cert) too"),
+        (
+            NODE.format("listen", "8090"),
+            'cluster.listen: expected host:port, found "8090"',
+        ),
+        (
+            NODE.format("listen", "10.0.0.5:80900"),
+            'cluster.listen: expected host:port, found "10.0.0.5:80900"',
+        ),
+        (
+            NODE.format("listen", "0.0.0.0:8090"),
+            "cluster.listen: expected cluster.advertise too, as 0.0.0.0:8090 names no host",
+        ),
+        (
+            NODE.format("advertise", "https://a:1"),
+            'cluster.advertise: expected a URL like http://10.0.0.5:8090, found "https://a:1"',
+        ),
         ('proxies = ["proxy"]\nopen = true', f'proxies: {PROXY_NEED}, found "proxy"'),
         ('proxies = ["10.0.0.1/8"]\nopen = true', f'proxies: {PROXY_NEED}, found "10.0.0.1/8"'),
         ('proxies = ["::/0"]\nopen = true', "proxies: ::/0 is every address: any client could claim any address"),

@@ -31,6 +31,7 @@ from app.protocols.bayeux.exchange import (
     AwaitCommit,
     AwaitHook,
     AwaitTurn,
+    Elsewhere,
     Outcome,
     Request,
     Steps,
@@ -44,7 +45,7 @@ from app.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, publish_
 from app.protocols.bayeux.names import META, SERVICE
 from app.protocols.bayeux.polling import CONNECT, HANDSHAKE, Polling
 from app.protocols.bayeux.publishing import Publisher, is_publish
-from app.protocols.bayeux.request import RequestHandler
+from app.protocols.bayeux.request import RequestHandler, client_id_of
 from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from app.protocols.bayeux.subscribing import Subscriber
 from app.settings import Bayeux
@@ -57,12 +58,21 @@ _LOCAL_FIELDS: Final = 2  # channel and data
 _ID_BYTES = 20  # Bayeux 1.0, 3.2: "SHOULD be at least 128 bits"; as hexadecimal it is alphanumeric
 
 
+def new_id() -> str:
+    """Make the id of a session or a browser, which nobody can guess."""
+    return secrets.token_hex(_ID_BYTES)
+
+
 class Engine(Polling):
     """The Bayeux protocol over the broker's sessions.
 
     `rights` decides what a session may do, and `identities` what a token proves. `connection_types` is what handshake
     replies offer. `new_id` makes session ids and cookies. `read` reads the history, if there is one.
+
+    In a cluster `home_of` returns the id of the other node that has the session with a given id; None if none has it.
     """
+
+    home_of: Callable[[str], str | None] | None = None
 
     def __init__(
         self,
@@ -73,7 +83,7 @@ class Engine(Polling):
         *,
         identities: Identities = _NO_IDENTITIES,
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
-        new_id: Callable[[], str] = lambda: secrets.token_hex(_ID_BYTES),
+        new_id: Callable[[], str] = new_id,
         read: Callable[[Query], Awaitable[Page]] | None = None,
     ) -> None:
         super().__init__(broker, options, rights, hooks, identities, connection_types, new_id, read)
@@ -85,12 +95,18 @@ class Engine(Polling):
     # What a transport calls
 
     def receive(self, request: Request, now: float) -> Outcome:
-        """Handle a request's messages in order, as far as possible without waiting."""
+        """Handle a request's messages in order, as far as possible without waiting. Raises `Elsewhere`."""
         messages = request.messages
         if len(messages) == 1:
             outcome = self._receive_usual(request, messages[0], now)
             if outcome is not None:
                 return outcome
+        if self.home_of is not None:
+            self._check_home(request, self.home_of)
+        return self.receive_here(request, now)
+
+    def receive_here(self, request: Request, now: float) -> Outcome:
+        """Handle a request, even if its session is another node's; it is unknown then."""
         return self._go_on(self._steps(RequestHandler(self, request, now)))
 
     def connect_again(
@@ -121,6 +137,16 @@ class Engine(Polling):
         self._authorization.sweep()
 
     # One request
+
+    def _check_home(self, request: Request, home_of: Callable[[str], str | None]) -> None:
+        """Check that the request's session, if it has one, is not another node's. Raises `Elsewhere`."""
+        if request.session is not None or request.messages[0].get("channel") == HANDSHAKE:
+            return
+        client_id = client_id_of(request)
+        if client_id is not None and client_id not in self.broker.sessions:
+            node = home_of(client_id)
+            if node is not None:
+                raise Elsewhere(node, request)
 
     def _go_on(self, steps: Steps, news: tuple[Verdict, float] | None = None) -> Outcome:
         """Continue a request's steps until they end, with its reply or hold, or have to wait."""

@@ -9,6 +9,8 @@ A transport makes a `Request` and gives it to `Engine.receive`, which returns an
   `Engine.resume`.
 * `AwaitCommit`: the request's publishes are on their way to the disk. Its outcome is written to the `connection`
   later, too. To a transport an `AwaitTurn` is the same: a long request that the engine continues in later turns.
+
+In a cluster it can raise `Elsewhere` instead: the session is another node's.
 """
 
 from __future__ import annotations
@@ -112,6 +114,18 @@ class AwaitTurn(AwaitCommit):
         assert self.proceed is not None
         self.proceed(self, now)
         return ()
+
+
+class Elsewhere(Exception):
+    """A request of a session of another node, whose id is `node`; nothing has been done with it.
+
+    The transport passes it on to that node, or has it handled here by `Engine.receive_here` if the node is gone.
+    """
+
+    def __init__(self, node: str, request: Request) -> None:
+        super().__init__(node)
+        self.node = node
+        self.request = request
 
 
 Steps = Generator[AwaitHook | AwaitCommit, tuple[Verdict, float], Any]

@@ -61,12 +61,8 @@ class RequestHandler:
 
     def choose_session(self) -> None:
         """Choose the request's session: that of its first message with a clientId, even if that message is refused."""
-        for fields in self.request.messages:
-            client_id = fields.get("clientId")
-            if isinstance(client_id, str):
-                self.client_id = client_id
-                break
-        else:
+        self.client_id = client_id = client_id_of(self.request)
+        if client_id is None:
             return
         if self.session is None:
             self.session = session = self._engine.find(client_id, self.request, self.now)
@@ -146,3 +142,12 @@ class RequestHandler:
         if self.held_back:
             self._pending = AwaitCommit(self.request.connection)
             _, self.now = yield self._pending
+
+
+def client_id_of(request: Request) -> str | None:
+    """The clientId of a request: that of its first message that has one; None if no message has one."""
+    for fields in request.messages:
+        client_id = fields.get("clientId")
+        if isinstance(client_id, str):
+            return client_id
+    return None

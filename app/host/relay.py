@@ -1,0 +1,399 @@
+"""Passing on requests to the nodes of a cluster that have their sessions, over HTTP/1.1 connections that are kept.
+
+A connection carries one request at a time. The line `halley-node` in its head says which node is meant and proves that
+the sender is a node, and has the address and scheme of the client. When the client's kernel has all of the response, a
+single line feed follows; if the client is gone, also before there is a response, the connection is closed. So the other
+node knows of a poll that died what it would know if the client had connected to it (`host/relayed.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+import httptools
+
+from app import telemetry
+from app.host.timeouts import TimeoutQueue
+from app.protocols.contract import Count
+from app.settings import Settings, is_loopback
+from app.transports.endpoint import leaving
+from app.transports.guard import Rejection
+from app.transports.head import RETRY_AFTER, Head, Header
+from app.transports.relay import Answer, Failure, Outcome
+
+NODE = b"halley-node"
+CONFIRMATION = b"\n"
+WRONG_KEY = (403, "for nodes of the cluster only")
+WRONG_NODE = (421, "this is another node")
+"""What a node answers to strangers, and to nodes that mean another one: the status and the text."""
+
+_CONNECT_S = 2.0
+_MARGIN_S = 5.0
+_ID_CHARS = 4
+_SESSION_ID = re.compile(r"[a-z2-7]{4}[A-Za-z0-9_-]{40,43}")
+_URL = re.compile(r"http://(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+_OF_THE_CONNECTION = frozenset(
+    (
+        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+        *(b"content-length", b"expect", NODE),
+    )
+)
+
+
+class Member(Protocol):
+    """Another node that is alive (`cluster/members.py`)."""
+
+    name: str
+    id: str
+    facts: dict[str, Any]
+    heard_at: float
+    key: str
+
+
+class Members(Protocol):
+    """The nodes that are alive (`cluster/members.py`)."""
+
+    id: str
+
+    def with_id(self, node_id: str) -> Any:
+        """The other node with that id; None if it is not alive."""
+
+    def is_complete(self, now: float) -> bool:
+        """Whether every living node is known."""
+
+
+def machine() -> str:
+    """A name of this machine and network namespace, in which nodes reach each other by loopback."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}"
+    return socket.gethostname()
+
+
+def deadline_s(settings: Settings) -> float:
+    """The seconds in which a node has answered any request, and the client has read it."""
+    longest_s = max(settings.bayeux.hold_s, settings.wamp.poll_s)
+    return longest_s + settings.bayeux.policy_s + settings.history.commit_s + settings.limits.write_s + _MARGIN_S
+
+
+class Relay:
+    """Passes on requests (`transports.relay.Relay`); a service of the server (`server.protocols.Service`)."""
+
+    def __init__(self, members: Members, settings: Settings) -> None:
+        self._members = members
+        self._most = settings.cluster.relayed
+        self.machine = machine()
+        self._homes: dict[str, Home] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
+        self.waiting: TimeoutQueue[Relaying] = TimeoutQueue(deadline_s(settings))
+        self.idle: TimeoutQueue[Link] = TimeoutQueue(settings.limits.keep_alive_s / 2)  # the other node closes it later
+        # plain counts, read by telemetry
+        self._sent = 0
+        self.failed = {"gone": 0, "lost": 0, "unreachable": 0}
+
+    def home_of(self, session_id: str) -> str | None:
+        """See `transports.relay.Relay`. Until all nodes are known, each may have any session."""
+        node_id = session_id[:_ID_CHARS]
+        if node_id == self._members.id:
+            return None
+        if self._members.with_id(node_id) is not None:
+            return node_id
+        is_unsure = not self._members.is_complete(monotonic()) and _SESSION_ID.fullmatch(session_id)
+        return node_id if is_unsure else None
+
+    def send(self, node: str, target: bytes, head: Head, body: bytes, done: Callable[[Outcome], None]) -> Relaying:
+        """See `transports.relay.Relay`."""
+        member: Member | None = self._members.with_id(node)
+        if member is None:
+            raise Rejection(503, "the nodes of the cluster are not known yet", headers=(RETRY_AFTER,))
+        if len(self.waiting) >= self._most:
+            text = "too many requests for other nodes at the same time"
+            raise Rejection(503, text, headers=(RETRY_AFTER,), limit="relayed")
+        home = self._homes.get(node)
+        if home is None:
+            home = self._homes[node] = Home(self, member)
+        home.member = member
+        link = home.kept()
+        place = self._place_of(home) if link is None else None
+        relaying = Relaying(home, _request(member, target, head, body), done)
+        self.waiting.add(relaying, monotonic())
+        self._sent += 1
+        if link is not None:
+            link.start(relaying)
+        elif place is not None:
+            task = asyncio.get_running_loop().create_task(home.connect(relaying, *place))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+        return relaying
+
+    def _place_of(self, home: Home) -> tuple[str, int]:
+        """The host and port of a node. Raises `Rejection`."""
+        facts = home.member.facts
+        url = facts.get("url")
+        match = _URL.fullmatch(url) if isinstance(url, str) else None
+        if match is None:
+            raise home.unreachable("it has no URL")
+        host, port = match["host"].strip("[]"), int(match["port"])
+        if is_loopback(host) and facts.get("machine") != self.machine:
+            raise home.unreachable("it listens for its own machine only: set cluster.listen")
+        return host, min(port, 65_535)
+
+    def leave(self) -> None:
+        """Refuse all requests that wait, because the server shuts down: their clients can go to other nodes."""
+        for relaying in [each for each in self.waiting if not each.is_answered]:
+            relaying.fail(leaving())
+
+    # Service
+
+    def open(self) -> None:
+        """Nothing is kept between two runs."""
+
+    def sweep(self, now: float) -> None:
+        """End requests that were not answered in time, and connections that are not used."""
+        for relaying in list(self.waiting.overdue(now)):
+            relaying.fail(Failure.LOST)
+        for link in list(self.idle.overdue(now)):
+            link.close()
+        for node_id in [node_id for node_id in self._homes if self._members.with_id(node_id) is None]:
+            self._homes.pop(node_id).close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self.leave()
+        for task in self._connecting:
+            task.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        for home in self._homes.values():
+            home.close()
+
+    def counts(self) -> Iterator[Count]:
+        """Yield the relay's metrics."""
+        yield Count("halley_cluster_relayed", "Requests passed on to the nodes that have their sessions.", self._sent)
+        text = "Requests that wait for an answer of another node, most of them held polls."
+        yield Count("halley_cluster_relayed_waiting", text, len(self.waiting), is_gauge=True)
+        text = "Requests that were not answered, since the node was gone, unreachable, or lost on the way."
+        yield Count("halley_cluster_relayed_failed", text, self.failed, "reason")
+
+
+class Home:
+    """Another node that has sessions, with the connections to it that are not in use."""
+
+    def __init__(self, relay: Relay, member: Member) -> None:
+        self.relay = relay
+        self.member = member
+        self._kept: dict[Link, None] = {}
+        self._refused_at: float | None = None  # when it first refused a connection, since the latest that it took
+
+    def kept(self) -> Link | None:
+        """Take a connection that is ready for a request."""
+        while self._kept:
+            link, _ = self._kept.popitem()
+            self.relay.idle.forget(link)
+            if not link.is_closing:
+                return link
+        return None
+
+    def keep(self, link: Link) -> None:
+        """Keep a connection that is ready for another request."""
+        self._kept[link] = None
+        self.relay.idle.add(link, monotonic())
+
+    def forget(self, link: Link) -> None:
+        """Forget a connection that is closed."""
+        self._kept.pop(link, None)
+        self.relay.idle.forget(link)
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        for link in list(self._kept):
+            link.close()
+
+    async def connect(self, relaying: Relaying, host: str, port: int) -> None:
+        """Open a connection, and send the request on it."""
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                make: Callable[[], Link] = partial(Link, self)
+                _, link = await asyncio.get_running_loop().create_connection(make, host, port)
+        except ConnectionRefusedError:
+            relaying.fail(self._refused())
+        except TimeoutError:
+            relaying.fail(self.unreachable("no connection in time"))
+        except (OSError, UnicodeError) as error:  # of a name that can be none
+            relaying.fail(self.unreachable(getattr(error, "strerror", None) or "no such host"))
+        else:
+            self._refused_at = None
+            if relaying.is_open:
+                link.start(relaying)
+            else:  # the client has gone meanwhile
+                self.keep(link)
+
+    def _refused(self) -> Failure | Rejection:
+        """What a refused connection means: the node is gone, unless a message of it has come since the first one."""
+        if self._refused_at is None:
+            self._refused_at = monotonic()
+        if self.member.heard_at > self._refused_at:
+            return self.unreachable("connection refused")
+        return Failure.GONE
+
+    def unreachable(self, reason: str) -> Rejection:
+        """Log that the node cannot be reached although it is alive; return what the client is answered."""
+        self.relay.failed["unreachable"] += 1
+        telemetry.log.warning("cluster_unreachable", node=self.member.name, reason=reason)
+        return Rejection(503, "the node of this session cannot be reached", headers=(RETRY_AFTER,))
+
+
+class Relaying:
+    """One request that is being passed on (`transports.relay.Relaying`); `request` is all of it."""
+
+    __slots__ = ("_done", "_home", "is_answered", "link", "request")
+
+    def __init__(self, home: Home, request: bytes, done: Callable[[Outcome], None]) -> None:
+        self.request = request
+        self.link: Link | None = None
+        self._home = home
+        self._done: Callable[[Outcome], None] | None = done
+        self.is_answered = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not settled yet."""
+        return self._done is not None
+
+    def answer(self, answer: Answer) -> None:
+        """Take the response."""
+        if self._done is not None:
+            self.is_answered = True
+            self._done(answer)
+
+    def fail(self, why: Failure | Rejection) -> None:
+        """End it without a response, or take one back that the client has not read yet."""
+        done, self._done = self._done, None
+        if done is None:
+            return
+        self._end(is_written=False)
+        if isinstance(why, Failure):
+            self._home.relay.failed[why.value] += 1
+        done(Failure.LOST if self.is_answered else why)
+
+    def settle(self, is_written: bool) -> None:  # noqa: FBT001 - as `Socket.settle` calls it
+        """See `transports.relay.Relaying`."""
+        if self._done is not None:
+            self._done = None
+            self._end(is_written=is_written)
+
+    def _end(self, *, is_written: bool) -> None:
+        self._home.relay.waiting.forget(self)
+        link, self.link = self.link, None
+        if link is not None:
+            link.end(is_written=is_written)
+
+
+class Link(asyncio.Protocol):
+    """A connection to another node."""
+
+    __slots__ = ("_body", "_headers", "_home", "_is_last", "_parser", "_relaying", "_transport")
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._parser = httptools.HttpResponseParser(self)
+        self._relaying: Relaying | None = None
+        self._is_last = False  # the other node closes the connection after its response
+        self._headers: list[Header] = []
+        self._body: list[bytes] = []
+        self._transport: asyncio.Transport
+
+    def start(self, relaying: Relaying) -> None:
+        """Send a request."""
+        self._relaying, relaying.link = relaying, self
+        self._transport.write(relaying.request)
+        relaying.request = b""
+
+    def end(self, *, is_written: bool) -> None:
+        """End the request: confirm that the client has its response, or close the connection."""
+        self._relaying = None
+        if not is_written:
+            self._transport.abort()
+        elif not (self._is_last or self._transport.is_closing()):
+            self._transport.write(CONFIRMATION)
+            self._home.keep(self)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the connection is closed."""
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close a connection that is not in use."""
+        self._transport.close()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The other node has accepted the connection."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Receive a part of a response."""
+        if self._relaying is None:
+            self._transport.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's form
+        """The connection is closed."""
+        self._home.forget(self)
+        relaying, self._relaying = self._relaying, None
+        if relaying is not None and not self._is_last:
+            relaying.link = None
+            self._home.close()  # if the node has died, its other connections are closed a moment later
+            relaying.fail(Failure.LOST)
+
+    # httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        """A response begins."""
+        self._headers, self._body = [], []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Receive a header."""
+        self._headers.append((name.lower(), value))
+
+    def on_body(self, body: bytes) -> None:
+        """Receive a part of the body."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """The response is complete."""
+        relaying = self._relaying
+        if relaying is None:
+            return
+        self._is_last = not self._parser.should_keep_alive()
+        answer = Answer(self._parser.get_status_code(), self._headers, b"".join(self._body))
+        self._headers, self._body = [], []
+        for status, text in (WRONG_KEY, WRONG_NODE):
+            if answer.status == status and answer.body == text.encode():
+                relaying.fail(self._home.unreachable(text))
+                return
+        relaying.answer(answer)
+
+
+def _request(member: Member, target: bytes, head: Head, body: bytes) -> bytes:
+    """The bytes of a request, with all headers of the client's but those that are between two peers."""
+    method = head.method.encode()
+    proof = f"{member.key} {member.id} {head.scheme} {head.address}".encode("latin-1")
+    lines = [b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (method, target, NODE, proof)]
+    lines += [b"%b: %b\r\n" % pair for pair in head.fields.items() if pair[0] not in _OF_THE_CONNECTION]
+    if len(body) or method == b"POST":
+        lines.append(b"content-length: %d\r\n" % len(body))
+    return b"".join((*lines, b"\r\n", body))

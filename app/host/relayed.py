@@ -1,0 +1,152 @@
+"""The listener of a cluster's node for requests that other nodes pass on to it (`host/relay.py`).
+
+Its connections are those of the public listener, and are served by the same application; only who the client is comes
+from the head of each request. A sender that does not prove that it is a node gets 403.
+
+A response counts as written when the other node has confirmed that its client's kernel has all of it. If the connection
+is closed before that, the response counts as unwritten, and its events are delivered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
+from time import monotonic
+from typing import Any
+
+from app.host.bayeux import BayeuxConnection, ShortWay
+from app.host.listener import SideServer
+from app.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, deadline_s
+from app.host.timeouts import TimeoutQueue
+from app.server.composition import Server
+from app.transports.guard import Rejection
+
+_HEAD_BYTES = 1_024  # of the line that is added to a head
+_SCHEMES = {b"http": "http", b"https": "https"}
+
+
+class Door:
+    """What all connections of the listener share: the node's key and id, and the responses without confirmation."""
+
+    def __init__(self, key: str, node_id: str, limit_s: float) -> None:
+        self.unconfirmed: TimeoutQueue[RelayedConnection] = TimeoutQueue(limit_s)
+        self._key = key.encode()
+        self._id = node_id.encode()
+
+    def check(self, values: list[bytes]) -> tuple[str, str]:
+        """Check who sends a request, by the values of its header; return the client's address and scheme.
+
+        Raises `Rejection`.
+        """
+        parts = values[0].split(b" ") if len(values) == 1 else []
+        key, node_id, scheme, address = (*parts, b"", b"", b"", b"")[:4]
+        if not hmac.compare_digest(key, self._key) or scheme not in _SCHEMES:
+            raise Rejection(*WRONG_KEY)
+        if node_id != self._id:
+            raise Rejection(*WRONG_NODE)
+        return address.decode("latin-1"), _SCHEMES[scheme]
+
+    def sweep(self, now: float) -> None:
+        """Cut the connections of nodes that confirm nothing, so that their sessions go on."""
+        for connection in list(self.unconfirmed.overdue(now)):
+            connection.cut("unconfirmed")
+
+
+class RelayedConnection(BayeuxConnection):
+    """A connection of another node."""
+
+    __slots__ = ("_door", "_unconfirmed")
+
+    def __init__(self, *arguments: Any, door: Door, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._door = door
+        self._unconfirmed: list[Callable[[bool], None]] = []
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Another node has connected, or a stranger."""
+        super().connection_made(transport)
+        self._is_proxy = False  # even if it has the address of one
+
+    def data_received(self, data: bytes) -> None:
+        """Receive a confirmation, which is a line feed before a request, or bytes of requests."""
+        if data[:1] == CONFIRMATION and self._is_in_head and not self._has_begun:
+            self._confirm(is_written=True)
+            data = data[1:]
+        if data:
+            super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        """The head is complete: check who sends the request, and who the client is."""
+        if not self._lacks_body:
+            try:
+                values = [value for name, value in self.headers if name == NODE]
+                address, scheme = self._door.check(values)
+            except Rejection as rejection:
+                self._refuse_head(HTTPStatus(rejection.status), rejection.text)
+            self.headers = [header for header in self.headers if header[0] != NODE]
+            self._seen = (address, scheme)
+            self.client, self.scheme = (address, 0), scheme  # type: ignore[assignment]  # for the scope
+        super().on_headers_complete()
+
+    def _serve_repeated(self, data: bytes) -> bool:  # noqa: ARG002 - each request can be another client's
+        return False
+
+    def respond(self, response: bytes, *, closes: bool = False) -> bool:
+        """Write a response, which is not known to be written before it is confirmed."""
+        super().respond(response, closes=closes)
+        return False
+
+    def settle(self, report: Callable[[bool], None]) -> None:
+        """See `Peer.settle`."""
+        if self._is_lost or self._has_ended or self._discarded_bytes is not None:
+            report(False)  # noqa: FBT003 - the callback's one meaning
+        else:
+            self._unconfirmed.append(report)
+            self._door.unconfirmed.add(self, monotonic())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is closed. If it was closed here, after a response, nothing says that this was not written."""
+        is_closed_here = exc is None and not self._was_cut and not self._has_ended
+        super().connection_lost(exc)
+        self._confirm(is_written=is_closed_here)
+
+    def _confirm(self, *, is_written: bool) -> None:
+        self._door.unconfirmed.forget(self)
+        reports, self._unconfirmed = self._unconfirmed, []
+        for report in reports:
+            report(is_written)
+
+
+class NodeServer(SideServer):
+    """The server of the listener; it also has the node's own relay, which it makes part of the server."""
+
+    def __init__(self, server: Server, bound: socket.socket) -> None:
+        settings = server.settings
+        archive: Any = server.history.archive
+        members = archive.members
+        door = Door(members.key, members.id, deadline_s(settings))
+        protocol = partial(RelayedConnection, door=door, short_way=ShortWay(server))
+        grace_s = settings.drain.grace_s
+        limits = settings.limits
+        limits = replace(limits, head_bytes=limits.head_bytes + _HEAD_BYTES, headers=limits.headers + 1)
+        super().__init__(
+            server.application, server, bound, scheme="http", grace_s=grace_s, protocol=protocol, limits=limits
+        )
+        self._relay = relay = Relay(members, settings)
+        server.on_sweep.append(door.sweep)
+        server.services.append(relay)
+        server.engine.home_of = relay.home_of
+        for mount in server.mounts:
+            mount.endpoint.relay = relay
+        url = settings.cluster.advertise or self.url
+        members.facts |= {"url": lambda: url, "machine": lambda: relay.machine}
+
+    async def end(self) -> None:
+        """Shut down: let the clients of other nodes go to others, and serve the other nodes' requests to their end."""
+        self._relay.leave()
+        await super().end()

@@ -1,0 +1,101 @@
+"""Requests of sessions that another node of a cluster has: they are passed on to it, and it responds.
+
+Halley's own host passes them on (`host/relay.py`); this is what the transports know of it. A session's id begins with
+four letters of its node. The other node treats the request as if the client had connected to it, so its response goes
+to the client as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from app.transports.bodies import Disconnected, disconnected
+from app.transports.exchange import socket_of, target_of
+from app.transports.guard import Rejection
+from app.transports.head import Head, Header
+from app.transports.middleware import RequestContext
+
+
+class Answer(NamedTuple):
+    """The response of another node, with all of its headers."""
+
+    status: int
+    headers: list[Header]
+    body: bytes
+
+
+class Failure(Enum):
+    """Why there is no response."""
+
+    GONE = "gone"
+    """The node does not run any more: its sessions have ended, and it has not seen the request."""
+    LOST = "lost"
+    """The node has closed the connection without a response, or did not respond in time."""
+
+
+Outcome = Answer | Failure | Rejection
+"""What becomes of a request that is passed on; a `Rejection` is to be the response to it."""
+
+
+class Relaying(Protocol):
+    """One request that is being passed on."""
+
+    def settle(self, is_written: bool, /) -> None:  # noqa: FBT001 - as `Socket.settle` calls it
+        """Report that the client's kernel has all of the response, or else that the client is gone.
+
+        The other node takes back the events of a response that was not written, and ends a poll that waits.
+        """
+
+
+class Relay(Protocol):
+    """Passes on requests to the other nodes of a cluster."""
+
+    def home_of(self, session_id: str) -> str | None:
+        """The id of the other node that has a session, if there may be one."""
+
+    def send(self, node: str, target: bytes, head: Head, body: bytes, done: Callable[[Outcome], None]) -> Relaying:
+        """Pass on a request; `done` is called later, with what has become of it. Raises `Rejection`.
+
+        It is called once more, with `LOST`, if the other node takes its response back before it is settled.
+        """
+
+
+async def is_relayed(relay: Relay, node: str, context: RequestContext, body: bytes) -> bool:
+    """Have another node respond to a request; False if that node is gone. Raises `Disconnected`, `Rejection`."""
+    socket = socket_of(context.scope)
+    come: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def done(outcome: Outcome) -> None:
+        if not come.done():
+            come.set_result(outcome)
+        elif socket is not None:
+            socket.cut("relay_lost")
+
+    relaying = relay.send(node, target_of(context.scope), context.head, body, done)
+    departure = asyncio.ensure_future(disconnected(context.receive))
+    try:
+        await asyncio.wait((come, departure), return_when=asyncio.FIRST_COMPLETED)
+        outcome = come.result() if come.done() else Failure.LOST
+        if outcome is Failure.GONE:
+            return False
+        if isinstance(outcome, Rejection):
+            raise outcome
+        if not isinstance(outcome, Answer):
+            if socket is not None:
+                socket.cut("relay_lost")
+            raise Disconnected
+        await context.send({"type": "http.response.start", "status": outcome.status, "headers": outcome.headers})
+        await context.send({"type": "http.response.body", "body": outcome.body})
+    except BaseException:
+        relaying.settle(False)  # noqa: FBT003 - the callback's one meaning
+        raise
+    finally:
+        departure.cancel()
+    if socket is None:
+        relaying.settle(True)  # noqa: FBT003
+    else:
+        socket.settle(relaying.settle)
+    return True

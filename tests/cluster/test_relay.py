@@ -1,0 +1,517 @@
+"""Any node of a cluster serves any client: requests that reach another node than that of their session.
+
+The cluster has no sticky balancer: in front of it is a proxy that sends each request of each connection to the next
+node, without looking at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import cycle
+from types import SimpleNamespace
+from urllib.parse import urlencode
+
+import pytest
+import pytest_asyncio
+from clients.kinds import KINDS, require
+from clients.node import NodeClient
+from nats.aio.client import Client as NatsClient
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.nats import nats_servers, node
+from support.wamp import REALM
+from support.wire import DEADLINE_S, Wire, post, request
+
+from app.client import ALL, Client
+from app.cluster.members import id_of
+from app.host.relay import machine
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+NAMES = ("a", "b", "c")
+RELAYED = 6
+POLL = {"advice": {"timeout": 0}}
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+class RoundRobin:
+    """The proxy. A node that refuses a connection is passed over; a client that hangs up is hung up on everywhere."""
+
+    def __init__(self, ports):
+        self.port = 0
+        self._ports = cycle(ports)
+        self._count = len(ports)
+        self._served = set()
+
+    async def serve(self, reader, writer):
+        """Serve one connection of a client."""
+        self._served.add(task := asyncio.current_task())
+        nodes = {}
+        try:
+            while (asked := await _message(reader)) and (
+                answer := await self._answer_unless_gone(asked, reader, nodes)
+            ):
+                writer.write(answer)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            for each in (writer, *(to_node for _, to_node in nodes.values())):
+                each.transport.abort()
+                with suppress(ConnectionError):
+                    await each.wait_closed()
+            self._served.discard(task)
+
+    async def _answer_unless_gone(self, asked, reader, nodes):
+        answer = asyncio.create_task(self._answer(asked, nodes))
+        while not (answer.done() or reader.at_eof()):
+            await asyncio.wait((answer,), timeout=0.01)
+        if not answer.done():
+            answer.cancel()
+            await asyncio.wait((answer,))
+            return None
+        return answer.result()
+
+    async def _answer(self, asked, nodes):
+        """Return the next node's response; None if it has closed the connection."""
+        for _ in range(self._count):
+            port = next(self._ports)
+            try:
+                if port not in nodes:
+                    nodes[port] = await asyncio.open_connection("127.0.0.1", port, limit=4_194_304)
+                reader, writer = nodes[port]
+                writer.write(asked)
+                return await _message(reader)
+            except ConnectionRefusedError:
+                continue
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return None
+        return None
+
+    async def close(self):
+        """Cut all connections."""
+        for task in self._served:
+            task.cancel()
+        await asyncio.gather(*self._served, return_exceptions=True)
+
+
+async def _message(reader):
+    head = await reader.readuntil(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head.lower():  # as Node.js sends it
+        return head + await reader.readuntil(b"\r\n0\r\n\r\n")
+    length = _LENGTH.search(head)
+    return head + await reader.readexactly(int(length[1]) if length else 0)
+
+
+@asynccontextmanager
+async def round_robin(*servers):
+    """Put the proxy in front of servers within the block."""
+    proxy = RoundRobin([server.port for server in servers])
+    listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=4_194_304)
+    proxy.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        listener.close()
+        await proxy.close()
+
+
+@asynccontextmanager
+async def running(folder, names=NAMES):
+    """Run nodes that know of each other, and the proxy in front of them, within the block."""
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(nats_servers(folder))
+        options = {"HALLEY_CLUSTER_RELAYED": str(RELAYED), "HALLEY_LIMITS_QUEUE_BYTES": "64000000"}
+        nodes = await asyncio.gather(
+            *(stack.enter_async_context(node(folder, nats, name, **options)) for name in names)
+        )
+        for server in nodes:
+            wire = await server.wire()
+            async with asyncio.timeout(DEADLINE_S):  # until it is sure who is there
+                while (await wire.post(connect("zzzz" + "0" * 40))).status == 503:
+                    await asyncio.sleep(0.05)
+            assert len(server.logged("cluster_member")) == len(names) - 1
+        proxy = await stack.enter_async_context(round_robin(*nodes))
+        yield SimpleNamespace(nats=nats, nodes=nodes, proxy=proxy, **dict(zip(names, nodes, strict=True)))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory):
+    """A cluster that all tests share; those that end nodes have their own."""
+    async with running(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+async def session(server, *channels):
+    """Open a session at a node with subscriptions, by a client that keeps no cookies; return its id."""
+    wire = await server.wire()
+    client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+    await wire.post(connect(client_id))
+    for channel in channels:
+        await wire.post(subscribe(client_id, channel))
+    return client_id
+
+
+async def metric(server, name):
+    """Return the value of one of a node's metrics."""
+    wire = await Wire.open(server.operations_port)
+    text = (await wire.request(request("GET", "/metrics"))).text
+    await wire.close()
+    return next(float(line.split()[1]) for line in text.splitlines() if line.split()[0] == name)
+
+
+async def until_metric(server, name, value):
+    """Wait until a metric has a value."""
+    async with asyncio.timeout(DEADLINE_S):
+        while await metric(server, name) != value:
+            await asyncio.sleep(0.01)
+
+
+async def held(server, client_id, **headers):
+    """Return a connection to a node on which a connect of that session is held, at its node."""
+    wire = await server.wire()
+    await wire.send(post(json.dumps([connect(client_id)]).encode(), **headers))
+    return wire
+
+
+async def test_ids_begin_with_those_of_their_nodes(cluster):
+    """Of sessions, of browsers, and of WAMP's long-poll transports."""
+    for name, server in zip(NAMES, cluster.nodes, strict=True):
+        wire = await server.wire()
+        answer = await wire.post(HANDSHAKE)
+        ids = [answer.messages[0]["clientId"], re.match(r"BAYEUX_BROWSER=(\w+);", answer.set_cookies[0])[1]]
+        for each in ids:
+            assert re.fullmatch(id_of(name) + "[0-9a-f]{40}", each)
+        opened = await wire.request(post(b'{"protocols": ["wamp.2.json"]}', path="/wamp/open"))
+        assert json.loads(opened.body)["transport"].startswith(id_of(name))
+
+
+async def test_a_connect_is_held_at_its_node_and_answered_through_the_other(cluster):
+    """Events of any node come; batches, forms and JSONP too."""
+    a, b, c = cluster.nodes
+    client_id = await session(a, "/chat/**")
+    wire = await held(b, client_id)
+    await a.until_held(1)
+    other = await c.wire()
+    assert (await other.post(publish("/chat/room", 1))).messages[0]["successful"]
+    assert (await wire.read()).data == [1]
+    batch = [subscribe(client_id, "/fleeting/x"), publish("/fleeting/x", 2, clientId=client_id), connect(client_id)]
+    answer = await wire.post(*batch)
+    assert ([each["successful"] for each in answer.replies], answer.data) == ([True] * 3, [2])
+    form = urlencode({"message": json.dumps(publish("/fleeting/x", 3, clientId=client_id))}).encode()
+    answer = await other.request(post(form, content_type="application/x-www-form-urlencoded"))
+    assert (answer.replies[0]["successful"], answer.data) == (True, [3])
+    await wire.get(publish("/fleeting/x", 4, clientId=client_id))
+    name, messages = (await wire.get(connect(client_id), callback="my.call")).called
+    assert (name, [each["data"] for each in messages if "data" in each]) == ("my.call", [4])
+
+
+async def test_of_several_sessions_the_first_decides(cluster):
+    """The others are unknown where the request is answered, also those of the node that has received it."""
+    a, b, _ = cluster.nodes
+    first, second = await session(a), await session(b)
+    wire = await b.wire()
+    answer = await wire.post(publish("/fleeting/x", 1, clientId=first), publish("/fleeting/x", 1, clientId=second))
+    assert [each.get("error", "").partition(":")[0] for each in answer.messages] == ["", "402"]
+
+
+async def test_an_answer_is_that_of_a_direct_request(cluster):
+    """Status, all headers in their order, and the body: with CORS, errors, and a preflight."""
+    a, b, _ = cluster.nodes
+    client_id = await session(a)
+    there, here = await a.wire(), await b.wire()
+    for more in ({}, {"origin": "http://localhost:3000"}, {"user_agent": "x", "accept": "*/*"}):
+        for messages in ([connect(client_id, **POLL)], [{"channel": "/a/*", "clientId": client_id}]):
+            answers = [await wire.post(*messages, **more) for wire in (there, here)]
+            assert (answers[0].head, answers[0].body) == (answers[1].head, answers[1].body)
+    assert (
+        b"access-control-allow-origin"
+        in (await here.post(connect(client_id, **POLL), origin="http://localhost:3000")).head
+    )
+    refused = [await wire.post(connect(client_id), origin="https://evil.example.com") for wire in (there, here)]
+    assert (refused[0].status, refused[0].head) == (403, refused[1].head)
+    await here.post({"channel": "/meta/disconnect", "clientId": client_id})
+    answers = [await wire.post(connect(client_id)) for wire in (there, here)]
+    assert (answers[0].head, answers[0].body) == (answers[1].head, answers[1].body)
+    assert answers[1].messages[0]["error"].startswith("402")
+
+
+async def test_a_session_with_a_cookie_needs_it_at_every_node(cluster):
+    """The cookie goes along, and a request without it is refused as at its own node."""
+    a, b, _ = cluster.nodes
+    wire, other = await a.wire(), await b.wire()
+    answer = await wire.post(HANDSHAKE)
+    client_id, cookie = answer.messages[0]["clientId"], answer.set_cookies[0].partition(";")[0]
+    assert (await other.post(connect(client_id), cookie=cookie)).messages[0]["successful"]
+    for each in (wire, other):
+        assert not (await each.post(publish("/fleeting/x", 1, clientId=client_id))).messages[0]["successful"]
+    assert (await other.post(publish("/fleeting/x", 1, clientId=client_id), cookie=cookie)).messages[0]["successful"]
+
+
+async def test_wamp_by_long_polling(cluster):
+    """A transport that was opened at one node sends and receives through the others."""
+    a, b, c = cluster.nodes
+    wires = cycle([await server.wire() for server in (b, c, a)])
+    opened = await (await a.wire()).request(post(b'{"protocols": ["wamp.2.json"]}', path="/wamp/open"))
+    name = json.loads(opened.body)["transport"]
+
+    async def send(*message):
+        return (await next(wires).request(post(json.dumps(message).encode(), path=f"/wamp/{name}/send"))).status
+
+    async def receive():
+        return json.loads((await next(wires).request(post(b"", path=f"/wamp/{name}/receive"))).body)
+
+    assert await send(1, REALM, {"roles": {"subscriber": {}, "publisher": {}}}) == 204
+    assert (await receive())[0] == 2
+    assert await send(32, 1, {}, "chat.room") == 204
+    assert (await receive())[:2] == [33, 1]
+    waiting = asyncio.create_task(receive())
+    assert (await (await c.wire()).post(publish("/chat/room", "hello"))).messages[0]["successful"]
+    assert (await waiting)[4] == ["hello"]
+    for wire in [next(wires) for _ in range(3)]:
+        answer = await wire.request(post(b"", path=f"/wamp/{id_of('a')}{name[4:][::-1]}/receive"))
+        assert (answer.status, answer.text) == (404, "no such transport")
+
+
+async def test_halleys_own_client_behind_the_proxy(cluster):
+    url = f"http://127.0.0.1:{cluster.proxy.port}"
+    async with asyncio.timeout(DEADLINE_S), Client(url) as client, Client(url) as publisher:
+        await client.subscribe("/chat/**")
+        for number in range(10):
+            await publisher.publish("/chat/room", number)
+        assert [(await anext(client)).data for _ in range(10)] == [*range(10)]
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("kind", ["cometd9-node", "cometd7-node", "faye-node"])
+async def test_foreign_clients_behind_the_proxy(cluster, kind):
+    """Stock clients, which keep no cookies or their own, hear and publish as with one server."""
+    require("node")
+    clients = [await NodeClient.start(f"http://127.0.0.1:{cluster.proxy.port}/bayeux", KINDS[kind]) for _ in range(2)]
+    try:
+        for client in clients:
+            assert (await client.open()).successful
+            assert (await client.subscribe(f"/chat/{kind}")).successful
+        for number in range(5):
+            assert (await clients[number % 2].publish(f"/chat/{kind}", number)).successful
+        for client in clients:
+            await client.hears(*((f"/chat/{kind}", number) for number in range(5)))
+            assert len(client.replies("/meta/handshake")) == 1
+            assert (await client.disconnect()).successful
+    finally:
+        for client in clients:
+            await client.close()
+
+
+async def test_a_poll_that_dies_loses_nothing(cluster):
+    """The client hangs up: the poll ends at its node, and the events come with the next one."""
+    a, b, c = cluster.nodes
+    client_id = await session(a, "/fleeting/dies")
+    wire = await held(b, client_id)
+    await a.until_held(1)
+    wire.reset()
+    await a.until_held(0)
+    other = await a.wire()
+    for number in range(3):
+        await other.post(publish("/fleeting/dies", number))
+    assert (await (await c.wire()).post(connect(client_id))).data == [0, 1, 2]
+
+
+async def unread(cluster, client_id, topic):
+    """Return a connection to b whose client has not read its response: 150 events, which have left their node a."""
+    other = await cluster.a.wire()
+    queued = await metric(cluster.a, "halley_queued")
+    for number in range(150):
+        await other.post(publish(topic, [number, "x" * 60_000]))
+    slow = await Wire.open(cluster.b.port, receive_buffer_bytes=4096)
+    await slow.send(post(json.dumps([connect(client_id)]).encode()))
+    async with asyncio.timeout(DEADLINE_S):
+        while await metric(cluster.a, "halley_queued") > queued:
+            await asyncio.sleep(0.01)
+    return slow
+
+
+async def test_events_of_an_answer_that_the_client_does_not_read_come_again(cluster):
+    """They wait in the other node for a slow reader, which dies."""
+    client_id = await session(cluster.a, "/fleeting/slow")
+    slow = await unread(cluster, client_id, "/fleeting/slow")
+    before = await metric(cluster.a, "halley_put_back_total")
+    slow.reset()
+    await until_metric(cluster.a, "halley_put_back_total", before + 150)
+    assert [number for number, _ in (await (await cluster.c.wire()).post(connect(client_id))).data] == [*range(150)]
+
+
+async def test_a_newer_connect_cuts_one_whose_answer_is_not_read(cluster):
+    """It gets the events, at another node, and the older one does not get all of its response."""
+    client_id = await session(cluster.a, "/fleeting/unread")
+    slow = await unread(cluster, client_id, "/fleeting/unread")
+    assert [number for number, _ in (await (await cluster.c.wire()).post(connect(client_id))).data] == [*range(150)]
+    assert 0 < len(await slow.rest()) < 9_000_000
+    await slow.close()
+
+
+async def test_a_newer_connect_cuts_an_older_one_at_another_node(cluster):
+    """As at one server; the older connection is closed without a response, or with the status that the settings say."""
+    a, b, c = cluster.nodes
+    client_id = await session(a, "/fleeting/newer")
+    older = await held(b, client_id)
+    await a.until_held(1)
+    newer = await held(c, client_id)
+    assert (await older.read()).status == 200
+    await (await a.wire()).post(publish("/fleeting/newer", 1))
+    assert (await newer.read()).data == [1]
+
+
+async def test_no_more_than_a_number_are_passed_on_at_a_time(cluster):
+    """Then 503 with Retry-After; direct requests are served on."""
+    a, b, _ = cluster.nodes
+    ids = [await session(a) for _ in range(RELAYED + 1)]
+    wires = [await held(b, client_id) for client_id in ids[:-1]]
+    await a.until_held(RELAYED)
+    answer = await (await b.wire()).post(connect(ids[-1]))
+    assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+    assert (await (await a.wire()).post(publish("/fleeting/x", 1, clientId=ids[-1]))).messages[0]["successful"]
+    assert await metric(b, 'halley_limits_hit_total{limit="relayed"}') == 1
+    for wire in wires:
+        await wire.close()
+    await a.until_held(0)
+    await until_metric(b, "halley_cluster_relayed_waiting", 0)
+
+
+@asynccontextmanager
+async def listening(nats):
+    """Yield a connection to NATS, and what the nodes send each other, by their names, as soon as all have."""
+    client, beats = NatsClient(), {}
+    await client.connect(nats.urls)
+
+    async def take(message):
+        beat = json.loads(message.data)
+        beats[beat["node"]] = beat
+
+    await client.subscribe("halley.h.*", cb=take)
+    async with asyncio.timeout(DEADLINE_S):
+        while len(beats) < len(NAMES):
+            await asyncio.sleep(0.01)
+    yield client, beats
+    await client.close()
+
+
+async def test_strangers_at_the_nodes_listener_get_403(cluster):
+    """Without the key, and with that of another node; with it, the client is who the other node says it is."""
+    async with listening(cluster.nats) as (_, beats):
+        port = int(beats["a"]["url"].rpartition(":")[2])
+        proofs = {
+            "": 403,
+            "x": 403,
+            f"{beats['b']['key']} {id_of('a')} http 10.9.8.7": 403,
+            f"{beats['a']['key']} {id_of('b')} http 10.9.8.7": 421,
+            f"{beats['a']['key']} {id_of('a')} gopher 10.9.8.7": 403,
+            f"{beats['a']['key']} {id_of('a')} http 10.9.8.7": 200,
+        }
+        for proof, status in proofs.items():
+            for target in ("/bayeux", "/health/live", "/"):
+                wire = await Wire.open(port)
+                answer = await wire.post(HANDSHAKE, path=target, halley_node=proof)
+                assert answer.status == status if target == "/bayeux" else answer.status in (status, 404, 405)
+                if status == 403:
+                    assert (answer.text, await wire.is_closed()) == ("for nodes of the cluster only", True)
+                await wire.close()
+        opened = cluster.a.logged("session_opened")
+        assert [each["address"] for each in opened if each["address"] != "127.0.0.1"] == ["10.9.8.7"]
+        wire = await cluster.a.wire()
+        assert (await wire.post(HANDSHAKE, halley_node=proof, x_forwarded_for="10.9.8.7")).status == 200
+        assert cluster.a.logged("session_opened")[-1]["address"] == "127.0.0.1"
+        await cluster.a.until(lambda: len(cluster.a.logged("session_opened")) > len(opened))
+        assert not [line for line in cluster.a.lines if beats["a"]["key"] in line]
+
+
+async def test_a_node_that_cannot_be_reached_is_not_taken_for_a_dead_one(cluster):
+    """503, and a line in the log: nothing listens at its URL, it names another machine's loopback, or another node."""
+    wire = await cluster.a.wire()
+    async with listening(cluster.nats) as (nats, beats):
+
+        async def answer_of(name, **facts):
+            """Pretend to be a node that is alive; return what its sessions are answered."""
+            beat = {"node": name, "id": id_of(name), "key": "k", **facts}
+            await nats.publish(f"halley.h.{name}", json.dumps(beat).encode())
+            await cluster.a.until(lambda: name in [each["node"] for each in cluster.a.logged("cluster_member")])
+            return await wire.post(connect(id_of(name) + "0" * 40))
+
+        cases = {
+            "x1": ({}, "no URL"),
+            "x2": ({"url": beats["b"]["url"], "machine": "another"}, "its own machine only"),
+            "x3": ({"url": beats["b"]["url"], "machine": machine()}, "for nodes of the cluster only"),
+            "x4": ({"url": beats["b"]["url"], "machine": machine(), "key": beats["b"]["key"]}, "another node"),
+        }
+        for name, (facts, reason) in cases.items():
+            answer = await answer_of(name, **facts)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+            assert reason in cluster.a.logged("cluster_unreachable")[-1]["reason"]
+        nobody = {"url": "http://127.0.0.1:1", "machine": machine()}
+        answer = await answer_of("x5", **nobody)  # it may have died this moment
+        assert (answer.status, answer.messages[0]["error"][:3]) == (200, "402")
+        async with asyncio.timeout(DEADLINE_S):
+            while (await answer_of("x5", **nobody)).status != 503:
+                await asyncio.sleep(0.01)
+
+
+async def test_nodes_that_are_unknown_have_no_sessions(cluster):
+    """402 and advice to handshake, as for any session that is unknown."""
+    wire = await cluster.a.wire()
+    for client_id in ("zzzz" + "0" * 40, id_of("a") + "0" * 40, "0" * 40, ""):
+        (reply,) = (await wire.post(connect(client_id))).messages
+        assert (reply["error"][:3], reply["advice"]["reconnect"]) == ("402", "handshake")
+
+
+async def test_a_node_that_ends_takes_only_its_own_sessions_along(tmp_path):
+    """A node that passes requests on is stopped, and one is killed; then the node of the sessions is killed."""
+    async with running(tmp_path, ("a", "b", "c", "d")) as cluster:
+        client_id = await session(cluster.a, "/chat/**")
+        await _stop(cluster, client_id)
+        await _kill(cluster, client_id)
+        await _kill_home(cluster, client_id)
+
+
+async def _stop(cluster, client_id):
+    """SIGTERM: the client gets 503 and can go to another node; the poll is released; the node ends at once."""
+    wire = await held(cluster.d, client_id)
+    await cluster.a.until_held(1)
+    cluster.d.send_signal(signal.SIGTERM)
+    answer = await wire.read()
+    assert (answer.status, answer.headers["retry-after"], answer.headers["connection"]) == (503, "5", "close")
+    await cluster.a.until_held(0)
+    assert await cluster.d.exit_code() == 0
+    assert not [line for line in cluster.d.lines if "are cancelled" in line]
+
+
+async def _kill(cluster, client_id):
+    """Kill -9: the poll is released, and what is published then comes with the next one."""
+    wire = await held(cluster.c, client_id)
+    await cluster.a.until_held(1)
+    cluster.c.send_signal(signal.SIGKILL)
+    await cluster.a.until_held(0)
+    assert await wire.is_closed()
+    other = await cluster.b.wire()
+    assert (await other.post(publish("/chat/room", "kept"))).messages[0]["successful"]
+    assert (await other.post(connect(client_id))).data == ["kept"]
+
+
+async def _kill_home(cluster, client_id):
+    """Kill -9: 402 and handshake at the first request, long before the node counts as gone; clients go on."""
+    url = f"http://127.0.0.1:{cluster.proxy.port}"
+    async with Client(url) as client, Client(f"http://127.0.0.1:{cluster.b.port}") as publisher:
+        await client.subscribe("/chat/**", after=ALL)
+        assert (await anext(client)).data == "kept"
+        wire = await held(cluster.b, client_id)
+        await cluster.a.until_held(2 if client.client_id.startswith(id_of("a")) else 1)
+        cluster.a.send_signal(signal.SIGKILL)
+        assert await wire.is_closed()
+        (reply,) = (await (await cluster.b.wire()).post(connect(client_id))).messages
+        assert (reply["error"][:3], reply["advice"]["reconnect"]) == ("402", "handshake")
+        gone = [each["node"] for each in cluster.b.logged("cluster_member_gone")]
+        assert "a" not in gone
+        await publisher.publish("/chat/room", "again")
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await anext(client)).data == "again"
