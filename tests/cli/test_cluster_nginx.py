@@ -20,7 +20,9 @@ def test_nginx_takes_its_configuration(tmp_path):
     for number, each in enumerate((Settings(), settings)):
         folder = tmp_path / f"it's {number}"
         folder.mkdir()
-        (folder / "site").write_text(nginx.site(each, [free_port(), free_port()], free_port(), free_port()))
+        (folder / "site").write_text(
+            nginx.site(each, {"abcd": free_port(), "2345": free_port()}, free_port(), free_port())
+        )
         (folder / "whole").write_text(nginx.whole(folder, folder / "site", 1_000))
         done = subprocess.run([program, "-t", "-c", folder / "whole"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -22,6 +22,7 @@ from support.wire import DEADLINE_S, Wire, post
 from websockets.asyncio.client import connect as connect_websocket
 
 from app.client import Client, HistoryClient
+from app.cluster.members import id_of
 from app.processes import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -146,6 +147,17 @@ async def test_nginx_serves_bayeux_and_websockets(whole):
         assert (await anext(client)).data == 3
     async with HistoryClient(url) as client:
         assert (await client.log_head())["next"] > 3
+
+
+async def test_nginx_sends_a_browser_to_the_node_of_its_cookie(whole):
+    """Whichever connection its requests come by."""
+    require_program("nginx")
+    for number, url in enumerate(whole.nodes, start=1):
+        wire = await whole.wire(int(url.rpartition(":")[2]))
+        cookie = (await wire.post(HANDSHAKE)).set_cookies[0].partition(";")[0]
+        for _ in range(3):
+            client_id = (await (await whole.wire()).post(HANDSHAKE, cookie=cookie)).messages[0]["clientId"]
+            assert client_id[:4] == id_of(f"n{number}")
 
 
 async def test_what_is_killed_is_started_again(whole):

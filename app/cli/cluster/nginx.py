@@ -1,14 +1,18 @@
 """The configuration of an nginx in front of the nodes of one machine, so that they are one server at one address.
 
-It has what `deploy/nginx/` recommends, with the numbers of the settings. All requests of an address go to one node,
-which so has their sessions. Sessions of WebSockets live on their connections, so those go to the node with the fewest.
-Requests that could not be sent to a node, since it does not run at present, go to another one.
+It has what `deploy/nginx/` recommends, with the numbers of the settings. Any node serves any request, but the
+one that has its session does it at a third of the cost. So a browser's requests go to the node that its cookie names,
+and those without such a cookie to one node for each address. Sessions of WebSockets live on their connections, so those
+go to the node with the fewest. Requests that could not be sent to a node, since it does not run at present, go to
+another one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from app.settings import Settings, is_loopback
@@ -46,10 +50,11 @@ http {{
 """
 
 
-def site(settings: Settings, nodes: list[int], keeper: int, port: int) -> str:
+def site(settings: Settings, nodes: dict[str, int], keeper: int, port: int) -> str:
     """The file for the block `http` of an nginx that listens on `settings.host` and `port`.
 
-    `nodes` are the ports of those that serve clients, `keeper` is that of the one with the log.
+    `nodes` are the ports of those that serve clients, by the ids with which cookies begin; `keeper` is the port of that
+    with the log.
     """
     limits, tls = settings.limits, settings.tls
     listen = f"[{settings.host}]:{port}" if ":" in settings.host else f"{settings.host}:{port}"
@@ -65,10 +70,9 @@ def site(settings: Settings, nodes: list[int], keeper: int, port: int) -> str:
     per_address = ""
     if not is_loopback(settings.host):  # a held poll and a publish for each session; then 503
         per_address = f"    limit_conn halley_per_address {2 * limits.sessions_per_address};\n"
-    servers = "".join(f"    server 127.0.0.1:{node} max_fails=0;\n" for node in nodes)
-    servers += (
-        f"    keepalive 64;\n    keepalive_timeout {0.8 * limits.keep_alive_s:g}s;  # below limits.keep_alive_s\n"
-    )
+    cookie = re.sub(r"\W", "_", settings.cookie.name)
+    cookies = "".join(f"    ~^{node} halley_{node};\n" for node in nodes)
+    upstreams = "\n".join(_upstreams(nodes, limits.keep_alive_s))
     return f"""\
 # Written by halley cluster at each start, for the block http of an nginx.
 
@@ -77,21 +81,24 @@ map $http_upgrade $halley_connection {{
     ""      "";                           # other requests share connections, which are kept open
 }}
 
+map $remote_addr $halley_client {{
+    default   $remote_addr;
+    127.0.0.1 $remote_port;               # programs of this machine have one address, and are spread by connection
+    ::1       $remote_port;
+}}
+
+map $cookie_{cookie} $halley_of_cookie {{
+    default halley_of_client;
+{cookies}}}
+
 map $http_upgrade $halley_node {{
-    default    halley_of_address;         # so that all requests of a session come to its node
-    ~*websocket halley_fewest;            # whose session lives on its connection
+    default     $halley_of_cookie;
+    ~*websocket halley_fewest;
 }}
 
 {_scheme(settings)}limit_conn_zone $binary_remote_addr zone=halley_per_address:10m;
 
-upstream halley_of_address {{
-    hash $remote_addr consistent;
-{servers}}}
-
-upstream halley_fewest {{
-    least_conn;
-{servers}}}
-
+{upstreams}
 server {{
     listen {listen};
 {secure}
@@ -135,6 +142,21 @@ server {{
     }}
 }}
 """
+
+
+def _upstreams(nodes: dict[str, int], keep_alive_s: float) -> Iterator[str]:
+    """The groups of servers: all by client, all by their connections, and each node with another in its place."""
+    ports = [*nodes.values()]
+    groups = {"of_client": ["hash $halley_client consistent"], "fewest": ["least_conn"]}
+    for lines in groups.values():
+        lines += [f"server 127.0.0.1:{port} max_fails=0" for port in ports]
+    for (node, own), spare in zip(nodes.items(), ports[1:] + ports[:1], strict=True):
+        groups[node] = [f"server 127.0.0.1:{own} max_fails=0"]
+        if spare != own:
+            groups[node].append(f"server 127.0.0.1:{spare} max_fails=0 backup")
+    for name, lines in groups.items():
+        lines += ["keepalive 64", f"keepalive_timeout {0.8 * keep_alive_s:g}s"]  # no POST meets a closing connection
+        yield f"upstream halley_{name} {{\n" + "".join(f"    {line};\n" for line in lines) + "}\n"
 
 
 def _scheme(settings: Settings) -> str:

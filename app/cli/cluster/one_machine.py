@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from app.cli.cluster import nginx
 from app.cli.cluster.machine import CannotRun, Program, Role
+from app.cluster.members import id_of
 from app.cluster.membership import least_payload
 from app.history.folder import FolderLocked, lock_folder
 from app.host.listener import CannotListen, bind
@@ -82,7 +83,7 @@ class OneMachine:
                 self._write_nats()
             (self.folder / "nginx").mkdir(mode=0o700, exist_ok=True)
             self._nginx_file.write_text(nginx.whole(self.folder / "nginx", self.site_file, raise_file_limit()))
-            ports = [node.port for node in self.serving]
+            ports = {id_of(node.name): node.port for node in self.serving}
             self.site_file.write_text(nginx.site(self._settings, ports, self.nodes[0].port, self.port))
         except FolderLocked as error:
             raise CannotRun(str(error)) from error
