@@ -236,7 +236,7 @@ class History:
         """
         with self.purging():
             self.roll()
-            return self.rewrite(erasure, on_progress)
+            return self.rewrite(rewriting.concerned_by(erasure), on_progress)
 
     @contextmanager
     def purging(self) -> Iterator[None]:
@@ -258,9 +258,9 @@ class History:
         if not self._writer.roll(_SEAL_S):
             raise OSError(errno.EBUSY, "the current segment cannot be ended")
 
-    def rewrite(self, erasure: Erasure, on_progress: rewriting.Tell) -> int:
-        """Erase as `purge` does, from the segments that are ended; only within `purging`. Blocks."""
-        return self._rewriting(lambda tell: rewriting.purge(self.folder, erasure, tell), on_progress)
+    def rewrite(self, is_chosen: rewriting.Chosen, on_progress: rewriting.Tell) -> int:
+        """Erase rows as `purge` does, from the segments that are ended; only within `purging`. Blocks."""
+        return self._rewriting(lambda tell: rewriting.purge(self.folder, is_chosen, tell), on_progress)
 
     def salvage(self, on_progress: rewriting.Tell) -> Salvaged:
         """Rewrite each damaged segment with the rows that are intact, and record the others as holes. Blocks.
@@ -303,6 +303,18 @@ class History:
         possibly while this runs.
         """
         return self._reader.rows(first, min(last, self.head))
+
+    def erased(self, first: int, last: int) -> list[int]:
+        """The offsets of erased events between two, both included. Blocks. Raises `OSError`."""
+        return self._reader.erased(first, min(last, self.head))
+
+    def copy(self, rows: list[Stored]) -> None:
+        """Write rows of another folder with the same log, which are the next ones. Blocks. Raises `OSError`.
+
+        Nothing may be appended meanwhile.
+        """
+        if not self._writer.copy(rows, _CLOSE_S):
+            raise OSError(errno.EIO, "the rows cannot be written", str(self.folder.path))
 
     def recent_keys(self) -> list[RecentKey]:
         """The idempotency keys to remember from an earlier run (`recent_keys.py`), oldest first. Blocks."""

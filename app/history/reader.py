@@ -245,6 +245,23 @@ class LogReader:
             except sqlite3.Error as error:
                 raise OSError(errno.EIO, str(error), str(segment and segment.path)) from error
 
+    def erased(self, first: int, last: int) -> list[int]:
+        """The offsets of erased events between two, both included. Blocks. Raises `OSError`."""
+        found: list[int] = []
+        at = first
+        while at <= last:
+            segment, part = self._piece(Bounds(at, last, is_reverse=False))
+            try:
+                if segment is not None and self._pool.is_intact(segment):
+                    with self._pool.open(segment) as reader:
+                        found += reader.erased(at, part.high)
+                at = part.high + 1
+            except (SegmentGone, Corrupt):
+                continue  # in the segments of now
+            except sqlite3.Error as error:
+                raise OSError(errno.EIO, str(error), str(segment and segment.path)) from error
+        return found
+
     def _check_holes(self, segment: Segment, offsets: list[int]) -> None:
         """Raise `Corrupt` unless all that is missing between two of the offsets is in a hole."""
         if offsets[-1] - offsets[0] == len(offsets) - 1:

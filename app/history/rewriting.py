@@ -27,13 +27,18 @@ from app.history.checksummed_json import DRAFT, DocumentDamaged, sync_folder
 from app.history.damage import is_passing
 from app.history.examination import examine, highest_offset, intact_rows
 from app.history.folder import HOLES, Folder, Segment, delete
+from app.history.rules import NEVER
 from app.history.stored import Stored, tombstone
 
 Tell = Callable[[int, int], None]
 """Called with how many offsets are done, and of how many."""
 
 
-def purge(folder: Folder, erasure: Erasure, on_progress: Tell) -> int:
+Chosen = Callable[[Stored], bool]
+"""Whether a row is to be erased, and not erased yet."""
+
+
+def purge(folder: Folder, is_chosen: Chosen, on_progress: Tell) -> int:
     """Erase from all segments that are not being written; returns the number of erased events.
 
     This process must have locked the folder, and no other thread may remove segments meanwhile. The caller ends the
@@ -43,8 +48,8 @@ def purge(folder: Folder, erasure: Erasure, on_progress: Tell) -> int:
     erased = 0
     for each in _ended(folder, on_progress):
         found = (row for rows in _intact_rows(each, with_refused=True) for row in rows)
-        if count := sum(is_concerned(row, erasure) for row in found):
-            _rewrite(folder, each, erasure)
+        if count := sum(is_chosen(row) for row in found):
+            _rewrite(folder, each, is_chosen)
             erased += count
     return erased
 
@@ -99,6 +104,11 @@ def is_concerned(row: Stored, erasure: Erasure) -> bool:
     return not row.is_purged and erasure.concerns(row.topic, row.authid, row.payload)
 
 
+def concerned_by(erasure: Erasure, last: int = NEVER) -> Chosen:
+    """Choose the rows with an offset up to `last` that an erasure concerns."""
+    return lambda row: row.offset <= last and is_concerned(row, erasure)
+
+
 def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[list[Stored]]:
     """The rows of a segment that can be read, also those of refused events above its last offset if `with_refused`.
 
@@ -118,7 +128,7 @@ def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[lis
         yield from intact_rows(connection, listed.first, min(last, highest_offset(listed.path, listed.first)))
 
 
-def _rewrite(folder: Folder, listed: Segment, erasure: Erasure | None) -> list[tuple[int, int]]:
+def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[tuple[int, int]]:
     """Rewrite a segment without what is to be erased; returns the ranges of rows that could not be copied."""
     assert listed.last is not None
     lost: list[tuple[int, int]] = []
@@ -128,7 +138,7 @@ def _rewrite(folder: Folder, listed: Segment, erasure: Erasure | None) -> list[t
     with closing(segment.create(draft, folder.log_id, listed.first, **folder.identity.meta(listed.first))) as new:
         for rows in _intact_rows(listed):
             if rows:
-                new.write([tombstone(row) if erasure and is_concerned(row, erasure) else row for row in rows])
+                new.write([tombstone(row) if is_chosen is not None and is_chosen(row) else row for row in rows])
             for row in rows:
                 if row.offset != last + 1:
                     lost.append((last + 1, row.offset - 1))

@@ -34,6 +34,10 @@ _ROWS_BETWEEN = f"""
     select json_group_array(json_array({_COLUMNS}))
     from (select {_COLUMNS} from events where offset between ? and ? order by offset limit {_BATCH_ROWS})
 """  # noqa: S608
+_ERASED = """
+    select json_group_array(offset) from stored
+    where topic_id = (select id from topics where topic = '') and offset between ? and ?
+"""
 _TOPICS_NAMED = """
     select json_group_array(json_array(id, topic)) from topics where topic in (select value from json_each(?))
 """
@@ -128,6 +132,10 @@ class SegmentReader:
             if len(rows) < _BATCH_ROWS:
                 return
             low = rows[-1].offset + 1
+
+    def erased(self, low: int, high: int) -> list[int]:
+        """The offsets of erased events from `low` to `high`."""
+        return self._array(_ERASED, low, high)
 
     def topics_named(self, topics: Sequence[str]) -> list[tuple[int, str]]:
         """The (number, topic) of each of `topics` that the segment has."""

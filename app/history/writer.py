@@ -43,6 +43,14 @@ class _Roll(Flag):
     """A flag that also asks for a new segment."""
 
 
+class _Rows(Flag):
+    """A flag that also has rows to be written."""
+
+    def __init__(self, rows: list[Stored]) -> None:
+        super().__init__()
+        self.rows = rows
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The outcome of a group: the recorded ones of `events` are on disk, with the offsets from `first` on.
@@ -172,6 +180,10 @@ class LogWriter:
         """Wait as `written` does, and end the current segment there, so that it is sealed."""
         return self._flagged(_Roll(), timeout_s)
 
+    def copy(self, rows: list[Stored], timeout_s: float) -> bool:
+        """Write rows of another folder with the same log, which begin after `head`; False if they are not on disk."""
+        return self._flagged(_Rows(rows), timeout_s) and self.head == rows[-1].offset
+
     def _flagged(self, flag: Flag, timeout_s: float) -> bool:
         if self._is_closed:
             return True
@@ -195,6 +207,8 @@ class LogWriter:
             if group:
                 self._write(group)
                 self._done_bytes += nbytes
+            if isinstance(flag, _Rows):
+                self._commit([], flag.rows)
             if isinstance(flag, _Roll) and self._listed is not None and not self._is_moved:
                 self._tend(is_over=True)
             if isinstance(flag, Flag):

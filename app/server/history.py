@@ -26,6 +26,7 @@ from app.broker.ports import Erasure, Page, Query
 from app.history.consumers import Overtaken
 from app.history.damage import Damage
 from app.history.history import History
+from app.history.rewriting import concerned_by
 from app.history.rules import Rules, parse_age
 from app.history.stored import Stored
 from app.history.writer import Committed, Report
@@ -365,7 +366,7 @@ class OpenHistory(OpenLog):
             await asyncio.to_thread(self.history.roll)
             await self.settle()  # until then events that are erased from the log may still reach a holder
             works = self._broker.erase(erasure)
-            erased = await asyncio.to_thread(self.history.rewrite, erasure, tell)
+            erased = await asyncio.to_thread(self.history.rewrite, concerned_by(erasure), tell)
             for work in works:
                 await asyncio.to_thread(work)
             return erased
