@@ -10,15 +10,19 @@ follows in the stream: that comes to the same offsets, and what is on disk alrea
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-from app.cluster.frames import Frame, Row
+from app.broker.ports import Erasure
+from app.cluster.frames import Frame, Keeps, Row
 
 STEP_US = 1_000_000
 """A clock that goes back by less is being adjusted: the latest time counts instead."""
 
 RUN_AGE_US = 86_400_000_000
 """How long the number of a run's last frame is remembered; no frame may be sent again after that."""
+
+_MOST_KEEPERS = 64
 
 
 class First(NamedTuple):
@@ -27,6 +31,14 @@ class First(NamedTuple):
     offset: int
     time_us: int
     topic: str
+
+
+class UsedKey(NamedTuple):
+    """An idempotency key, the authid of its publisher, and the event for which it was used."""
+
+    authid: str | None
+    key: str
+    first: First
 
 
 class Numbered(NamedTuple):
@@ -41,19 +53,28 @@ class Numbered(NamedTuple):
 class Applied:
     """The state after a part of the stream.
 
+    stream    the id of the stream; one that was made again has another
     sequence  the last message of the stream that was seen; `checksum` is its frame's, "" if it was none
     offset    that of the last event, which is also how many events there are
     time_us   the time of the last event
+    lead      by how much the number of an event's publication is above its offset; not 0 only in a log that is older
+              than its cluster
     """
 
     def __init__(self, keys: int, key_age_us: int) -> None:
         """Begin with an empty stream; idempotency keys are remembered as the settings of all nodes say alike."""
-        self.sequence = self.offset = self.time_us = 0
-        self.checksum = ""
+        self.sequence = self.offset = self.time_us = self.lead = 0
+        self.stream = self.checksum = ""
         self._most_keys = keys
         self._key_age_us = key_age_us
         self._runs: dict[str, tuple[int, int]] = {}  # number and time of the last frame, in the order of time
+        self._keepers: dict[str, int] = {}  # when each has said last that it is one
         self._keys: dict[tuple[str | None, str], First] = {}  # in the order of use
+
+    def begin(self, stream: str, offset: int, time_us: int, lead: int, keys: Iterable[UsedKey]) -> None:
+        """Begin with an empty stream behind a history that ends with `offset`; `keys` are its newest, oldest first."""
+        self.stream, self.offset, self.time_us, self.lead = stream, offset, time_us, lead
+        self._keys = {(each.authid, each.key): each.first for each in keys}
 
     def number_of(self, run: str) -> int:
         """The number of the last frame that counted of that run; 0 for an unknown one."""
@@ -76,7 +97,25 @@ class Applied:
         self._runs[frame.run] = frame.number, stream_us
         while next(iter(self._runs.values()))[1] < stream_us - RUN_AGE_US:
             del self._runs[next(iter(self._runs))]
+        if isinstance(frame.control, Keeps):
+            self._keepers.pop(frame.control.node, None)
+            self._keepers[frame.control.node] = stream_us
+            while len(self._keepers) > _MOST_KEEPERS or next(iter(self._keepers.values())) < stream_us - RUN_AGE_US:
+                del self._keepers[next(iter(self._keepers))]
+        elif frame.control is not None:
+            self._forget(frame.control)
         return [self._number(row) for row in frame.rows]
+
+    def _forget(self, erasure: Erasure) -> None:
+        """Forget the keys of events that are erased: a name and a topic are in them."""
+        concerned = [name for name, first in self._keys.items() if erasure.concerns(first.topic, name[0])]
+        for name in concerned:
+            del self._keys[name]
+
+    @property
+    def keepers(self) -> Collection[str]:
+        """The nodes that have had a folder within the last day."""
+        return self._keepers.keys()
 
     def _number(self, row: Row) -> Numbered:
         if row.key is not None and self._most_keys:
@@ -95,11 +134,14 @@ class Applied:
         """The state as JSON values."""
         return {
             "version": 1,
+            "stream": self.stream,
+            "lead": self.lead,
             "sequence": self.sequence,
             "checksum": self.checksum,
             "offset": self.offset,
             "time_us": self.time_us,
             "runs": [[run, *last] for run, last in self._runs.items()],
+            "keepers": dict(self._keepers),
             "keys": [[*name, *first] for name, first in self._keys.items()],
         }
 
@@ -108,6 +150,7 @@ class Applied:
         if saved["version"] != 1:
             raise ValueError
         self.sequence, self.offset, self.time_us = saved["sequence"], saved["offset"], saved["time_us"]
-        self.checksum = saved["checksum"]
+        self.stream, self.checksum, self.lead = saved["stream"], saved["checksum"], saved["lead"]
         self._runs = {run: (number, time_us) for run, number, time_us in saved["runs"]}
+        self._keepers = dict(saved["keepers"])
         self._keys = {(authid, key): First(*first) for authid, key, *first in saved["keys"]}

@@ -1,6 +1,6 @@
 """A frame: events of one node as one message of NATS, in columns.
 
-    head  one line of JSON: [version, run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps]
+    head  one line of JSON: [version, run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, control]
     body  the payloads, one behind the other
     tail  CRC-32 of all before it, as 8 hexadecimal digits
 
@@ -8,6 +8,13 @@
 `run` is one life of a node, and `number` counts its frames from 1. Offset, time and publication of a recorded event are
 not in its frame: they follow from the stream's order (`applied.py`). An event that is not recorded is sent past the
 stream, in a frame with the number 0, with its stamps: time, publication, and the sessions that it is for.
+
+`control` is null, or has in the stream's order what is no event: {"keeps": NODE}, or {"erase": [match, topic,
+publisher]}. A frame with it has no events, so that it stays when frames with erased events are deleted.
+
+All nodes must make the same of a frame. A node drops one of another VERSION, and passes over a control that it does not
+know. So a version of Halley that sends something new first only understands it, and sends it once all nodes do: a
+cluster is upgraded one version after the other, all nodes to each.
 """
 
 from __future__ import annotations
@@ -20,6 +27,8 @@ from zlib import crc32
 import orjson
 
 from app.broker.events import Audience, Event, SessionFilter
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure
 
 VERSION = 1
 _TAIL_BYTES = 8
@@ -59,6 +68,16 @@ class Row(NamedTuple):
     stamp: Stamp | None = None
 
 
+class Keeps(NamedTuple):
+    """A control: the node has a folder, in which all events are that count up to here."""
+
+    node: str
+
+
+Control = Keeps | Erasure
+"""An erasure concerns the events that count up to its place in the stream."""
+
+
 class Frame(NamedTuple):
     """A frame that was received; `checksum` is that of its bytes."""
 
@@ -66,9 +85,10 @@ class Frame(NamedTuple):
     number: int
     rows: list[Row]
     checksum: str
+    control: Control | None = None
 
 
-def pack(run: str, number: int, rows: Sequence[Row]) -> bytes:
+def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = None) -> bytes:
     """The bytes of a frame; stamps are written if the first row has one."""
     topics: dict[str, int] = {}
     kinds: dict[Kind, int] = {}
@@ -78,7 +98,8 @@ def pack(run: str, number: int, rows: Sequence[Row]) -> bytes:
     lengths = [len(row.payload) for row in rows]
     stamps = [row.stamp and (*row.stamp,) for row in rows] if rows and rows[0].stamp else None
     told = [(*kind[:3], kind.audience and (*kind.audience,), *kind[4:]) for kind in kinds]
-    head = orjson.dumps([VERSION, run, number, [*topics], told, topic_of, kind_of, lengths, keys, stamps])
+    told_control = control and _told(control)
+    head = orjson.dumps([VERSION, run, number, [*topics], told, topic_of, kind_of, lengths, keys, stamps, told_control])
     whole = b"".join((head, b"\n", *(row.payload for row in rows)))
     return whole + b"%08x" % crc32(whole)
 
@@ -93,15 +114,33 @@ def unpack(data: bytes) -> Frame:
         version, *columns = orjson.loads(head)
         if version != VERSION:
             raise BadFrame("another version")
-        run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps = columns
+        run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, told = columns
         rows = _rows(payloads, topics, [_kind(*kind) for kind in kinds], [topic_of, kind_of, lengths], keys)
         if stamps is not None:
             rows = [row._replace(stamp=_stamp(*stamp)) for row, stamp in zip(rows, stamps, strict=True)]
+        control = None if told is None else _control(**told)
     except (ValueError, TypeError, LookupError, AttributeError):
         raise BadFrame("wrong columns") from None
     if not (type(run) is str and type(number) is int):
         raise BadFrame("wrong columns")
-    return Frame(run, number, rows, tail.decode())
+    return Frame(run, number, rows, tail.decode(), control)
+
+
+def _told(control: Control) -> dict[str, Any]:
+    if isinstance(control, Keeps):
+        return {"keeps": control.node}
+    pattern = control.pattern
+    match, topic = (None, None) if pattern is None else (pattern.match.value, pattern.topic)
+    return {"erase": [match, topic, control.publisher]}
+
+
+def _control(keeps: Any = None, erase: Any = None, **_unknown: Any) -> Control | None:
+    if keeps is not None:
+        return Keeps(_text(keeps))
+    if erase is None:
+        return None
+    match, topic, publisher = erase
+    return Erasure(None if match is None else Pattern(Match(match), _text(topic)), _text_or_none(publisher))
 
 
 def _rows(

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.broker.events import Audience, Event, SessionFilter
+from app.broker.names import Match, Pattern
+from app.broker.ports import Erasure
 from app.cluster.applied import Applied, First
-from app.cluster.frames import BadFrame, Kind, Row, event_of, pack, row_of, unpack
+from app.cluster.frames import BadFrame, Keeps, Kind, Row, event_of, pack, row_of, unpack
 
 KEYS, KEY_AGE_US = 3, 5_000_000
 SECOND_US = 1_000_000
@@ -134,7 +136,7 @@ def test_a_damaged_frame_is_recognized(each, data):
             unpack(damaged)
 
 
-HEAD = [1, "a-1", 1, ["t"], [["bayeux", "bare", None, None, None, None]], [0], [0], [2], {}, None]
+HEAD = [1, "a-1", 1, ["t"], [["bayeux", "bare", None, None, None, None]], [0], [0], [2], {}, None, None]
 
 
 @pytest.mark.parametrize(
@@ -156,6 +158,10 @@ HEAD = [1, "a-1", 1, ["t"], [["bayeux", "bare", None, None, None, None]], [0], [
         (8, {"0": 1}),
         (9, [[1]]),
         (9, [["1", 1, None, []]]),
+        (10, []),
+        (10, {"keeps": 1}),
+        (10, {"erase": ["exact", None, None]}),
+        (10, {"erase": ["near", "t", None]}),
     ],
 )
 def test_a_frame_with_wrong_columns_is_refused(place, value):
@@ -201,6 +207,40 @@ def test_a_repeat_names_its_first():
     node.apply(1, 10, unpack(pack("a-1", 1, [row])))
     (again,) = node.apply(2, 20, unpack(pack("b-1", 1, [row._replace(topic="other")])))
     assert (again.repeats, again.offset, node.offset) == (First(1, 10, "t"), 1, 1)
+
+
+@pytest.mark.parametrize(
+    "control",
+    [Keeps("a"), Erasure(Pattern(Match.DESCENDANTS, "private"), None), Erasure(None, "me")],
+)
+def test_a_control_is_read_as_it_was_packed(control):
+    """It comes in the order of the stream, and takes no offset; one of a later version is passed over."""
+    frame = unpack(pack("a-1", 1, [], control))
+    assert (frame.control, frame.rows) == (control, [])
+    node = Applied(KEYS, KEY_AGE_US)
+    assert (node.apply(1, 5, frame), node.offset) == ([], 0)
+    assert unpack(sealed([*HEAD[:10], {"later": 1}])).control is None
+
+
+def test_a_node_with_a_folder_is_remembered_for_a_day():
+    """It is named where it has not erased yet; one that is gone for good is not named forever."""
+    node = Applied(KEYS, KEY_AGE_US)
+    node.apply(1, 0, unpack(pack("a-1", 1, [], Keeps("a"))))
+    node.apply(2, 86_400_000_000, unpack(pack("b-1", 1, [], Keeps("b"))))
+    assert [*node.keepers] == ["a", "b"]
+    node.apply(3, 86_400_000_001, unpack(pack("b-1", 2, [], Keeps("b"))))
+    assert [*node.keepers] == ["b"]
+
+
+def test_the_keys_of_erased_events_are_forgotten():
+    """They have names and topics in them, and are saved; each node's broker knows them for as long as it runs."""
+    row = Row("private/room", b"1", Kind("bayeux", "bare", None, None, "me", None), "k1")
+    node = Applied(KEYS, KEY_AGE_US)
+    node.apply(1, 10, unpack(pack("a-1", 1, [row, row._replace(topic="chat", key="k2")])))
+    node.apply(2, 20, unpack(pack("a-1", 2, [], Erasure(Pattern(Match.CHILDREN, "private"), None))))
+    assert [each[1] for each in node.saved()["keys"]] == ["k2"]
+    node.apply(3, 30, unpack(pack("a-1", 3, [], Erasure(None, "me"))))
+    assert node.saved()["keys"] == []
 
 
 def test_an_unrecorded_event_travels_with_its_stamps():
