@@ -260,6 +260,9 @@ async def _purge(client: HistoryClient, what: Mapping[str, str], bar: ShareBar) 
         say(f"not everything was erased: {last.get('error', 'the server gave no reason')}")
         return FAILED
     say(erased(last["erased"]))
+    if last.get("missing"):
+        say(f"these nodes will erase them when they start; purge again then: {', '.join(last['missing'])}")
+        return FAILED
     return DONE
 
 

@@ -72,7 +72,8 @@ class HistoryClient:
     async def purge(self, what: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
         """Erase events of a `channel` or a `publisher`, and yield the progress; the last dictionary has the result.
 
-        Progress is `{"done", "of"}`; the result is `{"erased": COUNT}`, or `{"error": TEXT}`. Raises `ClientError`.
+        Progress is `{"done", "of"}`; the result is `{"erased": COUNT}`, or `{"error": TEXT}`. In a cluster it
+        also has `missing`, the names of nodes that will erase later, if there are any. Raises `ClientError`.
         """
         async with self._stream("POST", "log/purge", {}, json=what) as answer:
             async for line in answer.aiter_lines():
@@ -87,7 +88,7 @@ class HistoryClient:
         try:
             async with self._http.stream(method, url, params=dict(parameters), **more) as answer:
                 is_answered = True
-                if answer.status_code != 200:
+                if answer.status_code not in (200, 202):
                     raise await _refusal(answer)
                 yield answer
         except httpx.HTTPError as error:

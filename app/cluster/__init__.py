@@ -3,6 +3,7 @@
     frames.py      a frame: the events of one turn of a node's event loop, as one message of NATS
     applied.py     what every node makes of the frames in the stream's order: which events count, and their offsets
     broker_log.py  the log that the broker sees: its events leave in frames, and come back with all others
+    store.py       where its events go when they have their offsets
     nats.py        the only file that imports the NATS client: the connection, the stream, and a consumer of it
     members.py     the nodes that are alive, and their facts
     keeper.py      a node with a data folder: what it answers to the others
@@ -10,6 +11,9 @@
     asker.py       asking keepers
     pages.py       a query and its page, as a front and a keeper send them
     requests.py    a request between nodes, whose answer may be large
+    catch_up.py    what a folder lacks that the stream does not have, from a keeper
+    erasure.py     erasing events from all folders and from the stream
+    recover.py     making the stream again from a folder
     membership.py  what a node must know before it opens its folder: whose log the stream is, and if the two fit
     members.py     the nodes that are alive, with their facts
     exchange.py    news and questions between them, past the stream

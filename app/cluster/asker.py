@@ -37,6 +37,7 @@ class State(NamedTuple):
     publication_key: int
     first: int
     applied: dict[str, Any]
+    erased: int
 
 
 async def state_of(nats: Connection, space: str, within_s: float, node: str = "") -> State:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from app import telemetry
 from app.broker.commits import Commits, Published
@@ -30,10 +30,10 @@ from app.broker.names import RESERVED, SPACE, Pattern
 from app.broker.ports import Durability
 from app.cluster.alike import State
 from app.cluster.applied import Applied, Numbered
-from app.cluster.frames import BadFrame, Frame, Row, event_of, pack, row_of, unpack
-from app.cluster.membership import check_place, subject_of_node
-from app.cluster.nats import ApiError, AwayErrors, Connection, Message, place_of
-from app.history.stored import Stored
+from app.cluster.frames import BadFrame, Control, Frame, Row, event_of, pack, row_of, unpack
+from app.cluster.membership import GAP, check_place, subject_of_node
+from app.cluster.nats import ApiError, AwayErrors, Connection, Message, Place, is_control, place_of
+from app.cluster.store import Store
 from app.history.stored import row_of as stored_row
 from app.settings import Cluster
 
@@ -55,41 +55,6 @@ _LOCAL = (f"{RESERVED}/", "wamp/", "service/", "meta/", SPACE + SPACE)
 """What is never sent past the stream: each node informs its own clients about itself, and has its own services."""
 
 
-class Store(Protocol):
-    """Where a node's events go when the stream has given them their offsets: its data folder, or a front's memory.
-
-    What has become of each event is reported to `ClusterLog.committed` and `refused`, in the order of appending.
-    """
-
-    @property
-    def log_id(self) -> str:
-        """The id of the log."""
-
-    @property
-    def publication_key(self) -> int:
-        """The key of the log's publication ids."""
-
-    @property
-    def head(self) -> int:
-        """The last offset that is stored."""
-
-    @property
-    def refusal(self) -> HistoryUnavailable | None:
-        """What recorded events are refused with at present, if they are."""
-
-    def durability_of(self, topic: str) -> Durability:
-        """How a topic's events are kept."""
-
-    def start_of(self, pattern: Pattern) -> int:
-        """The first offset from which on no event that `pattern` matches was removed."""
-
-    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
-        """The rows between two offsets that this node has on disk."""
-
-    def append(self, event: Event) -> None:
-        """Queue an event, which has its offset if it is recorded. Raises `HistoryUnavailable`, and nothing is done."""
-
-
 class StreamUnavailable(HistoryUnavailable):
     """The stream cannot take events at present."""
 
@@ -109,13 +74,22 @@ class _UnderWay:
     number: int
     data: bytes
     events: list[Event] = field(default_factory=list)
+    order: _Order | None = None
+
+
+class _Order(NamedTuple):
+    """A control to be sent; `applied` gets its sequence when it has come back."""
+
+    control: Control
+    applied: asyncio.Future[int]
 
 
 class ClusterLog:
     """The log of one node. Its methods are for the event loop; `begin` and `close` run on it.
 
     Plain counts, read by telemetry: `frames_in`, `frames_out`, `resent`, `repeats` (frames that were dropped) and
-    `foreign` (other messages). `is_diverged`: the stream is not the one that was applied.
+    `foreign` (other messages). `is_diverged`: the stream is not the one that was applied, and `went_back` that it has
+    less. `is_disputed` is set while that is so for another node: what this one took might get offsets of other events.
     """
 
     def __init__(
@@ -126,19 +100,25 @@ class ClusterLog:
         commits: Commits,
         applied: Applied,
         flush: Callable[[], None],
+        controlled: Callable[[Control, int], None] = lambda _control, _sequence: None,
     ) -> None:
-        """`nats` is opened by `begin` and closed by `close`."""
+        """`nats` is opened by `begin` and closed by `close`.
+
+        `controlled` is called with each control that counts and its sequence, when all before it is applied.
+        """
         self.applied, self.state = applied, State()
         self.frames_in = self.frames_out = self.resent = self.repeats = self.foreign = 0
         self._options = options
         self._store = store
         self._commits = commits
         self._flush = flush
+        self._controlled = controlled
         self._nats = nats
         self._publications = Publications(store.publication_key)
         self._run = ""
         self._number = 0
         self._inbox: deque[Event] = deque()
+        self._orders: deque[_Order] = deque()
         self._under_way: deque[_UnderWay] = deque()
         self._waiting_bytes = 0  # of recorded events that have not come back
         self._fleeting: list[Row] = []
@@ -146,8 +126,9 @@ class ClusterLog:
         self._unwritten: list[Event] = []  # by the disk's fault; they are given to the writer again
         self._topics: dict[Event, str] = {}  # of the first events with the keys of events that repeat them
         self._head = store.head  # what the stream gives up to this offset is on disk already
-        self._on_disk = {row.offset: row.crc for rows in store.rows(applied.offset + 1, self._head) for row in rows}
-        self.is_diverged = self._is_due = self._is_stalled = False
+        on_disk = (row for rows in store.rows(applied.offset + 1, self._head) for row in rows)
+        self._on_disk = {row.offset: row.crc for row in on_disk if not row.is_purged}
+        self.is_diverged = self.went_back = self.is_disputed = self._is_due = self._is_stalled = False
         self._refused_until = self._doubted_at = 0.0
         self._sent_at = self._progress_at = self._heard_at = monotonic()
         self._in_consumer = 0
@@ -175,11 +156,16 @@ class ClusterLog:
     @property
     def refusal(self) -> HistoryUnavailable | None:
         """What `append` raises for a recorded event at present; None while it takes events."""
-        if self.is_diverged:
+        return self.stream_refusal or self._store.refusal
+
+    @property
+    def stream_refusal(self) -> HistoryUnavailable | None:
+        """The part of `refusal` that is the stream's."""
+        if self.is_diverged or self.is_disputed:
             return Diverged()
         if monotonic() < self._refused_until or self.away_s > _AWAY_S:
             return StreamUnavailable()
-        return self._store.refusal
+        return None
 
     @property
     def away_s(self) -> float:
@@ -267,6 +253,9 @@ class ClusterLog:
         """Settle the events that have not come back: whether they are stored is unknown."""
         left = [event for event in self._unwritten if _is_own(event)]
         left += [event for frame in self._under_way for event in frame.events] + [*self._inbox]
+        for order in filter(None, [*(frame.order for frame in self._under_way), *self._orders]):
+            order.applied.cancel()
+        self._orders.clear()
         self._under_way.clear()
         self._inbox.clear()
         self._commits.refused(left, OutcomeUnknown(), now)
@@ -282,12 +271,21 @@ class ClusterLog:
             loop = asyncio.get_running_loop()
             loop.call_later(max(0.0, self._sent_at + _FRAME_S - monotonic()), self._send)
 
+    def send(self, control: Control) -> asyncio.Future[int]:
+        """Send a control; the result is its sequence in the stream, as soon as all before it is applied here."""
+        order = _Order(control, asyncio.get_running_loop().create_future())
+        self._orders.append(order)
+        self._plan()
+        return order.applied
+
     def _send(self) -> None:
         self._is_due = False
-        if not self._inbox or len(self._under_way) >= _UNDER_WAY or self._nats.away_since is not None:
+        is_idle = not self._inbox and not self._orders
+        if is_idle or len(self._under_way) >= _UNDER_WAY or self._nats.away_since is not None:
             return  # the next frame that comes back passes by here, or the watch does
         events, nbytes = [], 0
-        while self._inbox and nbytes < _FRAME_BYTES:
+        order = self._orders.popleft() if self._orders else None
+        while order is None and self._inbox and nbytes < _FRAME_BYTES:
             events.append(self._inbox.popleft())
             nbytes += len(events[-1].payload) + _ROW_BYTES
         if not self._under_way:
@@ -295,21 +293,21 @@ class ClusterLog:
             if self._progress_at - self._sent_at > _RENEW_S:
                 self._new_run()
         self._number += 1
-        packed = self._packed(self._number, events)
+        packed = self._packed(self._number, events, order)
         while len(packed.data) > self._nats.max_payload and len(events) > 1:  # long names, keys or details
             half = len(events) // 2
             self._inbox.extendleft(reversed(events[half:]))
             events = events[:half]
-            packed = self._packed(self._number, events)
+            packed = self._packed(self._number, events, order)
         self._under_way.append(packed)
         self._sent_at = monotonic()
         self._post(packed.data)
-        if self._inbox:
+        if self._inbox or self._orders:
             self._plan()
 
-    def _packed(self, number: int, events: list[Event]) -> _UnderWay:
+    def _packed(self, number: int, events: list[Event], order: _Order | None) -> _UnderWay:
         rows = [row_of(event) for event in events if event.is_recorded]
-        return _UnderWay(number, pack(self._run, number, rows), events)
+        return _UnderWay(number, pack(self._run, number, rows, order and order.control), events, order)
 
     def _post(self, data: bytes) -> None:
         self.frames_out += 1
@@ -353,28 +351,39 @@ class ClusterLog:
             self._flush()
 
     async def _delivered(self, message: Message) -> None:
-        """Take a message of the consumer: apply a frame, and have its events written."""
+        """Take a message of the consumer."""
         if self.is_diverged:
             return
         self._heard_at = monotonic()
-        if not message.data and not message.reply.startswith("$JS.ACK"):
+        if is_control(message):
             await self._nats.answer_control(message)
             return
-        place = place_of(message)
+        place, frame = place_of(message), self._frame_of(message)
         self._in_consumer += 1
-        if place.in_consumer != self._in_consumer:  # something is missing: begin another
-            self._heard_at = 0.0
-            return
+        if self._is_next(place, frame):
+            await self._apply(place, frame)
+
+    def _frame_of(self, message: Message) -> Frame | None:
         try:
-            frame = unpack(message.data)
+            return unpack(message.data)
         except BadFrame:
             self.foreign += 1
-            frame = None
-        if place.sequence == self.applied.sequence and (frame.checksum if frame else "") != self.applied.checksum:
+            return None
+
+    def _is_next(self, place: Place, frame: Frame | None) -> bool:
+        """Whether a message is the stream's next one. Where the consumer has lost one, another is begun."""
+        applied = self.applied
+        if place.in_consumer != self._in_consumer:
+            self._heard_at = 0.0
+        elif place.sequence > applied.sequence + 1:
+            self._diverge(GAP)
+        elif place.sequence == applied.sequence and (frame.checksum if frame else "") != applied.checksum:
             self._diverge("the stream has another frame at the sequence that this node has applied last")
-            return
-        if place.sequence <= self.applied.sequence:
-            return
+        else:
+            return place.sequence > applied.sequence
+        return False
+
+    async def _apply(self, place: Place, frame: Frame | None) -> None:
         self.frames_in += 1
         numbered = self.applied.apply(place.sequence, place.time_us, frame)
         self.state.note(self.applied)
@@ -384,6 +393,7 @@ class ClusterLog:
                 self._renumber()
             return
         own: list[Event] | None = None
+        back = None
         if frame is not None and frame.run == self._run:
             back = self._under_way.popleft()
             assert back.number == frame.number
@@ -392,7 +402,11 @@ class ClusterLog:
             self._waiting_bytes -= sum(event.nbytes for event in own if event.is_recorded)
         for event in self._stamped(numbered, own):
             await self._write(event)
-        if self._inbox:
+        if frame is not None and frame.control is not None:
+            self._controlled(frame.control, place.sequence)
+            if back is not None and back.order is not None and not back.order.applied.done():
+                back.order.applied.set_result(place.sequence)
+        if self._inbox or self._orders:
             self._plan()
 
     def _stamped(self, numbered: list[Numbered], own: list[Event] | None) -> list[Event]:
@@ -419,8 +433,8 @@ class ClusterLog:
         event.publication = self._publication(each.offset)
 
     def _publication(self, offset: int) -> int:
-        """The publication of a recorded event: their numbers are the offsets, the same on all nodes."""
-        self._publications.last = offset - 1
+        """The publication of a recorded event: their numbers grow with the offset, and are the same on all nodes."""
+        self._publications.last = self.applied.lead + offset - 1
         return self._publications.next()
 
     async def _write(self, event: Event) -> None:
@@ -452,7 +466,7 @@ class ClusterLog:
         self._new_run()
         frames, self._under_way = self._under_way, deque()
         for number, frame in enumerate(frames, 1):
-            self._under_way.append(self._packed(number, frame.events))
+            self._under_way.append(self._packed(number, frame.events, frame.order))
         self._number = len(frames)
 
     def _is_doubtful(self, why: str) -> bool:
@@ -472,7 +486,7 @@ class ClusterLog:
 
     def _diverge(self, why: str) -> None:
         if not self.is_diverged:
-            self.is_diverged = True
+            self.is_diverged, self.went_back = True, why != GAP
             telemetry.log.error("cluster_diverged", why=why)
 
     # Watching over it
@@ -519,7 +533,7 @@ class ClusterLog:
             self.resent += len(self._under_way)
             for frame in self._under_way:
                 self._post(frame.data)
-        if self._inbox:
+        if self._inbox or self._orders:
             self._plan()
 
     def _write_again(self) -> None:
@@ -537,12 +551,12 @@ class ClusterLog:
             await self._end_consumer()
             self._end_consumer = None
         try:
-            state = (await self._nats.ask(f"STREAM.INFO.{self._options.space}"))["state"]
-            if self._is_doubtful(check_place(state, self.applied)):
+            info = await self._nats.stream_info()
+            if self._is_doubtful(check_place(info, self.applied)):
                 self._heard_at = monotonic() - _QUIET_S + _RETRY_S
                 return
             self._in_consumer = 0
-            first = max(self.applied.sequence, state["first_seq"], 1)
+            first = max(self.applied.sequence, info["state"]["first_seq"], 1)
             self._end_consumer = await self._nats.consume(secrets.token_hex(8), first, self._delivered)
             self._heard_at = monotonic()
         except ApiError as error:

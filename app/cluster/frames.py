@@ -9,7 +9,7 @@
 not in its frame: they follow from the stream's order (`applied.py`). An event that is not recorded is sent past the
 stream, in a frame with the number 0, with its stamps: time, publication, and the sessions that it is for.
 
-`control` is null, or has in the stream's order what is no event: {"keeps": NODE}, or {"erase": [match, topic,
+`control` is null, or has in the stream's order what is not an event: {"keeps": NODE}, or {"erase": [match, topic,
 publisher]}. A frame with it has no events, so that it stays when frames with erased events are deleted.
 
 All nodes must make the same of a frame. A node drops one of another VERSION, and passes over a control that it does not
@@ -124,6 +124,11 @@ def unpack(data: bytes) -> Frame:
     if not (type(run) is str and type(number) is int):
         raise BadFrame("wrong columns")
     return Frame(run, number, rows, tail.decode(), control)
+
+
+def may_have_control(data: bytes) -> bool:
+    """Whether a frame may have a control, by its bytes alone: to take it apart costs a hundred times as much."""
+    return data[: data.find(b"\n")].endswith(b"}]")
 
 
 def _told(control: Control) -> dict[str, Any]:

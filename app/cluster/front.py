@@ -1,4 +1,4 @@
-"""A front: a node without a data folder. Where a keeper has its folder (`broker_log.Store`), a front has this.
+"""A front: a node without a data folder. Where a keeper has its folder (`store.Store`), a front has this.
 
 The events that the stream gives it are reported to its log, and so delivered and acknowledged, when they count as
 stored: with `settled_by = "stream"` at once, with `keeper` when a keeper has said that they are on its disk. The front

@@ -7,6 +7,8 @@ A request is a JSON object whose `what` says what is asked:
              Who begins with it and applies what follows in the stream comes to what all other nodes have.
     read     a page of the history, for the `query` (`pages.py`), within `within_s` seconds. A keeper that has not yet
              written all up to the query's last offset waits until it has: a page never misses what its reader knows of.
+    rows     the stored rows between the offsets `first` and `last`: some of them, and up to which offset those are all
+    erased   the offsets of erased events between `first` and `last`
 
 Any keeper answers on `subject_of_keepers`; `subject_of_keeper` is for one of them. Where a keeper settles events, it
 says on `subject_of_written` up to which offset it has them, after each commit. What other nodes need to know besides is
@@ -27,6 +29,7 @@ from app.broker.ports import Page, Query, UnknownPublication
 from app.cluster import pages
 from app.cluster.nats import Connection, Message
 from app.cluster.requests import answer, refuse
+from app.history.stored import Stored
 from app.settings import Cluster
 
 UNKNOWN_PUBLICATION = "unknown publication"
@@ -71,6 +74,12 @@ class Kept(Protocol):
     def state(self) -> dict[str, Any]:
         """What the node has come to; see `asker.State`. Raises `Diverged`."""
 
+    async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
+        """The answer to `rows`. Raises `OSError`, `TimeoutError`."""
+
+    async def erased(self, first: int, last: int) -> list[int]:
+        """The answer to `erased`. Raises `OSError`, `TimeoutError`."""
+
 
 class Keeper:
     """Answers requests, each as a task of its own: one that takes long holds up no others."""
@@ -83,6 +92,8 @@ class Keeper:
         self._answers: dict[str, Callable[[dict[str, Any]], Awaitable[bytes]]] = {
             "state": self._state,
             "read": self._read,
+            "rows": self._rows,
+            "erased": self._erased,
         }
         self._told = 0
         self._more = asyncio.Event()  # set when more is written, and then replaced
@@ -152,6 +163,13 @@ class Keeper:
             page = await self._kept.read(query)
         return pages.pack(page, self._kept.starts)
 
+    async def _rows(self, wish: dict[str, Any]) -> bytes:
+        rows, reached = await self._kept.some_rows(*_range(wish))
+        return orjson.dumps([[tuple(row) for row in rows], reached])
+
+    async def _erased(self, wish: dict[str, Any]) -> bytes:
+        return orjson.dumps(await self._kept.erased(*_range(wish)))
+
     async def _wrote(self, offset: int) -> None:
         """Wait until all up to an offset is on disk."""
         while self._kept.written < offset:
@@ -167,3 +185,10 @@ class Keeper:
             self._start(
                 self._nats.publish(subject_of_written(self._options.space, self._options.node), b"%d" % written)
             )
+
+
+def _range(wish: dict[str, Any]) -> tuple[int, int]:
+    try:
+        return int(wish["first"]), int(wish["last"])
+    except (ValueError, TypeError, KeyError):
+        raise _BadRequest from None

@@ -64,6 +64,19 @@ class Member:
     key: str = ""
 
 
+async def alive(nats: Connection, space: str) -> list[str]:
+    """The names of the nodes that are alive, by whose messages come within some seconds. Raises `AwayErrors`."""
+    found: set[str] = set()
+
+    async def heard(message: Message) -> None:
+        found.add(message.subject.rpartition(".")[2])
+
+    end = await nats.subscribe(f"{space}.h.*", heard)
+    await asyncio.sleep(2 * _BEAT_S)
+    await end()
+    return sorted(found)
+
+
 class Members:
     """The living nodes of a space, as far as their messages reach this one. Its methods are for the event loop."""
 

@@ -2,13 +2,16 @@
 
 All nodes of a space have one log: its id, the key of its publications and the rules that `Applied` depends on are in
 the description of the stream. The first node makes the stream from its own, still empty folder; the folder of every
-other node takes the id over. A folder that has seen more of the stream than there is, or not enough to go on, cannot be
-used, and neither can one with a history of its own.
+other node takes the id over. A stream that was made again (`recover.py`) begins behind the events before it, of which
+the description has the number. A folder that lacks events which the stream does not have, or no longer has, gets them
+from a keeper (`catch_up.py`). One that has seen more of the stream than there is cannot be used, and neither can one
+with a history of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -18,11 +21,14 @@ from typing import Any
 
 import orjson
 
+from app.broker.ports import Erasure
 from app.cluster.alike import RECORD, digests
 from app.cluster.applied import Applied
 from app.cluster.asker import State, state_of
+from app.cluster.catch_up import CannotCatchUp, catch_up
 from app.cluster.exchange import question, subject_of_questions
-from app.cluster.nats import REQUEST_S, ApiError, AwayErrors, Connection
+from app.cluster.frames import BadFrame, may_have_control, unpack
+from app.cluster.nats import REQUEST_S, ApiError, AwayErrors, Connection, place_of
 from app.cluster.requests import NobodyAnswers, Unanswered
 from app.history import checksummed_json
 from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
@@ -34,6 +40,8 @@ STATE_FILE = "cluster.json"
 SETTINGS = "settings"
 """The question about the digests of a node's settings (`alike.py`)."""
 
+WENT_BACK = "the stream has less than this node has seen of it: it was made again, or restored from an old copy"
+GAP = "the stream no longer has what this node has not seen of it; started again, the node gets it from another"
 STREAM_NOT_FOUND = 10_059
 _NAME_IN_USE = 10_058
 _VERSION = 1
@@ -63,15 +71,15 @@ async def join_without_folder(settings: Settings) -> tuple[State, Applied]:
         try:
             async with asyncio.timeout(join_s):
                 state = await _state(nats, space)
-                info = await nats.ask(f"STREAM.INFO.{space}")
+                info = await nats.stream_info()
         except (ApiError, *AwayErrors) as error:
             raise CannotJoin(
                 f"no keeper of the cluster {space} answers within {join_s:g} s: start one first"
             ) from error
-    _check_settings(settings, _description(info))
+    _check_settings(settings, description_of(info))
     applied = _nothing(settings)
     applied.restore(state.applied)
-    why = check_place(info["state"], applied)
+    why = check_place(info, applied)
     if why:
         raise CannotJoin(f"the keeper {state.node} cannot be gone on from: {why}")
     return state, applied
@@ -108,28 +116,13 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
 
 
 async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
-    options, history = settings.cluster, settings.history
+    options = settings.cluster
     await _check_name(nats, settings)
     await _check_rules(nats, settings)
-    identity, applied = _own(folder), _nothing(settings)
-    saved = _saved(folder)
-    if saved is not None:
-        applied.restore(saved)
-    why_not = ""
-    if saved is None and _has_events(folder):
-        why_not = f"{folder} has a history from before the cluster: a cluster begins with empty folders"
-    elif applied.sequence:
-        why_not = f"{folder} cannot be used: the stream {options.space}, of which it has seen a part, is gone"
-    described = {
-        "halley": _VERSION,
-        "log_id": identity.log_id,
-        "publication_key": str(identity.publication_key),
-        "settled_by": options.settled_by,
-        "keys": history.keys,
-        "key_age_s": history.key_age_s,
-    }
-    info = await _stream(nats, settings, described, why_not)
-    theirs = _description(info)
+    identity, saved, applied = _own(folder), saved_state(folder), _nothing(settings)
+    described = describe(settings, identity, 0)
+    info = await stream_of(nats, settings, described, _why_not_first(folder, saved, options.space))
+    theirs = description_of(info)
     _check_settings(settings, theirs)
     if options.settled_by == "stream" and info["config"]["num_replicas"] < 3:
         raise CannotJoin("cluster.settled_by: the stream has fewer than 3 replicas, which stream needs")
@@ -137,8 +130,23 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
         if (folder / "log.json").exists():
             raise CannotJoin(f"{folder} has another history than the cluster: give this node an empty data_dir")
         identity = replace(identity, log_id=theirs["log_id"], publication_key=int(theirs["publication_key"]))
-    _check_state(info["state"], applied, folder)
-    _prepare(folder, identity, applied)
+    applied.stream = theirs["stream"]
+    can_go_on = theirs["base"] == 0 and not _has_events(folder)
+    if saved is not None and saved.get("stream") == applied.stream:
+        applied.restore(saved)
+        can_go_on = True
+        if info["state"]["last_seq"] < applied.sequence:
+            raise CannotJoin(f"{folder} cannot be used: {WENT_BACK}; see halley cluster recover")
+    _prepare(folder, identity)
+    state = info["state"]
+    needed, has_gap = await _needed(nats, applied, state) if can_go_on else (state["first_seq"] - 1, True)
+    if not can_go_on or applied.sequence < needed:
+        try:
+            await catch_up(nats, settings, folder, applied, needed)
+        except CannotCatchUp as error:
+            if has_gap:
+                raise CannotJoin(f"{folder} cannot be used: {error}") from error
+    save(folder, applied)
     return applied
 
 
@@ -151,6 +159,42 @@ async def _check_rules(nats: Connection, settings: Settings) -> None:
         if answer["body"][RECORD] != digests(settings)[RECORD]:
             node = answer["node"]
             raise CannotJoin(f"record: node {node} has other [[record]] rules: all nodes of a cluster need the same")
+
+
+async def _needed(nats: Connection, applied: Applied, state: dict[str, Any]) -> tuple[int, bool]:
+    """How far a node must have come in the stream to go on with that alone: behind it nothing is missing or erased.
+
+    And whether anything is missing that this node has not applied.
+
+    A node that applied an erasure itself would serve for a moment what it erases then. Raises `CannotJoin`.
+    """
+    needed, following, last = 0, applied.sequence + 1, int(state["last_seq"])
+    has_gap = _has_gap(state, applied)
+    if has_gap:
+        return int(state["first_seq"]) - 1, True
+    try:
+        async for message in nats.messages(following, last):
+            sequence = place_of(message).sequence
+            if sequence != following:
+                needed, has_gap = sequence - 1, True
+            with suppress(BadFrame):
+                if may_have_control(message.data) and isinstance(unpack(message.data).control, Erasure):
+                    needed = sequence
+            following = sequence + 1
+    except (ApiError, *AwayErrors) as error:
+        raise CannotJoin(f"NATS does not deliver the stream: {error or 'no answer'}") from error
+    return (needed, has_gap) if following > last else (last, True)
+
+
+def _why_not_first(folder: Path, saved: dict[str, Any] | None, space: str) -> str:
+    """Why the first node of a cluster cannot begin with this folder; "" if it can."""
+    if saved is not None and (saved["sequence"] or saved["offset"]):
+        why = f"the stream {space}, of which it has seen a part, is gone"
+    elif _has_events(folder):
+        why = "it has a history from before the cluster"
+    else:
+        return ""
+    return f"{folder} cannot be used: {why}; halley cluster recover makes the stream from it"
 
 
 async def _check_name(nats: Connection, settings: Settings) -> None:
@@ -184,19 +228,35 @@ def subject_of_node(space: str, node: str) -> str:
     return f"{space}.n.{node}"
 
 
-def check_place(state: dict[str, Any], applied: Applied) -> str:
-    """Why a node that has applied so much cannot go on with a stream in that state; "" if it can."""
-    if state["last_seq"] < applied.sequence:
-        return "the stream has less than this node has seen of it: it was made again, or restored from an old copy"
-    if state["first_seq"] > applied.sequence + 1:
-        return "the stream no longer has what this node has not seen of it: copy the folder of another node"
-    return ""
+def describe(settings: Settings, identity: Identity, base: int) -> dict[str, Any]:
+    """What the description of a new stream says; `base` is the number of the events before it."""
+    history = settings.history
+    return {
+        "halley": _VERSION,
+        "stream": secrets.token_hex(8),
+        "base": base,
+        "log_id": identity.log_id,
+        "publication_key": str(identity.publication_key),
+        "settled_by": settings.cluster.settled_by,
+        "keys": history.keys,
+        "key_age_s": history.key_age_s,
+    }
 
 
-def _check_state(state: dict[str, Any], applied: Applied, folder: Path) -> None:
-    why = check_place(state, applied)
-    if why:
-        raise CannotJoin(f"{folder} cannot be used: {why}")
+def check_place(info: dict[str, Any], applied: Applied) -> str:
+    """Why a node that has applied so much cannot go on with a stream of which `info` says that; "" if it can."""
+    try:
+        is_other = description_of(info)["stream"] != applied.stream
+    except CannotJoin:
+        is_other = True
+    if is_other or info["state"]["last_seq"] < applied.sequence:
+        return WENT_BACK
+    return GAP if _has_gap(info["state"], applied) else ""
+
+
+def _has_gap(state: dict[str, Any], applied: Applied) -> bool:
+    """Whether the stream no longer has a message behind the last one that was applied."""
+    return bool(state["first_seq"] > applied.sequence + 1)
 
 
 def _own(folder: Path) -> Identity:
@@ -209,7 +269,7 @@ def _own(folder: Path) -> Identity:
         raise FolderUnusable(f"{folder / 'log.json'} cannot be read: {error}") from error
 
 
-def _saved(folder: Path) -> dict[str, Any] | None:
+def saved_state(folder: Path) -> dict[str, Any] | None:
     """The saved state of a folder; None if it has not been in a cluster."""
     try:
         return checksummed_json.load(folder / STATE_FILE)
@@ -225,19 +285,25 @@ def _has_events(folder: Path) -> bool:
     return False
 
 
-def _prepare(folder: Path, identity: Identity, applied: Applied) -> None:
-    """Give a new folder the cluster's log, and the state with which it begins. Raises `FolderUnusable`."""
+def _prepare(folder: Path, identity: Identity) -> None:
+    """Give a new folder the cluster's log. Raises `FolderUnusable`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (folder / "log.json").exists():
             identity.save(folder / "log.json")
-        if not (folder / STATE_FILE).exists():
-            checksummed_json.save(folder / STATE_FILE, applied.saved())
     except OSError as error:
         raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
 
 
-async def _stream(nats: Connection, settings: Settings, described: dict[str, Any], why_not: str) -> dict[str, Any]:
+def save(folder: Path, applied: Applied) -> None:
+    """Save the state with which the node begins. Raises `FolderUnusable`."""
+    try:
+        checksummed_json.save(folder / STATE_FILE, applied.saved())
+    except OSError as error:
+        raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
+
+
+async def stream_of(nats: Connection, settings: Settings, described: dict[str, Any], why_not: str) -> dict[str, Any]:
     """The stream's configuration and state; it is made if it does not exist, unless `why_not` says why not.
 
     Raises `CannotJoin`.
@@ -247,7 +313,7 @@ async def _stream(nats: Connection, settings: Settings, described: dict[str, Any
         try:
             await nats.ask("INFO")
             try:
-                return await nats.ask(f"STREAM.INFO.{options.space}")
+                return await nats.stream_info()
             except ApiError as error:
                 if error.code != STREAM_NOT_FOUND:
                     raise
@@ -287,10 +353,11 @@ def stream_config(settings: Settings, described: dict[str, Any]) -> dict[str, An
     }
 
 
-def _description(info: dict[str, Any]) -> dict[str, Any]:
+def description_of(info: dict[str, Any]) -> dict[str, Any]:
+    """What the description of a stream says (`describe`). Raises `CannotJoin`."""
     try:
         described = orjson.loads(info["config"].get("description", ""))
-        if described["halley"] == _VERSION:
+        if described["halley"] == _VERSION and "stream" in described:
             return dict(described)
     except (orjson.JSONDecodeError, TypeError, KeyError):
         pass

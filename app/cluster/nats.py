@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -25,6 +26,7 @@ AwayErrors = (nats.errors.Error, OSError, TimeoutError)
 """What calls raise while no server answers; `TimeoutError` and `OSError` are the standard ones."""
 
 REQUEST_S = 1.0
+_NEXT_S, _AT_ONCE = 10.0, 64
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
 _PENDING_BYTES = 16_777_216
 _DENIED_KEPT = 16
@@ -41,11 +43,15 @@ class ApiError(Exception):
 
 
 class Place(NamedTuple):
-    """A message's place: its sequence in the stream and in the consumer, and the stream's time in microseconds."""
+    """A message's place: its sequence in the stream and in the consumer, the stream's time in microseconds.
+
+    `pending` is how many messages followed when it was delivered.
+    """
 
     sequence: int
     in_consumer: int
     time_us: int
+    pending: int
 
 
 class Connection:
@@ -176,6 +182,45 @@ class Connection:
             raise ApiError(answer["error"])
         return answer
 
+    async def stream_info(self) -> dict[str, Any]:
+        """The configuration and state of the stream. Raises `ApiError`, `AwayErrors`."""
+        return await self.ask(f"STREAM.INFO.{self._options.space}")
+
+    async def messages(self, first: int, last: int) -> AsyncIterator[Msg]:
+        """Yield the stream's messages from one sequence to another, as far as it has them.
+
+        Raises `ApiError`, `AwayErrors`; `TimeoutError` if the next one does not come within `_NEXT_S`.
+        """
+        if first > last:
+            return
+        queue: asyncio.Queue[Msg] = asyncio.Queue(_AT_ONCE)
+
+        async def take(message: Msg) -> None:
+            if is_control(message):
+                await self.answer_control(message)
+            await queue.put(message)
+
+        end = await self.consume(secrets.token_hex(8), first, take)
+        try:
+            count = 0
+            while True:
+                async with asyncio.timeout(_NEXT_S):
+                    message = await queue.get()
+                if is_control(message):
+                    headers = message.headers or {}
+                    if headers.get("Nats-Last-Consumer") == str(count) and "Nats-Consumer-Stalled" not in headers:
+                        return  # there are no more
+                    continue
+                place, count = place_of(message), count + 1
+                if place.in_consumer != count:
+                    raise TimeoutError
+                if place.sequence <= last:
+                    yield message
+                if place.sequence >= last or not place.pending:
+                    return
+        finally:
+            await end()
+
     async def consume(self, name: str, first: int, handler: Handler) -> Callable[[], Awaitable[None]]:
         """Have the stream's messages from the sequence `first` on delivered in order; returns what ends that.
 
@@ -213,6 +258,11 @@ class Connection:
             await self.publish(message.reply or stalled, b"")
 
 
+def is_control(message: Msg) -> bool:
+    """Whether a message of a consumer is none of the stream's."""
+    return not message.data and not message.reply.startswith("$JS.ACK")
+
+
 def _proof(options: Cluster) -> dict[str, Any]:
     """The client's arguments that prove who the node is, and who the servers are. Raises `OSError`."""
     more: dict[str, Any] = {}
@@ -230,7 +280,7 @@ def place_of(message: Msg) -> Place:
     """The place of a message that a consumer delivered."""
     # $JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<in the consumer>.<nanoseconds>.<pending>
     parts = message.reply.split(".")
-    return Place(int(parts[-4]), int(parts[-3]), int(parts[-2]) // 1_000)
+    return Place(int(parts[-4]), int(parts[-3]), int(parts[-2]) // 1_000, int(parts[-1]))
 
 
 def is_unanswered(message: Msg) -> bool:

@@ -27,7 +27,7 @@ from app.history.consumers import Overtaken
 from app.history.damage import Damage
 from app.history.history import History
 from app.history.rewriting import concerned_by
-from app.history.rules import Rules, parse_age
+from app.history.rules import NEVER, Rules, parse_age
 from app.history.stored import Stored
 from app.history.writer import Committed, Report
 from app.protocols.bayeux.names import Bounds, to_pattern
@@ -350,23 +350,31 @@ class OpenHistory(OpenLog):
         """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
         return self.history.rows(first, last)
 
+    async def absent(self) -> Sequence[str]:
+        """Other servers with this log that have not erased what was erased; see `Archive.absent`."""
+        return ()
+
     async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
         """Erase events from the log, and from everything else that has data of them; see `Archive.purge`.
 
         Their idempotency keys are remembered nevertheless: a repeat must not bring back what was erased.
         """
-        purge = asyncio.get_running_loop().create_task(self._erase(erasure, tell))
+        purge = asyncio.get_running_loop().create_task(self._purge(erasure, tell))
         self._purges.add(purge)
         purge.add_done_callback(self._purges.discard)
         return await asyncio.shield(purge)
 
-    async def _erase(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+    async def _purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        return await self._erase(erasure, tell)
+
+    async def _erase(self, erasure: Erasure, tell: Callable[[int, int], None], last: int = NEVER) -> int:
+        """Erase the events up to the offset `last`."""
         with self.history.purging():
             self._broker.erase(erasure)  # before the log: what waits there to be recorded must not be recorded later
             await asyncio.to_thread(self.history.roll)
             await self.settle()  # until then events that are erased from the log may still reach a holder
             works = self._broker.erase(erasure)
-            erased = await asyncio.to_thread(self.history.rewrite, concerned_by(erasure), tell)
+            erased = await asyncio.to_thread(self.history.rewrite, concerned_by(erasure, last), tell)
             for work in works:
                 await asyncio.to_thread(work)
             return erased

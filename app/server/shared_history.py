@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from app import telemetry
 from app.broker.broker import Broker
@@ -18,16 +18,20 @@ from app.broker.events import LAST_PUBLICATION, Publications
 from app.broker.ports import Erasure
 from app.cluster.alike import digests
 from app.cluster.applied import Applied
-from app.cluster.broker_log import ClusterLog, Diverged, Store
+from app.cluster.broker_log import ClusterLog, Diverged
+from app.cluster.erasure import Erasures, Tell, delete_frames
 from app.cluster.exchange import Exchange
+from app.cluster.frames import Control, Keeps
 from app.cluster.keeper import Keeper
 from app.cluster.members import Members
 from app.cluster.membership import SETTINGS, STATE_FILE, join
 from app.cluster.membership import CannotJoin as NotJoined
 from app.cluster.nats import Connection
 from app.cluster.standing import Standing
+from app.cluster.store import Store
 from app.history import checksummed_json
 from app.history.history import CannotPurge
+from app.history.stored import Stored
 from app.history.writer import Report
 from app.protocols.contract import Count
 from app.server.history import CannotJoin, OpenHistory, OpenLog, Outcomes
@@ -41,7 +45,17 @@ _SAVE_S = 10.0
 
 _CLOSE_S = 5.0
 
-_PARTIAL = "WAMP's retained events and rate limits are those of one node; nothing can be erased"
+_LOOK_S = 0.05
+_KNOWN_S = 4.0
+"""After which a node knows all others that are alive."""
+
+_KEEPS_S = 3_600.0
+"""How often a node says in the stream that it has a folder: the others remember it for a day (`applied.py`)."""
+
+_ROWS_BYTES, _ROW_BYTES = 1_048_576, 256
+"""How much is sent at once to a node that copies rows, and what a row takes besides its payload."""
+
+_PARTIAL = "WAMP's retained events and rate limits are those of one node"
 
 
 class SharedHistory(OpenLog):
@@ -52,11 +66,14 @@ class SharedHistory(OpenLog):
         self._cluster = cluster = settings.cluster
         self._applied = applied
         self._nats = Connection(cluster)
+        self._erasures = Erasures(self._erase_here)
         self.members = Members(cluster, self._nats)
         self.members.facts |= {
             "sequence": lambda: applied.sequence,
             "offset": lambda: applied.offset,
             "sessions": lambda: len(broker.sessions),
+            "erased": lambda: self._erasures.done_to(applied.sequence),
+            "went_back": lambda: self._log.went_back,
             "keeps": lambda: not cluster.front,
         }
         super().__init__(settings, broker, flush)
@@ -71,10 +88,12 @@ class SharedHistory(OpenLog):
         telemetry.log.warning("cluster_partial", what=_PARTIAL)
 
     def _begin(self, store: Store) -> Outcomes:
-        # Publications of recorded events have their offsets as numbers; those of others are far above.
+        # The numbers of recorded events' publications grow with the offset; those of others are far above.
         middle = LAST_PUBLICATION // 2
         self._broker.publications = Publications(store.publication_key, middle + secrets.randbelow(middle // 2))
-        self._log = ClusterLog(self._cluster, self._nats, store, self._broker.commits, self._applied, self._flush)
+        self._log = ClusterLog(
+            self._cluster, self._nats, store, self._broker.commits, self._applied, self._flush, self._controlled
+        )
         self._broker.commits.begin(self._log, store.head, self._log.share, self._log.reach)
         return self._log
 
@@ -110,6 +129,29 @@ class SharedHistory(OpenLog):
         self._exchange.begin()
         self._standing.begin()
 
+    def look(self, now: float) -> None:
+        """Do periodic work, once a second."""
+        self._log.is_disputed = any(each.facts.get("went_back") for each in self.members.others())
+        super().look(now)
+
+    def _controlled(self, control: Control, sequence: int) -> None:
+        if isinstance(control, Erasure):
+            self._erasures.add(control, sequence, self._applied.offset)
+
+    async def _erase_here(self, erasure: Erasure, last: int, tell: Tell) -> int:  # noqa: ARG002 - a keeper's form
+        """Erase the events up to an offset from memory; see `OpenHistory.purge`."""
+        await self._reported(last)
+        self._broker.erase(erasure)
+        await self.settle()
+        for work in self._broker.erase(erasure):
+            await asyncio.to_thread(work)
+        return 0
+
+    async def _reported(self, offset: int) -> None:
+        """Wait until the events up to an offset are delivered."""
+        while self.head < offset:  # noqa: ASYNC110 - the head is that of the hot path, which waits for nobody
+            await asyncio.sleep(_LOOK_S)
+
     async def close(self) -> None:
         """Wait for what is on its way to the stream, leave the cluster, and close the log."""
         if self.refusal is None:
@@ -120,6 +162,7 @@ class SharedHistory(OpenLog):
         await self._standing.close()
         await self._exchange.close()
         await self.members.close()
+        await self._erasures.close()
         await self._log.close()
         await self._end()
         await super().close()
@@ -162,6 +205,7 @@ class KeptHistory(SharedHistory, OpenHistory):
         self._saved = (applied.sequence, 0.0)  # what was saved last, and when
         self._snapshot: dict[str, Any] | None = None
         self._saving: asyncio.Future[None] | None = None
+        self._began_at = self._kept_at = 0.0
         super().__init__(settings, broker, flush, applied)
         self._keeper = Keeper(self._cluster, self._nats, self)
         self.members.facts["kept"] = self._told
@@ -173,7 +217,9 @@ class KeptHistory(SharedHistory, OpenHistory):
     def listen(self) -> None:
         """Begin to answer other nodes too; see `SharedHistory.listen`."""
         super().listen()
+        self._began_at = self._kept_at = monotonic()
         self._keeper.begin()
+        self._log.send(Keeps(self._cluster.node))
 
     def _tell_broker(self, report: Report, until: float) -> None:
         if not self._log.is_diverged:
@@ -205,6 +251,7 @@ class KeptHistory(SharedHistory, OpenHistory):
             "publication_key": str(self.history.publication_key),
             "first": self.start,
             "applied": self._applied.saved(),
+            "erased": self._erasures.done_to(self._applied.sequence),
         }
 
     @property
@@ -217,9 +264,33 @@ class KeptHistory(SharedHistory, OpenHistory):
         """The first offset on disk, and those of the rules."""
         return [self.start, *self.history.starts]
 
+    async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
+        """Stored rows, as other nodes ask for them; see `keeper.Kept.some_rows`."""
+
+        def read() -> tuple[list[Stored], int]:
+            found: list[Stored] = []
+            nbytes = 0
+            for rows in self.history.rows(first, last):
+                found += rows
+                nbytes += sum(len(row.payload or "") + _ROW_BYTES for row in rows)
+                if nbytes > _ROWS_BYTES:
+                    return found, found[-1].offset
+            return found, min(last, self.history.head)
+
+        return await self.aside(read)
+
+    async def erased(self, first: int, last: int) -> list[int]:
+        """The offsets of erased events, as other nodes ask for them."""
+        return await self.aside(lambda: self.history.erased(first, last))
+
     def sweep(self, now: float) -> None:
         """Do periodic work, and save the state from time to time."""
         super().sweep(now)
+        if now - self._kept_at >= _KEEPS_S:
+            self._kept_at = now
+            self._log.send(Keeps(self._cluster.node))
+        if self._erasures.is_busy:
+            return
         sequence, saved_at = self._saved
         if self._snapshot is None and now - saved_at >= _SAVE_S and self._applied.sequence != sequence:
             self._snapshot = self._applied.saved()
@@ -231,9 +302,12 @@ class KeptHistory(SharedHistory, OpenHistory):
     def _save(self, state: dict[str, Any]) -> None:
         """Save a state whose events are all on disk; after a failure the next start applies more of the stream."""
         try:
-            checksummed_json.save(self.folder / STATE_FILE, state)
+            self._save_now(state)
         except OSError as error:
             telemetry.fault("cluster_state", error)
+
+    def _save_now(self, state: dict[str, Any]) -> None:
+        checksummed_json.save(self.folder / STATE_FILE, state)
 
     async def _end(self) -> None:
         await self._keeper.close()
@@ -243,12 +317,57 @@ class KeptHistory(SharedHistory, OpenHistory):
     async def close(self) -> None:
         """Leave the cluster, and save the state; see `SharedHistory.close`."""
         await super().close()
-        if self.head == self._applied.offset and not self._log.is_diverged:
+        if self.head == self._applied.offset and not (self._log.is_diverged or self._erasures.is_busy):
             await asyncio.to_thread(self._save, self._applied.saved())
 
-    async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> NoReturn:  # noqa: ARG002 - Archive's form
-        """Refuse: what is erased here would stay on the other nodes. Raises `CannotPurge`."""
-        raise CannotPurge("events cannot be erased in a cluster yet")
+    # Erasing
+
+    async def absent(self) -> Sequence[str]:
+        """The other nodes that have not erased what was erased until now; see `KeptArchive.absent`.
+
+        A node that has just begun waits until it must know all others that are alive.
+        """
+        await asyncio.sleep(self._began_at + _KNOWN_S - monotonic())
+        done = self._done_by_others()
+        late = {name for name, sequence in done.items() if sequence < self._erasures.last}
+        silent = {*self._applied.keepers} - {self._cluster.node, *done}
+        return sorted(late | silent)
+
+    def _done_by_others(self) -> dict[str, int]:
+        """Up to where in the stream each other node that is alive has erased."""
+        told = {each.name: each.facts.get("erased", each.facts.get("sequence")) for each in self.members.others()}
+        return {name: sequence if isinstance(sequence, int) else 0 for name, sequence in told.items()}
+
+    async def _purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        """Erase on all nodes, and from the stream; see `KeptArchive.purge`."""
+        if self._log.stream_refusal is not None:
+            raise CannotPurge("the cluster takes nothing at present")
+        try:
+            async with asyncio.timeout(self._options.commit_s):
+                sequence = await self._log.send(erasure)
+        except TimeoutError:
+            raise CannotPurge("the stream does not take it at present; it may be erased nevertheless") from None
+        async with asyncio.timeout(self._cluster.erase_s):
+            erased = await self._erasures.finished(sequence, tell)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._cluster.erase_s):
+                while any(done < sequence for done in self._done_by_others().values()):  # noqa: ASYNC110 - they are far
+                    await asyncio.sleep(_LOOK_S)
+        if not await self.absent():
+            await delete_frames(self._nats, self._cluster.space, erasure, sequence)
+        return erased
+
+    async def _erase_here(self, erasure: Erasure, last: int, tell: Tell) -> int:
+        """Erase from the folder too, and save a state behind that: no frame with erased events is needed again."""
+        await self._reported(last)
+        erased = await self._erase(erasure, tell, last)
+        if self._saving is not None:
+            await self._saving
+        state = self._applied.saved()
+        await self._reported(state["offset"])
+        await asyncio.to_thread(self._save_now, state)
+        self._saved, self._snapshot = (state["sequence"], monotonic()), None
+        return erased
 
 
 def joined(joining: Coroutine[Any, Any, Result]) -> Result:

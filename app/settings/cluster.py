@@ -40,6 +40,9 @@ class Cluster:
     relayed: int = knob(
         2_000, unit="requests", low=1, why="passed on to other nodes at the same time, mostly held polls; then 503"
     )
+    erase_s: float = knob(
+        600.0, unit="s", low=1, why="for each node to erase; the answer to a purge names those that have not then"
+    )
     user: str = knob("", why="of the NATS servers; empty: none")
     password_file: str = knob("", why="file with the user's password; a process list would show a password")
     tls_ca: str = knob("", why="PEM file of the authority of the NATS servers' certificates; empty: the system's")

@@ -44,6 +44,11 @@ EVENTS: dict[str, LogEvent] = {
         "the `sequence` in the stream from which it goes on",
         LIFE,
     ),
+    "cluster_copying": LogEvent(
+        "the stream does not have all that the node lacks: it copies the events from `first` to `last` of the node "
+        "`keeper`, before it serves",
+        LIFE,
+    ),
     "cluster_partial": LogEvent("`what` a cluster does not do yet", LIFE),
     "cluster_member": LogEvent("another `node` of the cluster is there", LIFE),
     "cluster_member_gone": LogEvent("another `node` has left, or has been silent for some seconds", LIFE),

@@ -60,10 +60,10 @@ class RequestContext:
         """Send a complete 200 response that contains content of the log; `more` are further headers."""
         await respond(self.send, 200, [(b"content-type", content_type), *PRIVATE, *more, *self.cors], body)
 
-    async def begin(self, content_type: bytes, *more: Header) -> None:
+    async def begin(self, content_type: bytes, *more: Header, status: int = 200) -> None:
         """Begin such a response, whose body is sent in pieces."""
         headers = [(b"content-type", content_type), *PRIVATE, *self.cors, *more]
-        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
 
 class GuardMiddleware:

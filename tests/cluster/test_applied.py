@@ -11,7 +11,7 @@ from app.broker.events import Audience, Event, SessionFilter
 from app.broker.names import Match, Pattern
 from app.broker.ports import Erasure
 from app.cluster.applied import Applied, First
-from app.cluster.frames import BadFrame, Keeps, Kind, Row, event_of, pack, row_of, unpack
+from app.cluster.frames import BadFrame, Keeps, Kind, Row, event_of, may_have_control, pack, row_of, unpack
 
 KEYS, KEY_AGE_US = 3, 5_000_000
 SECOND_US = 1_000_000
@@ -136,6 +136,7 @@ def test_a_damaged_frame_is_recognized(each, data):
             unpack(damaged)
 
 
+KIND = Kind("bayeux", "bare", None, None, None, None)
 HEAD = [1, "a-1", 1, ["t"], [["bayeux", "bare", None, None, None, None]], [0], [0], [2], {}, None, None]
 
 
@@ -217,6 +218,8 @@ def test_a_control_is_read_as_it_was_packed(control):
     """It comes in the order of the stream, and takes no offset; one of a later version is passed over."""
     frame = unpack(pack("a-1", 1, [], control))
     assert (frame.control, frame.rows) == (control, [])
+    assert may_have_control(pack("a-1", 1, [], control))
+    assert not may_have_control(pack("a-1", 1, [Row("t", b'{"a":[{}]}', KIND)]))
     node = Applied(KEYS, KEY_AGE_US)
     assert (node.apply(1, 5, frame), node.offset) == ([], 0)
     assert unpack(sealed([*HEAD[:10], {"later": 1}])).control is None

@@ -11,9 +11,9 @@ from app.broker.events import new_key
 from app.broker.names import Match, Pattern
 from app.broker.ports import Durability
 from app.cluster.applied import Applied
-from app.cluster.broker_log import ClusterLog
-from app.cluster.frames import unpack
-from app.cluster.nats import Connection
+from app.cluster.broker_log import ClusterLog, Diverged
+from app.cluster.frames import Keeps, unpack
+from app.cluster.nats import Connection, Place
 from app.settings import Cluster, History, Limits
 
 NOW = 50.0
@@ -174,3 +174,34 @@ async def test_a_frame_fits_into_a_message(broker, log):
     while log._inbox:
         log._send()
         assert len(log._under_way.popleft().data) <= 20_000
+
+
+async def test_frames_that_the_stream_has_lost_stop_the_node(broker, log):
+    """It must not number what follows: the others have given those offsets to what is missing."""
+    log._in_consumer = 1
+    assert log._is_next(Place(1, 1, 0, 0), None)
+    assert not log._is_next(Place(2, 1, 0, 0), None)
+    assert (log.is_diverged, log.went_back) == (True, False), "the others can go on"
+    with pytest.raises(Diverged):
+        publish(broker, 1)
+
+
+async def test_while_another_node_says_that_the_stream_went_back_none_takes_events(broker, log):
+    """They might get the offsets of events that the other one has."""
+    log.is_disputed = True
+    with pytest.raises(Diverged):
+        publish(broker, 1)
+    log.is_disputed = False
+    publish(broker, 1)
+
+
+async def test_a_control_is_a_frame_of_its_own(broker, log, disk):
+    """So that it stays in the stream when frames with erased events are deleted."""
+    publish(broker, 1)
+    sent = log.send(Keeps("a"))
+    log._send()
+    log._send()
+    frames = [unpack(each.data) for each in log._under_way]
+    assert [(frame.control, len(frame.rows)) for frame in frames] == [(Keeps("a"), 0), (None, 1)]
+    await log._apply(Place(1, 1, 10**15, 0), frames[0])
+    assert await sent == 1

@@ -267,6 +267,24 @@ async def test_a_publish_on_its_way_when_nats_is_killed_is_stored_once(tmp_path)
         assert len(found) == sum(row["topic"] == "chat/room" for row in stored), "an event was stored twice"
 
 
+async def test_a_full_stream_takes_nothing_and_goes_on_when_there_is_room(tmp_path):
+    """Durable publishes are refused, the history can be read, and what was on its way is stored once."""
+    settings = {"HALLEY_CLUSTER_STREAM_BYTES": "1048576", "HALLEY_HISTORY_COMMIT_S": "1"}
+    async with cluster(tmp_path, "a", **settings) as (nats, (a,)):
+        replies = []
+        async with asyncio.timeout(DEADLINE_S):
+            while not replies or replies[-1].get("error") != "503::history_unavailable":
+                replies.append(await published(a, "/chat/room", "x" * 60_000))
+        taken_first = sum(reply["successful"] for reply in replies)
+        assert len(await rows(a, taken_first)) == taken_first > 10
+        stranger = NatsClient()
+        await stranger.connect(nats.urls)
+        await stranger.jetstream().purge_stream("halley")
+        await stranger.close()
+        last = (await until_taken(a))["ext"]["position"]
+        assert last == len(replies) - sum(reply.get("error") == "503::history_unavailable" for reply in replies) + 1
+
+
 async def test_messages_of_strangers_are_dropped(tmp_path):
     """Bad bytes in the stream and past it take no offset and stop nothing; they are counted."""
     async with cluster(tmp_path, "a", "b") as (nats, (a, b)):
@@ -355,16 +373,6 @@ async def test_two_nodes_of_one_name_and_a_folder_of_another_log_are_refused(tmp
         arguments = ("serve", "--cluster", nats.urls, "--node", "c", "--data-dir", str(tmp_path / "c"), "--port", "0")
         result = await ended(*arguments, cwd=tmp_path, HALLEY_OPERATIONS_ENABLED="off")
         assert (result.code, "another history than the cluster" in result.lines[-1]) == (2, True), result.lines
-
-
-async def test_events_cannot_be_erased_yet(tmp_path):
-    """What is not there yet is refused, and the start says so."""
-    async with cluster(tmp_path, "a") as (_, (a,)):
-        wire = await a.wire()
-        body = b'{"channel":"/chat/room"}'
-        answer = await wire.request(request("POST", "/log/purge", body, content_type="application/json"))
-        assert (answer.status, "cannot be erased in a cluster yet" in answer.text) == (409, True)
-        assert "nothing can be erased" in await a.until_logged("cluster_partial")
 
 
 def test_a_server_alone_imports_nothing_of_it():

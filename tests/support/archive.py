@@ -12,7 +12,7 @@ from app.history.rewriting import is_concerned
 from app.history.stored import event_of, row_of, tombstone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from app.broker.ports import Erasure, Query
     from app.history.history import History
@@ -119,6 +119,10 @@ class MemoryArchive:
         for offset in range(first, last + 1, 100):
             yield self.rows_of[offset - 1 : min(offset + 99, last)]
 
+    async def absent(self) -> Sequence[str]:
+        """Return the other servers with this log: none."""
+        return ()
+
     async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
         """Replace the erased rows by tombstones, and return their number."""
         if self.fault is not None:
@@ -193,6 +197,10 @@ class DiskArchive:
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """Yield the stored rows in batches."""
         return self.history.rows(first, last)
+
+    async def absent(self) -> Sequence[str]:
+        """Return the other servers with this log: none."""
+        return ()
 
     async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
         """Erase events, and return their number."""

@@ -10,6 +10,7 @@ import click
 
 from app.cli.cluster.access import url_list
 from app.cli.cluster.check import check
+from app.cli.cluster.recover import recover
 from app.cli.cluster.status import status
 from app.cli.options import SettingFlags, config_option, setting_options
 
@@ -66,3 +67,4 @@ def cluster_group(
 
 cluster_group.add_command(check)
 cluster_group.add_command(status)
+cluster_group.add_command(recover)

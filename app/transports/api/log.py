@@ -199,12 +199,12 @@ class LogApi:
         erasure = self._order(await read_body(context.receive, self._limits))
         request.require("erase", erasure.pattern or EVERYTHING)
         await archive.settle()
-        steps = [(0, 0)]
+        steps, status = [(0, 0)], 202 if await archive.absent() else 200
         working = asyncio.ensure_future(archive.purge(erasure, lambda *step: steps.append(step)))
         await asyncio.wait({working}, timeout=_PROGRESS_S)
         if working.done() and isinstance(refused := working.exception(), CannotPurge):
             raise Rejection(409, str(refused))
-        await context.begin(JsonLines.content_type)
+        await context.begin(JsonLines.content_type, status=status)
         told = 1
         while not working.done():
             if len(steps) > told:
@@ -216,9 +216,11 @@ class LogApi:
         error = working.exception()
         if error is not None:
             telemetry.fault("purge", error)
-        await self._tell(
-            context, {"erased": working.result()} if error is None else {"error": "the log cannot be written"}
-        )
+            await self._tell(context, {"error": "the log cannot be written"})
+        else:
+            missing = await archive.absent()
+            more = {"missing": [*missing]} if missing else {}
+            await self._tell(context, {"erased": working.result(), **more})
         await context.send({"type": "http.response.body", "body": b""})
 
     def _order(self, body: bytes) -> Erasure:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 from urllib.parse import parse_qsl
 
@@ -101,6 +101,9 @@ class KeptArchive(Archive, Protocol):
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
+
+    async def absent(self) -> Sequence[str]:
+        """The names of servers with the same log that have not erased what was erased until now, and will later."""
 
     async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
         """Erase events and return their number.

@@ -1,0 +1,102 @@
+"""`halley cluster recover`: makes the stream of a cluster from the data folder of a node that is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from app.cli.options import config_option, load_settings
+from app.cli.terminal import DONE, FAILED, STDERR, STDIN, WRONG_USE, run, say
+from app.history.folder import FolderLocked, FolderUnusable
+from app.history.history import History
+from app.history.rules import Rules
+from app.settings import Settings
+
+
+@click.command()
+@click.argument("urls", metavar="URLS")
+@click.option(
+    "--data-dir",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The data folder of the node with the highest position.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--discard", is_flag=True, help="Also if the stream has events that the folder has not: they are lost.")
+@config_option
+def recover(*, urls: str, data_dir: Path, yes: bool, discard: bool, file: Path | None) -> None:
+    """Make the stream of a cluster from a data folder, on the NATS servers at URLS (separated by commas).
+
+    It is for a stream that was lost or restored from an old copy, and for a folder of a server without a cluster that
+    becomes the first node of one. All nodes must be stopped. The stream that is there is deleted; positions go on after
+    the last event of the folder. The settings must be those of the nodes.
+    """
+    flags = {"cluster.urls": urls.split(","), "cluster.node": "recover", "data_dir": str(data_dir)}
+    settings = load_settings(file, flags).settings
+    sys.exit(_recover(settings, data_dir.resolve(), is_sure=yes, discards=discard))
+
+
+def _recover(settings: Settings, folder: Path, *, is_sure: bool, discards: bool) -> int:
+    if not (folder / "log.json").exists():
+        say(f"there is no log in {folder}")
+        return FAILED
+    try:
+        history = History(folder, replace(settings.history, free_bytes=0), Rules(), lambda _: None)
+    except FolderLocked as locked:
+        say(f"{locked}; stop it first")
+        return FAILED
+    except FolderUnusable as error:
+        say(str(error))
+        return FAILED
+    try:
+        return run(_made(settings, history, is_sure=is_sure, discards=discards))
+    finally:
+        history.close()
+
+
+async def _made(settings: Settings, history: History, *, is_sure: bool, discards: bool) -> int:
+    try:
+        from app.cluster.membership import CannotJoin, connected
+    except ImportError:
+        say("a cluster needs the NATS client: pip install 'halley[cluster]'")
+        return WRONG_USE
+    from app.cluster.nats import ApiError, AwayErrors
+    from app.cluster.recover import CannotRecover, look, make_stream
+
+    space, folder = settings.cluster.space, history.folder.path
+    try:
+        async with connected(settings) as nats:
+            found = await look(nats, settings, history)
+            last = f", the last one of {datetime.fromtimestamp(found.last_us / 1e6, UTC):%F %T} UTC" * (
+                found.last_us > 0
+            )
+            say(f"{folder} has the positions {history.start} to {history.head}{last}")
+            if found.frames is None:
+                say(f"there is no stream {space}")
+            else:
+                only = f"{found.only_there:,} with events that the folder has not"
+                say(f"the stream {space} has {found.frames:,} frames, {only}")
+            if found.only_there and not discards:
+                say("recover with the folder of a node that has those too, or give them up with --discard")
+                return FAILED
+            say(f"the stream {space} is made again; the next event gets the position {found.used + 1}")
+            if not is_sure:
+                if not (os.isatty(STDIN) and os.isatty(STDERR)):
+                    say("confirm with --yes")
+                    return WRONG_USE
+                await asyncio.to_thread(click.confirm, "Make it again?", abort=True, err=True)
+            await make_stream(nats, settings, history, found)
+    except (CannotJoin, CannotRecover, FolderUnusable) as error:
+        say(str(error))
+        return FAILED
+    except (ApiError, *AwayErrors) as error:
+        say(f"NATS does not do it: {error or 'no answer'}; it may be repeated")
+        return FAILED
+    say(f"done; start the node with {folder} first, then the others")
+    return DONE

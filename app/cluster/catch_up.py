@@ -1,0 +1,218 @@
+"""Catching up: a folder that the stream cannot fill gets what it lacks from a keeper, before its node serves.
+
+That is so for a new folder where the stream no longer has all events, or began behind some, and for one whose node was
+away for longer than the stream keeps frames. First the node asks for the keeper's state, then for the rows up to there,
+and then for what was erased meanwhile, which it erases too. It goes on with the state: what came after it is in the
+stream. Meanwhile the others publish. Interrupted at any point, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import orjson
+
+from app import telemetry
+from app.cluster.applied import Applied
+from app.cluster.asker import State, state_of
+from app.cluster.keeper import subject_of_keeper
+from app.cluster.nats import AwayErrors, Connection
+from app.cluster.requests import NobodyAnswers, Unanswered, ask
+from app.history.folder import FolderLocked, HighWaterMark, delete, segment_files
+from app.history.history import History
+from app.history.rules import Rules
+from app.history.stored import Stored
+from app.settings import Settings
+
+_ANSWER_S = 10.0
+_AGAIN_S = 0.3
+_COMPARED = 100
+"""Rows that are compared. Two copies of a log that differ do so from some event on to their ends."""
+
+_ERASED_AT_ONCE = 1_000_000
+
+
+class CannotCatchUp(Exception):
+    """The folder cannot get what it lacks; the text says why."""
+
+
+async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: Applied, needed: int) -> None:
+    """Fill the folder from a keeper, and set `applied` to the state that goes with it.
+
+    `needed` is how far that state must have come in the stream. Raises `CannotCatchUp`, `FolderUnusable`.
+    """
+    copy = await asyncio.to_thread(Copy, settings, folder)
+    asked_at, head = monotonic(), copy.head
+    try:
+        while True:
+            try:
+                state = await state_of(nats, settings.cluster.space, _ANSWER_S)
+                found = _restored(settings, state)
+                if found.stream != applied.stream or not needed <= found.sequence == state.erased:
+                    why = "no node has a state with which it could go on"
+                elif found.offset < copy.head:
+                    why = f"it has events up to position {copy.head}, and the cluster up to {found.offset}"
+                else:
+                    await _fill(nats, settings, copy, state, found)
+                    applied.restore(state.applied)
+                    return
+            except NobodyAnswers:
+                why = "it needs another node to get events from, and none is running"
+            except (Unanswered, *AwayErrors) as error:
+                why = f"it does not get the events that it lacks ({error or 'no answer'})"
+            if copy.head != head:
+                asked_at, head = monotonic(), copy.head
+            if monotonic() - asked_at > settings.cluster.join_s:
+                raise CannotCatchUp(why)
+            await asyncio.sleep(_AGAIN_S)
+    finally:
+        await asyncio.to_thread(copy.close)
+
+
+def _restored(settings: Settings, state: State) -> Applied:
+    """The state of a keeper. Raises `Unanswered`."""
+    found = Applied(settings.history.keys, 0)
+    try:
+        found.restore(state.applied)
+    except (KeyError, TypeError, ValueError):
+        raise Unanswered("another version") from None
+    return found
+
+
+async def _fill(nats: Connection, settings: Settings, copy: Copy, state: State, found: Applied) -> None:
+    """Compare the folder with a keeper's, copy what follows, and erase what is erased there.
+
+    Raises `CannotCatchUp`, `OSError`, `Unanswered`, `NobodyAnswers`, `AwayErrors`.
+    """
+    keeper = _Rows(nats, settings.cluster.space, state.node)
+    own, last = copy.head, found.offset
+    if own == 0 and state.first > 1:
+        await asyncio.to_thread(copy.begin_with, state.first)
+    if state.first <= own:
+        first = max(state.first, own - _COMPARED + 1)
+        rows, _ = await keeper.rows(first, own)
+        if not await asyncio.to_thread(copy.has, rows):
+            raise CannotCatchUp(f"it has other events than the cluster before position {own}")
+    telemetry.log.info("cluster_copying", keeper=state.node, first=copy.head + 1, last=last)
+    while copy.head < last:
+        rows, reached = await keeper.rows(copy.head + 1, last)
+        if reached <= copy.head:
+            raise Unanswered("behind")
+        await asyncio.to_thread(copy.take, rows, reached)
+    for first in range(max(state.first, 1), own + 1, _ERASED_AT_ONCE):
+        until = min(own, first + _ERASED_AT_ONCE - 1)
+        erased = await keeper.erased(first, until)
+        await asyncio.to_thread(copy.erase, erased)
+
+
+class _Rows:
+    """The rows of a keeper. Its methods raise `Unanswered`, `NobodyAnswers`, `AwayErrors`."""
+
+    def __init__(self, nats: Connection, space: str, node: str) -> None:
+        self._nats, self._space, self._subject = nats, space, subject_of_keeper(space, node)
+
+    async def rows(self, first: int, last: int) -> tuple[list[Stored], int]:
+        """Some of the rows between two offsets, and the offset up to which those are all that it has."""
+        try:
+            values, reached = await self._ask("rows", first, last)
+            rows = [Stored(*each) for each in values]
+            if not first - 1 <= reached <= last or not all(first <= row.offset <= reached for row in rows):
+                raise ValueError
+            if not all(row.is_intact for row in rows):
+                raise ValueError
+        except (TypeError, ValueError):
+            raise Unanswered("damaged") from None
+        return rows, reached
+
+    async def erased(self, first: int, last: int) -> list[int]:
+        """The offsets of erased events between two."""
+        found: list[int] = await self._ask("erased", first, last)
+        return found
+
+    async def _ask(self, what: str, first: int, last: int) -> Any:
+        wish = {"what": what, "first": first, "last": last}
+        return orjson.loads(await ask(self._nats, self._space, self._subject, wish, _ANSWER_S))
+
+
+class Copy:
+    """A folder, locked, to which rows of a keeper are added. Its methods block."""
+
+    def __init__(self, settings: Settings, path: Path) -> None:
+        """Open the folder. Raises `CannotCatchUp`, `FolderUnusable`."""
+        self._options = settings.history
+        self._path = path
+        try:
+            self._history = self._open()
+        except FolderLocked as error:
+            raise CannotCatchUp(str(error)) from error
+
+    def _open(self) -> History:
+        return History(self._path, self._options, Rules(), lambda _: None)
+
+    @property
+    def head(self) -> int:
+        """The last offset that the folder has."""
+        return self._history.head
+
+    def has(self, rows: list[Stored]) -> bool:
+        """Whether the folder has no others at their offsets; one that is erased on one side counts as equal."""
+        first, last = (rows[0].offset, rows[-1].offset) if rows else (1, 0)
+        own = {row.offset: row for found in self._history.rows(first, last) for row in found}
+        return all(_is_equal(own.get(row.offset, row), row) for row in rows)
+
+    def take(self, rows: list[Stored], reached: int) -> None:
+        """Add rows, which are all up to the offset `reached`: what is missing among them is lost for ever.
+
+        Raises `OSError`.
+        """
+        if self._history.refusal is not None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        for _, run in groupby(enumerate(rows), lambda item: item[1].offset - item[0]):
+            group = [row for _, row in run]
+            if group[0].offset > self.head + 1:
+                self._skip_to(group[0].offset - 1)
+            self._history.copy(group)
+        if reached > self.head:
+            self._skip_to(reached)
+
+    def _skip_to(self, offset: int) -> None:
+        """Go on behind an offset: those up to it are recorded as lost."""
+        number = self._history.last_number + offset - self.head
+        self._history.close()
+        mark = HighWaterMark(self._path / "mark")
+        mark.write(offset, number)
+        mark.close()
+        self._history = self._open()
+
+    def begin_with(self, first: int) -> None:
+        """Begin an empty folder with the offset `first`: what was before that exists nowhere any more."""
+        identity = self._history.folder.identity
+        self._history.close()
+        for _, file in segment_files(self._path):
+            delete(file)
+        (self._path / "mark").unlink(missing_ok=True)
+        replace(identity, first=first, holes=()).save(self._path / "log.json")
+        self._history = self._open()
+
+    def erase(self, offsets: list[int]) -> None:
+        """Erase the rows at these offsets."""
+        chosen = set(offsets) - set(self._history.erased(min(offsets), max(offsets))) if offsets else set()
+        if chosen:
+            with self._history.purging():
+                self._history.roll()
+                self._history.rewrite(lambda row: row.offset in chosen and not row.is_purged, lambda *_: None)
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        self._history.close()
+
+
+def _is_equal(one: Stored, other: Stored) -> bool:
+    return one.crc == other.crc or ((one.is_purged or other.is_purged) and one.publication == other.publication)

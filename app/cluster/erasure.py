@@ -1,0 +1,130 @@
+"""Erasing events in a cluster: from the folders of all nodes, and from the stream.
+
+An erasure is a control in the stream (`frames.py`), so it has the same place among the events at all nodes: it concerns
+those before it. Each node erases by itself, one erasure after the other, and only then saves a state that is behind it:
+a node that is killed meanwhile begins it again. The node that was asked waits for the others that are alive, and then
+deletes the frames with erased events from the stream, one by one, which overwrites them. While a node is away that
+will need those frames they stay; it erases when it is back, before it serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from app import telemetry
+from app.broker.ports import Erasure
+from app.cluster.frames import BadFrame, unpack
+from app.cluster.nats import ApiError, Connection, place_of
+
+_AGAIN_S = 5.0
+_AT_ONCE = 32
+_NO_MESSAGE = 10_037
+
+Tell = Callable[[int, int], None]
+"""Called with how many offsets are done, and of how many."""
+
+
+@dataclass(slots=True)
+class _Due:
+    """An erasure of the stream; it concerns the events up to `last`."""
+
+    sequence: int
+    erasure: Erasure
+    last: int
+    tells: list[Tell] = field(default_factory=list)
+    erased: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def tell(self, done: int, of: int) -> None:
+        for each in self.tells:
+            each(done, of)
+
+
+class Erasures:
+    """What this node is to erase, in the stream's order. Its methods are for the event loop.
+
+    `last` is the sequence of the latest erasure, 0 before the first.
+    """
+
+    def __init__(self, erase: Callable[[Erasure, int, Tell], Awaitable[int]]) -> None:
+        """`erase` erases events up to an offset, and returns how many; after an exception it is called again."""
+        self.last = 0
+        self._erase = erase
+        self._due: deque[_Due] = deque()
+        self._working: asyncio.Task[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something remains to be erased."""
+        return bool(self._due)
+
+    def done_to(self, sequence: int) -> int:
+        """Up to where in the stream all is erased, of a node that has applied so much of it."""
+        return self._due[0].sequence - 1 if self._due else sequence
+
+    def add(self, erasure: Erasure, sequence: int, last: int) -> None:
+        """Erase the events up to the offset `last`, when those before are done."""
+        self.last = sequence
+        self._due.append(_Due(sequence, erasure, last))
+        if self._working is None or self._working.done():
+            self._working = asyncio.get_running_loop().create_task(self._work())
+
+    async def finished(self, sequence: int, tell: Tell) -> int:
+        """Wait until the erasure with that sequence is done, which is still due; returns how many events it erased."""
+        due = next(each for each in self._due if each.sequence == sequence)
+        due.tells.append(tell)
+        return await asyncio.shield(due.erased)
+
+    async def close(self) -> None:
+        """Stop; what is left is begun again with the next start."""
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.gather(self._working, return_exceptions=True)
+
+    async def _work(self) -> None:
+        while self._due:
+            due = self._due[0]
+            try:
+                erased = await self._erase(due.erasure, due.last, due.tell)
+            except Exception as error:  # noqa: BLE001 - it must be erased in the end
+                telemetry.fault("purge", error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            self._due.popleft()
+            due.erased.set_result(erased)
+
+
+async def delete_frames(nats: Connection, space: str, erasure: Erasure, last: int) -> None:
+    """Delete the frames of the stream up to the sequence `last` that have events to be erased.
+
+    Raises `ApiError`, `AwayErrors`; it may be repeated.
+    """
+    first = (await nats.stream_info())["state"]["first_seq"]
+    batch: list[tuple[int, bytes]] = []
+    async for message in nats.messages(max(first, 1), last):
+        batch.append((place_of(message).sequence, message.data))
+        if len(batch) == _AT_ONCE:
+            await _delete(nats, space, erasure, batch)
+            batch = []
+    await _delete(nats, space, erasure, batch)
+
+
+async def _delete(nats: Connection, space: str, erasure: Erasure, batch: list[tuple[int, bytes]]) -> None:
+    def chosen() -> list[int]:
+        return [sequence for sequence, data in batch if _has_some(data, erasure)]
+
+    for sequence in await asyncio.to_thread(chosen):
+        try:
+            await nats.ask(f"STREAM.MSG.DELETE.{space}", {"seq": sequence})
+        except ApiError as error:
+            if error.code != _NO_MESSAGE:
+                raise
+
+
+def _has_some(data: bytes, erasure: Erasure) -> bool:
+    try:
+        return any(erasure.concerns(row.topic, row.kind.authid, row.payload) for row in unpack(data).rows)
+    except BadFrame:
+        return False

@@ -1,0 +1,144 @@
+"""Making a cluster's stream from a data folder: where the stream was lost or went back, and for a folder that is older.
+
+The new stream begins behind the last event of the folder, under another id: every node sees by it that its own place in
+the old stream means nothing any more. No offset is used again. The other nodes get the state from the node with that
+folder, and the events that they lack (`catch_up.py`).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from app.cluster.applied import Applied, First, UsedKey
+from app.cluster.frames import BadFrame, Frame, unpack
+from app.cluster.members import alive
+from app.cluster.membership import (
+    STREAM_NOT_FOUND,
+    describe,
+    description_of,
+    save,
+    saved_state,
+    stream_of,
+)
+from app.cluster.nats import ApiError, Connection, Message, place_of
+from app.history.folder import HighWaterMark
+from app.history.history import History
+from app.history.stored import Stored
+from app.settings import Settings
+
+_LOOK_BACK = 1_000
+
+
+class CannotRecover(Exception):
+    """The stream is not made from this folder; the text is a line for the operator."""
+
+
+class Found(NamedTuple):
+    """What there is before anything is changed.
+
+    last_us     the time of the folder's last event in microseconds since 1970; 0 if unknown
+    frames      how many messages the stream has; None if there is no stream
+    only_there  how many of them have events that the folder has not
+    used        the last offset that may have been used, by those or by the folder
+    """
+
+    last_us: int
+    frames: int | None
+    only_there: int
+    used: int
+
+
+async def look(nats: Connection, settings: Settings, history: History) -> Found:
+    """Compare the stream with an open folder.
+
+    Raises `CannotRecover` while nodes run, and for the stream of another log; `ApiError`, `AwayErrors`.
+    """
+    space = settings.cluster.space
+    running = await alive(nats, space)
+    if running:
+        raise CannotRecover(f"these nodes of the cluster {space} are running: {', '.join(running)}; stop them first")
+    last = _last_row(history)
+    last_us = last.time_us if last else 0
+    try:
+        info = await nats.stream_info()
+    except ApiError as error:
+        if error.code != STREAM_NOT_FOUND:
+            raise
+        return Found(last_us, None, 0, history.head)
+    if not history.folder.identity.owns(description_of(info)["log_id"]):
+        raise CannotRecover(f"the stream {space} has another history than {history.folder.path}: choose cluster.space")
+    only_there, used = await _only_there(nats, settings, info, history, last_us)
+    return Found(last_us, info["state"]["messages"], only_there, max(used, history.head))
+
+
+def _last_row(history: History) -> Stored | None:
+    last = None
+    for rows in history.rows(max(history.start, history.head - _LOOK_BACK), history.head):
+        last = rows[-1]
+    return last
+
+
+async def _only_there(
+    nats: Connection, settings: Settings, info: dict[str, Any], history: History, last_us: int
+) -> tuple[int, int]:
+    """How many frames of the stream have events that the folder has not, and the last offset of those.
+
+    Where the stream still is the one that the folder has seen, what follows is applied. Else it went back or was made
+    again, after the folder's last event: what it has got since is younger than that.
+    """
+    state, saved = info["state"], saved_state(history.folder.path)
+    first, last = max(state["first_seq"], 1), state["last_seq"]
+    is_same = saved is not None and saved.get("stream") == description_of(info)["stream"]
+    if saved is not None and is_same and first - 1 <= saved["sequence"] <= last:
+        applied = Applied(settings.history.keys, int(settings.history.key_age_s * 1_000_000))
+        applied.restore(saved)
+        times = {row.offset: row.time_us for rows in history.rows(applied.offset + 1, history.head) for row in rows}
+        count = 0
+        async for message in nats.messages(max(first, applied.sequence), last):
+            place, frame = place_of(message), _frame_of(message)
+            if place.sequence == applied.sequence and applied.checksum != (frame.checksum if frame else ""):
+                break
+            numbered = applied.apply(place.sequence, place.time_us, frame) or []
+            count += any(each.repeats is None and times.get(each.offset) != each.time_us for each in numbered)
+        else:
+            return count, applied.offset
+    count, used = 0, history.head
+    async for message in nats.messages(first, last):
+        frame = _frame_of(message)
+        if frame is not None and frame.rows and place_of(message).time_us > last_us:
+            count, used = count + 1, used + len(frame.rows)
+    return count, used
+
+
+def _frame_of(message: Message) -> Frame | None:
+    with suppress(BadFrame):
+        return unpack(message.data)
+    return None
+
+
+async def make_stream(nats: Connection, settings: Settings, history: History, found: Found) -> None:
+    """Delete the stream, and make it again behind the last offset that was used; close the folder, which then fits it.
+
+    Offsets that only the stream has used are recorded in the folder as lost. It may be repeated after an error. Raises
+    `CannotJoin`, `CannotRecover`, `FolderUnusable`, `ApiError`, `AwayErrors`, `OSError`.
+    """
+    described = describe(settings, history.folder.identity, found.used)
+    if found.frames is not None:
+        await nats.ask(f"STREAM.DELETE.{settings.cluster.space}")
+    made = description_of(await stream_of(nats, settings, described, ""))
+    if made["stream"] != described["stream"]:
+        raise CannotRecover(f"another one has made the stream {settings.cluster.space} at the same time")
+    keys = (
+        UsedKey(each.authid, each.key, First(each.published.position, time_us, each.published.topic))
+        for each in history.recent_keys()
+        for time_us in [max(0, found.last_us - int(each.age_s * 1_000_000))]
+    )
+    lead = max(0, history.last_number - history.head)
+    applied = Applied(settings.history.keys, 0)
+    applied.begin(made["stream"], found.used, found.last_us, lead, keys)
+    history.close()
+    mark = HighWaterMark(history.folder.path / "mark")
+    mark.write(found.used, lead + found.used)
+    mark.close()
+    save(history.folder.path, applied)

@@ -1,0 +1,107 @@
+"""Events erased at one node are gone from all folders and from the files of NATS, and nodes have equal rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+
+import httpx
+import pytest
+from support.messages import publish
+from support.nats import nats_servers, node
+from support.wire import DEADLINE_S
+
+from app.client import ALL, Client, HistoryClient
+
+pytestmark = pytest.mark.slow
+
+
+def url_of(server):
+    return f"http://127.0.0.1:{server.port}"
+
+
+async def published(server, channel, data, **fields):
+    """Publish without a session; return the position."""
+    wire = await server.wire()
+    reply = (await wire.post(publish(channel, data, **fields))).messages[0]
+    assert reply["successful"], reply
+    return reply["ext"]["position"]
+
+
+async def rows(server, last):
+    """Return the stored rows up to the offset `last`, as soon as the node has them."""
+    async with asyncio.timeout(DEADLINE_S), HistoryClient(url_of(server)) as client:
+        while (await client.log_head())["next"] <= last:
+            await asyncio.sleep(0.01)
+        return [json.loads(line) async for _, lines in client.rows(1, last) for line in lines]
+
+
+async def purge(server):
+    """Erase; return the status and the last line of the answer."""
+    async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
+        answer = await client.post(f"{url_of(server)}/log/purge", json={"channel": "/private/**"})
+    return answer.status_code, json.loads(answer.text.splitlines()[-1])
+
+
+async def heard(server):
+    """What a new subscriber of everything gets by replay."""
+    async with Client(url_of(server)) as client:
+        await client.subscribe("/chat/**", after=ALL)
+        await client.subscribe("/private/**", after=ALL)
+        await published(server, "/chat/room", "end")
+        events = []
+        async with asyncio.timeout(DEADLINE_S):
+            while "end" not in events:
+                events.append((await anext(client)).data)
+        return events
+
+
+def found(folder, *texts):
+    """The files below a folder in which one of the texts is."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return [file.name for file in files if any(text in file.read_bytes() for text in texts)]
+
+
+async def test_erased_at_one_node_is_gone_everywhere(tmp_path):
+    """Also from a node that was away, which erases before it serves, and from the stream."""
+    traces = b"a secret", b"secret-key", b"private/room"
+    async with (
+        nats_servers(tmp_path) as nats,
+        node(tmp_path, nats, "a") as a,
+        node(tmp_path, nats, "front", keeps=False) as front,
+    ):
+        async with node(tmp_path, nats, "c") as c:
+            for server in (a, front, c):
+                await published(server, "/chat/room", "kept")
+                await published(server, "/private/room", "a secret")
+            keyed = await published(a, "/private/room", "a secret", ext={"idempotency_key": "secret-key"})
+            await rows(c, keyed)
+            c.send_signal(signal.SIGTERM)
+            await c.exit_code()
+        last = await published(front, "/private/room", "a secret")  # which c has never seen
+        assert await purge(a) == (202, {"erased": 5, "missing": ["c"]})
+        stored = await rows(a, last)
+        assert [row["offset"] for row in stored if row["shape"] == "purged"] == [2, 4, 6, 7, 8]
+        assert await heard(front) == ["kept", "kept", "kept", "end"]
+        assert found(tmp_path / "a", *traces) == []
+        assert found(tmp_path / "c", *traces) != []
+        assert found(tmp_path / "0", *traces) != [], "c needs the frames"
+        async with node(tmp_path, nats, "c") as c:
+            async with HistoryClient(url_of(c)) as client:
+                head = (await client.log_head())["next"]
+                seen = [json.loads(line) async for _, lines in client.rows(1, head) for line in lines]
+            assert seen[: len(stored)] == stored, "it served before it had erased"
+            assert found(tmp_path / "c", *traces) == []
+            assert await purge(c) == (200, {"erased": 0})
+            assert found(tmp_path / "0", *traces) == []
+            a.send_signal(signal.SIGKILL)
+            await a.exit_code()
+            async with node(tmp_path, nats, "a") as again, node(tmp_path, nats, "new") as new:
+                assert await published(front, "/private/room", 1, ext={"idempotency_key": "secret-key"}) == keyed
+                after = await published(new, "/private/room", "a new secret")
+                stored = await rows(c, after)
+                assert stored[after - 1]["payload"] == '"a new secret"', "what came later is not erased"
+                assert stored == await rows(again, after)
+                assert stored == await rows(new, after)
+                assert found(tmp_path / "new", *traces[:2]) == []
