@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from support import wamp
 from support.messages import publish
-from support.nats import nats_servers, node
+from support.nats import FREE_PORTS, nats_servers, node
 from support.process import ended
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, request
@@ -90,7 +90,7 @@ async def check_start(folder, nats):
         (("--cluster", nats.urls, "--node", "f"), "no keeper of the cluster halley answers within 1 s"),
         ((), "a server alone keeps its own history"),
     ):
-        result = await ended("serve", "--front", "--port", "0", *arguments, cwd=folder, **settings)
+        result = await ended("serve", "--front", *FREE_PORTS, *arguments, cwd=folder, **settings)
         assert (result.code, text in result.lines[-1]) == (2, True), result.lines
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from nats.aio.client import Client as NatsClient
 from support.messages import publish
-from support.nats import nats_servers, node
+from support.nats import FREE_PORTS, nats_servers, node
 from support.process import ended
 from support.wire import DEADLINE_S
 
@@ -83,7 +83,7 @@ async def test_a_node_gets_what_the_stream_no_longer_has(tmp_path):
             assert len(positions) > 0
     async with nats_servers(tmp_path) as nats:
         await lapse(nats)
-        arguments = ("serve", "--cluster", nats.urls, "--node", "late", "--data-dir", "late", "--port", "0")
+        arguments = ("serve", "--cluster", nats.urls, "--node", "late", "--data-dir", "late", *FREE_PORTS)
         settings = {"HALLEY_CLUSTER_JOIN_S": "2", "HALLEY_CLUSTER_SETTLED_BY": "keeper"}
         result = await ended(*arguments, cwd=tmp_path, **settings)
         text = "it needs another node to get events from, and none is running"

@@ -14,7 +14,7 @@ import pytest
 from nats.aio.client import Client as NatsClient
 from support import wamp
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.nats import nats_servers, node
+from support.nats import FREE_PORTS, nats_servers, node
 from support.process import ended
 from support.wire import DEADLINE_S, request, until
 
@@ -327,7 +327,7 @@ async def test_a_stream_that_went_back_stops_the_node(tmp_path):
 
 async def start(folder, urls, *more, **settings):
     """Run a node to its end: it must not start."""
-    arguments = ("serve", "--cluster", urls, "--node", "a", "--data-dir", str(folder / "a"), "--port", "0", *more)
+    arguments = ("serve", "--cluster", urls, "--node", "a", "--data-dir", str(folder / "a"), *FREE_PORTS, *more)
     return await ended(*arguments, cwd=folder, HALLEY_OPERATIONS_ENABLED="off", **settings)
 
 
@@ -370,7 +370,7 @@ async def test_two_nodes_of_one_name_and_a_folder_of_another_log_are_refused(tmp
         (tmp_path / "other").mkdir()
         async with nats_servers(tmp_path / "other") as others, node(tmp_path, others, "c"):
             pass
-        arguments = ("serve", "--cluster", nats.urls, "--node", "c", "--data-dir", str(tmp_path / "c"), "--port", "0")
+        arguments = ("serve", "--cluster", nats.urls, "--node", "c", "--data-dir", str(tmp_path / "c"), *FREE_PORTS)
         result = await ended(*arguments, cwd=tmp_path, HALLEY_OPERATIONS_ENABLED="off")
         assert (result.code, "another history than the cluster" in result.lines[-1]) == (2, True), result.lines
 

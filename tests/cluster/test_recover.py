@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.messages import publish
-from support.nats import nats_servers, node
+from support.nats import FREE_PORTS, nats_servers, node
 from support.process import ended, launched
 from support.wire import DEADLINE_S
 
@@ -125,7 +125,7 @@ async def test_a_folder_from_before_the_cluster_becomes_its_first(tmp_path):
     async with launched("--data-dir", "other", cwd=tmp_path, HALLEY_HISTORY_FREE_BYTES="0") as alone:
         assert await acknowledged(alone, "elsewhere") == last + 1
     async with nats_servers(tmp_path) as nats:
-        arguments = ("serve", "--cluster", nats.urls, "--node", "a", "--data-dir", str(tmp_path / "a"), "--port", "0")
+        arguments = ("serve", "--cluster", nats.urls, "--node", "a", "--data-dir", str(tmp_path / "a"), *FREE_PORTS)
         refused = await ended(*arguments, cwd=tmp_path, HALLEY_CLUSTER_SETTLED_BY="keeper")
         assert (refused.code, "halley cluster recover makes the stream from it" in refused.lines[-1]) == (2, True)
         done = await ended(
@@ -140,7 +140,7 @@ async def test_a_folder_from_before_the_cluster_becomes_its_first(tmp_path):
             stored = await rows(b, last + 1)
             assert stored == await rows(a, last + 1)
             assert stored[:last] == before
-            arguments = ("serve", "--cluster", nats.urls, "--node", "other", "--data-dir", "other", "--port", "0")
+            arguments = ("serve", "--cluster", nats.urls, "--node", "other", "--data-dir", "other", *FREE_PORTS)
             refused = await ended(*arguments, cwd=tmp_path)
             text = f"it has other events than the cluster before position {last + 1}"
             assert (refused.code, text in refused.lines[-1]) == (2, True), refused.lines

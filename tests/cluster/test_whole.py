@@ -14,7 +14,7 @@ import pytest_asyncio
 from nats.aio.client import Client as NatsClient
 from support import wamp
 from support.messages import publish
-from support.nats import SETTINGS, nats_servers, node
+from support.nats import FREE_PORTS, SETTINGS, nats_servers, node
 from support.process import ended
 from support.wire import DEADLINE_S
 
@@ -97,7 +97,7 @@ async def test_a_node_with_other_rules_of_recording_does_not_join(cluster):
     folder, nats, _ = cluster
     (folder / "other").mkdir()
     (folder / "other" / "halley.toml").write_text(SETTINGS.replace("/loose/**", "/other/**"))
-    arguments = ("serve", "--cluster", nats.urls, "--node", "c", "--data-dir", "c", "--port", "0")
+    arguments = ("serve", "--cluster", nats.urls, "--node", "c", "--data-dir", "c", *FREE_PORTS)
     result = await ended(*arguments, cwd=folder / "other", HALLEY_OPERATIONS_ENABLED="off")
     assert result.code == 2
     assert "other [[record]] rules" in result.lines[-1], result.lines

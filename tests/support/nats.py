@@ -20,6 +20,9 @@ from support.wire import DEADLINE_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+FREE_PORTS = "--port", "0", "--operations-port", "0"
+"""Arguments of a server that is not to meet another one at a port."""
+
 BINARY = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or "nats-server"
 
 
