@@ -9,16 +9,12 @@ import signal
 import httpx
 import pytest
 from support.messages import publish
-from support.nats import nats_servers, node
+from support.nats import nats_servers, node, rows, url_of
 from support.wire import DEADLINE_S
 
 from app.client import ALL, Client, HistoryClient
 
 pytestmark = pytest.mark.slow
-
-
-def url_of(server):
-    return f"http://127.0.0.1:{server.port}"
 
 
 async def published(server, channel, data, **fields):
@@ -27,14 +23,6 @@ async def published(server, channel, data, **fields):
     reply = (await wire.post(publish(channel, data, **fields))).messages[0]
     assert reply["successful"], reply
     return reply["ext"]["position"]
-
-
-async def rows(server, last):
-    """Return the stored rows up to the offset `last`, as soon as the node has them."""
-    async with asyncio.timeout(DEADLINE_S), HistoryClient(url_of(server)) as client:
-        while (await client.log_head())["next"] <= last:
-            await asyncio.sleep(0.01)
-        return [json.loads(line) async for _, lines in client.rows(1, last) for line in lines]
 
 
 async def purge(server):

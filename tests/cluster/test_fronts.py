@@ -12,38 +12,20 @@ from urllib.parse import quote
 import pytest
 from support import wamp
 from support.messages import publish
-from support.nats import FREE_PORTS, nats_servers, node
+from support.nats import FREE_PORTS, nats_servers, node, rows, taken, url_of
 from support.process import ended
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, request
 
-from app.client import ALL, Client, ClientError, HistoryClient, Keyed
+from app.client import ALL, Client, ClientError, Keyed
 
 pytestmark = pytest.mark.slow
-
-
-def url_of(server):
-    return f"http://127.0.0.1:{server.port}"
-
-
-async def taken(client, count):
-    """Return the next `count` events of a client."""
-    async with asyncio.timeout(DEADLINE_S):
-        return [await anext(client) for _ in range(count)]
 
 
 async def published(server, channel, data, **fields):
     """Publish without a session; return the reply."""
     wire = await server.wire()
     return (await wire.post(publish(channel, data, **fields))).messages[0]
-
-
-async def rows(server, last):
-    """Return the stored rows up to the offset `last`, as soon as a keeper has them."""
-    async with asyncio.timeout(DEADLINE_S), HistoryClient(url_of(server)) as client:
-        while (await client.log_head())["next"] <= last:
-            await asyncio.sleep(0.01)
-        return [json.loads(line) async for _, lines in client.rows(1, last) for line in lines]
 
 
 async def replayed(server, count):

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import asynccontextmanager
 
 import pytest
 from nats.aio.client import Client as NatsClient
 from support.messages import publish
-from support.nats import FREE_PORTS, nats_servers, node
+from support.nats import FREE_PORTS, nats_servers, node, rows, url_of
 from support.process import ended
-from support.wire import DEADLINE_S
 
-from app.client import Client, HistoryClient
+from app.client import Client
 
 pytestmark = pytest.mark.slow
-
-
-def url_of(server):
-    return f"http://127.0.0.1:{server.port}"
 
 
 async def published(server, data):
@@ -28,14 +22,6 @@ async def published(server, data):
     reply = (await wire.post(publish("/chat/room", data))).messages[0]
     assert reply["successful"], reply
     return reply["ext"]["position"]
-
-
-async def rows(server, last):
-    """Return the stored rows up to the offset `last`, as soon as the node has them."""
-    async with asyncio.timeout(DEADLINE_S), HistoryClient(url_of(server)) as client:
-        while (await client.log_head())["next"] <= last:
-            await asyncio.sleep(0.01)
-        return [json.loads(line) async for _, lines in client.rows(1, last) for line in lines]
 
 
 async def lapse(nats):

@@ -14,7 +14,7 @@ import pytest
 from nats.aio.client import Client as NatsClient
 from support import wamp
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.nats import FREE_PORTS, nats_servers, node
+from support.nats import FREE_PORTS, nats_servers, node, rows, taken, url_of
 from support.process import ended
 from support.wire import DEADLINE_S, request, until
 
@@ -24,30 +24,12 @@ from app.cluster.frames import Kind, Row, pack
 pytestmark = pytest.mark.slow
 
 
-def url_of(server):
-    return f"http://127.0.0.1:{server.port}"
-
-
 @asynccontextmanager
 async def cluster(folder, *names, **settings):
     """Yield the NATS server and the nodes of these names."""
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(nats_servers(folder))
         yield nats, [await stack.enter_async_context(node(folder, nats, name, **settings)) for name in names]
-
-
-async def rows(server, last):
-    """Return the stored rows up to the offset `last`, as soon as the node has them."""
-    async with asyncio.timeout(DEADLINE_S), HistoryClient(url_of(server)) as client:
-        while (await client.log_head())["next"] <= last:
-            await asyncio.sleep(0.01)
-        return [json.loads(line) async for _, lines in client.rows(1, last) for line in lines]
-
-
-async def taken(client, count):
-    """Return the next `count` events of a client."""
-    async with asyncio.timeout(DEADLINE_S):
-        return [await anext(client) for _ in range(count)]
 
 
 async def published(server, channel, data, **fields):

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from contextlib import asynccontextmanager
 
 import pytest
 from support.messages import publish
-from support.nats import FREE_PORTS, nats_servers, node
+from support.nats import FREE_PORTS, nats_servers, node, rows, url_of
 from support.process import ended, launched
 from support.wire import DEADLINE_S
 
-from app.client import ALL, Client, HistoryClient
+from app.client import ALL, Client
 
 pytestmark = pytest.mark.slow
-
-
-def url_of(server):
-    return f"http://127.0.0.1:{server.port}"
 
 
 async def published(server, data, **fields):
@@ -34,14 +29,6 @@ async def acknowledged(server, data, **fields):
         while not (reply := await published(server, data, **fields))["successful"]:
             await asyncio.sleep(0.05)
         return reply["ext"]["position"]
-
-
-async def rows(server, last):
-    """Return the stored rows up to the offset `last`, as soon as the node has them."""
-    async with asyncio.timeout(DEADLINE_S), HistoryClient(url_of(server)) as client:
-        while (await client.log_head())["next"] <= last:
-            await asyncio.sleep(0.01)
-        return [json.loads(line) async for _, lines in client.rows(1, last) for line in lines]
 
 
 async def recover(folder, nats, name, *more):

@@ -14,7 +14,7 @@ import pytest_asyncio
 from nats.aio.client import Client as NatsClient
 from support import wamp
 from support.messages import publish
-from support.nats import FREE_PORTS, SETTINGS, nats_servers, node
+from support.nats import FREE_PORTS, SETTINGS, nats_servers, node, url_of
 from support.process import ended
 from support.wire import DEADLINE_S
 
@@ -23,10 +23,6 @@ from app.client import Client
 from app.cluster.members import id_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
-
-
-def url_of(server):
-    return f"http://127.0.0.1:{server.port}"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

