@@ -15,7 +15,6 @@
     erasure.py     erasing events from all folders and from the stream
     recover.py     making the stream again from a folder
     membership.py  what a node must know before it opens its folder: whose log the stream is, and if the two fit
-    members.py     the nodes that are alive, with their facts
     exchange.py    news and questions between them, past the stream
     alike.py       what should be alike at all nodes, and where it is not
     standing.py    where every node stands, as the console shows it

@@ -44,7 +44,7 @@ from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, publish_reply, reply_to
 from app.protocols.bayeux.names import META, SERVICE
 from app.protocols.bayeux.polling import CONNECT, HANDSHAKE, Polling
-from app.protocols.bayeux.publishing import Publisher, is_publish
+from app.protocols.bayeux.publishing import Publisher, is_publish, names_predecessor
 from app.protocols.bayeux.request import RequestHandler, client_id_of
 from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from app.protocols.bayeux.subscribing import Subscriber
@@ -282,6 +282,8 @@ class Engine(Polling):
         connects: list[tuple[int, Message]] = []
         for fields in messages:
             if handler.is_long():
+                if handler.held_back and names_predecessor(fields):
+                    yield from handler.commits()  # events of two turns are stored or refused apart
                 yield from handler.next_turn()
             if handler.held_back and not is_publish(fields.get("channel")):
                 yield from handler.commits()

@@ -38,6 +38,12 @@ def is_publish(channel: object) -> bool:
     return isinstance(channel, str) and not channel.startswith((META, SERVICE))
 
 
+def names_predecessor(fields: dict[str, Any]) -> bool:
+    """Whether a message says by `ext.after` which publish must have been made before it."""
+    ext = fields.get("ext")
+    return isinstance(ext, dict) and "after" in ext
+
+
 class Publisher:
     """Publishes the messages of requests."""
 

@@ -4,6 +4,8 @@ import pytest
 from support.bayeux import House
 from support.messages import publish
 
+from app.protocols.bayeux.request import DONE_AT_ONCE
+
 UNKNOWN = "412::predecessor_unknown"
 
 
@@ -53,6 +55,19 @@ def test_what_a_disk_has_refused_is_no_predecessor():
     house.send(chained(1))
     house.log.refuse(now=house.now)
     assert errors_of(house, chained(2, 1)) == [UNKNOWN]
+
+
+def test_a_long_request_goes_on_only_behind_what_is_stored():
+    """The log stores all events of a turn or none; what is published in a later turn must not overtake them."""
+    house = House(history={})
+    count = 2 * DONE_AT_ONCE
+    sent = house.send(*(chained(number, number - 1 or None) for number in range(1, count + 1)))
+    house.turn()
+    assert numbers(house) == [*range(1, DONE_AT_ONCE + 1)]
+    house.log.refuse(now=house.now)
+    house.turn()
+    assert house.log.inbox == []
+    assert [reply["error"] for reply in sent.replies[DONE_AT_ONCE:]] == [UNKNOWN] * DONE_AT_ONCE
 
 
 def test_a_repeat_is_answered_whatever_is_known_of_the_one_before():
