@@ -29,10 +29,11 @@ def parsed():
     return yaml.safe_load(FILE.read_text())
 
 
-def test_it_is_a_compose_file():
+@pytest.mark.parametrize("name", ["compose.yaml", "cluster.yaml"])
+def test_it_is_a_compose_file(name):
     """The file follows the schema of the Compose specification."""
     require_module("check_jsonschema", "pip install '.[deploy]'")
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", FILE]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", FOLDER / name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

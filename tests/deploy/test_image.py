@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ from asyncio.subprocess import PIPE
 
 from support.image import DOCKERFILE, TOP
 from support.process import Process
-from support.programs import require_wheel
+from support.programs import require_module, require_wheel
 
 from app.configuration import load
 from app.settings import Settings
@@ -90,3 +91,39 @@ async def test_it_runs_behind_its_walls(image, tmp_path):
         assert '"is_cut_short":false' in server.lines[-1]
     finally:
         await server.close()
+
+
+async def test_it_is_a_node_of_a_cluster(image, tmp_path):
+    """With a NATS server next to it, the image becomes a keeper by the command that compose has for one."""
+    require_module("yaml", "pip install '.[deploy]'")
+    import yaml
+
+    keeper = yaml.safe_load((TOP / "deploy/compose/cluster.yaml").read_text())["services"]["keeper-1"]
+    variables = {
+        "HOSTNAME": keeper["hostname"],
+        "HALLEY_CLUSTER_LISTEN": keeper["environment"]["HALLEY_CLUSTER_LISTEN"],
+        "HALLEY_CLUSTER_URLS": "nats://127.0.0.1:4222",
+        "HALLEY_CLUSTER_SETTLED_BY": "keeper",
+    }
+    data = tmp_path / "data"
+    data.mkdir()
+    os.chown(data, USER, USER)
+    server = ["nats-server", "--jetstream", "--store_dir=/data/nats", "--addr=127.0.0.1"]
+    run = image._replace(config=image.config | {"Entrypoint": server, "Cmd": []}).contained(data)
+    nats = Process(await asyncio.create_subprocess_exec(*run, stdout=PIPE, stderr=PIPE))
+    try:
+        await nats.until_logged("Server is ready")
+        command = [each.replace("$$", "$") for each in keeper["entrypoint"]]
+        environment = ["env", *(f"{name}={value}" for name, value in variables.items())]
+        run = image.beside(nats.process.pid, *environment, *command)
+        node = Process(await asyncio.create_subprocess_exec(*run, stdout=PIPE, stderr=PIPE))
+        try:
+            joined = json.loads(await node.until_logged('"event":"cluster_joined"'))
+            assert (joined["node"], joined["keeps"]) == ("keeper-1", True)
+            await node.until_logged("halley is listening on http://0.0.0.0:8080")
+            node.send_signal(signal.SIGTERM)
+            assert await node.exit_code() == 0
+        finally:
+            await node.close()
+    finally:
+        await nats.close()

@@ -17,6 +17,8 @@ from app.configuration import load
 MANIFESTS = TOP / "deploy" / "kubernetes"
 BYTES = {"Mi": 2**20, "Gi": 2**30}
 UID = 10001
+FOLDERS = {"server": MANIFESTS, "pipeline": MANIFESTS / "pipeline", "cluster": MANIFESTS / "cluster"}
+every_folder = pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS)
 
 
 @cache
@@ -58,7 +60,7 @@ def settings(server, container):
     return load(TOP / "deploy/settings/halley.toml", of_image | of_pod, {}).settings
 
 
-@pytest.mark.parametrize("folder", [MANIFESTS, MANIFESTS / "pipeline"], ids=["server", "pipeline"])
+@every_folder
 def test_kubernetes_would_take_them(folder):
     """The manifests follow Kubernetes' schemas; unknown fields are errors."""
     require_module("kubernetes_validate", "pip install '.[deploy]'")
@@ -69,11 +71,17 @@ def test_kubernetes_would_take_them(folder):
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
-@pytest.mark.parametrize("folder", [MANIFESTS, MANIFESTS / "pipeline"], ids=["server", "pipeline"])
+@every_folder
 def test_pods_are_restricted(folder):
     """Pods follow Kubernetes' Pod Security Standard `restricted`, have no API token, and have a read-only root."""
-    (deployment,) = [each for (kind, _), each in manifests(folder).items() if kind == "Deployment"]
-    pod = deployment["spec"]["template"]["spec"]
+    running = [each for (kind, _), each in manifests(folder).items() if kind in {"Deployment", "StatefulSet"}]
+    assert len(running) == (3 if folder.name == "cluster" else 1)
+    for each in running:
+        check_pod(each["spec"]["template"]["spec"])
+
+
+def check_pod(pod):
+    """Check that a pod is restricted."""
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == UID
@@ -87,7 +95,7 @@ def test_pods_are_restricted(folder):
         }
         resources = container["resources"]
         assert resources["limits"]["memory"] == resources["requests"]["memory"]
-    allowed = {"persistentVolumeClaim", "configMap", "emptyDir"}
+    allowed = {"persistentVolumeClaim", "configMap", "emptyDir", "secret"}
     assert all(volume.keys() - {"name"} <= allowed for volume in pod["volumes"])
 
 
