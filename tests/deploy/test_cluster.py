@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 from contextlib import AsyncExitStack
@@ -97,7 +98,7 @@ def test_compose_has_three_servers_two_keepers_and_fronts(services):
         service = services[name]
         script = service["entrypoint"][2].replace("$$", "$")
         assert script.endswith('exec halley serve --node "$HOSTNAME"')
-        (url,) = re.findall(r'HALLEY_CLUSTER_ADVERTISE="(\S+)"', script)
+        (url,) = re.findall(r'HALLEY_CLUSTER_ADVERTISE="(.+)"', script)
         host = service.get("hostname", "0123456789ab")
         names = {"HALLEY_CLUSTER_NODE": host, "HALLEY_CLUSTER_ADVERTISE": url.replace("$HOSTNAME", host)}
         settings = settings_of(service["environment"] | names)
@@ -128,6 +129,10 @@ def test_kubernetes_has_the_same(manifests):
         assert manifests["Service", "halley"]["spec"]["selector"].items() <= labels.items()
         is_keeper = manifests["Service", "halley-log"]["spec"]["selector"].items() <= labels.items()
         assert is_keeper == (kind == "StatefulSet")
+    variables = variables_of(manifests["StatefulSet", "nats"], "nats-0")
+    assert (variables["NATS_NAME"], variables["NATS_PASSWORD"]) == ("nats-0", f'"{PASSWORD}"')
+    routes = ", ".join(f"nats://nats-{number}.nats:6222" for number in range(3))
+    assert variables["NATS_ROUTES"] == f"[{routes}]"
     assert manifests["StatefulSet", "nats"]["spec"]["replicas"] == 3
     assert manifests["StatefulSet", "halley-keeper"]["spec"]["replicas"] == 2
 
@@ -156,30 +161,43 @@ def test_rights_are_those_of_the_page():
     assert int(store) << 30 > Settings().cluster.stream_bytes
 
 
+def changed(text, changes):
+    """Return a shipped text with these replacements; each text to replace must be in it."""
+    for shipped, here in changes.items():
+        assert shipped in text, f"{shipped} is missing"
+        text = text.replace(shipped, here)
+    return text
+
+
 class ShippedServers(NatsServers):
     """Servers with the shipped configuration, in which only addresses, the folder and another user differ."""
 
+    def __init__(self, folder, services):
+        super().__init__(folder, 3)
+        self._services = services
+
     def start(self, number):
-        conf = NATS_CONF.read_text()
-        for shipped, here in (
-            ("0.0.0.0:4222", f"127.0.0.1:{self.ports[number]}"),
-            ("0.0.0.0:8222", f"127.0.0.1:{self.monitors[number]}"),
-            ("0.0.0.0:6222", f"127.0.0.1:{self._routes[number]}"),
-            ("/data", f'"{self.folder / str(number)}"'),
-            ("users: [", f"users: [\n        {STRANGER}"),
-        ):
-            assert shipped in conf
-            conf = conf.replace(shipped, here)
         file = self.folder / f"nats-{number}.conf"
-        file.write_text(conf)
-        variables = {
-            "NATS_NAME": f"nats-{number}",
-            "NATS_ROUTES": f"[{', '.join(f'nats://127.0.0.1:{port}' for port in self._routes)}]",
-            "NATS_PASSWORD": f'"{PASSWORD}"',
+        changes = {
+            "0.0.0.0:4222": f"127.0.0.1:{self.ports[number]}",
+            "0.0.0.0:8222": f"127.0.0.1:{self.monitors[number]}",
+            "0.0.0.0:6222": f"127.0.0.1:{self._routes[number]}",
+            "/data": f'"{self.folder / str(number)}"',
+            "users: [": f"users: [\n        {STRANGER}",
         }
+        file.write_text(changed(NATS_CONF.read_text(), changes))
+        service = self._services[f"nats-{number + 1}"]
+        shell, option, script = service["entrypoint"]
+        here = {
+            "$$": "$",
+            "/run/secrets/nats_password": str(self.folder / "password"),
+            "/etc/nats/nats.conf": str(file),
+        }
+        command = [shell, option, changed(script, here | {"exec nats-server": f"exec {BINARY}"})]
+        routes = {f"nats-{other + 1}:6222": f"127.0.0.1:{port}" for other, port in enumerate(self._routes)}
+        variables = service["environment"] | {"NATS_ROUTES": changed(service["environment"]["NATS_ROUTES"], routes)}
         with self.log(number).open("ab") as log:
-            command = [BINARY, "--config", str(file)]
-            self.running[number] = subprocess.Popen(command, env=variables, stdout=log, stderr=log)
+            self.running[number] = subprocess.Popen(command, env=os.environ | variables, stdout=log, stderr=log)
 
     def log(self, number):
         """Return the file with the output of a server."""
@@ -188,7 +206,7 @@ class ShippedServers(NatsServers):
 
 async def test_nats_and_nodes_work_with_them(services, tmp_path):
     """What is published at a front is stored by both keepers; NATS lets in nobody who has not the rights."""
-    servers = ShippedServers(tmp_path, 3)
+    servers = ShippedServers(tmp_path, services)
     (tmp_path / "password").write_text(f"{PASSWORD}\n")
     (tmp_path / "halley.toml").write_text((DEPLOY / "settings" / "halley.toml").read_text() + ALLOWED)
     here = {
