@@ -72,7 +72,11 @@ _SPARK: SettingFlags = {
     ),
 }
 _FROM = click.option(
-    "--from", "url", metavar="URL", help="Read this server's log, not a data folder; the right `export` is needed."
+    "--from",
+    "url",
+    metavar="URL",
+    help="Read this server's log, not a data folder; the right `export` is needed. Of several URLs, separated by "
+    "commas, as of a cluster's keepers, the next one is read where one does not answer.",
 )
 _CONF = click.option(
     "--conf",

@@ -131,6 +131,13 @@ class Pipeline:
         500_000, unit="events", low=1_000, why="in one commit; after a crash at most these are read again"
     )
     partition_rows: int = knob(50_000, unit="events", low=100, why="in one task; small enough to share the work evenly")
+    behind_s: float = knob(
+        30.0,
+        unit="s",
+        low=0,
+        zero="not at all",
+        why="how long to wait for a log that ends before what was read of it: one of several keepers may be behind",
+    )
     ingest_s: float = knob(5.0, unit="s", low=0.1, why="between two commits of a live ingest; each writes small files")
     compact_s: float = knob(
         60.0, unit="s", low=0, zero="never", why="how often a live ingest checks for small files to compact"

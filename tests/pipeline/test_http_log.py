@@ -131,6 +131,63 @@ async def test_another_log_behind_the_same_address(served):
 
 
 @asynccontextmanager
+async def two_keepers():
+    """Two servers with the same log of 1,000 events, as the keepers of a cluster have it."""
+    async with serving(brisk()) as one, serving(brisk()) as two:
+        for served in (one, two):
+            archive = given(served)
+            for number in range(1, 1_001):
+                archive.record("news", f'{{"number":{number}}}')
+        yield one, two
+
+
+async def test_the_next_keeper_is_read_where_one_does_not_answer():
+    """Each row is read once, although the first one fails in the middle; other processes go on at the second."""
+    async with two_keepers() as (one, two):
+        log = HttpLog(f"{one.url},{two.url}", None)
+        archive, other = (each.house.apis.archive() for each in (one, two))
+        assert (await asyncio.to_thread(log.head)).next == 1_001
+        sound, asked = archive.rows, []
+
+        def failing(first, last):
+            asked.append(first)
+            if len(asked) > 1:
+                raise OSError("the disk says no")
+            yield from sound(first, last)
+
+        archive.rows = failing
+        rows, faults = await asyncio.to_thread(told, log, 1, 1_001)
+        assert ([row.offset for row in rows], faults, len(asked)) == ([*range(1, 1_001)], [], 2)
+        await asyncio.to_thread(open_log(log.options).commit, "lake", 1_001)
+        assert (archive.consumers, other.consumers) == ({}, {"lake": 1_001})
+        assert [*one.faults("request"), *two.faults("request")]
+        for served in (one, two):
+            served.log.clear()
+
+
+async def test_a_keeper_that_is_behind_has_lost_nothing():
+    """What a keeper does not have yet is not missing: the next one is asked, or the same one again."""
+    async with two_keepers() as (one, two):
+        del one.house.apis.archive().rows_of[600:]
+        rows, faults = await asyncio.to_thread(told, HttpLog(f"{one.url},{two.url}", None), 1, 1_001)
+        assert ([row.offset for row in rows], faults) == ([*range(1, 1_001)], [])
+        with pytest.raises(JobFailed, match="expected at most the next offset"):
+            await asyncio.to_thread(told, HttpLog(one.url, None), 602, 1_001)
+
+
+async def test_a_keeper_with_another_log_is_refused():
+    """A second server whose log is another one is not read, also by a process that has not seen the first one's."""
+    async with two_keepers() as (one, two):
+        log = HttpLog(one.url, None)
+        await asyncio.to_thread(log.head)
+        two.house.apis.archive().log_id = "another"
+        other = open_log(log.options | {"url": two.url})
+        for use in (other.head, lambda: told(other, 1, 10)):
+            with pytest.raises(JobRejected, match="now has another log"):
+                await asyncio.to_thread(use)
+
+
+@asynccontextmanager
 async def _guarded(*verbs):
     access = tuple(Access("reader", verb, "/**") for verb in verbs)
     async with serving(brisk(access=access, tokens=(Token("eve", "reader", hash_of(TOKEN)),))) as served:

@@ -30,7 +30,7 @@ from app.pipeline.source.log import GapFound
 from app.settings import Pipeline, Settings
 from app.settings.history import Lift
 
-OPTIONS = Pipeline(batch_rows=120, partition_rows=50, ingest_s=0.1)
+OPTIONS = Pipeline(batch_rows=120, partition_rows=50, ingest_s=0.1, behind_s=0)
 CHAT = Erasure(Pattern(Match.DESCENDANTS, "chat"), None)
 
 
@@ -260,6 +260,17 @@ def test_a_log_that_ends_below_the_lake_is_refused(data, lake, ingest):
     with pytest.raises(JobRejected, match=r"the log ends before offset 151, and .* has read it up to 201"):
         list(ingest().once())
     assert versions(lake) == before
+
+
+def test_a_keeper_that_is_behind_is_waited_for(data, lake, ingest):
+    """A log that ends below the lake, and soon does not any more, loses nothing, and nothing is read twice."""
+    list(ingest().once())
+    move_mark(data, 150)
+    catching_up = threading.Timer(0.3, move_mark, (data, 200))
+    catching_up.start()
+    assert [progress.next for progress in ingest(replace(OPTIONS, behind_s=30)).once()] == [201]
+    catching_up.join()
+    assert is_sound(lake)
 
 
 def test_l6_a_second_ingest_is_refused(lake, ingest):

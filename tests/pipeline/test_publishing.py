@@ -55,6 +55,22 @@ def test_keys_fit_and_differ():
     assert max(map(len, keys)) <= 128
 
 
+async def test_the_next_server_is_published_to_where_one_does_not_answer(tmp_path, monkeypatch):
+    """Of several nodes one may be down, at first and later."""
+    monkeypatch.setattr("app.pipeline.jobs.publishing._TRY_S", 0.2)
+    async with (
+        recording(tmp_path) as served,
+        relaying(served.port) as proxy,
+        Client(served.url) as client,
+        publishing(f"http://127.0.0.1:9,http://127.0.0.1:{proxy.port},{served.url}") as publisher,
+    ):
+        await client.subscribe("/stats/**")
+        assert await publish(publisher, messages(1, 1)) == 0
+        proxy.cut()
+        assert await publish(publisher, messages(2, 2)) == 0
+        assert await heard(client, 2) == [1, 2]
+
+
 async def test_what_got_no_answer_is_published_again_and_heard_once(tmp_path):
     """If the server has accepted a publish but its response is lost, its repeat under the same key is not delivered."""
     async with (

@@ -267,7 +267,7 @@ def test_a_log_that_was_set_back_is_refused(place, tmp_path, spark):
     rollup.step()
     settle(place, rollup)
     with pytest.raises(JobRejected, match="rollups up to offset 7, and the log ends at 4"):
-        Rollup(spark, {"path": str(tmp_path / "old")}, place.lake, Pipeline())
+        Rollup(spark, {"path": str(tmp_path / "old")}, place.lake, Pipeline(behind_s=0))
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ from app.pipeline.lake.files import Written, staged, write_files
 from app.pipeline.lake.tables import DAY_US, INGEST, LakeTable
 from app.pipeline.source import open_log
 from app.pipeline.source.columns import FAULT_COLUMNS, Lifting
-from app.pipeline.source.log import Head, offsets, split
+from app.pipeline.source.log import Head, caught_up, offsets, split
 from app.pipeline.source.source import Options, Table, read_options
 from app.settings import Pipeline
 
@@ -114,6 +114,8 @@ class Ingest:
         first = head.first if at is None else at
         until = max(first, *(each or 0 for each in begun))
         if until > head.next:
+            head = caught_up(self._log, until, self._options.behind_s)
+        if until > head.next:
             raise JobRejected(
                 f"the log ends before offset {head.next}, and {self._lake} has read it up to {until}: it has lost its "
                 "end, or is an older copy; choose another --lake"
@@ -156,7 +158,7 @@ class Ingest:
         """Have the workers write a range, in at most one task per core. Raises `JobRejected`, `JobFailed`."""
         tasks = min(self._spark.sparkContext.defaultParallelism, -(-(until - first) // self._options.partition_rows))
         ranges = split(first, until, -(-(until - first) // tasks))
-        write = partial(write_range, self._read_options, folder)
+        write = partial(write_range, self._read_options | self._log.options, folder)
         try:
             return (
                 self._spark.sparkContext.parallelize(ranges, len(ranges)).flatMap(lambda each: write(*each)).collect()

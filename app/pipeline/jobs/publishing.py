@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -44,7 +45,7 @@ def key_of(*parts: str | int) -> str:
 class Publisher:
     """Publishes to one server for all jobs.
 
-    server     the URL of the server
+    server     the URL of the server; or several, separated by commas: the next where one accepts nothing
     token      the token to publish with; None: without one
     publish_s  the seconds without any success after which a publish fails
     """
@@ -52,10 +53,11 @@ class Publisher:
     def __init__(self, server: str, token: str | None, publish_s: float) -> None:
         """Start the thread; the server is not contacted yet. Raises `JobRejected` for an invalid URL."""
         try:
-            self._name = str(server_url(server).copy_with(userinfo=b"", path="/")).rstrip("/")
+            self._servers = deque(server.split(","))
+            urls = [server_url(each).copy_with(userinfo=b"", path="/") for each in self._servers]
         except ValueError as error:
             raise JobRejected(f"--server {server}: {error}") from None
-        self._server = server
+        self._name = " or ".join(str(url).rstrip("/") for url in urls)
         self._token = token
         self._publish_s = publish_s
         self._is_leaving = False
@@ -135,6 +137,9 @@ class Publisher:
             if self._is_leaving or time.monotonic() >= deadline:
                 raise JobFailed(f"nothing could be published to {self._name} for {self._publish_s:g} s: {error}")
             waiting = again
+            if len(self._servers) > 1:
+                await self._leave()
+                self._servers.rotate(-1)
             await asyncio.sleep(_PAUSE_S)
         return unknown
 
@@ -162,7 +167,7 @@ class Publisher:
             if self._client is None:
                 timeouts = Timeouts(answer_s=min(_TRY_S, self._publish_s), backoff_s=_PAUSE_S, most_backoff_s=_TRY_S)
                 try:
-                    client = Client(self._server, token=self._token, timeouts=timeouts)
+                    client = Client(self._servers[0], token=self._token, timeouts=timeouts)
                     await client.__aenter__()
                 except ValueError as error:
                     raise JobRejected(str(error)) from None

@@ -35,8 +35,8 @@ from app.pipeline.jobs.totals import KEY, QUANTILES, Totals
 from app.pipeline.lake import tables
 from app.pipeline.lake.commit import Step, commit_rows
 from app.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
-from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting
+from app.pipeline.source.log import caught_up
 from app.pipeline.source.source import Options, Table, read_options
 from app.protocols.bayeux.names import to_channel
 from app.settings import Pipeline
@@ -93,10 +93,10 @@ class Rollup:
         self.late = self.left_out = self.unknown = 0
         self._spark = spark
         self._options = options
-        self._log = open_log(log_options)
         self._read_options = read_options(log_options, options, accept_gap=accept_gap, lift=lift)
         self._consumer = consumer("rollup", lake)
         self._reader = Table(Options(self._read_options))
+        self._log = self._reader.log
         self._publisher = publisher
         self._wall_us = wall_us
         types = Lifting(lift).columns
@@ -110,6 +110,8 @@ class Rollup:
         self._versions = {app: self._table.position(app) for app in (_AT, _READ, _FINAL, _PUBLISHED)}
         version = self._versions[_AT]
         self._read = self._versions[_READ] or 0
+        if self._read > head.next:
+            head = caught_up(self._log, self._read, options.behind_s)
         if self._read > head.next:
             raise JobRejected(
                 f"{self._table.folder} has rollups up to offset {self._read - 1}, and the log ends at "
@@ -148,7 +150,7 @@ class Rollup:
         """Do one turn: read, commit and publish. Raises `JobRejected`, `JobFailed`."""
         began = time.monotonic()
         wall = self._wall_us()  # before the log's end is read: later events are younger
-        head = self._log.head().next
+        head = max(caught_up(self._log, self.next, self._options.behind_s).next, self.next)
         first, until = self.next, min(head, self.next + self._options.batch_rows)
         if first < self._read:
             until = min(until, self._read)
@@ -194,7 +196,7 @@ class Rollup:
         """Return the events of a range. A small range is read here: a task for a worker costs more than the reading."""
         if until - first <= _READ_HERE_ROWS:
             return self._spark.createDataFrame(self._reader.table(first, until))
-        options = self._read_options | {"from_offset": str(first), "until_offset": str(until)}
+        options = self._read_options | self._log.options | {"from_offset": str(first), "until_offset": str(until)}
         return self._spark.read.format("halley").options(**options).load()
 
     def _still_open(self, totals: pa.Table) -> pa.Table:

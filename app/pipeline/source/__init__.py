@@ -4,7 +4,7 @@
     columns.py     the columns, for Spark and for Arrow, and those that are lifted from payloads
     log.py         the interface of a log: its head, its rows, and the offsets without a row (`open_log` below)
     folder_log.py  the log in a data folder on this machine, also while a server writes it
-    http_log.py    a server's log, over `GET /log`
+    http_log.py    a server's log, over `GET /log`, or that of several keepers of a cluster
 
 Ranges of offsets are half-open here: [first, until). Spark's workers import all of these modules.
 """
@@ -20,6 +20,8 @@ from app.pipeline.source.log import Log
 
 def open_log(options: Mapping[str, str]) -> Log:
     """Return the log in the data folder `path`, or that of the server `url`, with its `token` or `token_file`.
+
+    `url` may have several servers, separated by commas, with one log; `log_id` is then the one that they must have.
 
     Nothing of the log is read yet. Raises `JobRejected` for options that do not fit together.
     """
@@ -41,4 +43,4 @@ def open_log(options: Mapping[str, str]) -> Log:
             token = Path(options["token_file"]).read_text().strip()
         except (OSError, ValueError) as error:
             raise JobRejected(f"the token file {options['token_file']} cannot be read ({error})") from None
-    return HttpLog(options["url"], token)
+    return HttpLog(options["url"], token, options.get("log_id", ""))

@@ -51,6 +51,7 @@ class FolderLog:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()  # a worker has another working folder
+        self.options: dict[str, str] = {}
 
     def head(self) -> Head:
         """Return the log's present extent. Raises `JobRejected`."""

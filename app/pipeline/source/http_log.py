@@ -1,7 +1,8 @@
 """A server's log, from any machine: `GET /log`, as Arrow if the server supports it, else as JSON lines.
 
-A response that breaks off is requested again, from the row after the last one received. The token is sent to the server
-and nowhere else: it is not in the text of any exception, and not in the `repr` of this object.
+A response that breaks off is requested again, from the row after the last one received. Of several servers, which must
+have the same log as the keepers of a cluster do, one is read until it does not answer, and then the next. The token is
+sent to the servers and nowhere else: it is not in the text of any exception, and not in the `repr` of this object.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, a
 _ARROW, _LINES = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # for each part of a response, not for all of it
 _TRIES = 6
-"""The number of tries in a row without a result; the pauses between them are 0.5 s, 1 s, 2 s ..."""
+"""The number of tries in a row without a result, at each server; the pauses after all are 0.5 s, 1 s, 2 s ..."""
 
 _FIRST_WAIT_S = 0.5
 _REASON_CHARS = 200
@@ -41,27 +42,46 @@ class _Again(Exception):
 
 
 class HttpLog:
-    """The `Log` of a server; `name` is its URL without credentials. Raises `JobRejected` for a bad URL or token."""
+    """The `Log` of a server, or of several that have the same log."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, urls: str, token: str | None, log_id: str = "") -> None:
+        """Set the servers, separated by commas, and the log that they must have; "": that of the first response.
+
+        Raises `JobRejected` for a bad URL or token.
+        """
+        self._urls = urls.split(",")
         try:
-            server = server_url(url)
+            servers = [server_url(url) for url in self._urls]
             self._headers = headers_for(token)
         except ValueError as error:
             raise JobRejected(f"the log of that server cannot be read: {error}") from None
-        root = server.copy_with(path=server.path.removesuffix("/").rpartition("/")[0] + "/", query=None, fragment=None)
-        self._root = str(root)
-        self.name = str(root.copy_with(userinfo=b""))
-        self._known: Head | None = None  # the last response; it is pickled for the workers
+        self._roots = [
+            each.copy_with(path=each.path.removesuffix("/").rpartition("/")[0] + "/", query=None, fragment=None)
+            for each in servers
+        ]
+        self._at = 0
+        self._log_id = log_id
+        self._known: Head | None = None  # the last response of this server; it is pickled for the workers
 
     def __repr__(self) -> str:
         return f"HttpLog({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The URL of the server that is read now, without credentials."""
+        return str(self._roots[self._at].copy_with(userinfo=b""))
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options with which another process goes on at the same server, with the same log."""
+        return {"url": ",".join(self._urls[self._at :] + self._urls[: self._at]), "log_id": self._log_id}
 
     def head(self) -> Head:
         """Return the log's present extent. Raises `JobRejected`, `JobFailed`."""
         told = self._patiently(self._head)
         if told["format"] > FORMAT:
             raise JobRejected(f"the log of {self.name} was written by a later version of Halley")
+        self._check(told["log_id"])
         holes, damage = (tuple((first, last) for first, last in told.get(name, ())) for name in ("holes", "damage"))
         self._known = Head(told["log_id"], told["first"], told["next"], holes, damage)
         return self._known
@@ -109,8 +129,7 @@ class HttpLog:
                 return
             following = _NEXT.search(answer.links.get("next", {}).get("url", ""))
             reach = int(following[1]) if following else until
-            if self._known is not None and self._known.log_id != answer.headers["halley-log-id"]:
-                raise JobRejected(f"{self.name} now has another log, which does not continue what was read before")
+            self._check(answer.headers["halley-log-id"])
             is_arrow = answer.headers["content-type"] == _ARROW
             at = first
             for rows in _gathered(_arrow_rows(answer) if is_arrow else _line_rows(answer)):
@@ -118,6 +137,11 @@ class HttpLog:
                 at = rows[-1][0] + 1
             if at < reach:
                 yield from self._absent(at, reach - 1)
+
+    def _check(self, log_id: str) -> None:
+        self._log_id = self._log_id or log_id
+        if log_id != self._log_id:
+            raise JobRejected(f"{self.name} now has another log, which does not continue what was read before")
 
     def _accounted(self, rows: list[Row], at: int) -> Iterator[list[Row] | Fault]:
         """Yield rows, and a fault for each range between them; `at` is the first offset that was requested."""
@@ -135,11 +159,15 @@ class HttpLog:
 
     def _absent(self, first: int, last: int) -> list[Fault]:
         """Return the faults of a range without rows, by the last known head or else by a new one."""
-        for head in (self._known, None):
-            faults = _faults(first, last, head or self.head())
+        if self._known is not None:
+            faults = _faults(first, last, self._known)
             if all(fault.why != "missing" for fault in faults):
-                break
-        return faults
+                return faults
+        asked = self._at
+        head = self.head()
+        if self._at != asked or head.next <= last:
+            raise _Again(f"the log of {self.name} does not reach offset {last} yet")
+        return _faults(first, last, head)
 
     def _gone(self, first: int, until: int) -> Iterator[Fault]:
         begins = self.head().first
@@ -148,7 +176,7 @@ class HttpLog:
         yield Fault(first, min(until, begins) - 1, "missing")
 
     def _client(self) -> httpx.Client:
-        return httpx.Client(headers=self._headers, timeout=_TIMEOUT, base_url=self._root)
+        return httpx.Client(headers=self._headers, timeout=_TIMEOUT, base_url=self._roots[self._at])
 
     @contextmanager
     def _stream(
@@ -179,11 +207,12 @@ class HttpLog:
             return JobRejected(f"the token lacks the right `export`, which reading the log of {self.name} requires")
         if status == HTTPStatus.NOT_FOUND:
             return JobRejected(f"{self.name} has no log: it is not a Halley server, or its history is off")
+        is_behind = status == HTTPStatus.BAD_REQUEST  # for an offset beyond its end: another keeper has had it
         is_passing = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        return _Again(said) if is_passing else JobRejected(said)
+        return _Again(said) if is_behind or is_passing else JobRejected(said)
 
     def _patiently(self, ask: Any) -> Any:
-        """Repeat a request until there is a response. Raises `JobRejected`, `JobFailed`."""
+        """Repeat a request, at each server in turn, until there is a response. Raises `JobRejected`, `JobFailed`."""
         tries = 0
         while True:
             try:
@@ -193,10 +222,15 @@ class HttpLog:
                 self._wait(tries, error)
 
     def _wait(self, tries: int, error: Exception) -> None:
-        if tries >= _TRIES:
+        """Go on to the next server, after a pause if all have been tried. Raises `JobFailed` when it is enough."""
+        rounds, rest = divmod(tries, len(self._urls))
+        if rounds >= _TRIES:
             reason = str(error) or "the response is not that of a Halley server, or ended too early"
             raise JobFailed(f"the log of {self.name} cannot be read: {reason}") from None
-        time.sleep(_FIRST_WAIT_S * 2 ** (tries - 1))
+        if len(self._urls) > 1:
+            self._at, self._known = (self._at + 1) % len(self._urls), None
+        if rest == 0:
+            time.sleep(_FIRST_WAIT_S * 2 ** (rounds - 1))
 
 
 def _faults(first: int, last: int, head: Head) -> list[Fault]:

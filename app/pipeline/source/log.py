@@ -5,6 +5,7 @@ Ranges are half-open, [first, until), except in texts for people ("offsets 5 to 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol, Self
@@ -20,6 +21,8 @@ Row = tuple[Any, ...]
 
 BATCH_ROWS, BATCH_BYTES = 4_096, 8_388_608
 """The maximum of rows and of bytes that a task has in memory at a time; the one that is reached first counts."""
+
+_LOOK_S = 0.2
 
 Why = Literal["damaged", "hole", "missing"]
 
@@ -76,6 +79,10 @@ class Fault(NamedTuple):
 class Log(Protocol):
     """A log that can be read from any process: it can be pickled, and holds nothing open."""
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The source's options, as far as they have changed, with which another process goes on reading."""
+
     def head(self) -> Head:
         """Return the log's present extent. Raises `JobRejected`, `JobFailed`."""
 
@@ -87,6 +94,17 @@ class Log(Protocol):
 
     def commit(self, consumer: str, offset: int) -> None:
         """Report that a consumer needs nothing below an offset any more. Raises `JobRejected`, `JobFailed`."""
+
+
+def caught_up(log: Log, offset: int, behind_s: float) -> Head:
+    """Return the extent of a log, as soon as it reaches an offset that was read before, or after `behind_s` seconds.
+
+    What was read at one keeper of a cluster, another one may have a little later. Raises `JobRejected`, `JobFailed`.
+    """
+    until = time.monotonic() + behind_s
+    while (head := log.head()).next < offset and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    return head
 
 
 def offsets(first: int, last: int) -> str:

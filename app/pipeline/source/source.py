@@ -3,19 +3,22 @@
 spark.read.format("halley").load("halley-data")
 spark.read.format("halley").option("url", "https://example.org").option("token_file", "token").load()
 
-path, or url with token or token_file    the log
+path, or url with token or token_file    the log; several URLs, separated by commas: the first server that answers
+log_id            the log that it must be
 from_offset, until_offset                the range to read, half-open; by default the whole log
 faults=true       rows with `fault` and `fault_last` also for the offsets without an event
 accept_gap=true   go on where offsets are missing for no known reason, or are in a damaged segment
 lift              the columns to lift from payloads: `columns.lifts_of(settings)`
 partition_rows    the most rows that one task reads
 max_rows          for a stream: the most rows in one micro-batch
+behind_s          for a stream: how long to wait for a log that does not reach its checkpoint; 0 unless given
 consumer          for a stream: the consumer name under which it reports its position to the log
 """
 
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,13 +33,14 @@ from app.history.stored import COLUMNS, PURGED
 from app.pipeline.errors import JobRejected
 from app.pipeline.source import open_log
 from app.pipeline.source.columns import Lifting, arrow_schema, spark_schema
-from app.pipeline.source.log import Fault, GapFound, Gone, Head, Row, split
+from app.pipeline.source.log import Fault, GapFound, Gone, Head, Row, caught_up, split
 from app.settings import Pipeline
 
 _OPTIONS = {
-    "path", "url", "token", "token_file", "from_offset", "until_offset", "faults", "accept_gap", "lift",
-    "partition_rows", "max_rows", "consumer",
+    "path", "url", "token", "token_file", "log_id", "from_offset", "until_offset", "faults", "accept_gap", "lift",
+    "partition_rows", "max_rows", "behind_s", "consumer",
 }  # fmt: skip
+_LOG_OPTIONS = "path", "url", "token", "token_file", "log_id"
 _SHAPE, _TOPIC, _PAYLOAD = COLUMNS.index("shape"), COLUMNS.index("topic"), COLUMNS.index("payload")
 _KEPT = frozenset({"offset", "time_us", "publication", "protocol"})
 """The columns that keep their values in a purged event's row."""
@@ -76,7 +80,11 @@ def read_options(
     log_options: Mapping[str, str], settings: Pipeline, *, accept_gap: bool, **more: str
 ) -> dict[str, str]:
     """Return the source's options for a job that reads a log: those of the log, of the settings, and `more`."""
-    asked = {"accept_gap": str(accept_gap).lower(), "partition_rows": str(settings.partition_rows)}
+    asked = {
+        "accept_gap": str(accept_gap).lower(),
+        "partition_rows": str(settings.partition_rows),
+        "behind_s": str(settings.behind_s),
+    }
     return {**log_options, **asked, **more}
 
 
@@ -89,11 +97,12 @@ class Options:
             raise JobRejected(
                 f"the source halley has no option {unknown[0]}; its options are {', '.join(sorted(_OPTIONS))}"
             )
-        self.log_options = {name: given[name] for name in ("path", "url", "token", "token_file") if given.get(name)}
+        self.log_options = {name: given[name] for name in _LOG_OPTIONS if given.get(name)}
         self.first = _whole(given, "from_offset", 1)
         self.until = _whole(given, "until_offset", 1)
         self.partition_rows = _whole(given, "partition_rows", 1) or Pipeline().partition_rows
         self.max_rows = _whole(given, "max_rows", 1)
+        self.behind_s = _seconds(given, "behind_s")
         self.consumer = given.get("consumer", "")
         if self.consumer and not is_name(self.consumer):
             raise JobRejected(f"the option consumer must be up to 64 letters, digits, _ and -, not {self.consumer}")
@@ -109,6 +118,17 @@ def _whole(given: Mapping[str, str], name: str, least: int) -> int | None:
     if not (text.isascii() and text.isdecimal() and int(text) >= least):
         raise JobRejected(f"the option {name} must be a whole number, at least {least}, not {text}")
     return int(text)
+
+
+def _seconds(given: Mapping[str, str], name: str) -> float:
+    text = given.get(name, "0")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise JobRejected(f"the option {name} must be a number of seconds, not {text}")
+    return seconds
 
 
 def _truth(given: Mapping[str, str], name: str) -> bool:
@@ -265,7 +285,7 @@ class StreamReader(_Planned, DataSourceStreamReader, SupportsTriggerAvailableNow
             self._table.log.commit(self._options.consumer, end["offset"])
 
     def _head(self, reached: dict[str, Any]) -> Head:
-        head = self._table.log.head()
+        head = caught_up(self._table.log, reached["offset"], self._options.behind_s)
         if reached["log_id"] != head.log_id:
             raise JobRejected(
                 f"the checkpoint belongs to the log {reached['log_id']}, and this is the log {head.log_id}"
