@@ -31,7 +31,7 @@ PLAN = [
     ("app.protocols.bayeux", ("orjson", "msgspec")),
     ("app.protocols.wamp", ("orjson", "msgspec", "msgpack", "cbor2")),
     ("app.protocols.nt4", ("orjson", "msgspec", "msgpack")),
-    ("app.cluster", ("orjson", "nats")),
+    ("app.cluster", ("orjson", "nats", "nkeys")),
     "---",
     ("app.configuration", ()),
     ("app.transports", ("starlette", "orjson", "pyarrow")),  # Arrow: only where it is installed

@@ -103,9 +103,11 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
             async with asyncio.timeout(options.join_s):
                 await nats.open()
         except AwayErrors as error:
-            why = f" ({error.strerror}: {error.filename})" if isinstance(error, OSError) and error.filename else ""
+            why = nats.last_error
+            if isinstance(error, OSError) and error.filename:
+                why = f"{error.strerror}: {error.filename}"
             raise CannotJoin(
-                f"cluster.urls: no NATS server lets this node in within {options.join_s:g} s{why}"
+                f"cluster.urls: no NATS server lets this node in within {options.join_s:g} s" + f" ({why})" * bool(why)
             ) from error
         least = least_payload(settings)
         if nats.max_payload < least:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import secrets
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -27,11 +29,16 @@ AwayErrors = (nats.errors.Error, OSError, TimeoutError)
 
 REQUEST_S = 1.0
 _NEXT_S, _AT_ONCE = 10.0, 64
+_CLOSE_S, _CANCEL_S = 2.0, 0.1
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
 _PENDING_BYTES = 16_777_216
 _DENIED_KEPT = 16
 _BETWEEN: dict[str, Any] = {"reconnect_time_wait": 0.1}  # seconds; the client says that it is an integer, and need not
 _TLS = "tls://"
+_NO_NEWS = "returning true from eof_received() has no effect when using ssl"
+"""What asyncio warns of at the end of each connection that the client began without TLS, as it does."""
+
+logging.getLogger("asyncio").addFilter(lambda record: record.msg != _NO_NEWS)
 
 
 class ApiError(Exception):
@@ -68,12 +75,13 @@ class Connection:
         self.last_error = ""
         self._options = options
         self._client = Client()
-        self._is_closing = False
+        self._has_begun = self._is_closing = False
 
     async def open(self) -> None:
         """Connect to the first server that answers. Raises `AwayErrors`; `OSError` too for files that are missing."""
-        options = self._options
-        await self._client.connect(
+        options, proof = self._options, _proof(self._options)
+        self._has_begun = True
+        connecting = self._client.connect(
             list(options.urls),
             name=f"halley {options.node}",
             allow_reconnect=True,
@@ -86,8 +94,9 @@ class Connection:
             reconnected_cb=self._found,
             error_cb=self._tell,
             **_BETWEEN,
-            **_proof(options),
+            **proof,
         )
+        await _cancellable(connecting)
         self.away_since = None
         self.opened.set()
 
@@ -103,7 +112,8 @@ class Connection:
     async def _tell(self, error: Exception) -> None:
         """Log what a handler has raised; `_lost` logs that the connection is lost."""
         if not isinstance(error, OSError) or not self.last_error:  # as when a server has refused, and hung up
-            self.last_error = str(error)
+            said = str(error)
+            self.last_error = said if said.isprintable() else said.encode("unicode_escape").decode()
         if "permissions violation" in str(error):
             self.denied.append(str(error))
         elif not isinstance(error, AwayErrors):
@@ -136,13 +146,23 @@ class Connection:
     async def close(self) -> None:
         """Close the connection."""
         self._is_closing = True
-        with suppress(*AwayErrors):
-            await self._client.close()
+        if self._has_begun:
+            with suppress(*AwayErrors):
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._client.close()
+            self._abort()
 
     async def renew(self) -> None:
         """Leave a server that does not answer, and connect to another."""
+        self._abort()
         with suppress(*AwayErrors):
             await self._client.force_reconnect()
+
+    def _abort(self) -> None:
+        """Break the connection: the client itself would first wait until the server has read all, and says goodbye."""
+        transport: Any = self._client._transport  # noqa: SLF001 - the client has no other way
+        if transport is not None and transport._io_writer is not None:  # noqa: SLF001
+            transport._io_writer.transport.abort()  # noqa: SLF001
 
     async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
         """Send a message; while no server is connected it is dropped."""
@@ -263,17 +283,48 @@ def is_control(message: Msg) -> bool:
     return not message.data and not message.reply.startswith("$JS.ACK")
 
 
+async def _cancellable(work: Coroutine[Any, Any, Any]) -> None:
+    """Await what the client does, which may swallow that it is cancelled: it is cancelled again until it ends."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCEL_S)
+        raise
+
+
 def _proof(options: Cluster) -> dict[str, Any]:
     """The client's arguments that prove who the node is, and who the servers are. Raises `OSError`."""
     more: dict[str, Any] = {}
+    for file in filter(None, (options.tls_ca, options.tls_cert, options.tls_key)):
+        Path(file).read_bytes()  # as OpenSSL's errors do not name a file that is missing
     if options.user:
         password = Path(options.password_file).read_text(encoding="utf-8").strip() if options.password_file else ""
         more |= {"user": options.user, "password": password}
+    if options.nkey_file:
+        more["nkeys_seed_str"] = seed = Path(options.nkey_file).read_text(encoding="ascii", errors="replace").strip()
+        import nkeys  # the client imports it in this case only, too
+
+        with _naming(options.nkey_file, "no seed of a user's nkey"):
+            nkeys.from_seed(bytearray(seed.encode())).wipe()
     if options.tls_ca or options.tls_cert or any(url.startswith(_TLS) for url in options.urls):
-        more["tls"] = context = ssl.create_default_context(cafile=options.tls_ca or None)
+        with _naming(options.tls_ca, "no certificate"):
+            more["tls"] = context = ssl.create_default_context(cafile=options.tls_ca or None)
         if options.tls_cert:
-            context.load_cert_chain(options.tls_cert, options.tls_key or None)
+            with _naming(options.tls_cert, "no certificate with its private key"):
+                context.load_cert_chain(options.tls_cert, options.tls_key or None, password="")
     return more
+
+
+@contextmanager
+def _naming(file: str, otherwise: str) -> Iterator[None]:
+    """Have any error say what is wrong with which file, and nothing of what it contains. Raises `OSError`."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - these libraries raise many kinds
+        raise OSError(errno.EINVAL, otherwise, file) from None
 
 
 def place_of(message: Msg) -> Place:

@@ -299,6 +299,8 @@ def _cluster(settings: Settings) -> Broken:
     named = _HOST_AND_PORT.fullmatch(cluster.advertise.removeprefix("http://"))
     if cluster.advertise and (named is None or int(named["port"]) > 65_535):
         yield "cluster.advertise", f"expected a URL like http://10.0.0.5:8090, found {shown(cluster.advertise)}"
+    if cluster.nkey_file and cluster.user:
+        yield "cluster.nkey_file", "expected either this or cluster.user"
     if cluster.tls_key and not cluster.tls_cert:
         yield "cluster.tls_key", "expected cluster.tls_cert too"
 

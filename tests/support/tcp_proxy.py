@@ -1,8 +1,8 @@
 """A TCP relay between a client and the server that can do what bad networks do.
 
-It can cut all connections at the same time, drop responses that the server has already sent, hide from the server that
-clients have disconnected, and stop reading responses until it resets the connection. It does not interpret the bytes,
-but keeps all that clients have sent, so that tests can count requests.
+It can cut all connections at the same time, pass on nothing for a while, drop responses that the server has already
+sent, hide from the server that clients have disconnected, and stop reading responses until it resets the connection. It
+does not interpret the bytes, but keeps all that clients have sent, so that tests can count requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TcpProxy:
     """Relays from `port` to the server's port. `sent` are the bytes from clients, `vanished` the number of lost bytes.
 
     With `loses_answers` it drops the server's bytes, with `hides_ends` the server does not learn that a client has
-    disconnected, with `holds_answers` it relays no more of the server's bytes.
+    disconnected, with `holds_answers` it relays no more of the server's bytes, with `holds` no more bytes at all.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -36,6 +36,7 @@ class TcpProxy:
         self.loses_answers = False
         self.hides_ends = False
         self.holds_answers = False
+        self.holds = False
         self.vanished = 0
         self._server_port = server_port
         self._is_down = False
@@ -89,7 +90,7 @@ class TcpProxy:
                 elif self.loses_answers:
                     self.vanished += len(data)
                     continue
-                while self.holds_answers and not up and not writer.is_closing():
+                while (self.holds or (self.holds_answers and not up)) and not writer.is_closing():
                     await asyncio.sleep(_LOOK_S)
                 writer.write(data)
                 await writer.drain()

@@ -22,6 +22,7 @@ _FLAGS: SettingFlags = {
     "cluster.space": ("--space", "The cluster's name, which is also that of its stream.", {}),
     "cluster.user": ("--user", "User of the NATS servers.", {}),
     "cluster.password_file": ("--password-file", "File with the user's password.", {"metavar": "FILE"}),
+    "cluster.nkey_file": ("--nkey-file", "File with the seed of a user's nkey.", {"metavar": "FILE"}),
 }
 
 
