@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TOP = Path(__file__).parents[2]
 DOCKERFILE = TOP / "deploy" / "docker" / "Dockerfile"
 
-_STEP_S = 600
+_STEP_S = 900
 _PACKAGES = "python3,python3-dev,python3-venv,systemd,systemd-sysv"  # with headers, as the base that is named has them
 _TRUSTED = Path("/etc/ssl/certs/ca-certificates.crt")
 """The authorities that this machine trusts: pip may reach the package index through a proxy with its own one."""
