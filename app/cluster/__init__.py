@@ -11,6 +11,7 @@
     asker.py       asking keepers
     pages.py       a query and its page, as a front and a keeper send them
     requests.py    a request between nodes, whose answer may be large
+    tasks.py       the tasks that a part of a node has under way
     catch_up.py    what a folder lacks that the stream does not have, from a keeper
     erasure.py     erasing events from all folders and from the stream
     recover.py     making the stream again from a folder

@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app import telemetry
 from app.broker.commits import Commits, Published
@@ -34,6 +34,7 @@ from app.cluster.frames import BadFrame, Control, Frame, Row, event_of, pack, ro
 from app.cluster.membership import GAP, check_place, subject_of_node
 from app.cluster.nats import ApiError, AwayErrors, Connection, Message, Place, is_control, place_of
 from app.cluster.store import Store
+from app.cluster.tasks import Tasks
 from app.history.stored import row_of as stored_row
 from app.settings import Cluster
 
@@ -133,7 +134,7 @@ class ClusterLog:
         self._sent_at = self._progress_at = self._heard_at = monotonic()
         self._in_consumer = 0
         self._end_consumer: Callable[[], Awaitable[None]] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._watching: asyncio.Task[None] | None = None
         self._acks = f"{options.space}.a.{secrets.token_hex(8)}"
         self._new_run()
@@ -243,10 +244,10 @@ class ClusterLog:
 
     async def close(self) -> None:
         """Leave the cluster."""
-        tasks = [each for each in (self._watching, *self._tasks) if each is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self._tasks.cancel()
         await self._nats.close()
 
     def give_up(self, now: float) -> None:
@@ -312,12 +313,7 @@ class ClusterLog:
     def _post(self, data: bytes) -> None:
         self.frames_out += 1
         subject = f"{self._options.space}.f.{self._options.node}"
-        self._start(self._nats.publish(subject, data, self._acks))
-
-    def _start(self, job: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(job)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._nats.publish(subject, data, self._acks))
 
     def _send_fleeting(self) -> None:
         rows, self._fleeting = self._fleeting, []
@@ -327,7 +323,7 @@ class ClusterLog:
             while count < len(rows) and nbytes < _FRAME_BYTES:
                 nbytes += len(rows[count].payload) + _ROW_BYTES
                 count += 1
-            self._start(self._nats.publish(subject, pack(self._run, 0, rows[:count])))
+            self._tasks.start(self._nats.publish(subject, pack(self._run, 0, rows[:count])))
             rows = rows[count:]
 
     async def _acked(self, message: Message) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import orjson
@@ -19,6 +19,7 @@ import orjson
 from app import telemetry
 from app.cluster.members import Members
 from app.cluster.nats import AwayErrors, Connection, Message
+from app.cluster.tasks import Tasks
 from app.settings import Cluster
 
 _ANSWER_S = 1.0
@@ -60,18 +61,15 @@ class Exchange:
         self._asked: dict[str, _Question] = {}
         self._last = 0
         self._news: list[tuple[str, Any]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def begin(self) -> None:
         """Listen, as soon as the connection is open."""
-        self._start(self._listen())
+        self._tasks.start(self._listen())
 
     async def close(self) -> None:
         """Stop listening."""
-        tasks = [*self._tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     def tell(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes, which may not get it."""
@@ -102,12 +100,7 @@ class Exchange:
     def _send_news(self) -> None:
         news, self._news = self._news, []
         for first in range(0, len(news), _AT_ONCE):
-            self._start(self._nats.publish(self._subject, _packed(self._node, news[first : first + _AT_ONCE])))
-
-    def _start(self, job: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(job)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._nats.publish(self._subject, _packed(self._node, news[first : first + _AT_ONCE])))
 
     async def _listen(self) -> None:
         await self._nats.opened.wait()

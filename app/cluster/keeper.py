@@ -18,7 +18,7 @@ among its facts (`members.py`), as `kept`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import orjson
@@ -29,6 +29,7 @@ from app.broker.ports import Page, Query, UnknownPublication
 from app.cluster import pages
 from app.cluster.nats import Connection, Message
 from app.cluster.requests import answer, refuse
+from app.cluster.tasks import Tasks
 from app.history.stored import Stored
 from app.settings import Cluster
 
@@ -97,23 +98,15 @@ class Keeper:
         }
         self._told = 0
         self._more = asyncio.Event()  # set when more is written, and then replaced
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def begin(self) -> None:
         """Begin to answer, as soon as the connection is open."""
-        self._start(self._listen())
+        self._tasks.start(self._listen())
 
     async def close(self) -> None:
         """Leave what is not answered yet; its askers ask another keeper."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _start(self, job: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(job)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._tasks.cancel()
 
     async def _listen(self) -> None:
         await self._nats.opened.wait()
@@ -123,7 +116,7 @@ class Keeper:
 
     async def _asked(self, message: Message) -> None:
         if len(self._tasks) < _MOST_REQUESTS:
-            self._start(self._answer(message))
+            self._tasks.start(self._answer(message))
         else:
             await refuse(self._nats, message.reply, "busy")
 
@@ -182,7 +175,7 @@ class Keeper:
         written = self._kept.written
         if self._options.settled_by == "keeper" and written > self._told:
             self._told = written
-            self._start(
+            self._tasks.start(
                 self._nats.publish(subject_of_written(self._options.space, self._options.node), b"%d" % written)
             )
 
