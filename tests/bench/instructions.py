@@ -1,7 +1,7 @@
 """Counts the instructions that a unit of each load costs, and compares them with the committed figures.
 
 Instructions are counted by valgrind's callgrind (`instructions_load.py` is what runs under it), so what else the
-machine does makes no difference: two counts of the same code differ by less than 0.5 %. They do depend on the build of
+machine does makes no difference: two counts of the same code differ by less than 1 %. They do depend on the build of
 Python, on the C library and on the libraries written in C. So the file of figures names the build that they were
 counted with. Under any other build, the commit that wrote the file is counted too, and is compared with instead. Where
 Halley is compiled, there is a file of its own, whose figures apply to one build only.

@@ -31,7 +31,7 @@ from app.bench import BenchFailed
 DONE, FAILED, WRONG_USE = 0, 1, 2
 COMMITTED = json.loads(FIGURES.read_text(encoding="utf-8"))
 IS_CLONE = (FIGURES.parents[2] / ".git").exists()
-SAME = 0.005
+SAME = 0.01
 BUILD = {"python": "3.11.7", "options": "no options", "machine": "x86_64", "libraries": "all"}
 
 

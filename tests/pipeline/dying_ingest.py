@@ -32,9 +32,10 @@ def die():
 
 
 def die_while_workers_write(lake):
-    """Die as soon as there is a file of rows that is incomplete."""
-    seen = set((lake / ".staging").glob("*/*/*/*/*.parquet"))
-    while not set((lake / ".staging").glob("*/*/*/*/*.parquet")) - seen:
+    """Die as soon as there is a file of events that is incomplete; faults may have theirs before."""
+    staged = "*/kind=event/*/*/*.parquet"
+    seen = set((lake / ".staging").glob(staged))
+    while not set((lake / ".staging").glob(staged)) - seen:
         time.sleep(0.001)
     die()
 
