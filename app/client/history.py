@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import httpx
 
 from app.client.errors import ClientError, OutcomeUnknown, Refused, Unreachable
-from app.client.wire import headers_for, server_url
+from app.client.wire import authorities, headers_for, server_url
 
 _CONNECT_S = 10.0
 _SILENCE_S = 60.0
@@ -30,7 +30,8 @@ class HistoryClient:
         url = server_url(server)
         self._root = url.copy_with(path=url.path.removesuffix("/").rpartition("/")[0] + "/", query=None)
         timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
-        self._http = httpx.AsyncClient(headers=headers_for(token) | {"Accept": _LINES}, timeout=timeout)
+        headers = headers_for(token) | {"Accept": _LINES}
+        self._http = httpx.AsyncClient(headers=headers, timeout=timeout, verify=authorities(url))
 
     async def __aenter__(self) -> Self:
         return self

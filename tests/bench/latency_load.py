@@ -239,7 +239,7 @@ class Busy:
         }
 
     def _http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self._server, timeout=_ANSWER_S, trust_env=False)
+        return httpx.AsyncClient(base_url=self._server, timeout=_ANSWER_S, trust_env=False, verify=False)
 
 
 class _Publisher:

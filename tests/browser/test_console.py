@@ -244,7 +244,7 @@ async def test_the_command_it_proposes_works(profile, server):
     page = await open_console(profile, server)
     program, url, option, body = shlex.split(await page.locator("#command").text_content())
     assert (program, url, option) == ("curl", server.bayeux, "-d")
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(verify=False) as client:
         response = await client.post(url, content=body, headers={"content-type": "application/x-www-form-urlencoded"})
     assert response.json()[0]["successful"] is True
     await expect(events(page)).to_contain_text('/demo/hello{"text":"Hello from a terminal"}')

@@ -79,7 +79,7 @@ async def test_history_of_all_protocols(site, tmp_path):
     subscription = (await client.call("wamp.subscription.lookup", "chat.demo")).value.args[0]
     events = (await client.call("wamp.subscription.get_events", subscription)).value.args
     assert [event["args"] for event in events] == [[{"from": "bayeux"}], [{"from": "wamp"}]]
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(verify=False) as http:
         found = (await http.get(f"http://127.0.0.1:{server.port}/history/chat/demo")).json()["events"]
     assert [event["data"] for event in found] == [{"from": "bayeux"}, {"from": "wamp"}]
 

@@ -242,7 +242,7 @@ async def test_it_drains_and_a_second_signal_cuts_that_short(tmp_path):
 async def until_held(whole, count):
     """Wait until the first node holds so many connects."""
     (port,) = (line.partition("//127.0.0.1:")[2].partition("/")[0] for line in whole.lines if "keeper: health" in line)
-    async with asyncio.timeout(DEADLINE_S), httpx.AsyncClient() as client:
+    async with asyncio.timeout(DEADLINE_S), httpx.AsyncClient(verify=False) as client:
         while f"\nhalley_holds {count}.0\n" not in (await client.get(f"http://127.0.0.1:{port}/metrics")).text:
             await asyncio.sleep(AGAIN_S)
 
@@ -333,7 +333,7 @@ async def test_check_says_what_is_wrong(tmp_path):
         assert (code, line.startswith(f"{gone}: cannot be reached")) == (1, True), line
         code, (line,) = await check(tmp_path, nats.urls, "--monitor", f"http://127.0.0.1:{nats.ports[0]}")
         assert (code, "no monitoring of a NATS server" in line) == (1, True), line
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(verify=False) as client:
             assert (await client.get(f"{monitor}/jsz")).json()["streams"] == 0
 
 

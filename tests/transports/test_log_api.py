@@ -41,7 +41,7 @@ async def served():
 @pytest_asyncio.fixture
 async def http(served):
     """A client that decodes chunked responses."""
-    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, verify=False) as client:
         yield client
 
 
@@ -163,7 +163,10 @@ async def test_what_is_too_old_for_clients_is_in_the_log_while_it_is_on_disk(tmp
     """Hidden events are not deleted; the first offset is the first on disk."""
     everything = Record("/**", age="1s")
     settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0}, record=(everything,))
-    async with serving(settings) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
+    async with (
+        serving(settings) as served,
+        httpx.AsyncClient(base_url=served.url, trust_env=False, verify=False) as http,
+    ):
         (reply,) = (await http.post("/bayeux", json=[{"channel": "/a", "data": 1}])).json()
         assert reply["successful"]
         async with asyncio.timeout(DEADLINE_S):
@@ -381,7 +384,10 @@ async def test_no_page_of_another_origin_erases(origin, served, http):
 @pytest.mark.parametrize(("verbs", "expected"), [((), 403), (("export",), 403), (("erase",), 200)])
 async def test_erase_is_a_right_of_its_own(verbs, expected):
     """Where there are rules, one must grant it."""
-    async with serving(ruled(*verbs)) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
+    async with (
+        serving(ruled(*verbs)) as served,
+        httpx.AsyncClient(base_url=served.url, trust_env=False, verify=False) as http,
+    ):
         given(served)
         assert (await purge(http, {"channel": "/a"})).status_code == 401
         assert (await purge(http, {"channel": "/a"}, **BEARER)).status_code == expected

@@ -32,7 +32,7 @@ async def served():
 
 @pytest_asyncio.fixture
 async def http(served):
-    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, verify=False) as client:
         yield client
 
 
@@ -163,7 +163,10 @@ async def test_it_needs_the_right_to_export(verbs, expected):
     """Only clients that can read the whole log can be consumers; others cannot even learn their names."""
     access = (Access("*", "subscribe", "/**"), *(Access("auditor", verb, "/**") for verb in verbs))
     settings = brisk(access=access, tokens=(Token("eve", "auditor", hash_of(TOKEN)),))
-    async with serving(settings) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
+    async with (
+        serving(settings) as served,
+        httpx.AsyncClient(base_url=served.url, trust_env=False, verify=False) as http,
+    ):
         given(served)
         for path in (INGEST, "/log/consumers/a.b"):
             assert (await report(http, 1, path)).status_code == 401
@@ -176,7 +179,7 @@ async def test_elsewhere_than_on_loopback_it_needs_a_rule():
     """Without rules (--open) other machines can publish and subscribe, but not delay retention."""
     async with (
         serving(brisk(open=True, proxies=("127.0.0.9",))) as served,
-        httpx.AsyncClient(base_url=served.url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=served.url, trust_env=False, verify=False) as http,
     ):
         given(served)
         response = await report(http, 1)
@@ -195,7 +198,10 @@ async def test_methods_and_parameters(http):
 
 async def test_without_history_there_is_nothing_to_consume():
     """It is 404, as for the other paths of the log."""
-    async with serving(brisk()) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
+    async with (
+        serving(brisk()) as served,
+        httpx.AsyncClient(base_url=served.url, trust_env=False, verify=False) as http,
+    ):
         assert (await report(http, 1)).status_code == 404
 
 
@@ -203,7 +209,10 @@ async def test_without_history_there_is_nothing_to_consume():
 async def test_on_a_disk_it_is_one_file_for_each(face, tmp_path):
     """A job on another machine reports, one on this host writes the file; the result is the same."""
     settings = brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0})
-    async with serving(settings) as served, httpx.AsyncClient(base_url=served.url, trust_env=False) as http:
+    async with (
+        serving(settings) as served,
+        httpx.AsyncClient(base_url=served.url, trust_env=False, verify=False) as http,
+    ):
         for number in range(3):
             message = {"channel": "/a", "data": number}
             assert (await http.post("/bayeux", json=[message])).json()[0]["successful"]

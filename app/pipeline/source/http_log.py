@@ -18,7 +18,7 @@ import httpx
 import orjson
 import pyarrow as pa
 
-from app.client.wire import headers_for, server_url
+from app.client.wire import authorities, headers_for, server_url
 from app.history.segment import FORMAT
 from app.history.stored import COLUMNS
 from app.pipeline.errors import JobFailed, JobRejected
@@ -176,7 +176,8 @@ class HttpLog:
         yield Fault(first, min(until, begins) - 1, "missing")
 
     def _client(self) -> httpx.Client:
-        return httpx.Client(headers=self._headers, timeout=_TIMEOUT, base_url=self._roots[self._at])
+        root = self._roots[self._at]
+        return httpx.Client(headers=self._headers, timeout=_TIMEOUT, base_url=root, verify=authorities(root))
 
     @contextmanager
     def _stream(

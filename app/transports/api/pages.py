@@ -1,13 +1,14 @@
 """The console and the other files of `static/`, served at `/`.
 
-The files are few. They are read once, at start, and looked up by their exact path in a dictionary: no path can climb
-out of the folder, no range is computed and no thread is needed.
+The files are few. They are read once, when the first server of a process starts, and looked up by their exact path in a
+dictionary: no path can climb out of the folder, no range is computed and no thread is needed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import mimetypes
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,11 +40,7 @@ class Pages:
 
     def __init__(self, folder: Path | None = None) -> None:
         folder = folder or next((place for place in FOLDERS if place.is_dir()), None)
-        self._files: dict[str, _File] = {}
-        for path in sorted(folder.rglob("*")) if folder is not None else ():
-            if path.is_file() and not path.name.startswith("."):
-                name = f"/{path.relative_to(folder or path).as_posix()}"
-                self._files[name] = self._files[name.removesuffix("index.html")] = _read(path)
+        self._files = {} if folder is None else _files_of(folder)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's form
         """Serve one file; a path that has none is answered with 404 and a fixed text."""
@@ -62,6 +59,16 @@ class Pages:
             await send({"type": "http.response.body", "body": b""})
             return
         await respond(send, 200, file.headers, file.content)
+
+
+@cache
+def _files_of(folder: Path) -> dict[str, _File]:
+    files: dict[str, _File] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            name = f"/{path.relative_to(folder).as_posix()}"
+            files[name] = files[name.removesuffix("index.html")] = _read(path)
+    return files
 
 
 def _read(path: Path) -> _File:
