@@ -11,6 +11,7 @@ import os
 import re
 import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,9 @@ settings.load_profile(os.environ.get("TESTS_HYPOTHESIS", "quick"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script runs this in the background (POSIX sh, 2.11)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else all processes of the tests would ignore it too
 
-_TESTS = Path(__file__).parent
+pytest.register_assert_rewrite("support.refusals")
 
+_TESTS = Path(__file__).parent
 
 _SHARED = {"pipeline": ("spark", "beside"), "deploy": ("image",)}
 """Fixtures of a folder that only one worker makes: Spark takes seconds to start, an image minutes to build."""
@@ -126,6 +128,24 @@ def pytest_ignore_collect(collection_path, config):
     """Do not even import the tests of those folders, unless slow ones are selected."""
     is_slow = collection_path.parent == _TESTS and collection_path.name in _SLOW_FOLDERS
     return True if is_slow and config.option.markexpr == "not slow" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """Import this worker's share of the test files first, which compiles them if that has not been done yet.
+
+    Otherwise, in a fresh clone, each worker would compile all files, in the same order and so at the same time.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    skipped = _SLOW_FOLDERS if session.config.option.markexpr == "not slow" else set()
+    places = [Path(argument.split("::")[0]).resolve() for argument in session.config.args]
+    files = {file for place in places for file in (place.rglob("test_*.py") if place.is_dir() else [place])}
+    files = sorted(file for file in files if not skipped & {*file.parts} and "node_modules" not in file.parts)
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with suppress(Exception):  # it is reported when the file is collected
+            _ = pytest.Module.from_parent(session, path=file).obj
 
 
 def pytest_itemcollected(item):

@@ -4,8 +4,6 @@ import pytest
 import pytest_asyncio
 from support.server import brisk, serving
 
-pytest.register_assert_rewrite("support.refusals")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def its_face(face):
