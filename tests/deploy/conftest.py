@@ -1,14 +1,19 @@
 """The shipped image, which is built once for all tests that use it."""
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
-from support.image import Store, need_builder
+from support.image import BUILT, Store, need_builder
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory):
     need_builder()
+    if built := os.environ.get(BUILT):
+        yield Store(Path(built))
+        return
     folder = tmp_path_factory.mktemp("images")
     store = Store(folder)
     store.build()

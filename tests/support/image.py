@@ -2,6 +2,10 @@
 
 Its base cannot be fetched from a registry of images, so the base is made of Debian's packages: Python as in the image
 that the Dockerfile names, and systemd for tests that boot the built image.
+
+It is built by the first test that needs it, or beforehand, into a folder that `TESTS_IMAGES` then names:
+
+    PYTHONPATH=tests python -m support.image FOLDER
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +27,9 @@ if TYPE_CHECKING:
 
 TOP = Path(__file__).parents[2]
 DOCKERFILE = TOP / "deploy" / "docker" / "Dockerfile"
+
+BUILT = "TESTS_IMAGES"
+"""The variable that names a folder with images that are built already."""
 
 _STEP_S = 900
 _PACKAGES = "python3,python3-dev,python3-venv,systemd,systemd-sysv"  # with headers, as the base that is named has them
@@ -122,3 +130,16 @@ def _run(*command: str, **variables: str) -> str:
     )
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-4_000:]}"
     return done.stdout.strip()
+
+
+def _main(folder: str) -> None:
+    try:
+        need_builder()
+    except pytest.skip.Exception as reason:
+        print(reason)  # so the tests will be skipped too
+    else:
+        Store(Path(folder)).build()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
