@@ -91,33 +91,29 @@ async def published(server, channel, data, **fields):
 
 async def test_a_node_that_would_count_otherwise_stops(tmp_path):
     """A faulty one, where most others agree; and one that meets frames of a version that it does not know."""
-    async with AsyncExitStack() as stack:
-        servers = await stack.enter_async_context(nats_servers(tmp_path))
-        old = await stack.enter_async_context(AsyncExitStack())
+    async with nats_servers(tmp_path) as servers, AsyncExitStack() as old, AsyncExitStack() as new:
 
-        async def start(name, within=stack, **how):
-            return await within.enter_async_context(
-                node(tmp_path, servers, name, keeps=name == "keeper", **SETTINGS, **how)
-            )
+        async def start(within, name, **how):
+            one = node(tmp_path, servers, name, keeps=name == "keeper", **SETTINGS, **how)
+            return await within.enter_async_context(one)
 
-        keeper, front = await start("keeper", old), await start("front", old)
-        async with AsyncExitStack() as wrong:
-            faulty = await start("other", wrong, **other("faulty"))
-            await faulty.until_logged("cluster_member")
-            first = (await published(keeper, "/faulty/room", 1))["ext"]["position"]
-            assert json.loads(await faulty.until_logged("cluster_diverged"))["why"] == ODD
-            assert (await published(faulty, "/chat/room", 1))["error"] == "503::history_unavailable"
-            assert (await published(front, "/chat/room", 2))["ext"]["position"] == first + 1
-            await faulty.until_logged("history_unavailable")
-        later = await start("other", **other("later"))
+        keeper = await start(old, "keeper")
+        front, faulty, later = await asyncio.gather(
+            start(old, "front"), start(old, "faulty", **other("faulty")), start(new, "later", **other("later"))
+        )
+        await faulty.until(lambda: len(faulty.logged("cluster_member")) == 3)
+        first = (await published(keeper, "/faulty/room", 1))["ext"]["position"]
+        assert json.loads(await faulty.until_logged("cluster_diverged"))["why"] == ODD
+        assert (await published(faulty, "/chat/room", 1))["error"] == "503::history_unavailable"
+        assert (await published(front, "/chat/room", 2))["ext"]["position"] == first + 1
         keyed = {"ext": {"idempotency_key": "k"}}
         assert (await published(later, "/chat/room", 3, **keyed))["error"] == "503::history_outcome_unknown"
         for each in (keeper, front):
             assert json.loads(await each.until_logged("cluster_diverged"))["why"] == LATER
             assert (await published(each, "/chat/room", 4))["error"] == "503::history_unavailable"
         await old.aclose()
-        keeper, front = await start("keeper", **other("later")), await start("front", **other("later"))
-        assert (await published(front, "/chat/room", 3, **keyed))["ext"]["position"] == first + 2
+        keeper = await start(new, "keeper", **other("later"))
+        assert (await published(keeper, "/chat/room", 3, **keyed))["ext"]["position"] == first + 2
         async with asyncio.timeout(DEADLINE_S):
             while not (reply := await published(later, "/chat/room", 5))["successful"]:
                 await asyncio.sleep(0.05)
