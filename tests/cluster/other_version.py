@@ -1,15 +1,7 @@
-"""`halley` as other versions of it may be, in a process of its own.
-
-    python other_version.py HOW python -m app ARGUMENTS...
-
-`next`    adds to all that nodes send each other, and to what they save, something that this version does not know
-`later`   writes frames of version 2, and reads those of version 1 too: what comes after the next version may do so
-`faulty`  makes something else of events on /faulty/** than all other nodes
-"""
+"""What makes a node another version of Halley, called in its process before it starts (`support/forks.py`)."""
 
 from __future__ import annotations
 
-import sys
 from functools import wraps
 from zlib import crc32
 
@@ -22,7 +14,7 @@ NEW = {"new": [1, {"a": None}]}
 
 
 def be_next():
-    """Before any module that uses what is replaced here is imported."""
+    """Add to all that nodes send each other, and to what they save, something that this version does not know."""
     app.__version__ = "99.0.0"
     replace(frames, "pack", lambda data: changed(data, lambda head: [*head[:-1], {**(head[-1] or {}), **NEW}]))
     from app.cluster import alike, applied, members, pages
@@ -45,7 +37,7 @@ def with_more_facts(own):
 
 
 def be_later():
-    """Write frames of version 2."""
+    """Write frames of version 2, and read those of version 1 too, as what comes after the next version may do."""
     frames.VERSION, read = 2, frames.unpack
 
     def unpack(data):
@@ -56,7 +48,7 @@ def be_later():
 
 
 def be_faulty():
-    """Count some events twice."""
+    """Count the events on /faulty/** twice."""
     from app.cluster.applied import Applied
 
     number = Applied._number
@@ -84,11 +76,3 @@ def replace(owner, name, change):
 def add(owner, name):
     """Add something to the JSON object that a function returns."""
     replace(owner, name, lambda value: {**value, **NEW})
-
-
-if __name__ == "__main__":
-    {"next": be_next, "later": be_later, "faulty": be_faulty}[sys.argv[1]]()
-    sys.argv = ["halley", *sys.argv[5:]]
-    from app.cli import main
-
-    main(prog_name="halley")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import sys
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import httpx
 import pytest
@@ -26,8 +24,8 @@ SETTINGS = {"HALLEY_CLUSTER_SETTLED_BY": "keeper", "HALLEY_DRAIN_SPREAD_S": "0",
 
 
 def other(how):
-    """Return what starts a node as another version of Halley."""
-    return {"through": (sys.executable, str(Path(__file__).with_name("other_version.py")), how)}
+    """Return the setting that makes a node another version of Halley."""
+    return {"FIRST": f"cluster.other_version:be_{how}"}
 
 
 async def figures(server):
@@ -48,6 +46,16 @@ class Rolling(Round):
                 await each.start(**settings, **how)
                 await each.server.until_logged("cluster_member")
                 self.differences.append([found["what"] for found in (await figures(each.server))[0]["differs"]])
+                await self.until_written(each.name, is_new=bool(how))
+
+    async def until_written(self, name, *, is_new):
+        """Wait until a node has written a frame in the form of its version."""
+        client = NatsClient()
+        await client.connect(self.servers.urls)
+        async with asyncio.timeout(DEADLINE_S):
+            while (b'"new":' in (await client.jetstream().get_last_msg("halley", f"halley.f.{name}")).data) != is_new:
+                await asyncio.sleep(0.05)
+        await client.close()
 
 
 async def test_a_rolling_restart_under_load(tmp_path):
