@@ -133,6 +133,8 @@ async def test_a_node_whose_network_passes_nothing(weather):
             on_its_way = asyncio.create_task(published(b, "/chat/cut", "on its way"))
             await b.until_logged("cluster_away")
             known_at = monotonic()
+            behind = await published(b, "/chat/cut", "behind what is on its way")
+            assert behind["error"] == "503::history_unavailable"
             await b.until_logged("history_unavailable")
             assert (await published(b, "/chat/refused", 1))["error"] == "503::history_unavailable"
             assert monotonic() - known_at < REFUSED_S
