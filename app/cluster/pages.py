@@ -25,7 +25,7 @@ def query_of(told: dict[str, Any]) -> Query:
 
     What an earlier version does not know of is as if it was not asked for, and what this one does not know is refused.
     """
-    if any(told[name] for name in told.keys() - {"wanted", *_PLAIN}):
+    if any(told[name] for name in set(told) - {"wanted", *_PLAIN}):
         raise ValueError("another version")
     wanted = tuple((Pattern(Match(match), topic), after) for match, topic, after in told["wanted"])
     return Query(wanted, **{name: told[name] for name in _PLAIN if name in told})
