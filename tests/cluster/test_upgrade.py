@@ -35,6 +35,11 @@ async def figures(server):
         return (await client.get(f"{url}/cluster")).json(), (await client.get(f"{url}/metrics")).text
 
 
+async def others_known(server, count):
+    """Wait until a node has heard of so many others."""
+    await server.until(lambda: len(server.logged("cluster_member")) >= count)
+
+
 class Rolling(Round):
     """Every node is restarted as the next version, one after another, and then back."""
 
@@ -44,7 +49,7 @@ class Rolling(Round):
             for each in self.nodes:
                 self.ended.append((each.server, await figures(each.server), await each.stop()))
                 await each.start(**settings, **how)
-                await each.server.until_logged("cluster_member")
+                await others_known(each.server, len(self.nodes) - 1)
                 self.differences.append([found["what"] for found in (await figures(each.server))[0]["differs"]])
                 await self.until_written(each.name, is_new=bool(how))
 
@@ -109,7 +114,7 @@ async def test_a_node_that_would_count_otherwise_stops(tmp_path):
         front, faulty, later = await asyncio.gather(
             start(old, "front"), start(old, "faulty", **other("faulty")), start(new, "later", **other("later"))
         )
-        await faulty.until(lambda: len(faulty.logged("cluster_member")) == 3)
+        await others_known(faulty, 3)
         first = (await published(keeper, "/faulty/room", 1))["ext"]["position"]
         assert json.loads(await faulty.until_logged("cluster_diverged"))["why"] == ODD
         assert (await published(faulty, "/chat/room", 1))["error"] == "503::history_unavailable"
