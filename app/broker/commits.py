@@ -239,6 +239,12 @@ class Commits:
 
         self._each(events, refuse, now)
 
+    def withdrawn(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
+        """Settle `events` with `refusal`, before others that came first: the log has not begun to store them."""
+        ahead = frozenset(events)
+        self.pending = deque([*events, *[event for event in self.pending if event not in ahead]])
+        self.refused(events, refusal, now)
+
     def arrived(self, events: Sequence[Event], now: float) -> None:
         """Deliver `events` of other servers; those that are recorded are on disk, at their `position`."""
 

@@ -73,6 +73,10 @@ class State:
         self._odd &= {member.name for member in others}
         return self._odd
 
+    def is_odd(self, others: list[Member]) -> bool:
+        """Whether most nodes have made something else of the stream than this one."""
+        return 2 * len(self.odd(others)) > len(others) + 1
+
 
 def _state(applied: Applied) -> str:
     return f"{applied.offset}-{applied.time_us}-{applied.checksum}"

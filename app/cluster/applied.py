@@ -6,6 +6,9 @@ as often as it likes. An event whose idempotency key was used before, by any nod
 
 A node saves `Applied` from time to time, never ahead of the rows on its disk. A node that starts again applies what
 follows in the stream: that comes to the same offsets, and what is on disk already is not written again.
+
+What is saved has a version, as frames have one (`frames.py`): names that a later one adds to it are passed over, and
+all else that is new raises VERSION, in a version of Halley that reads both and still writes the one before.
 """
 
 from __future__ import annotations
@@ -22,7 +25,12 @@ STEP_US = 1_000_000
 RUN_AGE_US = 86_400_000_000
 """How long the number of a run's last frame is remembered; no frame may be sent again after that."""
 
+VERSION = 1
 _MOST_KEEPERS = 64
+
+
+class AnotherVersion(Exception):
+    """A saved state is not one of this version."""
 
 
 class First(NamedTuple):
@@ -133,7 +141,7 @@ class Applied:
     def saved(self) -> dict[str, Any]:
         """The state as JSON values."""
         return {
-            "version": 1,
+            "version": VERSION,
             "stream": self.stream,
             "lead": self.lead,
             "sequence": self.sequence,
@@ -146,11 +154,14 @@ class Applied:
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Go on from a state that was saved. Raises `KeyError`, `TypeError`, `ValueError` for another version."""
-        if saved["version"] != 1:
-            raise ValueError
-        self.sequence, self.offset, self.time_us = saved["sequence"], saved["offset"], saved["time_us"]
-        self.stream, self.checksum, self.lead = saved["stream"], saved["checksum"], saved["lead"]
-        self._runs = {run: (number, time_us) for run, number, time_us in saved["runs"]}
-        self._keepers = dict(saved["keepers"])
-        self._keys = {(authid, key): First(*first) for authid, key, *first in saved["keys"]}
+        """Go on from a state that was saved. Raises `AnotherVersion`."""
+        try:
+            if saved["version"] != VERSION:
+                raise AnotherVersion
+            self.sequence, self.offset, self.time_us = saved["sequence"], saved["offset"], saved["time_us"]
+            self.stream, self.checksum, self.lead = saved["stream"], saved["checksum"], saved["lead"]
+            self._runs = {run: (number, time_us) for run, number, time_us in saved["runs"]}
+            self._keepers = dict(saved["keepers"])
+            self._keys = {(authid, key): First(*first) for authid, key, *first in saved["keys"]}
+        except (KeyError, TypeError, ValueError):
+            raise AnotherVersion from None

@@ -39,6 +39,16 @@ class State(NamedTuple):
     applied: dict[str, Any]
     erased: int
 
+    @classmethod
+    def of(cls, data: bytes) -> State:
+        """The state that a keeper has answered. Raises `Unanswered`."""
+        try:
+            told = orjson.loads(data)
+            told["publication_key"] = int(told["publication_key"])  # a JSON number has 53 bits for many readers
+            return cls(*(told[name] for name in cls._fields))
+        except (TypeError, KeyError, ValueError):
+            raise Unanswered("another version") from None
+
 
 async def state_of(nats: Connection, space: str, within_s: float, node: str = "") -> State:
     """The state of the keeper `node`, or of any.
@@ -46,12 +56,7 @@ async def state_of(nats: Connection, space: str, within_s: float, node: str = ""
     Raises `NobodyAnswers`, `Unanswered`, `TimeoutError`, `AwayErrors`.
     """
     subject = subject_of_keeper(space, node) if node else subject_of_keepers(space)
-    told = orjson.loads(await ask(nats, space, subject, {"what": "state"}, within_s))
-    try:
-        told["publication_key"] = int(told["publication_key"])  # a JSON number has 53 bits for many readers
-        return State(**told)
-    except (TypeError, KeyError, ValueError):
-        raise Unanswered("another version") from None
+    return State.of(await ask(nats, space, subject, {"what": "state"}, within_s))
 
 
 class LivingKeeper(NamedTuple):
@@ -189,6 +194,8 @@ class Asker:
                 if not any(each.name == keeper.name for each in self._members.others()):
                     raise NobodyAnswers
             page, starts = pages.unpack(await asking)
+        except (ValueError, TypeError):
+            raise Unanswered("another version") from None
         finally:
             asking.cancel()
         self._learn(starts)

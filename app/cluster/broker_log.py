@@ -6,8 +6,8 @@ delivered when they are on disk. While the first frame under way does not come b
 in order. Events that are not recorded go past the stream.
 
 A node that receives nothing from the stream for `_QUIET_S` begins another consumer, behind what it has applied, and
-leaves a NATS server that does not answer. If the stream is not the one that it has applied, it takes no events any
-more: no offset may mean two events.
+leaves a NATS server that does not answer. If the stream is not the one that it has applied, or most other nodes have
+made something else of it, it takes no events any more: no offset may mean two events.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from app.broker.names import RESERVED, SPACE, Pattern
 from app.broker.ports import Durability
 from app.cluster.alike import State
 from app.cluster.applied import Applied, Numbered
-from app.cluster.frames import BadFrame, Control, Frame, Row, event_of, pack, row_of, unpack
+from app.cluster.frames import BadFrame, Control, Frame, LaterVersion, Row, event_of, pack, row_of, unpack
+from app.cluster.members import Member
 from app.cluster.membership import GAP, check_place, subject_of_node
 from app.cluster.nats import ApiError, AwayErrors, Connection, Message, Place, is_control, place_of
 from app.cluster.store import Store
@@ -52,6 +53,11 @@ _AWAY_S = 1.0
 
 _RENEW_S = 43_200.0
 """A node that has sent nothing for so long begins a new run, before the nodes forget the old one (`applied.py`)."""
+LATER = "the stream has frames of a later version of Halley, which this node needs to go on"
+ODD = "most other nodes have made something else of the stream"
+_OF_THIS_NODE = frozenset((GAP, LATER, ODD))
+"""Why a node cannot go on although the stream has all that it had: the others can."""
+
 _LOCAL = (f"{RESERVED}/", "wamp/", "service/", "meta/", SPACE + SPACE)
 """What is never sent past the stream: each node informs its own clients about itself, and has its own services."""
 
@@ -63,7 +69,7 @@ class StreamUnavailable(HistoryUnavailable):
 
 
 class Diverged(HistoryUnavailable):
-    """The stream is not the one that the node has applied."""
+    """The node cannot go on with the stream."""
 
     cause = "cluster_diverged"
 
@@ -89,8 +95,9 @@ class ClusterLog:
     """The log of one node. Its methods are for the event loop; `begin` and `close` run on it.
 
     Plain counts, read by telemetry: `frames_in`, `frames_out`, `resent`, `repeats` (frames that were dropped) and
-    `foreign` (other messages). `is_diverged`: the stream is not the one that was applied, and `went_back` that it has
-    less. `is_disputed` is set while that is so for another node: what this one took might get offsets of other events.
+    `foreign` (other messages). `is_diverged`: this node cannot go on with the stream, and `went_back` that it has less
+    than was applied. `is_disputed` while that is so for another node: what this one took might get offsets of other
+    events.
     """
 
     def __init__(
@@ -204,6 +211,12 @@ class ClusterLog:
             async with asyncio.timeout(_REACH_S):
                 while self._commits.tail.head < offset:
                     await self._moved.wait()
+
+    def compare(self, others: list[Member]) -> None:
+        """Compare this node with the others; to be called once a second."""
+        self.is_disputed = any(each.facts.get("went_back") for each in others)
+        if self.state.is_odd(others):
+            self._diverge(ODD)
 
     # What the writer of the folder reports
 
@@ -356,15 +369,17 @@ class ClusterLog:
             return
         place, frame = place_of(message), self._frame_of(message)
         self._in_consumer += 1
-        if self._is_next(place, frame):
+        if not self.is_diverged and self._is_next(place, frame):
             await self._apply(place, frame)
 
     def _frame_of(self, message: Message) -> Frame | None:
         try:
             return unpack(message.data)
+        except LaterVersion:
+            self._diverge(LATER)
         except BadFrame:
             self.foreign += 1
-            return None
+        return None
 
     def _is_next(self, place: Place, frame: Frame | None) -> bool:
         """Whether a message is the stream's next one. Where the consumer has lost one, another is begun."""
@@ -482,7 +497,7 @@ class ClusterLog:
 
     def _diverge(self, why: str) -> None:
         if not self.is_diverged:
-            self.is_diverged, self.went_back = True, why != GAP
+            self.is_diverged, self.went_back = True, why not in _OF_THIS_NODE
             telemetry.log.error("cluster_diverged", why=why)
 
     # Watching over it
@@ -510,17 +525,14 @@ class ClusterLog:
             await self._end_consumer()
 
     async def _named(self, message: Message) -> None:
-        await self._nats.publish(message.reply, b"")
+        await self._nats.publish(message.reply, self._options.node.encode())
 
     async def _look(self, now: float) -> None:
         if self._unwritten and self._store.refusal is None:
             self._write_again()
         if self._nats.away_since is not None:
-            if self.away_s > _AWAY_S and len(self._inbox) == len(self._commits.pending) > 0:
-                events, self._inbox = list(self._inbox), deque()  # no frame has had them: they are stored nowhere
-                self._waiting_bytes = 0
-                self._commits.refused(events, StreamUnavailable(), now)
-                self._flush()
+            if self.away_s > _AWAY_S:
+                self._refuse_unsent(now)
             return
         if now - self._heard_at > _QUIET_S and not self._is_stalled:
             await self._consume()
@@ -531,6 +543,19 @@ class ClusterLog:
                 self._post(frame.data)
         if self._inbox or self._orders:
             self._plan()
+
+    def _refuse_unsent(self, now: float) -> None:
+        """Refuse what no frame has had, as it is stored nowhere.
+
+        What is not durable is delivered at this node then, unless others are before it whose outcome is not known.
+        """
+        is_first = len(self._inbox) == len(self._commits.pending)
+        unsent = [event for event in self._inbox if event.is_durable or is_first]
+        if unsent:
+            self._inbox = deque(event for event in self._inbox if not (event.is_durable or is_first))
+            self._waiting_bytes -= sum(event.nbytes for event in unsent if event.is_recorded)
+            self._commits.withdrawn(unsent, StreamUnavailable(), now)
+            self._flush()
 
     def _write_again(self) -> None:
         events, self._unwritten = self._unwritten, []

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from app import telemetry
-from app.cluster.applied import Applied
+from app.cluster.applied import AnotherVersion, Applied
 from app.cluster.asker import State, state_of
 from app.cluster.keeper import subject_of_keeper
 from app.cluster.nats import AwayErrors, Connection
@@ -81,7 +81,7 @@ def _restored(settings: Settings, state: State) -> Applied:
     found = Applied(settings.history.keys, 0)
     try:
         found.restore(state.applied)
-    except (KeyError, TypeError, ValueError):
+    except AnotherVersion:
         raise Unanswered("another version") from None
     return found
 

@@ -12,9 +12,12 @@ stream, in a frame with the number 0, with its stamps: time, publication, and th
 `control` is null, or has in the stream's order what is not an event: {"keeps": NODE}, or {"erase": [match, topic,
 publisher]}. A frame with it has no events, so that it stays when frames with erased events are deleted.
 
-All nodes must make the same of a frame. A node drops one of another VERSION, and passes over a control that it does not
-know. So a version of Halley that sends something new first only understands it, and sends it once all nodes do: a
-cluster is upgraded one version after the other, all nodes to each.
+All nodes must make the same of a frame, also while some of them run the next version of Halley and others do not yet.
+What a later version adds to `control`, under another name, is passed over, so it must change nothing of what `Applied`
+makes of the frame. All else that is new raises VERSION. A version of Halley that has raised it only reads such frames,
+and the version after it writes them: so a cluster is upgraded node by node, from each version to the next, and may go
+back by one. A node that meets a frame of a later version all the same has no way on (`LaterVersion`): if it passed over
+that frame, its events would get other offsets than at the other nodes.
 """
 
 from __future__ import annotations
@@ -36,6 +39,10 @@ _TAIL_BYTES = 8
 
 class BadFrame(Exception):
     """The bytes are not a frame of this version; the text says what is wrong and quotes nothing."""
+
+
+class LaterVersion(BadFrame):
+    """They are one of a later version."""
 
 
 class Kind(NamedTuple):
@@ -105,7 +112,7 @@ def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = N
 
 
 def unpack(data: bytes) -> Frame:
-    """The frame that `pack` made. Raises `BadFrame`."""
+    """The frame that `pack` made. Raises `BadFrame`, `LaterVersion`."""
     body, tail = data[:-_TAIL_BYTES], data[-_TAIL_BYTES:]
     if tail != b"%08x" % crc32(body):
         raise BadFrame("wrong checksum")
@@ -113,7 +120,7 @@ def unpack(data: bytes) -> Frame:
     try:
         version, *columns = orjson.loads(head)
         if version != VERSION:
-            raise BadFrame("another version")
+            raise (LaterVersion if version > VERSION else BadFrame)("another version")
         run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, told = columns
         rows = _rows(payloads, topics, [_kind(*kind) for kind in kinds], [topic_of, kind_of, lengths], keys)
         if stamps is not None:

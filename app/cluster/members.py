@@ -44,7 +44,7 @@ Fact = Callable[[], Any]
 def id_of(node: str) -> str:
     """The id of a node's name: four letters and digits in base 32, in lower case.
 
-    Of 16 nodes two have the same id once in 8,000 clusters; then sessions are asked for at one of the two.
+    Of 16 nodes two have the same id once in 8,000 clusters; the one that starts later has to get another name.
     """
     return base64.b32encode(hashlib.blake2b(node.encode(), digest_size=5).digest())[:4].decode().lower()
 

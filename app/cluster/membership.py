@@ -23,11 +23,12 @@ import orjson
 
 from app.broker.ports import Erasure
 from app.cluster.alike import RECORD, digests
-from app.cluster.applied import Applied
+from app.cluster.applied import AnotherVersion, Applied
 from app.cluster.asker import State, state_of
 from app.cluster.catch_up import CannotCatchUp, catch_up
 from app.cluster.exchange import question, subject_of_questions
 from app.cluster.frames import BadFrame, may_have_control, unpack
+from app.cluster.members import id_of
 from app.cluster.nats import REQUEST_S, ApiError, AwayErrors, Connection, place_of
 from app.cluster.requests import NobodyAnswers, Unanswered
 from app.history import checksummed_json
@@ -78,7 +79,7 @@ async def join_without_folder(settings: Settings) -> tuple[State, Applied]:
             ) from error
     _check_settings(settings, description_of(info))
     applied = _nothing(settings)
-    applied.restore(state.applied)
+    _restore(applied, state.applied, f"the state of the keeper {state.node}")
     why = check_place(info, applied)
     if why:
         raise CannotJoin(f"the keeper {state.node} cannot be gone on from: {why}")
@@ -135,7 +136,7 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     applied.stream = theirs["stream"]
     can_go_on = theirs["base"] == 0 and not _has_events(folder)
     if saved is not None and saved.get("stream") == applied.stream:
-        applied.restore(saved)
+        _restore(applied, saved, str(folder / STATE_FILE))
         can_go_on = True
         if info["state"]["last_seq"] < applied.sequence:
             raise CannotJoin(f"{folder} cannot be used: {WENT_BACK}; see halley cluster recover")
@@ -150,6 +151,14 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
                 raise CannotJoin(f"{folder} cannot be used: {error}") from error
     save(folder, applied)
     return applied
+
+
+def _restore(applied: Applied, saved: dict[str, Any], what: str) -> None:
+    """Go on from a saved state. Raises `CannotJoin`, which says `what` it is."""
+    try:
+        applied.restore(saved)
+    except AnotherVersion:
+        raise CannotJoin(f"{what} was written by another version of Halley, which this one does not know") from None
 
 
 async def _check_rules(nats: Connection, settings: Settings) -> None:
@@ -200,9 +209,12 @@ def _why_not_first(folder: Path, saved: dict[str, Any] | None, space: str) -> st
 
 
 async def _check_name(nats: Connection, settings: Settings) -> None:
-    options = settings.cluster
-    if await nats.is_answered(subject_of_node(options.space, options.node)):
-        raise CannotJoin(f"cluster.node: a node with the name {options.node} is running in this cluster")
+    own = settings.cluster.node
+    answer = await nats.first_answer(subject_of_node(settings.cluster.space, own), b"")
+    if answer is not None:
+        other = ascii(answer.decode("ascii", "replace"))[1:-1]
+        why = "" if other == own else f": its sessions would have ids like those of {own}; choose another name"
+        raise CannotJoin(f"cluster.node: a node with the name {other} is running in this cluster{why}")
 
 
 def _check_settings(settings: Settings, theirs: dict[str, Any]) -> None:
@@ -226,8 +238,8 @@ def least_payload(settings: Settings) -> int:
 
 
 def subject_of_node(space: str, node: str) -> str:
-    """The subject on which a running node answers, so that no other one takes its name."""
-    return f"{space}.n.{node}"
+    """The subject on which a running node says its name, so that no other one takes that, or one with the same id."""
+    return f"{space}.n.{id_of(node)}"
 
 
 def describe(settings: Settings, identity: Identity, base: int) -> dict[str, Any]:
@@ -324,14 +336,15 @@ async def stream_of(nats: Connection, settings: Settings, described: dict[str, A
             return await nats.ask(f"STREAM.CREATE.{options.space}", stream_config(settings, described))
         except ApiError as error:
             if error.code != _NAME_IN_USE and monotonic() > until - options.join_s / 2:
-                raise CannotJoin(f"NATS refuses the stream {options.space}: {error}{_hint(settings)}") from error
+                raise CannotJoin(f"NATS refuses the stream {options.space}: {error}{hint(settings)}") from error
         except AwayErrors as error:
             if monotonic() > until:
                 raise CannotJoin("NATS does not answer for JetStream: is jetstream {} in nats-server.conf?") from error
         await asyncio.sleep(_AGAIN_S)
 
 
-def _hint(settings: Settings) -> str:
+def hint(settings: Settings) -> str:
+    """What may be why JetStream refuses the stream."""
     if settings.cluster.settled_by == "keeper":
         return ""
     return ' (cluster.settled_by "stream" needs 3 NATS servers; with one, set it to "keeper")'

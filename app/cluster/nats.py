@@ -183,10 +183,6 @@ class Connection:
 
         return end
 
-    async def is_answered(self, subject: str) -> bool:
-        """Whether anybody answers requests on a subject."""
-        return await self.first_answer(subject, b"") is not None
-
     async def first_answer(self, subject: str, data: bytes) -> bytes | None:
         """The first answer to a request on a subject; None if nobody answers."""
         try:

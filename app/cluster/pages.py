@@ -21,9 +21,14 @@ def told_query(query: Query) -> dict[str, Any]:
 
 
 def query_of(told: dict[str, Any]) -> Query:
-    """The query that `told_query` made. Raises `ValueError`, `TypeError`, `KeyError`."""
+    """The query that `told_query` made. Raises `ValueError`, `TypeError`, `KeyError`.
+
+    What an earlier version does not know of is as if it was not asked for, and what this one does not know is refused.
+    """
+    if any(told[name] for name in set(told) - {"wanted", *_PLAIN}):
+        raise ValueError("another version")
     wanted = tuple((Pattern(Match(match), topic), after) for match, topic, after in told["wanted"])
-    return Query(wanted, **{name: told[name] for name in _PLAIN})
+    return Query(wanted, **{name: told[name] for name in _PLAIN if name in told})
 
 
 def pack(page: Page, starts: list[int]) -> bytes:
@@ -35,6 +40,6 @@ def pack(page: Page, starts: list[int]) -> bytes:
 
 def unpack(data: bytes) -> tuple[Page, list[int]]:
     """The page and the starts that `pack` made. Raises `ValueError`, `TypeError`."""
-    starts, (reached, is_end, gaps, is_cut_off, publication), rows = orjson.loads(data)
+    starts, (reached, is_end, gaps, is_cut_off, publication, *_), rows, *_ = orjson.loads(data)
     events = [event_of(Stored(*row)) for row in rows]
     return Page(events, reached, is_end, [(first, last) for first, last in gaps], is_cut_off, publication), starts

@@ -7,11 +7,10 @@ folder, and the events that they lack (`catch_up.py`).
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, NamedTuple
 
-from app.cluster.applied import Applied, First, UsedKey
-from app.cluster.frames import BadFrame, Frame, unpack
+from app.cluster.applied import AnotherVersion, Applied, First, UsedKey
+from app.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from app.cluster.members import alive
 from app.cluster.membership import (
     STREAM_NOT_FOUND,
@@ -28,6 +27,7 @@ from app.history.stored import Stored
 from app.settings import Settings
 
 _LOOK_BACK = 1_000
+_SAME_VERSION = "recover with that version"
 
 
 class CannotRecover(Exception):
@@ -92,7 +92,10 @@ async def _only_there(
     is_same = saved is not None and saved.get("stream") == description_of(info)["stream"]
     if saved is not None and is_same and first - 1 <= saved["sequence"] <= last:
         applied = Applied(settings.history.keys, int(settings.history.key_age_s * 1_000_000))
-        applied.restore(saved)
+        try:
+            applied.restore(saved)
+        except AnotherVersion:
+            raise CannotRecover(f"another version of Halley was here last: {_SAME_VERSION}") from None
         times = {row.offset: row.time_us for rows in history.rows(applied.offset + 1, history.head) for row in rows}
         count = 0
         async for message in nats.messages(max(first, applied.sequence), last):
@@ -112,9 +115,12 @@ async def _only_there(
 
 
 def _frame_of(message: Message) -> Frame | None:
-    with suppress(BadFrame):
+    try:
         return unpack(message.data)
-    return None
+    except LaterVersion:
+        raise CannotRecover(f"the stream has frames of a later version of Halley: {_SAME_VERSION}") from None
+    except BadFrame:
+        return None
 
 
 async def make_stream(nats: Connection, settings: Settings, history: History, found: Found) -> None:

@@ -131,7 +131,7 @@ class SharedHistory(OpenLog):
 
     def look(self, now: float) -> None:
         """Do periodic work, once a second."""
-        self._log.is_disputed = any(each.facts.get("went_back") for each in self.members.others())
+        self._log.compare(self.members.others())
         super().look(now)
 
     def _controlled(self, control: Control, sequence: int) -> None:
@@ -190,7 +190,7 @@ class SharedHistory(OpenLog):
         yield Count("halley_cluster_keepers", "Nodes that are alive and keep the history.", keepers, is_gauge=True)
         text = "Settings and other things that differ among the nodes and should not."
         yield Count("halley_cluster_differs", text, len(self._standing.differs()), is_gauge=True)
-        text = "Whether the stream is not the one that the node has applied; it takes no events then."
+        text = "Whether the node cannot go on with the stream; it takes no events then."
         yield Count("halley_cluster_diverged", text, int(log.is_diverged), is_gauge=True)
 
 

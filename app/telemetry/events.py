@@ -59,13 +59,13 @@ EVENTS: dict[str, LogEvent] = {
     "cluster_back": LogEvent("the connection to NATS is there again", LIFE),
     "cluster_consumer": LogEvent("JetStream does not deliver the stream now (`error`); the node asks again", LIFE),
     "cluster_diverged": LogEvent(
-        "the stream is not the one that the node has applied (`why`); the node takes no durable publishes any more",
+        "the node cannot go on with the stream: `why`; it takes no durable publishes any more",
         LIFE,
     ),
     "cluster_differs": LogEvent(
         "`what` differs among the nodes and should not, as groups of `nodes` that are alike: settings, or the version, "
-        "or `stream`: nodes have made something else of the same part of the stream, which is a fault of Halley; stop "
-        "the odd node, and start it again with an empty folder",
+        "or `stream`: nodes have made something else of the same part of the stream, which is a fault of Halley. One "
+        "that differs from most others stops (`cluster_diverged`): start it again with an empty folder",
         LIFE,
     ),
     "process_ended": LogEvent(

@@ -5,14 +5,16 @@
 In each round publishers send events with idempotency keys to all nodes, and send those without an answer again, to any
 node. Meanwhile something is killed, or stopped for a while, and started again. At the end of the round all nodes must
 have equal rows, with every acknowledged event at the position that was acknowledged, and each event once; and what a
-live subscriber of each node received must be those rows, in order, each once and without a hole. Fronts are nodes
-besides, that have no rows. Exit code 1 if not.
+live subscriber of each node received must be those rows, in order, each once and without a hole, whatever happened to
+its node. Fronts are nodes besides, that have no rows. At the end of all rounds the rows are compared once more, with
+all that was ever acknowledged. Exit code 1 if anything is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
 import signal
@@ -26,32 +28,39 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.nats import nats_servers, node
+from support.wire import Wire
 
-from app.client import Client, ClientError, HistoryClient
+from app.client import Client, ClientError, HistoryClient, Timeouts
+from app.processes import free_port
 
 STRIKE_S, AGAIN_S, SETTLE_S = 0.5, 0.1, 60.0
-PUBLISHERS, EVENTS = 4, 60
+PUBLISHERS, EVENTS = 4, 30
+"""How many publish, and at least how many events each in a round; they go on until what was struck is back."""
 
 
 class Node:
-    """A node that can be killed and started again; `url` is where it serves now."""
+    """A node that can be killed and started again, and serves at `url`."""
 
     def __init__(self, folder, servers, name, *, keeps=True):
         self.folder, self.servers, self.name, self.keeps = folder, servers, name, keeps
-        self.stack, self.server = AsyncExitStack(), None
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server.port}"
+        self.stack, self.server, self.port = AsyncExitStack(), None, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
 
     async def start(self, **settings):
         self.server = await self.stack.enter_async_context(self.run(settings))
 
     def run(self, settings):
-        return node(self.folder, self.servers, self.name, keeps=self.keeps, **settings)
+        return node(self.folder, self.servers, self.name, keeps=self.keeps, port=self.port, **settings)
 
     async def kill(self):
         await self.stack.aclose()
+
+    async def stop(self):
+        """End it by SIGTERM; return the exit code."""
+        self.server.send_signal(signal.SIGTERM)
+        code = await self.server.exit_code()
+        await self.kill()
+        return code
 
 
 class Round:
@@ -63,17 +72,37 @@ class Round:
         self.sent = 0
         self.received = Counter()
         self.longest_s = 0.0
+        self.listening = set()  # nodes whose subscribers hear all that is published
+        self.is_over = False  # what was struck is back
 
     async def run(self, settings):
         ears = [asyncio.create_task(self.listen(each)) for each in self.nodes]
-        await asyncio.gather(*(self.publish(number) for number in range(PUBLISHERS)), self.strike(settings))
+        async with asyncio.timeout(SETTLE_S):
+            while len(self.listening) < len(self.nodes):
+                await asyncio.sleep(AGAIN_S / 10)
+        await asyncio.gather(*(self.publish(number) for number in range(PUBLISHERS)), self.strike_once(settings))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while not self.is_all_heard():
+                    await asyncio.sleep(AGAIN_S)
         for ear in ears:
             ear.cancel()
         await asyncio.gather(*ears, return_exceptions=True)
 
+    def is_all_heard(self):
+        """Whether the subscriber of each node has the last event."""
+        last = max(self.acknowledged.values())
+        return {name for name, _, position in self.received if position == last} == {each.name for each in self.nodes}
+
+    async def strike_once(self, settings):
+        await self.strike(settings)
+        self.is_over = True
+
     async def publish(self, number):
         """Publish with keys, one after another, until each is acknowledged by some node."""
-        for count in range(EVENTS):
+        for count in itertools.count():
+            if self.is_over and count >= EVENTS:
+                return
             data = f"{self.number}.{number}.{count}"
             began = time.monotonic()
             self.sent += 1
@@ -81,8 +110,7 @@ class Round:
             while data not in self.acknowledged:
                 with suppress(OSError, EOFError, ValueError, TimeoutError, AssertionError, IndexError):
                     async with asyncio.timeout(15):
-                        wire = await self.chance.choice(self.nodes).server.wire()
-                        reply = (await wire.post(message)).messages[0]
+                        reply = await sent(self.chance.choice(self.nodes), message)
                         if reply["successful"]:
                             self.acknowledged[data] = reply["ext"]["position"]
                             break
@@ -95,8 +123,9 @@ class Round:
         last = None
         while True:
             with suppress(ClientError):
-                async with Client(listened.url) as client:
+                async with Client(listened.url, timeouts=Timeouts(backoff_s=AGAIN_S)) as client:
                     await client.subscribe("/rounds/**", after=last)
+                    self.listening.add(listened.name)
                     async for event in client:
                         last = event.position
                         self.received[listened.name, event.data, event.position] += 1
@@ -128,13 +157,13 @@ class Round:
             for number in struck:
                 self.servers.start(number)
 
-    async def check(self):
-        """Return what is wrong, as lines."""
+    async def check(self, first):
+        """Return what is wrong with the rows from an offset on, as lines."""
         keepers = [each for each in self.nodes if each.keeps]
-        stored = [await rows_of(each, max(self.acknowledged.values())) for each in keepers]
+        stored = [await rows_of(each, first, max(self.acknowledged.values())) for each in keepers]
         wrong = [f"{each.name} has other rows" for each, rows in zip(keepers, stored, strict=True) if rows != stored[0]]
         ours = {row["offset"]: json.loads(row["payload"]) for row in stored[0] if row["topic"].startswith("rounds/")}
-        if [row["offset"] for row in stored[0]] != [*range(1, len(stored[0]) + 1)]:
+        if [row["offset"] for row in stored[0]] != [*range(first, first + len(stored[0]))]:
             wrong.append("positions have holes")
         times = Counter(ours.values())
         wrong += [f"doubled: {data}" for data, count in times.items() if count > 1]
@@ -142,20 +171,28 @@ class Round:
         wrong += [f"heard elsewhere: {key}" for key in self.received if ours.get(key[2], key[1]) != key[1]]
         for each in self.nodes:
             heard = [key[2] for key, count in self.received.items() for _ in range(count) if key[0] == each.name]
-            due = [offset for offset in ours if heard and heard[0] <= offset <= heard[-1]]
-            if heard != due:
-                wrong.append(f"{each.name} delivered {len(heard)} events instead of {len(due)}")
+            if self.received and heard != [*ours]:
+                wrong.append(f"{each.name} delivered {len(heard)} events instead of {len(ours)}")
         return wrong
 
 
-async def rows_of(node, last):
-    """Return the rows of a node up to an offset, as soon as it has them."""
+async def sent(node, message):
+    """Send a message on a connection of its own; return the reply."""
+    wire = await Wire.open(node.port)
+    try:
+        return (await wire.post(message)).messages[0]
+    finally:
+        await wire.close()
+
+
+async def rows_of(node, first, last):
+    """Return the rows of a node between two offsets, as soon as it has them."""
     async with asyncio.timeout(SETTLE_S):
         while True:
             with suppress(ClientError):
                 async with HistoryClient(node.url) as client:
                     if (await client.log_head())["next"] > last:
-                        return [json.loads(line) async for _, lines in client.rows(1, last) for line in lines]
+                        return [json.loads(line) async for _, lines in client.rows(first, last) for line in lines]
             await asyncio.sleep(AGAIN_S)
 
 
@@ -173,21 +210,30 @@ async def rounds(folder, count, servers_count, nodes_count, fronts_count, seed):
         for each in nodes:
             await each.start(**settings)
             stack.push_async_callback(each.kill)
+        first, whole = 1, Round("all", nodes, servers, chance)
         for number in range(count):
+            began = time.monotonic()
             played = Round(number, nodes, servers, chance)
             await played.run(settings)
             await servers.healthy()
-            wrong = await played.check()
+            wrong = await played.check(first)
+            first = max(played.acknowledged.values()) + 1
+            whole.acknowledged |= played.acknowledged
             totals.update(sent=played.sent, acknowledged=len(played.acknowledged), received=len(played.received))
             totals[played.what] += 1
             wrong_count += len(wrong)
             longest_s = max(longest_s, played.longest_s)
             print(
-                f"round {number}: {played.what}; longest answer {played.longest_s:.1f} s; wrong: {len(wrong)}",
+                f"round {number}: {played.what}; {time.monotonic() - began:.1f} s, "
+                f"longest answer {played.longest_s:.1f} s; wrong: {len(wrong)}",
                 flush=True,
             )
             for line in wrong[:10]:
                 print(f"  {line}", flush=True)
+        wrong = await whole.check(1)
+        wrong_count += len(wrong)
+        for line in wrong[:10]:
+            print(f"  at the end: {line}", flush=True)
     print(dict(totals), f"longest answer {longest_s:.1f} s; wrong: {wrong_count}; seed {seed}")
     return wrong_count
 

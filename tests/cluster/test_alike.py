@@ -76,3 +76,21 @@ def test_a_node_that_made_something_else_of_the_stream_is_odd():
     applied(other_state, other, b"3", b"4", b"5")
     assert state.odd([member("b", **facts())]) == {"b"}  # what this node has not seen says nothing
     assert state.odd([]) == set()
+
+
+def test_a_node_is_odd_itself_where_most_others_have_made_something_else():
+    """Of two nodes nobody knows which is right."""
+    same, other = {"sequence": 1, "state": "1-1000-83dcefb7"}, {"sequence": 1, "state": "2-1000-00000000"}
+    for facts, is_odd in [
+        ([], False),
+        ([other], False),
+        ([other, same], False),
+        ([other, other], True),
+        ([other, other, same], False),
+        ([other, other, other, same], True),
+        ([other, other, {}], False),
+    ]:
+        state = State()
+        applied(state, Applied(10, 10), b"1")
+        nodes = [member(str(number), **each) for number, each in enumerate(facts)]
+        assert state.is_odd(nodes) == is_odd, facts

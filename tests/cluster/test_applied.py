@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import orjson
 import pytest
+from cluster.golden import sealed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -170,14 +171,6 @@ def test_a_frame_with_wrong_columns_is_refused(place, value):
     unpack(sealed(HEAD))
     with pytest.raises(BadFrame):
         unpack(sealed([*HEAD[:place], value, *HEAD[place + 1 :]]))
-
-
-def sealed(head, payloads=b"{}"):
-    """Return bytes with a right checksum."""
-    from zlib import crc32
-
-    whole = orjson.dumps(head) + b"\n" + payloads
-    return whole + b"%08x" % crc32(whole)
 
 
 def test_a_payload_is_text():

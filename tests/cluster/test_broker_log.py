@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from time import monotonic
+from types import SimpleNamespace
+
 import pytest
+from cluster.golden import sealed
 from support.broker import event, join, payloads
 
 from app.broker.broker import Broker
@@ -11,8 +15,9 @@ from app.broker.events import new_key
 from app.broker.names import Match, Pattern
 from app.broker.ports import Durability
 from app.cluster.applied import Applied
-from app.cluster.broker_log import ClusterLog, Diverged
+from app.cluster.broker_log import ClusterLog, Diverged, StreamUnavailable
 from app.cluster.frames import Keeps, unpack
+from app.cluster.members import Member
 from app.cluster.nats import Connection, Place
 from app.settings import Cluster, History, Limits
 
@@ -184,6 +189,59 @@ async def test_frames_that_the_stream_has_lost_stop_the_node(broker, log):
     assert (log.is_diverged, log.went_back) == (True, False), "the others can go on"
     with pytest.raises(Diverged):
         publish(broker, 1)
+
+
+async def test_a_frame_of_a_later_version_stops_the_node(broker, log):
+    """It cannot know which offsets the other nodes have given to what follows."""
+    log._in_consumer = 0
+    for data in (b"garbage", sealed([2, "b-1", 1, "other columns"])):
+        assert not log.is_diverged
+        message = SimpleNamespace(
+            data=data, headers=None, reply=f"$JS.ACK.halley.c.1.{log.applied.sequence + 1}.1.5000.0"
+        )
+        log._in_consumer = 0
+        await log._delivered(message)
+    assert (log.is_diverged, log.went_back, log.foreign, log.applied.sequence) == (True, False, 1, 1)
+    with pytest.raises(Diverged):
+        publish(broker, 1)
+
+
+async def test_a_node_stops_where_most_others_have_made_something_else_of_the_stream(broker, log):
+    """The others go on."""
+    log.applied.apply(1, 5, None)
+    log.state.note(log.applied)
+    facts = {"sequence": 1, "state": "1-5-"}
+    log.compare([Member("b", "bbbb", facts, 0.0)])
+    assert not log.is_diverged
+    log.compare([Member("b", "bbbb", facts, 0.0), Member("c", "cccc", facts, 0.0)])
+    assert (log.is_diverged, log.went_back) == (True, False)
+
+
+async def test_without_nats_what_is_in_no_frame_is_refused(broker, log, disk, hearer):
+    """It is stored nowhere. What is in one may be; and what is not durable stays behind that."""
+    source, news = object(), []
+    told = SimpleNamespace(settled=lambda event, refusal, _now: news.append((event.payload, type(refusal))))
+    publish(broker, 1, source=source).waiters.append(told)
+    log._send()
+    publish(broker, 2, source=source).waiters.append(told)
+    publish(broker, 3, "none", source)
+    log._nats.away_since = monotonic() - 0.9
+    await log._look(monotonic())
+    assert news == []
+    log._nats.away_since -= 0.2
+    await log._look(monotonic())
+    assert news == [(b"2", StreamUnavailable)]
+    assert len(hearer.outbox) == 0
+    with pytest.raises(StreamUnavailable):
+        publish(broker, 4)
+    log._nats.away_since = None
+    publish(broker, 5, source=source)
+    log._send()
+    await come_back(log)
+    await come_back(log)
+    write(log, disk)
+    assert payloads(hearer.outbox.take()) == [b"1", b"3", b"5"]
+    assert (disk.written, log._waiting_bytes) == ([b"1", b"5"], 2 * event(1).nbytes)
 
 
 async def test_while_another_node_says_that_the_stream_went_back_none_takes_events(broker, log):

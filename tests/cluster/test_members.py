@@ -72,6 +72,8 @@ def test_the_key_of_a_node_is_not_among_its_facts(members):
 def test_ids_are_four_letters_that_depend_on_the_name_alone():
     assert id_of("node-1") == id_of("node-1") != id_of("node-2")
     assert {len(id_of(str(number))) for number in range(100)} == {4}
+    names = ["keeper", *(f"n{number}" for number in range(1, 65))]
+    assert len({id_of(name) for name in names}) == 65, "those of halley cluster"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from support.wire import DEADLINE_S, request, until
 
 from app.client import ALL, Client, HistoryClient, Keyed
 from app.cluster.frames import Kind, Row, pack
+from app.cluster.members import id_of
 
 pytestmark = pytest.mark.slow
 
@@ -344,10 +345,16 @@ async def test_a_nats_that_does_not_do_is_one_line(tmp_path, server, text):
 
 
 async def test_two_nodes_of_one_name_and_a_folder_of_another_log_are_refused(tmp_path):
-    """The name is taken; the folder has a history that the cluster does not have."""
-    async with cluster(tmp_path, "a") as (nats, _):
+    """The name is taken, or its id; the folder has a history that the cluster does not have."""
+    name, other = "n1328", "n1832"
+    assert id_of(name) == id_of(other)
+    async with cluster(tmp_path, "a", name) as (nats, _):
         result = await start(tmp_path, nats.urls, HALLEY_CLUSTER_SETTLED_BY="keeper")
         assert (result.code, "is running in this cluster" in result.lines[-1]) == (2, True), result.lines
+        result = await start(tmp_path, nats.urls, "--node", other, HALLEY_CLUSTER_SETTLED_BY="keeper")
+        assert (result.code, len(result.lines)) == (2, 1), result.lines
+        assert f"the name {name} is running" in result.lines[0]
+        assert "choose another name" in result.lines[0]
         await ended("serve", "--data-dir", "c", "--port", "-1", cwd=tmp_path)
         (tmp_path / "other").mkdir()
         async with nats_servers(tmp_path / "other") as others, node(tmp_path, others, "c"):

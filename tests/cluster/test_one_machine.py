@@ -195,7 +195,8 @@ async def test_status_shows_the_nodes(whole, tmp_path):
     result, as_json = await asyncio.gather(
         ended("cluster", *whole.status, cwd=tmp_path), ended("cluster", *whole.status, "--json", cwd=tmp_path)
     )
-    assert (result.code, result.output[1].split()) == (0, ["node", "role", "sequence", "behind", "offset", "sessions"])
+    columns = ["node", "role", "version", "sequence", "behind", "offset", "sessions"]
+    assert (result.code, result.output[1].split()) == (0, columns)
     roles = [line.split()[:2] for line in result.output[2:]]
     assert roles == [["keeper", "keeper"], ["n1", "front"], ["n2", "front"]]
     shown = json.loads(as_json.output[0])
@@ -206,6 +207,8 @@ async def test_status_shows_the_nodes(whole, tmp_path):
     }
     result = await ended("cluster", *whole.status, "--space", "other", cwd=tmp_path)
     assert (result.code, result.lines) == (1, ["halley: the stream other: stream not found"])
+    result = await ended("cluster", "check", *whole.status[1:], cwd=tmp_path)
+    assert (result.code, result.output[0].partition(" ")[0]) == (0, "good:"), "settled_by is that of the stream"
 
 
 async def test_its_files_are_not_for_other_users(whole):
@@ -328,6 +331,7 @@ async def test_check_says_what_is_wrong(tmp_path):
         assert (code, line) == (0, f"good: {nats.urls}")
         code, (line,) = await check(tmp_path, nats.urls, settled_by="stream")
         assert (code, "replicas > 1 not supported" in line) == (1, True), line
+        assert 'with one, set it to "keeper"' in line
         gone = f"nats://127.0.0.1:{free_port()}"
         code, (line,) = await check(tmp_path, f"{nats.urls},{gone}")
         assert (code, line.startswith(f"{gone}: cannot be reached")) == (1, True), line

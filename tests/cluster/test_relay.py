@@ -508,6 +508,7 @@ async def _kill_home(cluster, client_id):
         await cluster.a.until_held(2 if client.client_id.startswith(id_of("a")) else 1)
         cluster.a.send_signal(signal.SIGKILL)
         assert await wire.is_closed()
+        assert await cluster.a.exit_code() == -signal.SIGKILL  # until then its port may take connections
         (reply,) = (await (await cluster.b.wire()).post(connect(client_id))).messages
         assert (reply["error"][:3], reply["advice"]["reconnect"]) == ("402", "handshake")
         gone = [each["node"] for each in cluster.b.logged("cluster_member_gone")]

@@ -133,6 +133,8 @@ async def test_a_node_whose_network_passes_nothing(weather):
             on_its_way = asyncio.create_task(published(b, "/chat/cut", "on its way"))
             await b.until_logged("cluster_away")
             known_at = monotonic()
+            behind = await published(b, "/chat/cut", "behind what is on its way")
+            assert behind["error"] == "503::history_unavailable"
             await b.until_logged("history_unavailable")
             assert (await published(b, "/chat/refused", 1))["error"] == "503::history_unavailable"
             assert monotonic() - known_at < REFUSED_S
@@ -170,16 +172,16 @@ async def test_a_node_that_stood_still_hears_everything(weather):
 
 
 async def test_foreign_messages_are_dropped_by_all_nodes_alike(weather):
-    """Frames of another version or with a wrong checksum, and garbage: all count them, and go on alike."""
+    """Frames of no version or with a wrong checksum, and garbage: all count them, and go on alike."""
     reply = await until_published(weather.nodes[0], "/chat/foreign", None)
     before = [await foreign(server, reply) for server in weather.nodes]
     sound = pack("z-1", 1, [Row("chat/foreign", b'"x"', Kind("bayeux", "bare", None, None, None, None))])
-    later = b"[99" + sound[2:-8]
+    unversioned = b"[0" + sound[2:-8]
     stranger = NatsClient()
     tls = authority.context(weather.folder / "tls")
     tls.load_cert_chain(weather.folder / "cert.pem", weather.folder / "key.pem")
     await stranger.connect(weather.urls, user="me", password=PASSWORD, tls=tls)
-    for data in (later + b"%08x" % crc32(later), sound[:-1] + b"z", b"garbage", b""):
+    for data in (unversioned + b"%08x" % crc32(unversioned), sound[:-1] + b"z", b"garbage", b""):
         await stranger.publish("halley.f.z", data)
     await stranger.flush()
     await stranger.close()

@@ -4,6 +4,8 @@
 forks a child that runs `app.cli.main` with the arguments, environment, folder and streams of the request. The child has
 no threads and no event loop of the tests, but it cannot have another interpreter: where PYTHON... variables, the
 command line in /proc or the interpreter's final error messages matter, a test starts `python -m app` itself.
+
+If the environment has `FIRST`, a function below `tests/` as `module:name`, the child calls that before.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ import sys
 import threading
 import traceback
 from asyncio.subprocess import DEVNULL, PIPE
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 _IMPORTED = (
     "app.cli.check_config",
@@ -217,6 +219,10 @@ def _be_halley(arguments: list[str], cwd: str, env: dict[str, str], streams: lis
         os.environ.update(env)
         sys.argv = ["halley", *arguments]
         sys.path.insert(0, cwd)
+        if first := env.get("FIRST"):
+            sys.path.append(str(Path(__file__).parents[1]))
+            module, _, name = first.partition(":")
+            getattr(importlib.import_module(module), name)()
         from app.cli import main
 
         main(prog_name="halley")

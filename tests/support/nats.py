@@ -132,17 +132,24 @@ settled_by = "keeper"
 
 @asynccontextmanager
 async def node(
-    folder: Path, servers: NatsServers, name: str, *, free_bytes: int = 0, keeps: bool = True, **settings: Any
+    folder: Path,
+    servers: NatsServers,
+    name: str,
+    *,
+    free_bytes: int = 0,
+    keeps: bool = True,
+    port: int = 0,
+    **settings: Any,
 ) -> AsyncIterator[Server]:
-    """Run a node of a cluster within the block; its data folder is in `folder`, and stays.
+    """Run a node of a cluster within the block, on a free port or `port`; its data folder is in `folder`, and stays.
 
-    One that does not keep the history is a front, which must not make that folder.
+    One that does not keep the history is a front, which must not make that folder. Settings are those of `launched`.
     """
     settings_file = folder / "halley.toml"
     if not settings_file.exists():
         settings_file.write_text(SETTINGS)
-    front = () if keeps else ("--front",)
-    arguments = ("--cluster", servers.urls, "--node", name, "--data-dir", str(folder / name), *front)
+    more = (*(() if keeps else ("--front",)), *(("--port", str(port), "--operations-port", "0") if port else ()))
+    arguments = ("--cluster", servers.urls, "--node", name, "--data-dir", str(folder / name), *more)
     async with launched(*arguments, cwd=folder, HALLEY_HISTORY_FREE_BYTES=str(free_bytes), **settings) as server:
         yield server
 

@@ -46,8 +46,9 @@ _WITHOUT_FRACTION = 19
 def check(*, settings: Settings, monitors: tuple[str, ...]) -> None:
     """Say what is wrong with the NATS servers at URLS for a cluster with these settings.
 
-    URLS are separated by commas; without them the setting cluster.urls is used. Each finding is a line. If there is no
-    stream yet, one is made to try it, with a name of its own, and deleted. The exit code is 0 if nothing is wrong.
+    URLS are separated by commas; without them the setting cluster.urls is used. Each finding is a line. If there is a
+    stream, cluster.settled_by is as its nodes have it. If not, one is made to try it, with a name of its own, and
+    deleted. The exit code is 0 if nothing is wrong.
     """
     sys.exit(run(_check(settings, monitors)))
 
@@ -67,6 +68,7 @@ async def _check(settings: Settings, monitors: tuple[str, ...]) -> int:
             if nats.max_payload < least:
                 wrong.append(f"{url}: max_payload is {nats.max_payload} bytes: set it to at least {least}")
             if not is_asked:
+                settings = await _as_agreed(nats, settings)
                 wrong += await _of_jetstream(nats, settings)
                 is_asked = True
         except AwayErrors as error:
@@ -83,8 +85,20 @@ async def _check(settings: Settings, monitors: tuple[str, ...]) -> int:
     return FAILED if wrong else DONE
 
 
+async def _as_agreed(nats: Connection, settings: Settings) -> Settings:
+    """The settings, with `cluster.settled_by` as the nodes have it, if there is a stream already."""
+    from app.cluster.membership import CannotJoin, description_of
+    from app.cluster.nats import ApiError, AwayErrors
+
+    with suppress(CannotJoin, ApiError, *AwayErrors):
+        agreed = description_of(await nats.stream_info())["settled_by"]
+        return replace(settings, cluster=replace(settings.cluster, settled_by=agreed))
+    return settings
+
+
 async def _of_jetstream(nats: Connection, settings: Settings) -> list[str]:
     """What is wrong with JetStream and the user's rights. Raises `AwayErrors` if the connection is lost."""
+    from app.cluster.membership import hint
     from app.cluster.nats import ApiError, AwayErrors
 
     wrong = await _of_rights(nats, settings.cluster.space)
@@ -93,7 +107,7 @@ async def _of_jetstream(nats: Connection, settings: Settings) -> list[str]:
     try:
         return await _of_stream(nats, settings)
     except ApiError as error:
-        return [f"JetStream refuses a stream as this cluster needs it: {error}"]
+        return [f"JetStream refuses a stream as this cluster needs it: {error}{hint(settings)}"]
     except AwayErrors:
         return ["JetStream does not answer: is jetstream {} in nats-server.conf?"]
 

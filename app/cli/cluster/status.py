@@ -21,7 +21,7 @@ _LISTEN_S = 2.5
 """Each node sends its facts once a second."""
 
 _MOST_NODES = 64
-_COLUMNS = ("node", "role", "sequence", "behind", "offset", "sessions")
+_COLUMNS = ("node", "role", "version", "sequence", "behind", "offset", "sessions")
 
 
 @click.command()

@@ -1,0 +1,78 @@
+"""What makes a node another version of Halley, called in its process before it starts (`support/forks.py`)."""
+
+from __future__ import annotations
+
+from functools import wraps
+from zlib import crc32
+
+import orjson
+
+import app
+from app.cluster import frames
+
+NEW = {"new": [1, {"a": None}]}
+
+
+def be_next():
+    """Add to all that nodes send each other, and to what they save, something that this version does not know."""
+    app.__version__ = "99.0.0"
+    replace(frames, "pack", lambda data: changed(data, lambda head: [*head[:-1], {**(head[-1] or {}), **NEW}]))
+    from app.cluster import alike, applied, members, pages
+
+    add(alike, "digests")
+    add(applied.Applied, "saved")
+    replace(pages, "told_query", lambda query: {**query, "new": None})
+    replace(pages, "pack", lambda data: orjson.dumps([*orjson.loads(data), NEW]))
+    replace(members.Members, "own", with_more_facts)
+    from app.server import shared_history
+
+    add(shared_history.KeptHistory, "state")
+
+
+def with_more_facts(own):
+    """Add facts, and something to a fact that others know."""
+    kept = own.facts.get("kept")
+    own.facts |= NEW if kept is None else {**NEW, "kept": {**kept, **NEW}}
+    return own
+
+
+def be_later():
+    """Write frames of version 2, and read those of version 1 too, as what comes after the next version may do."""
+    frames.VERSION, read = 2, frames.unpack
+
+    def unpack(data):
+        as_written_now = changed(data, lambda head: [2, *head[1:]]) if data.startswith(b"[1,") else data
+        return read(as_written_now)._replace(checksum=data[-8:].decode())
+
+    frames.unpack = unpack
+
+
+def be_faulty():
+    """Count the events on /faulty/** twice."""
+    from app.cluster.applied import Applied
+
+    number = Applied._number
+
+    def twice(applied, row):
+        applied.offset += row.topic.startswith("faulty/")
+        return number(applied, row)
+
+    Applied._number = twice
+
+
+def changed(data, change):
+    """Return the bytes of a frame with another head."""
+    head, _, payloads = data[:-8].partition(b"\n")
+    whole = orjson.dumps(change(orjson.loads(head))) + b"\n" + payloads
+    return whole + b"%08x" % crc32(whole)
+
+
+def replace(owner, name, change):
+    """Have a function return what `change` makes of its result."""
+    made = getattr(owner, name)
+    setattr(owner, name, wraps(made)(lambda *args, **named: change(made(*args, **named))))
+
+
+def add(owner, name):
+    """Add something to the JSON object that a function returns."""
+    replace(owner, name, lambda value: {**value, **NEW})
