@@ -44,6 +44,9 @@ _ROW_BYTES = 256
 """About what a row takes in a frame besides its payload."""
 
 _FRAME_S = 0.001
+_FRAMES_PER_S = 1_000
+"""Of all nodes together, if all are busy: a frame costs every node as much as a hundred events in it."""
+
 _UNDER_WAY = 2
 _AGAIN_S, _QUIET_S, _RETRY_S, _LOOK_S = 1.0, 2.0, 0.3, 0.1
 _DOUBT_S = 5.0
@@ -119,6 +122,7 @@ class ClusterLog:
         self._nats = nats
         self._arrivals = Arrivals(applied, store.publication_key, is_front=options.front)
         self._run = ""
+        self._frame_s = _FRAME_S
         self._number = 0
         self._inbox: deque[Event] = deque()
         self._orders: deque[_Order] = deque()
@@ -271,7 +275,11 @@ class ClusterLog:
         if not self._is_due and self._watching is not None:  # before that no event loop need be running
             self._is_due = True
             loop = asyncio.get_running_loop()
-            loop.call_later(max(0.0, self._sent_at + _FRAME_S - monotonic()), self._send)
+            loop.call_later(max(0.0, self._sent_at + self._frame_s - monotonic()), self._send)
+
+    def share_stream(self, nodes: int) -> None:
+        """Send frames no more often than each of a number of nodes may; what comes meanwhile shares a frame."""
+        self._frame_s = max(_FRAME_S, nodes / _FRAMES_PER_S)
 
     def send(self, control: Control) -> asyncio.Future[int]:
         """Send a control; the result is its sequence in the stream, as soon as all before it is applied here."""

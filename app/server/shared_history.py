@@ -131,7 +131,9 @@ class SharedHistory(OpenLog):
 
     def look(self, now: float) -> None:
         """Do periodic work, once a second."""
-        self._log.is_disputed = any(each.facts.get("went_back") for each in self.members.others())
+        others = self.members.others()
+        self._log.is_disputed = any(each.facts.get("went_back") for each in others)
+        self._log.share_stream(len(others) + 1)
         super().look(now)
 
     def _controlled(self, control: Control, sequence: int) -> None:
