@@ -109,7 +109,9 @@ class Relay:
         is_unsure = not self._members.is_complete(monotonic()) and _SESSION_ID.fullmatch(session_id)
         return node_id if is_unsure else None
 
-    def send(self, node: str, target: bytes, head: Head, body: bytes, done: Callable[[Outcome], None]) -> Relaying:
+    def send(
+        self, node: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
+    ) -> Relaying:
         """See `transports.relay.Relay`."""
         member: Member | None = self._members.with_id(node)
         if member is None:
@@ -121,9 +123,9 @@ class Relay:
         if home is None:
             home = self._homes[node] = Home(self, member)
         home.member = member
-        link = home.kept()
+        link = home.kept(id(client))
         place = self._place_of(home) if link is None else None
-        relaying = Relaying(home, _request(member, target, head, body), done)
+        relaying = Relaying(home, id(client), _request(member, target, head, body), done)
         self.waiting.add(relaying, monotonic())
         self._sent += 1
         if link is not None:
@@ -189,13 +191,16 @@ class Home:
     def __init__(self, relay: Relay, member: Member) -> None:
         self.relay = relay
         self.member = member
-        self._kept: dict[Link, None] = {}
+        self._kept: dict[int, Link] = {}  # by the id of the client's connection that has used it last
         self._refused_at: float | None = None  # when it first refused a connection, since the latest that it took
 
-    def kept(self) -> Link | None:
-        """Take a connection that is ready for a request."""
+    def kept(self, client: int) -> Link | None:
+        """Take a connection that is ready for a request: if there is one, that which the client has used last.
+
+        Then the other node need not parse the head again (`host/repeated.py`).
+        """
         while self._kept:
-            link, _ = self._kept.popitem()
+            link = self._kept.pop(client, None) or self._kept.popitem()[1]
             self.relay.idle.forget(link)
             if not link.is_closing:
                 return link
@@ -203,17 +208,21 @@ class Home:
 
     def keep(self, link: Link) -> None:
         """Keep a connection that is ready for another request."""
-        self._kept[link] = None
+        former = self._kept.pop(link.client, None)
+        if former is not None:
+            former.close()
+        self._kept[link.client] = link
         self.relay.idle.add(link, monotonic())
 
     def forget(self, link: Link) -> None:
         """Forget a connection that is closed."""
-        self._kept.pop(link, None)
+        if self._kept.get(link.client) is link:
+            del self._kept[link.client]
         self.relay.idle.forget(link)
 
     def close(self) -> None:
         """Close the connections that are not in use."""
-        for link in list(self._kept):
+        for link in list(self._kept.values()):
             link.close()
 
     async def connect(self, relaying: Relaying, host: str, port: int) -> None:
@@ -251,11 +260,12 @@ class Home:
 
 
 class Relaying:
-    """One request that is being passed on (`transports.relay.Relaying`); `request` is all of it."""
+    """One request of a client that is being passed on (`transports.relay.Relaying`); `request` is all of it."""
 
-    __slots__ = ("_done", "_home", "is_answered", "link", "request")
+    __slots__ = ("_done", "_home", "client", "is_answered", "link", "request")
 
-    def __init__(self, home: Home, request: bytes, done: Callable[[Outcome], None]) -> None:
+    def __init__(self, home: Home, client: int, request: bytes, done: Callable[[Outcome], None]) -> None:
+        self.client = client
         self.request = request
         self.link: Link | None = None
         self._home = home
@@ -297,11 +307,12 @@ class Relaying:
 
 
 class Link(asyncio.Protocol):
-    """A connection to another node."""
+    """A connection to another node; `client` is the one whose request it has had last."""
 
-    __slots__ = ("_body", "_headers", "_home", "_is_last", "_parser", "_relaying", "_transport")
+    __slots__ = ("_body", "_headers", "_home", "_is_last", "_parser", "_relaying", "_transport", "client")
 
     def __init__(self, home: Home) -> None:
+        self.client = 0
         self._home = home
         self._parser = httptools.HttpResponseParser(self)
         self._relaying: Relaying | None = None
@@ -313,6 +324,7 @@ class Link(asyncio.Protocol):
     def start(self, relaying: Relaying) -> None:
         """Send a request."""
         self._relaying, relaying.link = relaying, self
+        self.client = relaying.client
         self._transport.write(relaying.request)
         relaying.request = b""
 
