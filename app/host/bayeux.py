@@ -190,7 +190,7 @@ class BayeuxConnection(Connection):
             self._reject(outcome)
         elif isinstance(outcome, Answer):
             assert relaying is not None
-            if self.respond(_bytes_of(outcome), closes=CLOSE in outcome.headers):
+            if self.respond(outcome.whole or _bytes_of(outcome), closes=CLOSE in outcome.headers):
                 relaying.settle(True)  # noqa: FBT003 - the callback's one meaning
             else:
                 self.settle(relaying.settle)

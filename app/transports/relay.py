@@ -20,11 +20,12 @@ from app.transports.middleware import RequestContext
 
 
 class Answer(NamedTuple):
-    """The response of another node, with all of its headers."""
+    """The response of another node, with all of its headers; `whole` are its bytes, if they came in one piece."""
 
     status: int
     headers: list[Header]
     body: bytes
+    whole: bytes = b""
 
 
 class Failure(Enum):
