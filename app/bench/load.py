@@ -14,13 +14,14 @@ Verb = Literal["publish", "fanout", "one-to-one", "idle"]
 class Load:
     """A load as its user describes it.
 
-    `publish`: acknowledged publishes without subscribers. `fanout`: every event is delivered to all receivers.
-    `one-to-one`: every event is delivered to one receiver; the channels are divided among the receivers. `idle`: held
-    polls and, with a `rate`, publishes to all of them. `rate` is in publishes per second over all publishers; 0 is a
-    closed loop, in which every publisher waits until its event was acknowledged and has arrived everywhere. An event
-    that has not arrived `grace_s` after the end is lost. A request publishes `batch` events, which are due at the same
-    time and acknowledged in one response. The receivers of `one-to-one` also have `patterns`, divided among them. With
-    an `age`, a closed loop first delivers that number of events to each receiver, instead of a warm-up.
+    `publish`: acknowledged publishes without subscribers, to the channels in turn. `fanout`: every event is delivered
+    to all receivers. `one-to-one`: every event is delivered to one receiver; the channels are divided among the
+    receivers. `idle`: held polls and, with a `rate`, publishes to all of them. `rate` is in publishes per second over
+    all publishers; 0 is a closed loop, in which every publisher waits until its event was acknowledged and has arrived
+    everywhere. An event that has not arrived `grace_s` after the end is lost. A request publishes `batch` events, which
+    are due at the same time and acknowledged in one response. The receivers of `one-to-one` also have `patterns`,
+    divided among them. With an `age`, a closed loop first delivers that number of events to each receiver, instead of a
+    warm-up.
     """
 
     verb: Verb
@@ -97,7 +98,7 @@ def split(load: Load) -> list[Share]:
     shares, group, channel = [], 0, 0
     for number in range(count):
         receivers = _part(load.receivers, count, number)
-        channels = 1 if load.is_shared or not load.receivers else _part(load.channels, count, number)
+        channels = 1 if load.is_shared else max(_part(load.channels, count, number), 1)
         publishers = _part(load.publishers, count, number) if not load.is_shared else load.publishers * (number == 0)
         rate = load.rate * publishers / load.publishers if publishers else 0.0
         has_others = load.is_shared and publishers > 0 and count > 1

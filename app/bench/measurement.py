@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from app.bench.coordinator import Report, StartWorker, bayeux_worker, coordinated
 from app.bench.load import BenchFailed, Load
@@ -54,7 +54,14 @@ async def measure(
     return await while_alive(target, _measure(load, target, watch, start_worker))
 
 
-async def while_alive(target: Target, measuring: Coroutine[Any, Any, Found]) -> Found:
+class Mortal(Protocol):
+    """What is measured: a `Target`, or several."""
+
+    async def died(self) -> str:
+        """Wait until it ends unexpectedly; return a sentence on how it ended."""
+
+
+async def while_alive(target: Mortal, measuring: Coroutine[Any, Any, Found]) -> Found:
     """Return what `measuring` returns. Raises `BenchFailed` if the server ends meanwhile."""
     work = asyncio.create_task(measuring)
     death = asyncio.create_task(target.died())

@@ -345,21 +345,25 @@ class Sessions:
         return took_s
 
     async def _connect(self, session: Receiver | Publisher) -> None:
+        await self._reach(session, self._host, self._port)
+        await session.handshake()
+
+    async def _reach(self, session: Receiver | Publisher, host: str, port: int) -> None:
+        """Connect a session to a server. Raises `BenchFailed`."""
         loop = asyncio.get_running_loop()
         try:
             sock = self._socket()
             if sock is None:
-                await loop.create_connection(lambda: session, self._host, self._port)
+                await loop.create_connection(lambda: session, host, port)
             else:
                 try:
-                    await loop.sock_connect(sock, (self._host, self._port))
+                    await loop.sock_connect(sock, (host, port))
                 except BaseException:
                     sock.close()
                     raise
                 await loop.create_connection(lambda: session, sock=sock)
         except OSError as error:
-            raise BenchFailed(f"cannot connect to {self._host}:{self._port}: {error.strerror or error}") from None
-        await session.handshake()
+            raise BenchFailed(f"cannot connect to {host}:{port}: {error.strerror or error}") from None
 
     def _socket(self) -> socket.socket | None:
         """Return a socket bound to this worker's own loopback address; None where any address will do.

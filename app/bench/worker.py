@@ -26,12 +26,15 @@ _RENEWED_EVERY_S = 4.0  # servers end a session that has not connected for 10 s
 _STALLED_S = 2.0
 _NS = 1_000_000_000
 
+MakeSessions = Callable[[Share, str, str | None, Tally], Sessions]
+"""A kind of `Sessions`, or what makes them."""
+
 
 class Worker:
     """The sessions of a worker, their load, and their counts; `report` sends a report to the coordinator."""
 
     def __init__(
-        self, kind: type[Sessions], share: Share, url: str, token: str | None, report: Callable[..., None]
+        self, kind: MakeSessions, share: Share, url: str, token: str | None, report: Callable[..., None]
     ) -> None:
         self._share = share
         self._report = report
@@ -165,7 +168,7 @@ class Worker:
 
 
 def begin(
-    kind: type[Sessions], report: Callable[..., None], share: dict[str, Any], url: str, token: str | None
+    kind: MakeSessions, report: Callable[..., None], share: dict[str, Any], url: str, token: str | None
 ) -> Orders:
     """Return the orders of a worker with sessions of this kind, for `run_worker`."""
     worker = Worker(kind, Share(**{**share, "load": Load(**share["load"])}), url, token, report)

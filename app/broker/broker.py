@@ -98,7 +98,7 @@ class Broker:
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
         self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that are not yet delivered to all subscribers
         self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
-        self.commits = Commits(history, self._fan_out, self.counted)
+        self.commits = Commits(history, self._fan_out, self.counted, self._subscribed)
         self.publications = Publications(new_key())
         self.activity = Activity(ticks.remembered_topics)
         self.holders: list[Holder] = [self.commits.tail, self.activity]  # the other rooms add theirs
@@ -461,6 +461,11 @@ class Broker:
                     mark(session)
             else:
                 self._deliver_beyond(session, event, now)
+
+    def _subscribed(self, topics: Sequence[str]) -> set[str]:
+        """Those of the topics that have subscribers."""
+        match = self.index.match
+        return {topic for topic in topics if len(match(topic).subscribers) > 0}
 
     def deliver(self, session: Session, event: Event, now: float) -> bool:
         """Put an event into one session's outbox, subscribed or not; False if the session has ended.

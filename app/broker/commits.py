@@ -18,12 +18,11 @@ key belongs to an authid, so one client cannot use up another's keys; all anonym
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import islice
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
 from app.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
-from app.broker.events import BOTH, COMMITTED, Event, Stage
+from app.broker.events import BOTH, COMMITTED, Event, EventRange, Stage
 from app.broker.flow import Delays
 from app.broker.ports import Durability, Erasure, Log
 from app.settings import History
@@ -37,22 +36,26 @@ class Tail:
     def __init__(self, max_bytes: int) -> None:
         self.head = 0
         self._max_bytes = max_bytes
-        self._events: deque[Event] = deque()
+        self._entries: deque[Event | EventRange] = deque()
+        self._count = 0  # of events
         self._nbytes = 0
 
-    def append(self, event: Event) -> None:
-        """Add the next event, which is on disk; offsets lost before it must have been passed to `skip_to`."""
-        self.head = event.position
-        self._events.append(event)
-        self._nbytes += event.nbytes
+    def append(self, entry: Event | EventRange) -> None:
+        """Add what follows, which is on disk; offsets lost before it must have been passed to `skip_to`."""
+        self._count += entry.position - self.head
+        self.head = entry.position
+        self._entries.append(entry)
+        self._nbytes += entry.nbytes
         while self._nbytes > self._max_bytes:
-            self._nbytes -= self._events.popleft().nbytes
+            oldest = self._entries.popleft()
+            self._nbytes -= oldest.nbytes
+            self._count -= oldest.count if isinstance(oldest, EventRange) else 1
 
     def skip_to(self, head: int) -> None:
         """Set the last offset and drop all events: those before are read from disk."""
         self.head = head
-        self._events.clear()
-        self._nbytes = 0
+        self._entries.clear()
+        self._count = self._nbytes = 0
 
     def erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - a part of the log must have no hole
         """Drop all events (`ports.Holder`); they are read from disk from now on."""
@@ -61,9 +64,18 @@ class Tail:
     def after(self, offset: int) -> list[Event] | None:
         """All events above `offset`; None if the tail does not reach back that far."""
         missing = self.head - offset
-        if missing > len(self._events):
+        if missing > self._count:
             return None
-        return list(islice(self._events, len(self._events) - missing, None)) if missing > 0 else []
+        found: list[Event] = []
+        for entry in reversed(self._entries):
+            if len(found) >= missing:
+                break
+            if isinstance(entry, EventRange):
+                found += reversed(entry.events(entry.topics))
+            else:
+                found.append(entry)
+        found.reverse()
+        return found[max(len(found) - missing, 0) :] if missing > 0 else []
 
 
 class Published(NamedTuple):
@@ -127,13 +139,17 @@ class Keys:
 
 
 class Commits:
-    """The broker's connection to its log, if it has one; `fan_out` delivers an event to its subscribers."""
+    """The broker's connection to its log, if it has one; `fan_out` delivers an event to its subscribers.
+
+    `subscribed` returns those of some topics that have subscribers.
+    """
 
     def __init__(
         self,
         options: History,
         fan_out: Callable[[Event, float, Stage], None],
         counted: Callable[[Refusal], Refusal] = lambda refusal: refusal,
+        subscribed: Callable[[Sequence[str]], Collection[str]] = lambda topics: topics,
     ) -> None:
         self.options = options
         self.log: Log | None = None
@@ -142,6 +158,7 @@ class Commits:
         self.pending: deque[Event] = deque()  # in the log's order
         self._fan_out = fan_out
         self._counted = counted
+        self._subscribed = subscribed
         self.reach: Callable[[int], Awaitable[None]] | None = None
         self._share: Callable[[Event], None] | None = None
         self._pending_of: dict[object, int] = {}  # how many, by source
@@ -245,20 +262,35 @@ class Commits:
         self.pending = deque([*events, *[event for event in self.pending if event not in ahead]])
         self.refused(events, refusal, now)
 
-    def arrived(self, events: Sequence[Event], now: float) -> None:
-        """Deliver `events` of other servers; those that are recorded are on disk, at their `position`."""
+    def arrived(self, entries: Sequence[Event | EventRange], now: float) -> None:
+        """Deliver events of other servers; those that are recorded are on disk, at their `position`."""
+        faults: list[Exception] = []
+        for entry in entries:
+            if isinstance(entry, EventRange):
+                self._reached(entry.first, entry)
+                self.recorded += entry.count
+                wanted = self._subscribed(entry.topics)
+                events = entry.events(wanted) if len(wanted) > 0 else []
+            else:
+                events = [entry]
+                if entry.is_recorded:
+                    self._reached(entry.position, entry)
+                    self.recorded += 1
+                    if entry.idempotency_key is not None:
+                        self.remember(entry, now)
+            for event in events:
+                try:
+                    self._fan_out(event, now, BOTH)
+                except Exception as fault:  # noqa: BLE001 - raised below
+                    faults.append(fault)
+        if faults:
+            raise faults[0]
 
-        def arrive(event: Event, now: float) -> None:
-            if event.is_recorded:
-                if event.position != self.tail.head + 1:
-                    self.tail.skip_to(event.position - 1)
-                self.tail.append(event)
-                self.recorded += 1
-                if event.idempotency_key is not None:
-                    self.remember(event, now)
-            self._fan_out(event, now, BOTH)
-
-        self._each(events, arrive, now)
+    def _reached(self, first: int, entry: Event | EventRange) -> None:
+        """Add what has its place in the log from the offset `first` on."""
+        if first != self.tail.head + 1:
+            self.tail.skip_to(first - 1)
+        self.tail.append(entry)
 
     def repeated_late(self, event: Event, first: Published, now: float) -> None:
         """Settle the oldest pending event: another server's event with its key, `first`, came before it in the log.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -197,6 +197,36 @@ class Event:
 
     def __repr__(self) -> str:
         return f"<Event {self.position or self.publication} on {self.topic}>"
+
+
+class EventRange:
+    """Events of another server that follow each other in the log, from the offset `first` to `position`.
+
+    They are made when they are needed: where nobody subscribes to any of their `topics`, that is never.
+    """
+
+    __slots__ = ("_make", "first", "is_pending", "is_recorded", "nbytes", "position", "topics")
+
+    def __init__(
+        self, first: int, count: int, topics: Sequence[str], nbytes: int, make: Callable[[Collection[str]], list[Event]]
+    ) -> None:
+        """`nbytes` are those of all payloads. `make` returns the events on some of the topics, in their order."""
+        self.first = first
+        self.position = first + count - 1
+        self.topics = topics
+        self.nbytes = 2 * nbytes + _OBJECTS_BYTES * count
+        self.is_recorded = True
+        self.is_pending = False
+        self._make = make
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.position - self.first + 1
+
+    def events(self, topics: Collection[str]) -> list[Event]:
+        """Those on `topics`, made for this call."""
+        return self._make(topics)
 
 
 LAST_PUBLICATION = _MODULUS = 1 << 53

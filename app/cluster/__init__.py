@@ -2,6 +2,7 @@
 
     frames.py      a frame: the events of one turn of a node's event loop, as one message of NATS
     applied.py     what every node makes of the frames in the stream's order: which events count, and their offsets
+    arrivals.py    the events of frames that count, as one node has them
     broker_log.py  the log that the broker sees: its events leave in frames, and come back with all others
     store.py       where its events go when they have their offsets
     nats.py        the only file that imports the NATS client: the connection, the stream, and a consumer of it

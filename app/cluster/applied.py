@@ -89,16 +89,21 @@ class Applied:
         return self._runs.get(run, (0, 0))[0]
 
     def apply(self, sequence: int, stream_us: int, frame: Frame | None) -> list[Numbered] | None:
-        """Take the stream's next message: the events of a frame that counts, else None.
+        """Take the stream's next message: the events of a frame that counts, else None; see `admit`."""
+        counts = self.admit(sequence, stream_us, frame)
+        return self.number(frame) if counts and frame is not None else None
+
+    def admit(self, sequence: int, stream_us: int, frame: Frame | None) -> bool:
+        """Take the stream's next message; whether it is a frame that counts, whose events must be counted next.
 
         `stream_us` is the stream's own time of the message, in microseconds since 1970. A message that is not a frame
         is given as None.
         """
         if sequence <= self.sequence:
-            return None
+            return False
         self.sequence, self.checksum = sequence, "" if frame is None else frame.checksum
         if frame is None or frame.number != self.number_of(frame.run) + 1:
-            return None
+            return False
         if not self.time_us - STEP_US < stream_us < self.time_us:
             self.time_us = stream_us
         self._runs.pop(frame.run, None)
@@ -112,7 +117,17 @@ class Applied:
                 del self._keepers[next(iter(self._keepers))]
         elif frame.control is not None:
             self._forget(frame.control)
+        return True
+
+    def number(self, frame: Frame) -> list[Numbered]:
+        """The events of a frame that counts."""
         return [self._number(row) for row in frame.rows]
+
+    def skip(self, frame: Frame) -> int:
+        """Count the events of a frame that counts and is plain, without looking at them; the offset of the first."""
+        first = self.offset + 1
+        self.offset += frame.count
+        return first
 
     def _forget(self, erasure: Erasure) -> None:
         """Forget the keys of events that are erased: a name and a topic are in them."""

@@ -20,16 +20,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app import telemetry
 from app.broker.commits import Commits, Published
 from app.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown, Refusal
-from app.broker.events import Event, Publications
+from app.broker.events import Event, EventRange
 from app.broker.names import RESERVED, SPACE, Pattern
 from app.broker.ports import Durability
 from app.cluster.alike import State
-from app.cluster.applied import Applied, Numbered
+from app.cluster.applied import Applied
+from app.cluster.arrivals import Arrivals
 from app.cluster.frames import BadFrame, Control, Frame, LaterVersion, Row, event_of, pack, row_of, unpack
 from app.cluster.members import Member
 from app.cluster.membership import GAP, check_place, subject_of_node
@@ -44,6 +45,9 @@ _ROW_BYTES = 256
 """About what a row takes in a frame besides its payload."""
 
 _FRAME_S = 0.001
+_FRAMES_PER_S = 1_000
+"""Of all nodes together, if all are busy: a frame costs every node as much as a hundred events in it."""
+
 _UNDER_WAY = 2
 _AGAIN_S, _QUIET_S, _RETRY_S, _LOOK_S = 1.0, 2.0, 0.3, 0.1
 _DOUBT_S = 5.0
@@ -118,12 +122,14 @@ class ClusterLog:
         self.frames_in = self.frames_out = self.resent = self.repeats = self.foreign = 0
         self._options = options
         self._store = store
+        self._append: Callable[[Any], None] = store.append  # that of a front takes ranges, too
         self._commits = commits
         self._flush = flush
         self._controlled = controlled
         self._nats = nats
-        self._publications = Publications(store.publication_key)
+        self._arrivals = Arrivals(applied, store.publication_key, is_front=options.front)
         self._run = ""
+        self._frame_s = _FRAME_S
         self._number = 0
         self._inbox: deque[Event] = deque()
         self._orders: deque[_Order] = deque()
@@ -132,7 +138,6 @@ class ClusterLog:
         self._fleeting: list[Row] = []
         self._moved = asyncio.Event()  # set when more is delivered, and then replaced
         self._unwritten: list[Event] = []  # by the disk's fault; they are given to the writer again
-        self._topics: dict[Event, str] = {}  # of the first events with the keys of events that repeat them
         self._head = store.head  # what the stream gives up to this offset is on disk already
         on_disk = (row for rows in store.rows(applied.offset + 1, self._head) for row in rows)
         self._on_disk = {row.offset: row.crc for row in on_disk if not row.is_purged}
@@ -220,7 +225,7 @@ class ClusterLog:
 
     # What the writer of the folder reports
 
-    def committed(self, events: Sequence[Event], _first: int, now: float) -> None:
+    def committed(self, events: Sequence[Any], _first: int, now: float) -> None:
         """Report to the broker the events that are on disk, or have had their turn."""
         if self._unwritten and not any(event.is_recorded for event in events):  # their turn comes behind those
             self._unwritten += events
@@ -242,7 +247,7 @@ class ClusterLog:
                 self._commits.committed(list(group), self._commits.tail.head + 1, now)
                 continue
             for event in group:
-                first = Published(self._topics.pop(event), event.position, event.publication)
+                first = Published(self._arrivals.first_topics.pop(event), event.position, event.publication)
                 self._commits.repeated_late(event, first, now)
 
     def refused(self, events: Sequence[Event], _refusal: Refusal, _now: float) -> None:
@@ -283,7 +288,11 @@ class ClusterLog:
         if not self._is_due and self._watching is not None:  # before that no event loop need be running
             self._is_due = True
             loop = asyncio.get_running_loop()
-            loop.call_later(max(0.0, self._sent_at + _FRAME_S - monotonic()), self._send)
+            loop.call_later(max(0.0, self._sent_at + self._frame_s - monotonic()), self._send)
+
+    def share_stream(self, nodes: int) -> None:
+        """Send frames no more often than each of a number of nodes may; what comes meanwhile shares a frame."""
+        self._frame_s = max(_FRAME_S, nodes / _FRAMES_PER_S)
 
     def send(self, control: Control) -> asyncio.Future[int]:
         """Send a control; the result is its sequence in the stream, as soon as all before it is applied here."""
@@ -353,7 +362,7 @@ class ClusterLog:
         except BadFrame:
             self.foreign += 1
             return
-        if not all(row.stamp for row in frame.rows):
+        if frame.stamps is None:
             self.foreign += 1
         elif frame.run != self._run:
             self._commits.arrived([event_of(row) for row in frame.rows], monotonic())
@@ -396,69 +405,44 @@ class ClusterLog:
 
     async def _apply(self, place: Place, frame: Frame | None) -> None:
         self.frames_in += 1
-        numbered = self.applied.apply(place.sequence, place.time_us, frame)
-        self.state.note(self.applied)
-        if numbered is None:
+        applied = self.applied
+        if not applied.admit(place.sequence, place.time_us, frame) or frame is None:
+            self.state.note(applied)
             self.repeats += frame is not None
             if frame is not None and self._is_forgotten(frame):
                 self._renumber()
             return
-        own: list[Event] | None = None
+        entries: Sequence[Event | EventRange]
         back = None
-        if frame is not None and frame.run == self._run:
+        if frame.run == self._run:
             back = self._under_way.popleft()
             assert back.number == frame.number
-            own = back.events
             self._progress_at = monotonic()
-            self._waiting_bytes -= sum(event.nbytes for event in own if event.is_recorded)
-        for event in self._stamped(numbered, own):
-            await self._write(event)
-        if frame is not None and frame.control is not None:
+            self._waiting_bytes -= sum(event.nbytes for event in back.events if event.is_recorded)
+            entries = self._arrivals.own(frame, back.events)
+        else:
+            entries = self._arrivals.others(frame)
+        self.state.note(applied)
+        for entry in entries:
+            await self._write(entry)
+        if frame.control is not None:
             self._controlled(frame.control, place.sequence)
             if back is not None and back.order is not None and not back.order.applied.done():
                 back.order.applied.set_result(place.sequence)
         if self._inbox or self._orders:
             self._plan()
 
-    def _stamped(self, numbered: list[Numbered], own: list[Event] | None) -> list[Event]:
-        """The events of a frame, in their order, with offset, time and publication; only what is to be written."""
-        if own is None:
-            fresh = [each for each in numbered if each.repeats is None]
-            events = [event_of(each.row) for each in fresh]
-            for event, each in zip(events, fresh, strict=True):
-                event.is_recorded = True
-                self._stamp(event, each)
-            return events
-        following = iter(numbered)
-        for event in own:
-            if event.is_recorded:
-                each = next(following)
-                self._stamp(event, each)
-                if each.repeats is not None:
-                    event.is_recorded = False
-                    self._topics[event] = each.repeats.topic
-        return own
-
-    def _stamp(self, event: Event, each: Numbered) -> None:
-        event.position, event.time_us = each.offset, each.time_us
-        event.publication = self._publication(each.offset)
-
-    def _publication(self, offset: int) -> int:
-        """The publication of a recorded event: their numbers grow with the offset, and are the same on all nodes."""
-        self._publications.last = self.applied.lead + offset - 1
-        return self._publications.next()
-
-    async def _write(self, event: Event) -> None:
-        """Give an event to the writer, and wait while it takes none. What a restart applies again is on disk."""
+    async def _write(self, event: Event | EventRange) -> None:
+        """Give what follows to the writer, and wait while it takes none. What a restart applies again is on disk."""
         known = self._on_disk.pop(event.position, None) if event.is_recorded else None
         if known is not None or (event.is_recorded and event.position <= self._head):
-            if known not in (None, stored_row(event, event.position).crc):
+            if isinstance(event, Event) and known not in (None, stored_row(event, event.position).crc):
                 self._diverge("the stream has another event at an offset than this node's folder")
             return
         while not self.is_diverged:
             if not self._unwritten:
                 try:
-                    self._store.append(event)
+                    self._append(event)
                 except HistoryUnavailable:
                     pass
                 else:
@@ -590,7 +574,7 @@ class ClusterLog:
                 await self._nats.renew()
 
 
-def _is_own(event: Event) -> bool:
+def _is_own(event: Event | EventRange) -> bool:
     """Whether a session of this node has published the event."""
     return event.is_pending
 

@@ -22,7 +22,9 @@ that frame, its events would get other offsets than at the other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -85,14 +87,65 @@ Control = Keeps | Erasure
 """An erasure concerns the events that count up to its place in the stream."""
 
 
-class Frame(NamedTuple):
-    """A frame that was received; `checksum` is that of its bytes."""
+@dataclass(slots=True)
+class Frame:
+    """A frame that was received; `checksum` is that of its bytes.
+
+    Its columns have been checked, and its events are made of them when they are needed. `keys` are by place; `ends` are
+    where payloads end, behind a 0.
+    """
 
     run: str
     number: int
-    rows: list[Row]
     checksum: str
-    control: Control | None = None
+    topics: list[str]
+    kinds: list[Kind]
+    topic_of: Sequence[int]
+    kind_of: Sequence[int]
+    ends: list[int]
+    payloads: bytes
+    keys: dict[int, str]
+    stamps: list[Stamp] | None
+    control: Control | None
+
+    @property
+    def count(self) -> int:
+        """How many events it has."""
+        return len(self.topic_of)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has nothing but events without idempotency keys, which are recorded."""
+        return not self.keys and self.stamps is None and self.control is None
+
+    @property
+    def rows(self) -> list[Row]:
+        """All of its events, which are made for this call."""
+        payloads, topics, kinds = self.payloads, self.topics, self.kinds
+        rows = [
+            Row(topics[topic], payloads[begin:end], kinds[kind])
+            for topic, kind, (begin, end) in zip(self.topic_of, self.kind_of, pairwise(self.ends), strict=True)
+        ]
+        for place, key in self.keys.items():
+            rows[place] = rows[place]._replace(key=key)
+        if self.stamps is not None:
+            rows = [row._replace(stamp=stamp) for row, stamp in zip(rows, self.stamps, strict=True)]
+        return rows
+
+    def events(self, first: int, last: int, topics: Collection[str]) -> list[tuple[int, Event]]:
+        """Of one that is plain: the events from the place `first` to before `last` on these topics, with their places.
+
+        They have no time and publication yet.
+        """
+        wanted = {number for number, topic in enumerate(self.topics) if topic in topics}
+        ends = self.ends
+        return [
+            (place, _event(self.topics[topic], self.payloads[ends[place] : ends[place + 1]], self.kinds[kind], None))
+            for place, topic, kind in zip(
+                range(first, last), self.topic_of[first:last], self.kind_of[first:last], strict=True
+            )
+            if topic in wanted
+        ]
 
 
 def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = None) -> bytes:
@@ -122,15 +175,40 @@ def unpack(data: bytes) -> Frame:
         if version != VERSION:
             raise (LaterVersion if version > VERSION else BadFrame)("another version")
         run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, told = columns
-        rows = _rows(payloads, topics, [_kind(*kind) for kind in kinds], [topic_of, kind_of, lengths], keys)
-        if stamps is not None:
-            rows = [row._replace(stamp=_stamp(*stamp)) for row, stamp in zip(rows, stamps, strict=True)]
-        control = None if told is None else _control(**told)
-    except (ValueError, TypeError, LookupError, AttributeError):
+        frame = Frame(
+            run,
+            number,
+            tail.decode(),
+            topics,
+            [_kind(*kind) for kind in kinds],
+            array("I", topic_of),
+            array("I", kind_of),
+            [*accumulate(array("I", lengths), initial=0)],
+            payloads,
+            {int(place): _text(key) for place, key in keys.items()},
+            None if stamps is None else [_stamp(*stamp) for stamp in stamps],
+            None if told is None else _control(**told),
+        )
+        _check(frame)
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
         raise BadFrame("wrong columns") from None
-    if not (type(run) is str and type(number) is int):
-        raise BadFrame("wrong columns")
-    return Frame(run, number, rows, tail.decode(), control)
+    return frame
+
+
+def _check(frame: Frame) -> None:
+    """Check that the columns fit each other, and the payloads: all nodes must refuse the same. Raises `ValueError`."""
+    count, ends, payloads = frame.count, frame.ends, frame.payloads
+    is_good = (
+        (type(frame.run) is str and type(frame.number) is int and {*map(type, frame.topics)} <= {str})
+        and (count == len(frame.kind_of) == len(ends) - 1 and ends[-1] == len(payloads))
+        and max(frame.topic_of, default=-1) < len(frame.topics)
+        and max(frame.kind_of, default=-1) < len(frame.kinds)
+        and all(0 <= place < count for place in frame.keys)
+        and (frame.stamps is None or len(frame.stamps) == count)
+    )
+    if not is_good:
+        raise ValueError
+    payloads.decode()  # a row of the history is text
 
 
 def may_have_control(data: bytes) -> bool:
@@ -155,23 +233,6 @@ def _control(keeps: Any = None, erase: Any = None, **_unknown: Any) -> Control |
     return Erasure(None if match is None else Pattern(Match(match), _text(topic)), _text_or_none(publisher))
 
 
-def _rows(
-    payloads: bytes, topics: list[Any], kinds: list[Kind], columns: list[list[int]], keys: dict[str, Any]
-) -> list[Row]:
-    lengths = columns[2]
-    ends = [*accumulate(lengths, initial=0)]
-    if ends[-1] != len(payloads) or min(lengths, default=0) < 0:
-        raise ValueError
-    rows = [
-        Row(_text(topics[topic]), payloads[begin:end], kinds[kind])
-        for topic, kind, (begin, end) in zip(*columns[:2], pairwise(ends), strict=True)
-    ]
-    payloads.decode()  # a row of the history is text
-    for place, key in keys.items():
-        rows[int(place)] = rows[int(place)]._replace(key=_text(key))
-    return rows
-
-
 def _text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError
@@ -194,14 +255,10 @@ def _kind(protocol: Any, shape: Any, details: Any, audience: Any, authid: Any, r
     if audience is not None:
         authids, roles, no_authids, no_roles = audience
         audience = Audience(_texts_or_none(authids), _texts_or_none(roles), _texts(no_authids), _texts(no_roles))
-    return Kind(
-        _text(protocol),
-        _text(shape),
-        _text_or_none(details),
-        audience,
-        _text_or_none(authid),
-        _text_or_none(role),
-    )
+    kind = Kind(protocol, shape, details, audience, authid, role)
+    if not {type(protocol), type(shape)} == {str} >= {type(details), type(authid), type(role)} - {type(None)}:
+        raise TypeError
+    return kind
 
 
 def _stamp(time_us: Any, publication: Any, eligible: Any, excluded: Any) -> Stamp:
@@ -223,20 +280,17 @@ def row_of(event: Event, *, is_stamped: bool = False) -> Row:
 
 def event_of(row: Row) -> Event:
     """The event of a row from another node; one that is recorded has no time and publication yet."""
-    kind, stamp = row.kind, row.stamp
-    event = Event(
-        row.topic,
-        row.payload,
-        protocol=kind.protocol,
-        authid=kind.authid,
-        role=kind.role,
-        idempotency_key=row.key,
-        audience=kind.audience,
-    )
-    event.shape, event.details = kind.shape, kind.details
+    stamp, event = row.stamp, _event(row.topic, row.payload, row.kind, row.key)
     if stamp is not None:
         event.time_us, event.publication = stamp.time_us, stamp.publication
         if stamp.eligible is not None or stamp.excluded:
             eligible = None if stamp.eligible is None else frozenset(stamp.eligible)
             event.chosen = SessionFilter(eligible, frozenset(stamp.excluded))
+    return event
+
+
+def _event(topic: str, payload: bytes, kind: Kind, key: str | None) -> Event:
+    protocol, shape, details, audience, authid, role = kind
+    event = Event(topic, payload, None, protocol, authid, role, key, audience)
+    event.shape, event.details = shape, details
     return event

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
+from typing import Any
 
 from app.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown
-from app.broker.events import Event
+from app.broker.events import Event, EventRange
 from app.broker.names import Pattern
 from app.broker.ports import Durability
 from app.cluster.asker import Asker, State
@@ -59,7 +60,7 @@ class Front:
         self._report = report
         self._is_waiting = is_waiting
         self._inbox_bytes = inbox_bytes
-        self._events: deque[Event] = deque()
+        self._events: deque[Any] = deque()  # `Event`, and `EventRange`
         self._bytes = 0
         self._began_at = monotonic()
         self._is_due = False
@@ -78,8 +79,8 @@ class Front:
         """The rows on this node's disk: none."""
         return iter(())
 
-    def append(self, event: Event) -> None:
-        """Report an event when it is stored, and one that is not recorded when it has had its turn.
+    def append(self, event: Event | EventRange) -> None:
+        """Report events when they are stored, and one that is not recorded when it has had its turn.
 
         Raises `InboxFull`.
         """
@@ -96,7 +97,7 @@ class Front:
     def release(self) -> None:
         """Report the events that are stored by now; to be called when a keeper has written more."""
         self._is_due = False
-        stored: list[Event] = []
+        stored: list[Any] = []
         first, written = self.head + 1, self._asker.written
         while self._events and (not self._events[0].is_recorded or self._is_stored(self._events[0], written)):
             event = self._events.popleft()
@@ -104,10 +105,13 @@ class Front:
             if event.is_recorded:
                 self.head = event.position
             stored.append(event)
+            if isinstance(event, EventRange):  # which may take as long to deliver as all before it
+                self._report(Committed(stored, first))
+                first, stored = self.head + 1, []
         if stored:
             self._report(Committed(stored, first))
 
-    def _is_stored(self, event: Event, written: int) -> bool:
+    def _is_stored(self, event: Event | EventRange, written: int) -> bool:
         return not self._is_waiting or event.position <= written
 
     def look(self, now: float) -> None:

@@ -109,8 +109,8 @@ async def _only_there(
     count, used = 0, history.head
     async for message in nats.messages(first, last):
         frame = _frame_of(message)
-        if frame is not None and frame.rows and place_of(message).time_us > last_us:
-            count, used = count + 1, used + len(frame.rows)
+        if frame is not None and frame.count and place_of(message).time_us > last_us:
+            count, used = count + 1, used + frame.count
     return count, used
 
 

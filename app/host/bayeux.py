@@ -63,6 +63,9 @@ class BayeuxConnection(Connection):
 
     __slots__ = ("_cors", "_fields", "_hold", "_is_proxy", "_post", "_relaying", "_repeated", "_seen", "_way")
 
+    _HIDDEN_HEADERS = 0
+    """The number of headers in a head that are not among `headers`."""
+
     def __init__(self, *arguments: Any, short_way: ShortWay, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._way = short_way
@@ -108,7 +111,7 @@ class BayeuxConnection(Connection):
         self._post = post = way.endpoint.read_head(fields)
         if self._has_served:  # a client that sends one request only needs no memory
             limit = self.shared.limits.head_bytes
-            self._repeated = Repeated.of(self._window, len(fields), limit, post)
+            self._repeated = Repeated.of(self._window, len(fields) + self._HIDDEN_HEADERS, limit, post)
         return True
 
     def _serve(self, body: bytes) -> None:
@@ -124,8 +127,11 @@ class BayeuxConnection(Connection):
         if body is None or len(body) > self.shared.limits.body_bytes:
             return False
         self._is_answering = True
-        self._receive(repeated.post, body, partial(head_of, data, self._seen))
+        self._receive(repeated.post, body, partial(self._head_of, data))
         return True
+
+    def _head_of(self, data: bytes) -> Head:
+        return head_of(data, self._seen)
 
     def _connect_again(self, session: BayeuxSession, repeated: Repeated, data: bytes) -> bool:
         """Pass a connect to the engine that differs from the one before only in its id; False if it is another."""
@@ -169,7 +175,7 @@ class BayeuxConnection(Connection):
         assert endpoint.relay is not None
         try:
             done = partial(self._take_relayed, elsewhere)
-            self._relaying = endpoint.relay.send(elsewhere.node, self.url, head, body, done)
+            self._relaying = endpoint.relay.send(elsewhere.node, self.url, head, body, self, done)
         except Rejection as rejection:
             endpoint.note(rejection, head)
             self._reject(rejection)
@@ -184,7 +190,7 @@ class BayeuxConnection(Connection):
             self._reject(outcome)
         elif isinstance(outcome, Answer):
             assert relaying is not None
-            if self.respond(_bytes_of(outcome), closes=CLOSE in outcome.headers):
+            if self.respond(outcome.whole or _bytes_of(outcome), closes=CLOSE in outcome.headers):
                 relaying.settle(True)  # noqa: FBT003 - the callback's one meaning
             else:
                 self.settle(relaying.settle)

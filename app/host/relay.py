@@ -13,7 +13,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ from app.protocols.contract import Count
 from app.settings import Settings, is_loopback
 from app.transports.endpoint import leaving
 from app.transports.guard import Rejection
-from app.transports.head import RETRY_AFTER, Head, Header
+from app.transports.head import CLOSE, RETRY_AFTER, Head, Header
 from app.transports.relay import Answer, Failure, Outcome
 
 NODE = b"halley-node"
@@ -37,6 +37,8 @@ WRONG_NODE = (421, "this is another node")
 
 _CONNECT_S = 2.0
 _MARGIN_S = 5.0
+_REMEMBERED_HEADS = 1_024
+_STATUS = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9]) [^\r\n]*\r\n")
 _ID_CHARS = 4
 _SESSION_ID = re.compile(r"[a-z2-7]{4}[A-Za-z0-9_-]{40,43}")
 _URL = re.compile(r"http://(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
@@ -109,7 +111,9 @@ class Relay:
         is_unsure = not self._members.is_complete(monotonic()) and _SESSION_ID.fullmatch(session_id)
         return node_id if is_unsure else None
 
-    def send(self, node: str, target: bytes, head: Head, body: bytes, done: Callable[[Outcome], None]) -> Relaying:
+    def send(
+        self, node: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
+    ) -> Relaying:
         """See `transports.relay.Relay`."""
         member: Member | None = self._members.with_id(node)
         if member is None:
@@ -121,9 +125,9 @@ class Relay:
         if home is None:
             home = self._homes[node] = Home(self, member)
         home.member = member
-        link = home.kept()
+        link = home.kept(id(client))
         place = self._place_of(home) if link is None else None
-        relaying = Relaying(home, _request(member, target, head, body), done)
+        relaying = Relaying(home, id(client), _request(member, target, head, body), done)
         self.waiting.add(relaying, monotonic())
         self._sent += 1
         if link is not None:
@@ -189,13 +193,16 @@ class Home:
     def __init__(self, relay: Relay, member: Member) -> None:
         self.relay = relay
         self.member = member
-        self._kept: dict[Link, None] = {}
+        self._kept: dict[int, Link] = {}  # by the id of the client's connection that has used it last
         self._refused_at: float | None = None  # when it first refused a connection, since the latest that it took
 
-    def kept(self) -> Link | None:
-        """Take a connection that is ready for a request."""
+    def kept(self, client: int) -> Link | None:
+        """Take a connection that is ready for a request: if there is one, that which the client has used last.
+
+        Then the other node need not parse the head again (`host/repeated.py`).
+        """
         while self._kept:
-            link, _ = self._kept.popitem()
+            link = self._kept.pop(client, None) or self._kept.popitem()[1]
             self.relay.idle.forget(link)
             if not link.is_closing:
                 return link
@@ -203,17 +210,21 @@ class Home:
 
     def keep(self, link: Link) -> None:
         """Keep a connection that is ready for another request."""
-        self._kept[link] = None
+        former = self._kept.pop(link.client, None)
+        if former is not None:
+            former.close()
+        self._kept[link.client] = link
         self.relay.idle.add(link, monotonic())
 
     def forget(self, link: Link) -> None:
         """Forget a connection that is closed."""
-        self._kept.pop(link, None)
+        if self._kept.get(link.client) is link:
+            del self._kept[link.client]
         self.relay.idle.forget(link)
 
     def close(self) -> None:
         """Close the connections that are not in use."""
-        for link in list(self._kept):
+        for link in list(self._kept.values()):
             link.close()
 
     async def connect(self, relaying: Relaying, host: str, port: int) -> None:
@@ -251,11 +262,12 @@ class Home:
 
 
 class Relaying:
-    """One request that is being passed on (`transports.relay.Relaying`); `request` is all of it."""
+    """One request of a client that is being passed on (`transports.relay.Relaying`); `request` is all of it."""
 
-    __slots__ = ("_done", "_home", "is_answered", "link", "request")
+    __slots__ = ("_done", "_home", "client", "is_answered", "link", "request")
 
-    def __init__(self, home: Home, request: bytes, done: Callable[[Outcome], None]) -> None:
+    def __init__(self, home: Home, client: int, request: bytes, done: Callable[[Outcome], None]) -> None:
+        self.client = client
         self.request = request
         self.link: Link | None = None
         self._home = home
@@ -297,15 +309,27 @@ class Relaying:
 
 
 class Link(asyncio.Protocol):
-    """A connection to another node."""
+    """A connection to another node; `client` is the one whose request it has had last."""
 
-    __slots__ = ("_body", "_headers", "_home", "_is_last", "_parser", "_relaying", "_transport")
+    __slots__ = (
+        "_body",
+        "_headers",
+        "_home",
+        "_is_last",
+        "_is_partial",
+        "_parser",
+        "_relaying",
+        "_transport",
+        "client",
+    )
 
     def __init__(self, home: Home) -> None:
+        self.client = 0
         self._home = home
         self._parser = httptools.HttpResponseParser(self)
         self._relaying: Relaying | None = None
         self._is_last = False  # the other node closes the connection after its response
+        self._is_partial = False  # the parser has a part of a response
         self._headers: list[Header] = []
         self._body: list[bytes] = []
         self._transport: asyncio.Transport
@@ -313,6 +337,7 @@ class Link(asyncio.Protocol):
     def start(self, relaying: Relaying) -> None:
         """Send a request."""
         self._relaying, relaying.link = relaying, self
+        self.client = relaying.client
         self._transport.write(relaying.request)
         relaying.request = b""
 
@@ -345,10 +370,26 @@ class Link(asyncio.Protocol):
         if self._relaying is None:
             self._transport.abort()
             return
+        answer = None if self._is_partial else _whole(data)
+        if answer is not None:
+            self._is_last = CLOSE in answer.headers
+            self._take(answer)
+            return
+        self._is_partial = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self._transport.abort()
+
+    def _take(self, answer: Answer) -> None:
+        relaying = self._relaying
+        if relaying is None:
+            return
+        for status, text in (WRONG_KEY, WRONG_NODE):
+            if answer.status == status and answer.body == text.encode():
+                relaying.fail(self._home.unreachable(text))
+                return
+        relaying.answer(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's form
         """The connection is closed."""
@@ -375,17 +416,33 @@ class Link(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The response is complete."""
-        relaying = self._relaying
-        if relaying is None:
-            return
+        self._is_partial = False
         self._is_last = not self._parser.should_keep_alive()
         answer = Answer(self._parser.get_status_code(), self._headers, b"".join(self._body))
         self._headers, self._body = [], []
-        for status, text in (WRONG_KEY, WRONG_NODE):
-            if answer.status == status and answer.body == text.encode():
-                relaying.fail(self._home.unreachable(text))
-                return
-        relaying.answer(answer)
+        self._take(answer)
+
+
+def _whole(data: bytes) -> Answer | None:
+    """The response that `data` is all of, if it is one of the usual form; else None."""
+    head_bytes = data.find(b"\r\n\r\n") + 4
+    known = _usual_head(data[:head_bytes])
+    if known is None or len(data) != head_bytes + known[1]:
+        return None
+    status, _, headers = known
+    return Answer(status, headers, data[head_bytes:], data)
+
+
+@lru_cache(_REMEMBERED_HEADS)
+def _usual_head(head: bytes) -> tuple[int, int, list[Header]] | None:
+    """The status, the length of the body and the headers of a response; None if its form is not the usual one."""
+    status = _STATUS.match(head)
+    pairs = [line.partition(b": ") for line in head.split(b"\r\n")[1:-2]]
+    headers = [(name.lower(), value) for name, _, value in pairs]
+    framing = [value for name, value in headers if name in (b"content-length", b"transfer-encoding")]
+    if status is None or len(framing) != 1 or not framing[0].isdigit():
+        return None
+    return int(status[1]), int(framing[0]), headers
 
 
 def _request(member: Member, target: bytes, head: Head, body: bytes) -> bytes:

@@ -1,7 +1,8 @@
 """The listener of a cluster's node for requests that other nodes pass on to it (`host/relay.py`).
 
 Its connections are those of the public listener, and are served by the same application; only who the client is comes
-from the head of each request. A sender that does not prove that it is a node gets 403.
+from the head of each request. So a head with the same bytes as the one before is the same client's, and is not parsed
+again. A sender that does not prove that it is a node gets 403.
 
 A response counts as written when the other node has confirmed that its client's kernel has all of it. If the connection
 is closed before that, the response counts as unwritten, and its events are delivered again.
@@ -25,6 +26,7 @@ from app.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, dea
 from app.host.timeouts import TimeoutQueue
 from app.server.composition import Server
 from app.transports.guard import Rejection
+from app.transports.head import Head
 
 _HEAD_BYTES = 1_024  # of the line that is added to a head
 _SCHEMES = {b"http": "http", b"https": "https"}
@@ -62,6 +64,8 @@ class RelayedConnection(BayeuxConnection):
 
     __slots__ = ("_door", "_unconfirmed")
 
+    _HIDDEN_HEADERS = 1
+
     def __init__(self, *arguments: Any, door: Door, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._door = door
@@ -82,6 +86,7 @@ class RelayedConnection(BayeuxConnection):
 
     def on_headers_complete(self) -> None:
         """The head is complete: check who sends the request, and who the client is."""
+        self._repeated = None  # before the client of another request is noted
         if not self._lacks_body:
             try:
                 values = [value for name, value in self.headers if name == NODE]
@@ -93,8 +98,10 @@ class RelayedConnection(BayeuxConnection):
             self.client, self.scheme = (address, 0), scheme  # type: ignore[assignment]  # for the scope
         super().on_headers_complete()
 
-    def _serve_repeated(self, data: bytes) -> bool:  # noqa: ARG002 - each request can be another client's
-        return False
+    def _head_of(self, data: bytes) -> Head:
+        head = super()._head_of(data)
+        del head.fields[NODE]
+        return head
 
     def respond(self, response: bytes, *, closes: bool = False) -> bool:
         """Write a response, which is not known to be written before it is confirmed."""

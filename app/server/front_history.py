@@ -47,6 +47,12 @@ class FrontHistory(SharedHistory):
         super().listen()
         self._asker.begin(self._front.release)
 
+    def _call_soon(self) -> None:
+        """Have reports taken in the next turn: they are made on the loop, so it need not be woken."""
+        if self._loop is not None:
+            self._is_told = True
+            self._loop.call_soon(self._take_reports)
+
     async def _end(self) -> None:
         self._front.close()
         await self._asker.close()

@@ -131,7 +131,9 @@ class SharedHistory(OpenLog):
 
     def look(self, now: float) -> None:
         """Do periodic work, once a second."""
-        self._log.compare(self.members.others())
+        others = self.members.others()
+        self._log.compare(others)
+        self._log.share_stream(len(others) + 1)
         super().look(now)
 
     def _controlled(self, control: Control, sequence: int) -> None:

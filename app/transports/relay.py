@@ -20,11 +20,12 @@ from app.transports.middleware import RequestContext
 
 
 class Answer(NamedTuple):
-    """The response of another node, with all of its headers."""
+    """The response of another node, with all of its headers; `whole` are its bytes, if they came in one piece."""
 
     status: int
     headers: list[Header]
     body: bytes
+    whole: bytes = b""
 
 
 class Failure(Enum):
@@ -56,10 +57,13 @@ class Relay(Protocol):
     def home_of(self, session_id: str) -> str | None:
         """The id of the other node that has a session, if there may be one."""
 
-    def send(self, node: str, target: bytes, head: Head, body: bytes, done: Callable[[Outcome], None]) -> Relaying:
+    def send(
+        self, node: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
+    ) -> Relaying:
         """Pass on a request; `done` is called later, with what has become of it. Raises `Rejection`.
 
-        It is called once more, with `LOST`, if the other node takes its response back before it is settled.
+        Of several requests of the same `client`, each is passed on over the connection of the one before, if it is
+        free. `done` is called once more, with `LOST`, if the other node takes its response back before it is settled.
         """
 
 
@@ -74,7 +78,7 @@ async def is_relayed(relay: Relay, node: str, context: RequestContext, body: byt
         elif socket is not None:
             socket.cut("relay_lost")
 
-    relaying = relay.send(node, target_of(context.scope), context.head, body, done)
+    relaying = relay.send(node, target_of(context.scope), context.head, body, socket or done, done)
     departure = asyncio.ensure_future(disconnected(context.receive))
     try:
         await asyncio.wait((come, departure), return_when=asyncio.FIRST_COMPLETED)

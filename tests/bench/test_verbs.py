@@ -7,12 +7,11 @@ import json
 import os
 import re
 import signal
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from bench.faulty_server import faulty
-from support.process import ended, launched, started
+from support.process import children, ended, is_alive, launched, started
 from support.programs import require_module
 from support.terminal import LOGIN, terminal
 from support.wire import DEADLINE_S
@@ -173,38 +172,6 @@ async def test_a_server_that_does_not_start(tmp_path):
     code, output, lines = await ended("bench", "idle", "--config", "bad.toml", cwd=tmp_path)
     assert (code, output) == (FAILED, [])
     assert "the server ended unexpectedly (exit code 2): halley: " in lines[0]
-
-
-def command_line(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""
-
-
-def children_of(pid):
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-async def children(process, count):
-    """Wait until a process has `count` children, and return their command lines by process id.
-
-    A child that has not yet executed its program still has its parent's command line, or none, and is waited for.
-    """
-    not_yet = ("", command_line(process.process.pid))
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            found = {int(pid): command_line(pid) for pid in children_of(process.process.pid)}
-            if len(found) >= count and not any(line in not_yet for line in found.values()):
-                return found
-            await asyncio.sleep(0.01)
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize(

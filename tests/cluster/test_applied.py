@@ -126,6 +126,28 @@ def test_a_frame_is_read_as_it_was_packed(run, number, each):
     assert (frame.run, frame.number, frame.rows) == (run, number, each)
 
 
+@given(each=st.lists(rows.map(lambda row: row._replace(key=None)), max_size=4), data=st.data())
+def test_events_that_nobody_needs_are_counted_alike(each, data):
+    """A node that passes over a frame comes to the same as one that takes it apart, and can make its events later."""
+    frame = unpack(pack("a-1", 1, each))
+    one, other = Applied(KEYS, KEY_AGE_US), Applied(KEYS, KEY_AGE_US)
+    assert frame.is_plain
+    assert (other.admit(1, 5, frame), other.skip(frame)) == (True, 1)
+    assert [numbered.row for numbered in one.apply(1, 5, frame)] == each
+    assert other.saved() == one.saved()
+    assert not other.admit(2, 6, frame)
+    first, last = sorted((data.draw(st.integers(0, len(each))), data.draw(st.integers(0, len(each)))))
+    topics = {row.topic for row in each[::2]}
+    expected = [(place, row) for place, row in enumerate(each) if first <= place < last and row.topic in topics]
+    assert [(place, row_of(event)) for place, event in frame.events(first, last, topics)] == expected
+
+
+@given(each=st.lists(rows, min_size=1, max_size=8))
+def test_a_frame_with_keys_is_not_plain(each):
+    """Its events must be looked at: one may repeat another."""
+    assert unpack(pack("a-1", 1, each)).is_plain == all(row.key is None for row in each)
+
+
 @given(each=st.lists(rows, min_size=1, max_size=3), data=st.data())
 def test_a_damaged_frame_is_recognized(each, data):
     """Each flipped bit, cut end and foreign message: `BadFrame`, and nothing else."""
@@ -153,10 +175,16 @@ HEAD = [1, "a-1", 1, ["t"], [["bayeux", "bare", None, None, None, None]], [0], [
         (4, [["bayeux", "bare", None, [["x"]], None, None]]),
         (5, [1]),
         (5, [0, 0]),
+        (5, [-1]),
+        (5, [0.0]),
+        (5, [1 << 40]),
+        (6, [1]),
+        (6, []),
         (7, [3]),
         (7, [-1]),
         (8, []),
         (8, {"1": "k"}),
+        (8, {"-1": "k"}),
         (8, {"0": 1}),
         (9, [[1]]),
         (9, [["1", 1, None, []]]),

@@ -11,14 +11,16 @@ from support.broker import event, join, payloads
 
 from app.broker.broker import Broker
 from app.broker.errors import DiskFull, InboxFull
-from app.broker.events import new_key
+from app.broker.events import Publications, new_key
 from app.broker.names import Match, Pattern
 from app.broker.ports import Durability
 from app.cluster.applied import Applied
 from app.cluster.broker_log import ClusterLog, Diverged, StreamUnavailable
-from app.cluster.frames import Keeps, unpack
+from app.cluster.frames import Keeps, Kind, Row, pack, unpack
+from app.cluster.front import Front
 from app.cluster.members import Member
 from app.cluster.nats import Connection, Place
+from app.history.rules import Rules
 from app.settings import Cluster, History, Limits
 
 NOW = 50.0
@@ -92,10 +94,7 @@ def write(log, disk, *, fails=False):
 
 async def come_back(log):
     """Let the oldest frame under way come back from the stream."""
-    frame = log._under_way.popleft()
-    numbered = log.applied.apply(log.applied.sequence + 1, 10**15, unpack(frame.data))
-    for each in log._stamped(numbered, frame.events):
-        await log._write(each)
+    await log._apply(Place(log.applied.sequence + 1, 1, 10**15, 0), unpack(log._under_way[0].data))
 
 
 async def test_an_event_has_its_turn_behind_those_of_its_publisher(broker, log, disk, hearer):
@@ -241,7 +240,7 @@ async def test_without_nats_what_is_in_no_frame_is_refused(broker, log, disk, he
     await come_back(log)
     write(log, disk)
     assert payloads(hearer.outbox.take()) == [b"1", b"3", b"5"]
-    assert (disk.written, log._waiting_bytes) == ([b"1", b"5"], 2 * event(1).nbytes)
+    assert (disk.written, log._waiting_bytes) == ([b"1", b"5"], 0)
 
 
 async def test_while_another_node_says_that_the_stream_went_back_none_takes_events(broker, log):
@@ -263,3 +262,111 @@ async def test_a_control_is_a_frame_of_its_own(broker, log, disk):
     assert [(frame.control, len(frame.rows)) for frame in frames] == [(Keeps("a"), 0), (None, 1)]
     await log._apply(Place(1, 1, 10**15, 0), frames[0])
     assert await sent == 1
+
+
+# A front
+
+
+class Asker:
+    """What a front needs of the keepers: how far they have written."""
+
+    start, written = 1, 0
+
+    def look(self):
+        pass
+
+    def keepers(self):
+        return []
+
+
+@pytest.fixture
+def keepers():
+    return Asker()
+
+
+@pytest.fixture
+def front(broker, keepers):
+    """The log of a front that waits until a keeper has what the stream has."""
+    state = SimpleNamespace(log_id="log", publication_key=new_key(), applied={"offset": 0})
+    store = Front(
+        state,
+        Rules([], []),
+        keepers,
+        lambda report: log.committed(report.events, report.first, NOW),
+        is_waiting=True,
+        inbox_bytes=10_000_000,
+    )
+    options = Cluster(node="a", front=True)
+    log = ClusterLog(options, Connection(options), store, broker.commits, Applied(100, 10**9), lambda: None)
+    broker.commits.begin(log, 0, log.share)
+    return log
+
+
+async def come(log, number, *rows):
+    """Let a frame of another node come from the stream."""
+    frame = unpack(pack("b-1", number, rows))
+    await log._apply(Place(log.applied.sequence + 1, 1, 10**15, 0), frame)
+
+
+def rows_on(*topics, key=None):
+    kind = Kind("bayeux", "bare", None, None, None, None)
+    return [Row(topic, f"{number}".encode(), kind, key) for number, topic in enumerate(topics)]
+
+
+async def test_a_front_makes_the_events_that_somebody_subscribes_to(broker, front, keepers):
+    """Others are counted: positions and publications are those that they have at every node."""
+    joined = join(broker, "s")
+    broker.subscribe(joined, Pattern(Match.EXACT, "b"))
+    await come(front, 1, *rows_on("a", "b", "a", "b"))
+    await come(front, 2, *rows_on("b", key="k"))
+    await come(front, 3, *rows_on(*["a"] * 450, "b"))
+    assert len(joined.outbox) == 0  # until a keeper has them
+    keepers.written = 456
+    front._store.release()
+    taken = joined.outbox.take()
+    assert [each.position for each in taken] == [2, 4, 5, 456]
+    publications = Publications(front._store.publication_key)
+    assert [publications.number_of(each.publication) for each in taken] == [2, 4, 5, 456]
+    assert all(each.is_recorded and each.time_us == 10**15 for each in taken)
+    assert (broker.commits.tail.head, broker.commits.recorded) == (456, 456)
+
+
+async def test_who_subscribes_before_events_are_delivered_gets_them(broker, front, keepers):
+    """What counts is who subscribes when a keeper has them, not when they came."""
+    await come(front, 1, *rows_on("a", "b"))
+    joined = join(broker, "s")
+    broker.subscribe(joined, Pattern(Match.EXACT, "b"))
+    keepers.written = 2
+    front._store.release()
+    assert payloads(joined.outbox.take()) == [b"1"]
+
+
+async def test_events_that_were_passed_over_are_in_the_tail(broker, front, keepers):
+    """Sessions that replay read the newest events from memory, from any offset, with those before and behind."""
+    await come(front, 1, *rows_on("a", "b", "c"))
+    await come(front, 2, *rows_on("d", key="k"))
+    await come(front, 3, *rows_on("e", "f"))
+    keepers.written = 6
+    front._store.release()
+    tail = broker.commits.tail
+    for offset in range(7):
+        found = tail.after(offset)
+        assert [each.position for each in found] == [*range(offset + 1, 7)]
+        assert [each.topic for each in found] == [*"abcdef"[offset:]]
+    assert tail.after(7) == []
+    tail.skip_to(6)
+    assert tail.after(5) is None
+
+
+async def test_the_tail_drops_whole_ranges(broker, front, keepers):
+    """It reaches back as far as what is left: no part of a range is missing."""
+    tail = broker.commits.tail
+    count = 0
+    for number in range(1, 20):
+        await come(front, number, *rows_on(*["a"] * 100))
+        count += 100
+    keepers.written = count
+    front._store.release()
+    reaches = next(offset for offset in range(count) if tail.after(offset) is not None)
+    assert reaches % 100 == 0
+    assert len(tail.after(reaches)) == count - reaches > 100

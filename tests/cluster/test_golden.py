@@ -28,8 +28,8 @@ from app.transports.head import Head
 @pytest.mark.parametrize(("data", "frame"), FRAMES)
 def test_frames(data, frame):
     assert pack(*frame) == data
-    assert unpack(data)[:3] == frame[:3]
-    assert unpack(data).control == frame[3]
+    found = unpack(data)
+    assert (found.run, found.number, found.rows, found.control) == frame
 
 
 def test_frames_of_later_versions():

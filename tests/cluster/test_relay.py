@@ -250,6 +250,24 @@ async def test_a_session_with_a_cookie_needs_it_at_every_node(cluster):
     assert (await other.post(publish("/fleeting/x", 1, clientId=client_id), cookie=cookie)).messages[0]["successful"]
 
 
+async def test_requests_of_several_clients_over_one_connection_are_each_their_own(cluster):
+    """A head that is sent again and again is not parsed each time, and no client is taken for another one."""
+    a, b, _ = cluster.nodes
+    clients = []
+    for _ in range(2):
+        answer = await (await a.wire()).post(HANDSHAKE)
+        cookie = answer.set_cookies[0].partition(";")[0]
+        clients.append((await b.wire(), answer.messages[0]["clientId"], cookie))
+    for times in (1, 3, 1, 4):
+        for wire, own, cookie in clients:
+            for _ in range(times):
+                for client_id in (own, clients[0][1], clients[1][1]):
+                    answer = await wire.post(publish("/fleeting/x", times, clientId=client_id), cookie=cookie)
+                    assert answer.messages[0]["successful"] == (client_id == own)
+                assert (await wire.post(connect(own, **POLL), cookie=cookie)).messages[0]["successful"]
+                assert not (await wire.post(connect(own, **POLL))).messages[0]["successful"]
+
+
 async def test_wamp_by_long_polling(cluster):
     """A transport that was opened at one node sends and receives through the others."""
     a, b, c = cluster.nodes

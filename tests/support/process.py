@@ -9,6 +9,7 @@ import re
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from support.forks import Forked, fork
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     import signal
     import ssl
     from collections.abc import AsyncIterator, Callable, Mapping
-    from pathlib import Path
 
 _LISTENING = re.compile(r"halley is listening on https?://127\.0\.0\.1:(\d+)")
 _OPERATIONS = re.compile(r"health and metrics: http://127\.0\.0\.1:(\d+)/.*")
@@ -203,3 +203,37 @@ async def launched(*arguments: str, cwd: Path, through: tuple[str, ...] = (), **
         yield server
     finally:
         await server.close()
+
+
+def _command_line(pid: str | int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def _children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+async def children(process: Process, count: int) -> dict[int, str]:
+    """Wait until a process has `count` children, and return their command lines by process id.
+
+    A child that has not yet executed its program still has its parent's command line, or none, and is waited for.
+    """
+    pid = process.process.pid
+    not_yet = ("", _command_line(pid))
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            found = {int(each): _command_line(each) for each in _children_of(pid)}
+            if len(found) >= count and not any(line in not_yet for line in found.values()):
+                return found
+            await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

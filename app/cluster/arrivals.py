@@ -1,0 +1,80 @@
+"""What becomes of the events in a frame that counts, at one node: they get their offsets, times and publications.
+
+A front makes the events of other nodes only when somebody there needs them (`broker.events.EventRange`): most have no
+subscriber there, and to count a whole frame costs a twentieth. A keeper writes them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+
+from app.broker.events import Event, EventRange, Publications
+from app.cluster.applied import Applied
+from app.cluster.frames import Frame, event_of
+
+_RANGE_EVENTS = 200
+"""The most events in a range: these are delivered in one turn of the event loop."""
+
+
+class Arrivals:
+    """The events of the frames that `applied` has admitted.
+
+    `first_topics` has, for each own event that repeats another with its idempotency key, the topic of that one.
+    """
+
+    def __init__(self, applied: Applied, publication_key: int, *, is_front: bool) -> None:
+        self.first_topics: dict[Event, str] = {}
+        self._applied = applied
+        self._publications = Publications(publication_key)
+        self._is_front = is_front
+
+    def own(self, frame: Frame, events: list[Event]) -> list[Event]:
+        """Count and return this node's own `events`: those of the frame, and what has its turn among them."""
+        time_us = self._applied.time_us
+        recorded = (event for event in events if event.is_recorded)
+        if frame.is_plain:
+            for offset, event in enumerate(recorded, self._applied.skip(frame)):
+                self._stamp(event, offset, time_us)
+            return events
+        for event, each in zip(recorded, self._applied.number(frame), strict=True):
+            self._stamp(event, each.offset, each.time_us)
+            if each.repeats is not None:
+                event.is_recorded = False
+                self.first_topics[event] = each.repeats.topic
+        return events
+
+    def others(self, frame: Frame) -> Sequence[Event | EventRange]:
+        """Count and return the events of another node's frame; those that repeat others are left out."""
+        if frame.is_plain:
+            ranges = self._ranges(frame)
+            return ranges if self._is_front else [event for each in ranges for event in each.events(each.topics)]
+        fresh = [each for each in self._applied.number(frame) if each.repeats is None]
+        events = [event_of(each.row) for each in fresh]
+        for event, each in zip(events, fresh, strict=True):
+            event.is_recorded = True
+            self._stamp(event, each.offset, each.time_us)
+        return events
+
+    def _ranges(self, frame: Frame) -> list[EventRange]:
+        first, ends, time_us = self._applied.skip(frame), frame.ends, self._applied.time_us
+
+        def events(begin: int, end: int, topics: Collection[str]) -> list[Event]:
+            found = []
+            for place, event in frame.events(begin, end, topics):
+                event.is_recorded = True
+                self._stamp(event, first + place, time_us)
+                found.append(event)
+            return found
+
+        pieces = [(begin, min(begin + _RANGE_EVENTS, frame.count)) for begin in range(0, frame.count, _RANGE_EVENTS)]
+        return [
+            EventRange(first + begin, end - begin, frame.topics, ends[end] - ends[begin], partial(events, begin, end))
+            for begin, end in pieces
+        ]
+
+    def _stamp(self, event: Event, offset: int, time_us: int) -> None:
+        """The numbers of publications grow with the offset, and are the same on all nodes."""
+        event.position, event.time_us = offset, time_us
+        self._publications.last = self._applied.lead + offset - 1
+        event.publication = self._publications.next()
