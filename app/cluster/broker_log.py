@@ -592,7 +592,7 @@ class ClusterLog:
 
 def _is_own(event: Event) -> bool:
     """Whether a session of this node has published the event."""
-    return event.is_pending
+    return event.pending_since > 0  # a value of NetworkTables is not pending, since nobody waits for it
 
 
 def _is_repeat(event: Event) -> bool:
