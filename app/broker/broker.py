@@ -330,8 +330,9 @@ class Broker:
         The session `without` receives nothing. If the event must be stored before it is delivered, it is pending
         afterwards: append to its `waiters` to be notified of the result. `source` is the publisher, a session or a
         request without one; events of one source stay in order. An event on a topic with a last value becomes that
-        value and is never pending (`ports.Values`).
-        Raises `HistoryUnavailable`; for values also `WrongType`, `NotForAll` and `TooManyTopics`.
+        value and is never stored before (`ports.Values`).
+        Raises `HistoryUnavailable`; for values also `WrongType`, `NotForAll`, `TooManyTopics` and `NoHome`. In a
+        cluster a value that is set at another node is pending too.
         """
         if self.values is not None and self.values.takes(event.topic):
             self._publish_value(self.values, event, now, without, source)
@@ -340,6 +341,14 @@ class Broker:
         self.published += 1
         self.flows[event.protocol].published += 1
         self.activity.note(event.topic, now)
+
+    def publish_no_value(self, event: Event, now: float, without: Session | None, source: object) -> None:
+        """Publish an event of which another server has found that it is not a value, although `Values.takes` said so.
+
+        Raises `HistoryUnavailable`.
+        """
+        event.is_pending = False
+        self._issue(event, now, without, source)
 
     def announce(self, event: Event, now: float, *, without: Session | None = None) -> None:
         """Publish an event of the server itself; it is not counted as a client's publish."""

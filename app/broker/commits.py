@@ -160,6 +160,7 @@ class Commits:
         self._counted = counted
         self._subscribed = subscribed
         self.reach: Callable[[int], Awaitable[None]] | None = None
+        self.value_arrived: Callable[[Event], None] | None = None  # called with each value of another server
         self._share: Callable[[Event], None] | None = None
         self._pending_of: dict[object, int] = {}  # how many, by source
         self.delays = Delays()  # until events were on disk: for each group the event that waited longest
@@ -221,9 +222,11 @@ class Commits:
     def keep(self, event: Event, now: float) -> bool:
         """Append a stamped value to the log, to be written but not waited for, even if its topic is durable.
 
-        False if its topic is not recorded, or the log has no room for it.
+        False if its topic is not recorded, or the log has no room for it. Other servers get it all the same.
         """
         if self.log is None or self.log.durability_of(event.topic) is _NONE:
+            if self._share is not None:
+                self._share(event)
             return False
         event.is_recorded = True
         try:
@@ -278,6 +281,8 @@ class Commits:
                     self.recorded += 1
                     if entry.idempotency_key is not None:
                         self.remember(entry, now)
+                if entry.nt4_type is not None and self.value_arrived is not None:
+                    self.value_arrived(entry)
             for event in events:
                 try:
                     self._fan_out(event, now, BOTH)
@@ -304,6 +309,16 @@ class Commits:
         self.keys.remember(event.authid, event.idempotency_key, first, now)
         event.position, event.publication, event.waiters = first.position, first.publication, waiters
         _tell(event, None if event.topic == first.topic else KeyReused(), now)
+
+    def settle_value(self, event: Event, refusal: Refusal | None, now: float) -> None:
+        """Settle a value that another server has taken or refused; it was pending, but not in the log."""
+        event.is_pending = False
+        if event.idempotency_key is not None:
+            if refusal is None:
+                self.remember(event, now)
+            else:
+                self.keys.forget(event.authid, event.idempotency_key)
+        _tell(event, None if refusal is None else self._counted(refusal), now)
 
     def expire(self, now: float) -> None:
         """Report `OutcomeUnknown` to waiters after `history.commit_s`; their events may still be committed."""

@@ -28,6 +28,7 @@ Refusal                 the peer's request is not carried out; nothing has chang
   AudienceTooLong       the names in the audience are too long together
   WrongType             the topic has a type, and the data is not a value of it
   NotForAll             the topic's value is shared by all clients, and the event was for some only
+  NoHome                no node of the cluster serves NetworkTables at present
 """
 
 import re
@@ -196,6 +197,12 @@ class NotForAll(Refusal):
     """A topic's last value is shared by all clients; an event with an audience or for chosen sessions cannot be one."""
 
     reason = "value_for_some"
+
+
+class NoHome(Refusal):
+    """The topic is one of NetworkTables, which no node of the cluster serves at present."""
+
+    reason = "no_home"
 
 
 class TooManyTopics(AtCapacity):

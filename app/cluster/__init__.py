@@ -18,6 +18,8 @@
     recover.py     making the stream again from a folder
     membership.py  what a node must know before it opens its folder: whose log the stream is, and if the two fit
     exchange.py    news and questions between them, past the stream
+    home.py        which node is the home of NetworkTables, by a lease; and its persistent topics
+    values.py      the values of NetworkTables at the home and at all other nodes
     alike.py       what should be alike at all nodes, and where it is not
     standing.py    where every node stands, as the console shows it
 

@@ -36,6 +36,7 @@ def digests(settings: Settings) -> dict[str, str]:
         "access": [_changed(rule) for rule in settings.access],
         "realm": [_changed(realm) for realm in settings.realm],
         "bayeux.paths": settings.bayeux.paths,
+        "nt4": [settings.nt4.enabled, settings.nt4.bridge_out, settings.nt4.bridge_in, settings.cluster.nt4_lease_s],
     }
     return {name: hashlib.blake2b(orjson.dumps(group), digest_size=6).hexdigest() for name, group in groups.items()}
 

@@ -576,7 +576,9 @@ class ClusterLog:
 
 def _is_own(event: Event | EventRange) -> bool:
     """Whether a session of this node has published the event."""
-    return event.is_pending
+    return (
+        isinstance(event, Event) and event.pending_since > 0
+    )  # a value of NetworkTables is not pending, since nobody waits for it
 
 
 def _is_repeat(event: Event) -> bool:

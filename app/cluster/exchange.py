@@ -48,14 +48,14 @@ class _Question:
 
 
 class Exchange:
-    """What one node sends to the others and receives from them. Its methods are for the event loop."""
+    """What one node sends to the others and receives from them, over `nats`. Its methods are for the event loop."""
 
     def __init__(self, options: Cluster, nats: Connection, members: Members) -> None:
         """`nats` need not be connected yet."""
         self.answers: dict[str, Answer] = {}
         self._node = options.node
-        self._nats = nats
-        self._members = members
+        self.nats = nats
+        self.members = members
         self._subject = subject_of_questions(options.space)
         self._replies = f"{options.space}.r.{secrets.token_hex(8)}"
         self._asked: dict[str, _Question] = {}
@@ -73,15 +73,15 @@ class Exchange:
 
     def tell(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes, which may not get it."""
-        if self._members.others():
+        if self.members.others():
             if not self._news:
                 asyncio.get_running_loop().call_soon(self._send_news)
             self._news.append((kind, body))
 
     async def ask(self, kind: str, body: Any) -> Answers:
         """Ask all other nodes that are alive; those that have not answered within a second are left out."""
-        names = {member.name for member in self._members.others()}
-        if not names or self._nats.away_since is not None:
+        names = {member.name for member in self.members.others()}
+        if not names or self.nats.away_since is not None:
             return Answers({}, is_complete=not names)
         asked = _Question(names)
         self._last += 1
@@ -89,7 +89,7 @@ class Exchange:
         self._asked[reply] = asked
         try:
             async with asyncio.timeout(_ANSWER_S):
-                await self._nats.publish(self._subject, question(self._node, kind, body), reply)
+                await self.nats.publish(self._subject, question(self._node, kind, body), reply)
                 await asked.is_answered.wait()
         except TimeoutError:
             pass
@@ -100,14 +100,14 @@ class Exchange:
     def _send_news(self) -> None:
         news, self._news = self._news, []
         for first in range(0, len(news), _AT_ONCE):
-            self._tasks.start(self._nats.publish(self._subject, _packed(self._node, news[first : first + _AT_ONCE])))
+            self._tasks.start(self.nats.publish(self._subject, _packed(self._node, news[first : first + _AT_ONCE])))
 
     async def _listen(self) -> None:
-        await self._nats.opened.wait()
+        await self.nats.opened.wait()
         while True:
             try:
-                await self._nats.subscribe(f"{self._replies}.*", self._answered)
-                await self._nats.subscribe(self._subject, self._heard)
+                await self.nats.subscribe(f"{self._replies}.*", self._answered)
+                await self.nats.subscribe(self._subject, self._heard)
             except AwayErrors:
                 await asyncio.sleep(_AGAIN_S)
             else:
@@ -125,7 +125,7 @@ class Exchange:
                 if answer is not None:
                     made = answer(node, body)
                     if message.reply:
-                        await self._nats.publish(message.reply, orjson.dumps({"node": self._node, "body": made}))
+                        await self.nats.publish(message.reply, orjson.dumps({"node": self._node, "body": made}))
             except Exception as error:  # noqa: BLE001 - a node may send anything, and this one goes on
                 telemetry.fault("cluster_exchange", error)
 

@@ -1,13 +1,15 @@
 """A frame: events of one node as one message of NATS, in columns.
 
-    head  one line of JSON: [version, run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, control]
+    head  one line of JSON: [version, run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, control]; in
+          front of the control the values of NetworkTables, if there are any
     body  the payloads, one behind the other
     tail  CRC-32 of all before it, as 8 hexadecimal digits
 
 `topics` and `kinds` are tables, `topic_of` and `kind_of` point into them, `keys` has the idempotency keys by place. A
 `run` is one life of a node, and `number` counts its frames from 1. Offset, time and publication of a recorded event are
 not in its frame: they follow from the stream's order (`applied.py`). An event that is not recorded is sent past the
-stream, in a frame with the number 0, with its stamps: time, publication, and the sessions that it is for.
+stream, in a frame with the number 0, with its stamps: time, publication, and the sessions that it is for. A value of
+NetworkTables has a type, a time, and the sessions that it is not for, by place as the keys are.
 
 `control` is null, or has in the stream's order what is not an event: {"keeps": NODE}, or {"erase": [match, topic,
 publisher]}. A frame with it has no events, so that it stays when frames with erased events are deleted.
@@ -67,6 +69,14 @@ class Stamp(NamedTuple):
     excluded: tuple[str, ...]
 
 
+class Value(NamedTuple):
+    """What a value of NetworkTables has besides: `excluded` are sessions that do not get it live."""
+
+    type: str
+    time_us: int
+    excluded: tuple[str, ...] = ()
+
+
 class Row(NamedTuple):
     """One event of a frame."""
 
@@ -75,6 +85,7 @@ class Row(NamedTuple):
     kind: Kind
     key: str | None = None
     stamp: Stamp | None = None
+    value: Value | None = None
 
 
 class Keeps(NamedTuple):
@@ -91,8 +102,8 @@ Control = Keeps | Erasure
 class Frame:
     """A frame that was received; `checksum` is that of its bytes.
 
-    Its columns have been checked, and its events are made of them when they are needed. `keys` are by place; `ends` are
-    where payloads end, behind a 0.
+    Its columns have been checked, and its events are made of them when they are needed. `keys` and `values` are by
+    place; `ends` are where payloads end, behind a 0.
     """
 
     run: str
@@ -106,6 +117,7 @@ class Frame:
     payloads: bytes
     keys: dict[int, str]
     stamps: list[Stamp] | None
+    values: dict[int, Value]
     control: Control | None
 
     @property
@@ -115,8 +127,8 @@ class Frame:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has nothing but events without idempotency keys, which are recorded."""
-        return not self.keys and self.stamps is None and self.control is None
+        """Whether it has nothing but events that are recorded, without idempotency keys, and no values."""
+        return not (self.keys or self.values) and self.stamps is None and self.control is None
 
     @property
     def rows(self) -> list[Row]:
@@ -128,6 +140,8 @@ class Frame:
         ]
         for place, key in self.keys.items():
             rows[place] = rows[place]._replace(key=key)
+        for place, value in self.values.items():
+            rows[place] = rows[place]._replace(value=value)
         if self.stamps is not None:
             rows = [row._replace(stamp=stamp) for row, stamp in zip(rows, self.stamps, strict=True)]
         return rows
@@ -159,7 +173,11 @@ def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = N
     stamps = [row.stamp and (*row.stamp,) for row in rows] if rows and rows[0].stamp else None
     told = [(*kind[:3], kind.audience and (*kind.audience,), *kind[4:]) for kind in kinds]
     told_control = control and _told(control)
-    head = orjson.dumps([VERSION, run, number, [*topics], told, topic_of, kind_of, lengths, keys, stamps, told_control])
+    values = {str(place): (*row.value,) for place, row in enumerate(rows) if row.value is not None}
+    more = [values] if values else []
+    head = orjson.dumps(
+        [VERSION, run, number, [*topics], told, topic_of, kind_of, lengths, keys, stamps, *more, told_control]
+    )
     whole = b"".join((head, b"\n", *(row.payload for row in rows)))
     return whole + b"%08x" % crc32(whole)
 
@@ -174,7 +192,8 @@ def unpack(data: bytes) -> Frame:
         version, *columns = orjson.loads(head)
         if version != VERSION:
             raise (LaterVersion if version > VERSION else BadFrame)("another version")
-        run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, told = columns
+        run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, told = columns
+        (values,) = more or [{}]
         frame = Frame(
             run,
             number,
@@ -187,6 +206,7 @@ def unpack(data: bytes) -> Frame:
             payloads,
             {int(place): _text(key) for place, key in keys.items()},
             None if stamps is None else [_stamp(*stamp) for stamp in stamps],
+            {int(place): _value(*value) for place, value in values.items()},
             None if told is None else _control(**told),
         )
         _check(frame)
@@ -203,7 +223,7 @@ def _check(frame: Frame) -> None:
         and (count == len(frame.kind_of) == len(ends) - 1 and ends[-1] == len(payloads))
         and max(frame.topic_of, default=-1) < len(frame.topics)
         and max(frame.kind_of, default=-1) < len(frame.kinds)
-        and all(0 <= place < count for place in frame.keys)
+        and all(0 <= place < count for place in (*frame.keys, *frame.values))
         and (frame.stamps is None or len(frame.stamps) == count)
     )
     if not is_good:
@@ -267,25 +287,37 @@ def _stamp(time_us: Any, publication: Any, eligible: Any, excluded: Any) -> Stam
     return Stamp(time_us, publication, _texts_or_none(eligible), _texts(excluded))
 
 
+def _value(type_name: Any, time_us: Any, excluded: Any) -> Value:
+    if type(time_us) is not int:
+        raise TypeError
+    return Value(_text(type_name), time_us, _texts(excluded))
+
+
 def row_of(event: Event, *, is_stamped: bool = False) -> Row:
     """The row that takes an event to other nodes; stamped for an event that is not recorded."""
     kind = Kind(event.protocol, event.shape, event.details, event.audience, event.authid, event.role)
-    stamp = None
+    stamp = value = None
+    chosen = event.chosen or SessionFilter()
+    if event.nt4_type is not None:
+        value = Value(event.nt4_type, event.nt4_time_us or 0, tuple(sorted(chosen.excluded)))
     if is_stamped:
-        chosen = event.chosen or SessionFilter()
         eligible = None if chosen.eligible is None else tuple(sorted(chosen.eligible))
         stamp = Stamp(event.time_us, event.publication, eligible, tuple(sorted(chosen.excluded)))
-    return Row(event.topic, event.payload, kind, None if is_stamped else event.idempotency_key, stamp)
+    return Row(event.topic, event.payload, kind, None if is_stamped else event.idempotency_key, stamp, value)
 
 
 def event_of(row: Row) -> Event:
     """The event of a row from another node; one that is recorded has no time and publication yet."""
-    stamp, event = row.stamp, _event(row.topic, row.payload, row.kind, row.key)
+    stamp, value, event = row.stamp, row.value, _event(row.topic, row.payload, row.kind, row.key)
     if stamp is not None:
         event.time_us, event.publication = stamp.time_us, stamp.publication
         if stamp.eligible is not None or stamp.excluded:
             eligible = None if stamp.eligible is None else frozenset(stamp.eligible)
             event.chosen = SessionFilter(eligible, frozenset(stamp.excluded))
+    if value is not None:
+        event.nt4_type, event.nt4_time_us = value.type, value.time_us
+        if value.excluded:
+            event.chosen = SessionFilter(None, frozenset(value.excluded))
     return event
 
 

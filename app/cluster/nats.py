@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import errno
 import logging
 import secrets
@@ -27,12 +28,17 @@ Handler = Callable[[Msg], Awaitable[None]]
 AwayErrors = (nats.errors.Error, OSError, TimeoutError)
 """What calls raise while no server answers; `TimeoutError` and `OSError` are the standard ones."""
 
+NobodyThere = nats.errors.NoRespondersError
+"""The one of these which says that nobody has subscribed to the subject of a request."""
+
 REQUEST_S = 1.0
 _NEXT_S, _AT_ONCE = 10.0, 64
 _CLOSE_S, _CANCEL_S = 2.0, 0.1
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
 _PENDING_BYTES = 16_777_216
 _DENIED_KEPT = 16
+_NO_MESSAGE = 10_037
+WRONG_LAST = 10_071
 _BETWEEN: dict[str, Any] = {"reconnect_time_wait": 0.1}  # seconds; the client says that it is an integer, and need not
 _TLS = "tls://"
 _NO_NEWS = "returning true from eof_received() has no effect when using ssl"
@@ -189,6 +195,35 @@ class Connection:
             return bytes((await self._client.request(subject, data, timeout=REQUEST_S)).data)
         except AwayErrors:
             return None
+
+    async def request(self, subject: str, data: bytes) -> bytes:
+        """The first answer to a request on a subject. Raises `AwayErrors`, of them `NobodyThere`."""
+        return bytes((await self._client.request(subject, data, timeout=REQUEST_S)).data)
+
+    async def last_of(self, stream: str, subject: str) -> tuple[int, bytes]:
+        """The sequence and the data of the last message that a stream has on a subject; 0 and b"" if there is none.
+
+        Raises `ApiError`, `AwayErrors`.
+        """
+        try:
+            found = (await self.ask(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}))["message"]
+        except ApiError as error:
+            if error.code != _NO_MESSAGE:
+                raise
+            return 0, b""
+        return int(found["seq"]), base64.b64decode(found.get("data", ""))
+
+    async def put(self, subject: str, data: bytes, after: int) -> int:
+        """Store a message if the last one on its subject has the sequence `after`; returns its own sequence.
+
+        Raises `ApiError` (`WRONG_LAST` where another is the last), `AwayErrors`.
+        """
+        expected = {"Nats-Expected-Last-Subject-Sequence": str(after)}
+        message = await self._client.request(subject, data, timeout=REQUEST_S, headers=expected)
+        answer: dict[str, Any] = orjson.loads(message.data)
+        if "error" in answer:
+            raise ApiError(answer["error"])
+        return int(answer["seq"])
 
     async def ask(self, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """JetStream's answer to a request. Raises `ApiError`, `AwayErrors`."""

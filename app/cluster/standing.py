@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from app import __version__, telemetry
@@ -20,12 +21,14 @@ _FACTS = ("version", "sequence", "offset", "behind", "sessions", "settings", "ke
 class Standing:
     """What one node knows of the cluster; it looks once a second.
 
-    `behind`: how many messages of the stream this node has not applied yet, when it looked last.
+    `behind`: how many messages of the stream this node has not applied yet, when it looked last. `nt4` returns the node
+    that is the home of NetworkTables, where that is served.
     """
 
     def __init__(self, options: Cluster, nats: Connection, members: Members, applied: Applied, state: State) -> None:
         """Add the facts of this node to those of `members`."""
         self.behind = 0
+        self.nt4: Callable[[], str | None] | None = None
         self._options = options
         self._nats = nats
         self._members = members
@@ -70,6 +73,7 @@ class Standing:
             "stream": self._stream,
             "nats": {"server": nats.server, "version": nats.version, "away_s": round(nats.away_s, 1)},
             "differs": self.differs(),
+            **({} if self.nt4 is None else {"nt4": self.nt4()}),
         }
 
     async def _look(self) -> None:

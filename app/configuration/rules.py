@@ -289,8 +289,6 @@ def _cluster(settings: Settings) -> Broken:
     yield from _unlike("cluster.space", [cluster.space], _NODE, "up to 32 letters, digits and -")
     if not settings.history.enabled:
         yield "history.enabled", "expected true: the history is what the nodes of a cluster share"
-    if settings.nt4.enabled:
-        yield "nt4.enabled", "expected false: NetworkTables cannot be served in a cluster yet"
     listen = _HOST_AND_PORT.fullmatch(cluster.listen)
     if listen is None or int(listen["port"]) > 65_535:
         yield "cluster.listen", f"expected host:port, found {shown(cluster.listen)}"

@@ -18,12 +18,13 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
+from app import telemetry
 from app.host.http import Connection
 from app.host.timeouts import ServerContext
 from app.host.websocket import Sockets
 from app.server.composition import Server
 from app.settings import Limits, Settings
-from app.transports.nt4 import nt4_route, own_page
+from app.transports.nt4 import Serves, nt4_route, own_page
 
 _log = logging.getLogger("uvicorn.error")
 
@@ -33,7 +34,7 @@ _ACCEPTED_AT_ONCE = 1
 try writes a log entry and starts a timer that tries again. The sockets' own backlog is set again afterwards.
 """
 
-
+_AGAIN_S = 1.0
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 
 
@@ -42,7 +43,10 @@ class CannotListen(Exception):
 
 
 class Listeners(NamedTuple):
-    """The listening sockets: the public one; those for operations, NetworkTables and other nodes are None if off."""
+    """The listening sockets: the public one; those for operations, NetworkTables and other nodes are None if off.
+
+    In a cluster that of NetworkTables is bound later, at its home (`HomeServer`).
+    """
 
     public: socket.socket
     operations: socket.socket | None
@@ -59,7 +63,7 @@ def listen(settings: Settings) -> Listeners:
         for is_wanted, host, port, flag in (
             (True, settings.host, settings.port, "--port"),
             (operations.enabled, operations.host, operations.port, "--operations-port"),
-            (nt4.enabled, nt4.host, nt4.port, "--nt4-port"),
+            (nt4.enabled and not cluster.urls, nt4.host, nt4.port, "--nt4-port"),
             (cluster.urls, nodes_host.strip("[]"), nodes_port, "cluster.listen"),
         ):
             bound.append(bind(host, int(port), flag) if is_wanted else None)
@@ -150,12 +154,16 @@ class HttpServer:
         """Begin to accept connections."""
         self.config.load()
         self.server_state.default_headers = self.config.encoded_headers
-        loop = asyncio.get_running_loop()
         for bound in sockets:
-            listener = await loop.create_server(self._connection, sock=bound, backlog=_ACCEPTED_AT_ONCE)
-            bound.listen(_BACKLOG)
-            self._listeners.append(listener)
+            await self.listen_at(bound)
         self.started = True
+
+    async def listen_at(self, bound: socket.socket) -> None:
+        """Accept connections of one more socket."""
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(self._connection, sock=bound, backlog=_ACCEPTED_AT_ONCE)
+        bound.listen(_BACKLOG)
+        self._listeners.append(listener)
 
     def _connection(self) -> asyncio.Protocol:
         make: Any = self.config.http_protocol_class
@@ -227,6 +235,7 @@ def config_of(
 class SideServer(HttpServer):
     """The server of a listener other than the public one; its connections have `shared` in common.
 
+    `url` is where it listens; empty where it does not.
     `protocol` makes them; `limits` are those of the server unless others are given.
     """
 
@@ -234,7 +243,7 @@ class SideServer(HttpServer):
         self,
         app: ASGIApp,
         server: Server,
-        bound: socket.socket,
+        bound: socket.socket | None,
         *,
         scheme: str,
         grace_s: float,
@@ -244,13 +253,13 @@ class SideServer(HttpServer):
         self.shared = ServerContext(limits or server.settings.limits, server.broker.hits)
         super().__init__(config_of(app, server.settings, partial(protocol, shared=self.shared), grace_s))
         server.on_sweep.append(self.shared.sweep)
-        self.url = url_of(bound, scheme)
+        self.url = "" if bound is None else url_of(bound, scheme)
         self._bound = bound
         self._running: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Start to serve, in a task."""
-        self._running = asyncio.create_task(self.serve([self._bound]))
+        self._running = asyncio.create_task(self.serve([] if self._bound is None else [self._bound]))
 
     async def end(self) -> None:
         """Shut down; return when all connections are closed or the grace period has ended."""
@@ -262,6 +271,73 @@ class SideServer(HttpServer):
 def nt4_server(server: Server, bound: socket.socket) -> SideServer:
     """Return the server of NetworkTables' own port, without TLS; the public one serves the same paths with `wss`."""
     side = SideServer(own_page(), server, bound, scheme="ws", grace_s=server.settings.drain.grace_s)
-    route = nt4_route(server.protocol("nt4"), server.settings, server.settings.nt4.host)
-    side.shared.sockets.append(Sockets(route, server.proxies, side.shared, side.server_state.connections))
+    _serve_nt4(side, server)
     return side
+
+
+def home_server(server: Server) -> HomeServer:
+    """Return the server of NetworkTables' own port, for a node of a cluster."""
+    side = HomeServer(server)
+    _serve_nt4(side, server, side.serves)
+    return side
+
+
+def _serve_nt4(side: SideServer, server: Server, serves: Serves | None = None) -> None:
+    route = nt4_route(server.protocol("nt4"), server.settings, server.settings.nt4.host, serves)
+    side.shared.sockets.append(Sockets(route, server.proxies, side.shared, side.server_state.connections))
+
+
+class HomeServer(SideServer):
+    """The server of NetworkTables' own port in a cluster: it listens while the node `serves`, as the home.
+
+    So a client that has a list of servers finds it: it goes on to the next where nobody listens.
+    """
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(own_page(), server, None, scheme="ws", grace_s=server.settings.drain.grace_s)
+        self._options = server.settings.nt4
+        self.serves: Serves = server.protocol("nt4").serves
+        self._changing: asyncio.Task[None] | None = None
+        self._again_at = 0.0
+        self._told = ""
+        server.on_sweep.append(self._look)
+
+    def _look(self, now: float) -> None:
+        """Begin or end to listen, if it is time to; called a few times a second."""
+        is_home = self.started and not self.is_leaving and self.serves(now)
+        is_idle = self._changing is None or self._changing.done()
+        if is_idle and is_home != (self._bound is not None) and now >= self._again_at:
+            if not is_home:
+                telemetry.log.info("not_listening", url=self.url)
+                self.url = ""
+            self._changing = asyncio.create_task(self._listen(now) if is_home else self._stop())
+
+    async def _listen(self, now: float) -> None:
+        try:
+            bound = bind(self._options.host, self._options.port, "--nt4-port")
+        except CannotListen as error:  # a node on the same machine that stands still may have the port
+            self._again_at = now + _AGAIN_S
+            if self._told != str(error):
+                telemetry.log.warning("nt4_port", reason=str(error))
+            self._told = str(error)
+            return
+        self._told = ""
+        self._bound, self.url = bound, url_of(bound, "ws")
+        await self.listen_at(bound)
+        telemetry.log.info("listening", url=self.url)
+
+    async def _stop(self) -> None:
+        assert self._bound is not None
+        await self._stop_accepting()
+        self._listeners.clear()
+        self._bound.close()
+        self._bound, self.url = None, ""
+
+    async def end(self) -> None:
+        """See `SideServer`; it does not listen any more then."""
+        self.leave()
+        if self._changing is not None:
+            await asyncio.gather(self._changing, return_exceptions=True)
+        if self._bound is not None:
+            await self._stop()
+        await super().end()

@@ -49,6 +49,7 @@ from app.host.listener import (
     SideServer,
     close,
     config_of,
+    home_server,
     listen,
     nt4_server,
     url_of,
@@ -139,7 +140,9 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
     asyncio.get_running_loop().set_exception_handler(_report)
     server = halley.server
     shared = ServerContext(server.settings.limits, server.broker.hits)
-    beside = [] if listeners.nt4 is None else [nt4_server(server, listeners.nt4)]
+    beside: list[SideServer] = [] if listeners.nt4 is None else [nt4_server(server, listeners.nt4)]
+    if listeners.nt4 is None and server.settings.nt4.enabled:
+        beside.append(home_server(server))
     if listeners.nodes is not None:
         beside.append(NodeServer(server, listeners.nodes))
     contexts = [shared, *(side.shared for side in beside)]
@@ -277,7 +280,8 @@ class HalleyServer(HttpServer):
         for bound in sockets:
             telemetry.log.info("not_listening", url=url_of(bound, self._scheme))
         for side in self._beside:
-            telemetry.log.info("not_listening", url=side.url)
+            if side.url:
+                telemetry.log.info("not_listening", url=side.url)
             await side.end()  # before the sweeper ends: it cuts peers that do not close
         await super().shutdown(sockets)
         await self._server.lifecycle.stop(is_cut_short=self.is_forced)

@@ -37,6 +37,7 @@ from app.protocols.json_text import NotJson, loads
 from app.protocols.nt4.errors import BadValue
 from app.protocols.nt4.names import acl_name, is_reserved
 from app.protocols.nt4.protocol import NetworkTables
+from app.protocols.nt4.tables import Tables
 from app.protocols.nt4.types import ARRAY, RAW, accept, number_of
 from app.protocols.wamp.state import RESERVED_AT_ONCE
 from app.settings import Limits, Settings
@@ -117,13 +118,23 @@ class PersistentTopics:
             text = file.read(self._max_bytes + 1)
         if len(text) > self._max_bytes:
             raise _Wrong(f"the file has more than {self._max_bytes} bytes")
+        return _array(text)
+
+    def read(self, text: bytes) -> tuple[list[Saved], list[str]]:
+        """The topics in a text of a file's form, and descriptions of what was skipped. Raises nothing."""
         try:
-            items, _ = loads(text)
-        except NotJson:
-            raise _Wrong("the file is not JSON") from None
-        if not isinstance(items, list):
-            raise _Wrong("the file is not a JSON array")
-        return items
+            return self._topics(_array(text))
+        except _Wrong as error:
+            return [], [str(error)]
+
+    def cleaned(self, text: bytes, erasure: Erasure) -> bytes | None:
+        """A text without the topics that an erasure concerns; None if it has none of them."""
+        try:
+            items = _array(text)
+        except _Wrong:
+            return _text(())
+        left = [item for item in items if not self._is_concerned(item, erasure)]
+        return _text(map(orjson.dumps, left)) if len(left) < len(items) else None
 
     def _topics(self, items: list[Any]) -> tuple[list[Saved], list[str]]:
         found: dict[str, Saved] = {}
@@ -144,7 +155,7 @@ class PersistentTopics:
 
         Raises `OSError`, and then the old file still exists, itself or as `.bck`.
         """
-        text = _text(map(_item, saved))
+        text = text_of(saved)
         if len(text) > self._max_bytes:
             raise OSError(errno.EFBIG, f"persistent topics have more than {self._max_bytes} bytes", str(self._path))
         with self._writing:
@@ -199,6 +210,30 @@ class PersistentTopics:
             file.flush()
             os.fsync(file.fileno())
         return draft
+
+
+def persistent(tables: Tables) -> list[Saved]:
+    """The persistent topics of the tables that have a value."""
+    return [
+        Saved(topic.name, topic.type, topic.value, topic.properties, topic.authid)
+        for topic in tables.topics
+        if topic.is_persistent and topic.frame is not None
+    ]
+
+
+def text_of(saved: Iterable[Saved]) -> bytes:
+    """The text of a file with these topics."""
+    return _text(map(_item, saved))
+
+
+def _array(text: bytes) -> list[Any]:
+    try:
+        items, _ = loads(text)
+    except NotJson:
+        raise _Wrong("the file is not JSON") from None
+    if not isinstance(items, list):
+        raise _Wrong("the file is not a JSON array")
+    return items
 
 
 def _text(items: Iterable[bytes]) -> bytes:
@@ -277,6 +312,16 @@ def _shown(number: float) -> float | str:
     return "Infinity" if number > 0 else "-Infinity"
 
 
+def restore(tables: Tables, saved: Iterable[Saved], problems: Iterable[str]) -> None:
+    """Restore topics in the tables, and log the problems with the others."""
+    for problem in problems:
+        telemetry.log.warning("persistent_topics_damaged", what=problem)
+    now = monotonic()
+    for each in saved:
+        tables.restore(each.name, each.type, each.value, each.properties, each.authid, now)
+    tables.has_unsaved = False
+
+
 class TopicSaver:
     """Restores the persistent topics of an earlier run, and saves the changed ones (a `Service` of the server).
 
@@ -299,13 +344,7 @@ class TopicSaver:
         if self._is_open:
             return
         self._is_open = True
-        saved, problems = self._file.load()
-        for problem in problems:
-            telemetry.log.warning("persistent_topics_damaged", what=problem)
-        now = monotonic()
-        for each in saved:
-            self._tables.restore(each.name, each.type, each.value, each.properties, each.authid, now)
-        self._tables.has_unsaved = False
+        restore(self._tables, *self._file.load())
 
     def sweep(self, now: float) -> None:
         """Save the topics in a thread, if any has changed and the last save is long enough ago."""
@@ -335,12 +374,7 @@ class TopicSaver:
     def _take(self) -> tuple[list[Saved], int]:
         """Return what is to be saved, and how often something was erased from the file before."""
         self._tables.has_unsaved = False
-        saved = [
-            Saved(topic.name, topic.type, topic.value, topic.properties, topic.authid)
-            for topic in self._tables.topics
-            if topic.is_persistent and topic.frame is not None
-        ]
-        return saved, self._file.erasures
+        return persistent(self._tables), self._file.erasures
 
     def _save(self, saved: list[Saved], erasures: int) -> None:
         """Save topics, in a thread; after a failure they are saved again later, and the failure is logged once."""

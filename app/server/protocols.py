@@ -149,6 +149,10 @@ def nt4(parts: Parts) -> Mount | None:
         parts.waits.wait,
         settings.bayeux.policy_s,
     )
+    if parts.whole is not None:  # `nt4_home.py` has the rest, when the node has joined the cluster
+        protocol.stand_by(monotonic())
+        parts.whole.nt4 = protocol, file
+        return _by_websockets(parts, nt4_route(protocol, settings, settings.host, protocol.serves))
     saver = TopicSaver(protocol, file, settings.nt4.save_every_s)
     parts.broker.holders.append(saver)
     return _by_websockets(parts, nt4_route(protocol, settings, settings.host), (saver,))

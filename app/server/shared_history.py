@@ -35,6 +35,7 @@ from app.history.stored import Stored
 from app.history.writer import Report
 from app.protocols.contract import Count
 from app.server.history import CannotJoin, OpenHistory, OpenLog, Outcomes
+from app.server.nt4_home import Nt4Home
 from app.server.whole import Whole
 from app.settings import Settings
 
@@ -63,7 +64,9 @@ class SharedHistory(OpenLog):
 
     def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None], applied: Applied) -> None:
         """`applied` is the state from which the node goes on."""
+        self._settings = settings
         self._cluster = cluster = settings.cluster
+        self._nt4: Nt4Home | None = None
         self._applied = applied
         self._nats = Connection(cluster)
         self._erasures = Erasures(self._erase_here)
@@ -106,6 +109,8 @@ class SharedHistory(OpenLog):
         members.facts["settings"] = lambda: digests(whole.settings())
         whole.answers[SETTINGS] = lambda _node, _body: digests(whole.settings())
         whole.join(self._exchange, members, self._standing)
+        if whole.nt4 is not None:
+            self._nt4 = Nt4Home(whole.nt4, self._settings, self._broker, self._exchange, self._standing, self._flush)
 
     def __str__(self) -> str:
         """Which node this is, and of which cluster, for the terminal."""
@@ -128,6 +133,14 @@ class SharedHistory(OpenLog):
         self.members.begin()
         self._exchange.begin()
         self._standing.begin()
+        if self._nt4 is not None:
+            self._nt4.begin()
+
+    def sweep(self, now: float) -> None:
+        """Do periodic work; see `OpenLog`."""
+        super().sweep(now)
+        if self._nt4 is not None:
+            self._nt4.sweep(now)
 
     def look(self, now: float) -> None:
         """Do periodic work, once a second."""
@@ -156,6 +169,8 @@ class SharedHistory(OpenLog):
 
     async def close(self) -> None:
         """Wait for what is on its way to the stream, leave the cluster, and close the log."""
+        if self._nt4 is not None:
+            await self._nt4.close()
         if self.refusal is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from app.protocols.nt4.protocol import NetworkTables
+from app.server.persistence import PersistentTopics
 from app.settings import Settings
 
 
@@ -63,7 +65,8 @@ class Whole:
     """The cluster of the node `node`.
 
     `answers` answers the questions of other nodes by their kind, and takes their news. `facts` are those that this node
-    sends to the others every second. `settings` returns the settings that count now.
+    sends to the others every second. `settings` returns the settings that count now. `nt4` is set where NetworkTables
+    is enabled: it is served while this node is its home, with the topics of the file if none were ever stored.
     """
 
     def __init__(self, node: str, settings: Callable[[], Settings]) -> None:
@@ -71,6 +74,7 @@ class Whole:
         self.settings = settings
         self.answers: dict[str, Callable[[str, Any], Any]] = {}
         self.facts: dict[str, Callable[[], Any]] = {}
+        self.nt4: tuple[NetworkTables, PersistentTopics] | None = None
         self._nodes: Nodes | None = None
         self._members: Members | None = None
         self._standing: Standing | None = None

@@ -43,6 +43,12 @@ class Cluster:
     erase_s: float = knob(
         600.0, unit="s", low=1, why="for each node to erase; the answer to a purge names those that have not then"
     )
+    nt4_lease_s: float = knob(
+        5.0,
+        unit="s",
+        low=1,
+        why="after which another node becomes the home of NetworkTables, if the home is silent; that one stops before",
+    )
     user: str = knob("", why="of the NATS servers; empty: none")
     password_file: str = knob("", why="file with the user's password; a process list would show a password")
     nkey_file: str = knob("", why="file with the seed of an nkey, instead of a user and a password; empty: none")

@@ -55,6 +55,14 @@ EVENTS: dict[str, LogEvent] = {
     "cluster_unreachable": LogEvent(
         "another `node` is alive, but requests of its sessions cannot be passed on to it: `reason`", 1, "reason"
     ),
+    "nt4_home": LogEvent("this node of a cluster is the home of NetworkTables from now on", LIFE),
+    "nt4_standby": LogEvent(
+        "NetworkTables is not served at this node, but at the node `home`; empty: at none that it knows of", LIFE
+    ),
+    "nt4_port": LogEvent(
+        "the home of NetworkTables cannot listen at `nt4.port` for the `reason`, and tries again each second", LIFE
+    ),
+    "nt4_lease": LogEvent("NATS does not store who the home of NetworkTables is: `error`; the node tries again"),
     "cluster_away": LogEvent("the connection to NATS is lost", LIFE),
     "cluster_back": LogEvent("the connection to NATS is there again", LIFE),
     "cluster_consumer": LogEvent("JetStream does not deliver the stream now (`error`); the node asks again", LIFE),
@@ -85,7 +93,7 @@ EVENTS: dict[str, LogEvent] = {
     "session_closed": LogEvent(
         "a session has ended: `reason` is disconnected, expired, dismissed, slow_consumer or token_expired; "
         "for WAMP also goodbye, connection_lost, killed, protocol_violation, aborted or drained; "
-        "for NetworkTables connection_lost, binary_decode_error or drained",
+        "for NetworkTables connection_lost, binary_decode_error, drained, or moved: another node is its home",
         SESSIONS,
         "reason",
     ),

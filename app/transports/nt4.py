@@ -6,8 +6,9 @@ foreign ASGI server must be configured to do so (uvicorn: `--ws-ping-interval 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from time import monotonic
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,6 +21,8 @@ from app.settings import Settings
 from app.transports.guard import Guard, Rejection
 from app.transports.websocket import WebSocketRoute
 
+Serves = Callable[[float], bool]
+
 _LOOKS = 4
 """Looks at each client in one `ping_s`: how precisely silence is measured, by which a lost client is recognized."""
 
@@ -27,19 +30,28 @@ _PAGE = "This is a NetworkTables 4.1 server; connect a WebSocket to /nt/NAME.\n"
 _FOR_ALL = {"access-control-allow-origin": "*", "cache-control": "no-store", "x-content-type-options": "nosniff"}
 """Any page may read it: dashboards request it to find out whether a server is there, and it holds no secret."""
 
+_RETRY = ((b"retry-after", b"1"),)
+
 
 @dataclass(frozen=True, slots=True)
 class Nt4Route(WebSocketRoute):
     """The route of NetworkTables: clients give their name in the path, and the newest common version is chosen."""
 
     name_bytes: int
+    serves: Serves | None = None
+    """Whether clients are served here at a monotonic time; None: always. Of a cluster one node at a time does."""
 
     def matches(self, path: str) -> bool:
         """Whether a path is one of NetworkTables, with or without a client's name."""
         return path == BASE or path.startswith(f"{BASE}/")
 
     def check_path(self, path: str) -> None:
-        """Check that a path has a client's name in UTF-8 of at most `name_bytes` bytes. Raises `Rejection`."""
+        """Check that a path has a client's name in UTF-8 of at most `name_bytes` bytes. Raises `Rejection`.
+
+        It does so for every path while clients are not served here.
+        """
+        if self.serves is not None and not self.serves(monotonic()):
+            raise Rejection(503, "another node of the cluster serves NetworkTables", headers=_RETRY)
         try:
             name = client_name(path)
         except UnicodeDecodeError:
@@ -73,8 +85,11 @@ def guard_at(host: str, settings: Settings) -> Guard:
     return Guard(replace(settings, host=host, cors=cors), takes_nameless=True)
 
 
-def nt4_route(protocol: WireProtocol, settings: Settings, host: str) -> Nt4Route:
-    """The route of NetworkTables on a listener at `host`: the server's main one, or its own (`nt4.host`)."""
+def nt4_route(protocol: WireProtocol, settings: Settings, host: str, serves: Serves | None = None) -> Nt4Route:
+    """The route of NetworkTables on a listener at `host`: the server's main one, or its own (`nt4.host`).
+
+    For `serves` see `Nt4Route`.
+    """
     options = settings.nt4
     pings = Pings(options.ping_s, options.pong_s, is_steady=True)
     service = WebSocketService(
@@ -85,4 +100,4 @@ def nt4_route(protocol: WireProtocol, settings: Settings, host: str) -> Nt4Route
         options.kill_s,
         options.ping_s / _LOOKS,
     )
-    return Nt4Route(protocol, service, guard_at(host, settings), options.name_bytes)
+    return Nt4Route(protocol, service, guard_at(host, settings), options.name_bytes, serves)

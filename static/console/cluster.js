@@ -31,6 +31,7 @@ const TICK = object({
   stream: optional(STREAM),
   nats: object({ server: text, version: text, away_s: number }),
   differs: list(object({ what: text, nodes: list(list(text)) })),
+  nt4: optional(text),
 });
 
 /** The current figures: a label, and a function that reads the text from a tick. */
@@ -42,6 +43,7 @@ const NOW = [
   ["Stream's leader", ({ stream }) => (stream ? (stream.leader ?? "–") : "–")],
   ["Last message", ({ stream }) => (stream ? whole(stream.last) : "–")],
   ["Stream, MiB", ({ stream }) => (stream ? short(stream.bytes / 2 ** 20) : "–")],
+  ["NetworkTables at", ({ nt4 }) => nt4 ?? "–"],
   ["of at most, MiB", ({ stream }) => (stream ? short(stream.max_bytes / 2 ** 20) : "–")],
 ];
 

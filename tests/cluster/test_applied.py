@@ -41,6 +41,7 @@ rows = st.builds(
     kinds,
     st.none() | st.sampled_from(["k1", "k2", "k3", "k4", "k5", "k6"]),
     st.none(),
+    st.none(),
 )
 
 
@@ -265,6 +266,21 @@ def test_the_keys_of_erased_events_are_forgotten():
     assert [each[1] for each in node.saved()["keys"]] == ["k2"]
     node.apply(3, 30, unpack(pack("a-1", 3, [], Erasure(None, "me"))))
     assert node.saved()["keys"] == []
+
+
+def test_a_value_of_networktables_travels_with_its_type():
+    """And with the session that does not get it live, as its publisher wishes."""
+    event = Event("robot/speed", b"2.5", protocol="wamp")
+    event.nt4_type, event.nt4_time_us = "double", 7
+    event.chosen = SessionFilter(None, frozenset({"me"}))
+    data = pack("a-1", 1, [row_of(Event("t", b"1")), row_of(event)])
+    plain, found = map(event_of, unpack(data).rows)
+    assert (plain.nt4_type, plain.chosen) == (None, None)
+    assert (found.nt4_type, found.nt4_time_us, found.chosen) == ("double", 7, event.chosen)
+    assert not may_have_control(data)
+    for values in ({"0": ["double", "7", []]}, {"1": ["double", 7, []]}, {"0": [1, 7, []]}, {"0": []}, 1):
+        with pytest.raises(BadFrame):
+            unpack(sealed([*HEAD[:10], values, None]))
 
 
 def test_an_unrecorded_event_travels_with_its_stamps():

@@ -318,7 +318,6 @@ async def start(folder, urls, *more, **settings):
     ("more", "settings", "text"),
     [
         ((), {}, "needs 3 NATS servers"),
-        (("--nt4",), {}, "NetworkTables cannot be served in a cluster yet"),
         (("--history", "off"), {}, "the history is what the nodes of a cluster share"),
         (("--node", "a b"), {}, "up to 32 letters"),
         (("--cluster", "http://127.0.0.1:1"), {}, "nats://host:4222"),

@@ -266,7 +266,6 @@ def is_alive(pid):
         (("--host", "0.0.0.0"), {}, "expected access rules"),
         (("--host", "0.0.0.0", "--open"), {}, "hosts: expected the names and addresses that clients use"),
         (("--port", "65536"), {}, "--port: port"),
-        ((), {"HALLEY_NT4_ENABLED": "on"}, "NetworkTables cannot be served in a cluster yet"),
         (
             (),
             {"HALLEY_CLUSTER_URLS": "nats://127.0.0.1:1", "HALLEY_CLUSTER_JOIN_S": "0.5"},

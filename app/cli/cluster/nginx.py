@@ -72,7 +72,7 @@ def site(settings: Settings, nodes: dict[str, int], keeper: int, port: int) -> s
         per_address = f"    limit_conn halley_per_address {2 * limits.sessions_per_address};\n"
     cookie = re.sub(r"\W", "_", settings.cookie.name)
     cookies = "".join(f"    ~^{node} halley_{node};\n" for node in nodes)
-    upstreams = "\n".join(_upstreams(nodes, limits.keep_alive_s))
+    upstreams = "\n".join(_upstreams(nodes, keeper, limits.keep_alive_s))
     return f"""\
 # Written by halley cluster at each start, for the block http of an nginx.
 
@@ -136,6 +136,11 @@ server {{
         proxy_pass http://127.0.0.1:{keeper};
     }}
 
+    location /nt/ {{                        # one node serves NetworkTables, and the others answer 503
+        proxy_pass http://halley_nt4;
+        proxy_next_upstream error http_503;
+    }}
+
     location @jsonp {{
         proxy_pass http://$halley_node;
         proxy_next_upstream off;          # a GET with messages is not repeated either
@@ -144,12 +149,16 @@ server {{
 """
 
 
-def _upstreams(nodes: dict[str, int], keep_alive_s: float) -> Iterator[str]:
-    """The groups of servers: all by client, all by their connections, and each node with another in its place."""
+def _upstreams(nodes: dict[str, int], keeper: int, keep_alive_s: float) -> Iterator[str]:
+    """The groups of servers: all by client, all by their connections, and each node with another in its place.
+
+    And all with the keeper, of which one serves NetworkTables.
+    """
     ports = [*nodes.values()]
     groups = {"of_client": ["hash $halley_client consistent"], "fewest": ["least_conn"]}
     for lines in groups.values():
         lines += [f"server 127.0.0.1:{port} max_fails=0" for port in ports]
+    groups["nt4"] = [f"server 127.0.0.1:{port} max_fails=0" for port in dict.fromkeys([*ports, keeper])]
     for (node, own), spare in zip(nodes.items(), ports[1:] + ports[:1], strict=True):
         groups[node] = [f"server 127.0.0.1:{own} max_fails=0"]
         if spare != own:

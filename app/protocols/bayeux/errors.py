@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.access import program_policy
-from app.broker.errors import KeyReused, NotForAll, OutcomeUnknown, Refusal, TooManyTopics, WrongType
+from app.broker.errors import KeyReused, NoHome, NotForAll, OutcomeUnknown, Refusal, TooManyTopics, WrongType
 
 SESSION_UNKNOWN = "402::session_unknown"  # for any reason: a guessed id and an expired one look the same
 
@@ -36,6 +36,8 @@ VALUE_FOR_SOME = (
     "400::value_for_some"  # a channel's last value is shared by all clients, so an event with an audience cannot be one
 )
 TOO_MANY_TOPICS = "503::too_many_topics"  # NetworkTables has reached `nt4.topics`
+
+NETWORKTABLES_UNAVAILABLE = "503::networktables_unavailable"  # no node of the cluster serves NetworkTables now
 
 DATA_MISSING = "400::data_missing"
 DATA_TOO_LARGE = "413::data_too_large"
@@ -80,18 +82,17 @@ class Fault(Exception):
         self.ext = ext
 
 
+_texts: tuple[tuple[type[Refusal], str], ...] = (
+    (WrongType, VALUE_TYPE_MISMATCH),
+    (NotForAll, VALUE_FOR_SOME),
+    (TooManyTopics, TOO_MANY_TOPICS),
+    (NoHome, NETWORKTABLES_UNAVAILABLE),
+    (OutcomeUnknown, HISTORY_OUTCOME_UNKNOWN),
+    (KeyReused, IDEMPOTENCY_KEY_REUSED),
+    (Refusal, HISTORY_UNAVAILABLE),
+)
+
+
 def fault_of(refusal: Refusal) -> Fault:
     """The error for an event that the broker or the log refused, or of which the log has not reported the result."""
-    match refusal:
-        case WrongType():
-            return Fault(VALUE_TYPE_MISMATCH.format(refusal))
-        case NotForAll():
-            return Fault(VALUE_FOR_SOME)
-        case TooManyTopics():
-            return Fault(TOO_MANY_TOPICS)
-        case OutcomeUnknown():
-            return Fault(HISTORY_OUTCOME_UNKNOWN)
-        case KeyReused():
-            return Fault(IDEMPOTENCY_KEY_REUSED)
-        case _:
-            return Fault(HISTORY_UNAVAILABLE)
+    return Fault(next(text for kind, text in _texts if isinstance(refusal, kind)).format(refusal))

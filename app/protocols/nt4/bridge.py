@@ -262,6 +262,7 @@ def _again(event: Event) -> Event:
     )
     again.shape, again.details = event.shape, event.details
     again.nt4_type, again.nt4_time_us = event.nt4_type, event.nt4_time_us
+    again.chosen = event.chosen
     return again
 
 

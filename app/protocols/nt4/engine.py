@@ -16,7 +16,7 @@ from app.broker.names import Pattern
 from app.broker.sessions import Session
 from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Context, Link, ProgramDecisions, WaitFor
 from app.protocols.nt4 import messages, values
-from app.protocols.nt4.errors import DRAINED, LOST, SLOW_CONSUMER, UNDECODABLE, Undecodable
+from app.protocols.nt4.errors import DRAINED, LOST, MOVED, SLOW_CONSUMER, UNDECODABLE, Undecodable
 from app.protocols.nt4.messages import Ignored, Publish, SetProperties, Subscribe, Unpublish, Unsubscribe
 from app.protocols.nt4.names import RTT
 from app.protocols.nt4.publishing import Publishing
@@ -101,7 +101,7 @@ class Engine:
 
     def receive(self, message: Any, now: float) -> None:
         """Process one of the messages that `split` yields (`Engine.receive`), or queue it while a policy decides."""
-        if self.client.closed is not None:
+        if self.client.closed is not None or now >= self._tables.until:
             return
         if isinstance(message, list):
             message = self._answer_times(message, now)
@@ -163,6 +163,10 @@ class Engine:
     def release(self, now: float) -> None:
         """Close the connection because the server is draining."""
         self._end(DRAINED, "the server is shutting down", now)
+
+    def send_on(self, now: float) -> None:
+        """Close the connection because another server has NetworkTables from now on."""
+        self._end(MOVED, "another node of the cluster serves NetworkTables", now)
 
     def refuse(self, reason: str, code: int, text: str) -> None:
         """Close a connection that never became a session; `reason` is why, `code` and `text` are sent to the peer."""

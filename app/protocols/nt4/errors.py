@@ -10,6 +10,7 @@ LOST = "connection_lost"
 SLOW_CONSUMER = "slow_consumer"
 UNDECODABLE = "binary_decode_error"
 DRAINED = "drained"
+MOVED = "moved"
 """The reasons why a session ended."""
 
 LIMITS = {

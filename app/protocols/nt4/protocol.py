@@ -22,7 +22,7 @@ from app.protocols.contract import (
 )
 from app.protocols.nt4.bridge import Bridge
 from app.protocols.nt4.engine import AskedPolicy, Engine
-from app.protocols.nt4.errors import DRAINED
+from app.protocols.nt4.errors import DRAINED, MOVED
 from app.protocols.nt4.meta import MetaTopics
 from app.protocols.nt4.names import RTT, client_name
 from app.protocols.nt4.publishing import Publishing
@@ -37,6 +37,7 @@ _SWEEP_S = 1.0
 class NetworkTables(WireProtocol):
     """The NetworkTables of one server (`contract.WireProtocol`), and the keeper of the broker's values.
 
+    It serves from the start. In a cluster one node at a time does: the others `stand_by`, without clients and topics.
     `policy` is the program's own; its decisions are awaited by `wait`, for `policy_s` seconds at most.
     """
 
@@ -51,18 +52,54 @@ class NetworkTables(WireProtocol):
         wait: WaitFor,
         policy_s: float,
     ) -> None:
-        self.tables = Tables(broker, options, rights)
-        self.bridge = Bridge(self.tables)
         self.policy = AskedPolicy(policy, wait, policy_s)
+        self.is_draining = False
         self._broker = broker
+        self._options = options
+        self._rights = rights
+        self._meters = Meters(options.values_per_s, options.value_burst)
+        self._swept_at = -inf
+        self._set_up()
+        broker.values = self.bridge
+
+    def _set_up(self) -> None:
+        self.tables = Tables(self._broker, self._options, self._rights)
+        self.bridge = Bridge(self.tables)
         self._meta = MetaTopics(self.tables, self.bridge)
         self._publishing = Publishing(self.tables, self.bridge)
         self._subscribing = Subscribing(self.tables, self._meta)
-        self._meters = Meters(options.values_per_s, options.value_burst)
-        self._is_draining = False
-        self._swept_at = -inf
         self.tables.observers += [self.bridge, self._meta]
-        broker.values = self.bridge
+
+    # Where it serves, in a cluster
+
+    def serves(self, now: float) -> bool:
+        """Whether clients are served here."""
+        return now < self.tables.until
+
+    def serve_until(self, until: float) -> None:
+        """Serve clients until then, in monotonic seconds; later it stands by, if it is not called again before."""
+        self.tables.until = until
+
+    def stand_by(self, now: float) -> None:
+        """Close all clients, and forget all topics and values."""
+        for engine in self._engines():
+            engine.send_on(now)
+        self._set_up()
+        self.tables.until = -inf
+
+    def _is_over(self, now: float) -> bool:
+        """Whether the time to serve is over; then it stands by."""
+        if now < self.tables.until:
+            return False
+        if self.tables.until > -inf:
+            self.stand_by(now)
+        return True
+
+    def _engines(self) -> list[Engine]:
+        owners = [session.owner for session in self._broker.sessions.values()]
+        return [owner for owner in owners if isinstance(owner, Engine)]
+
+    # All that a protocol has
 
     def connect(self, link: Link, context: Context, now: float) -> Engine:
         """Return the engine for a new link; the path has the client's name.
@@ -75,7 +112,10 @@ class NetworkTables(WireProtocol):
         if is_listed:
             name = tables.unique(name)
         engine = Engine(tables, self._publishing, self._subscribing, self.policy, name, link, context)
-        if self._is_draining:
+        if not self.serves(now):
+            engine.refuse(MOVED, GOING_AWAY, "another node of the cluster serves NetworkTables")
+            return engine
+        if self.is_draining:
             engine.refuse(DRAINED, GOING_AWAY, "the server is shutting down")
             return engine
         client = engine.client
@@ -97,6 +137,8 @@ class NetworkTables(WireProtocol):
 
     def turn(self, now: float) -> None:
         """Do one turn's part of the long work, and hand out the values that are due (`WireProtocol.turn`)."""
+        if self._is_over(now):
+            return
         tables = self.tables
         self.bridge.remove_ended_publishers(now)
         tables.tasks.turn()
@@ -107,15 +149,14 @@ class NetworkTables(WireProtocol):
 
     def sweep(self, now: float) -> None:
         """Delete topics that have expired (`WireProtocol.sweep`)."""
-        if now - self._swept_at >= _SWEEP_S:
+        if not self._is_over(now) and now - self._swept_at >= _SWEEP_S:
             self._swept_at = now
             self.tables.delete_expired(now)
 
     def drain(self) -> list[Callable[[float], None]]:
         """Stop accepting clients, and return what releases each of them (`WireProtocol.drain`)."""
-        self._is_draining = True
-        owners = [session.owner for session in self._broker.sessions.values()]
-        return [owner.release for owner in owners if isinstance(owner, Engine)]
+        self.is_draining = True
+        return [engine.release for engine in self._engines()]
 
     def erase(self, erasure: Erasure, now: float) -> None:
         """Drop the values that an erasure concerns: the last ones, and those that wait for the history."""

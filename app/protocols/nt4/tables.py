@@ -96,6 +96,23 @@ class Observer:
         """Note that a client's connection has ended."""
 
 
+class SharedTopics(Observer):
+    """Reports the shared topics that are created (True) and deleted (False)."""
+
+    def __init__(self, report: Callable[[str, bool], None]) -> None:
+        self._report = report
+
+    def created(self, topic: Topic) -> None:
+        """Report a topic if it is shared."""
+        if topic.shared is not None:
+            self._report(topic.shared, True)  # noqa: FBT003 - the only other argument is its name
+
+    def deleted(self, topic: Topic, now: float) -> None:  # noqa: ARG002 - Observer's form
+        """Report the end of a topic if it was shared."""
+        if topic.shared is not None:
+            self._report(topic.shared, False)  # noqa: FBT003
+
+
 class Tables:
     """The topics and clients of one server."""
 
@@ -109,6 +126,7 @@ class Tables:
         self.pacing = Pacing(self.flow, options.queue_bytes, self._wake)
         self.tasks = TimeSlicedTasks(self._wake)
         self.observers: list[Observer] = []
+        self.until = inf  # what clients send from then on is not taken any more, in monotonic seconds
         self.has_unsaved = False  # a persistent topic has changed since this was last set back
         self._offset_s: float | None = None
         self._topic_ids = count(1)

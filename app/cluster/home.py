@@ -1,0 +1,296 @@
+"""Which node is the home of NetworkTables: a lease, and the persistent topics that the next home needs.
+
+Both are messages of a stream of their own, SPACE-nt4, which keeps the last ones of each subject. It is a bucket of keys
+and values as NATS has them, except for its name, so that nodes need no rights but those to `SPACE.>`.
+
+    SPACE.v.home      {"node", "run", "number", "lease_s"} of the home, sent again and again as long as it is one;
+                      `node` is null when it has given the lease back
+    SPACE.v.topics    the persistent topics, in the form of the file networktables.json
+
+**Two nodes are never the home at the same time.** Each message names the sequence of the last one of its subject that
+its sender knows, and the stream takes it only if that still is the last one: of several nodes that want the lease one
+gets it. The home serves until `_SERVES` of `lease_s` after it has *sent* the last message that the stream has taken
+(`cluster.nt4_lease_s` of the home). Another node takes the lease when it has seen the same message as the last one for
+the whole of its `lease_s`. It cannot have seen the message before that was sent, so it waits until the home's time is
+over, and for a quarter of it longer. Each measures by its own monotonic clock. So no times of day are compared, clocks
+need to be equally fast within a fifth and no more, and it does not matter how long messages are under way, which NATS
+server leads, or for how long a process stands still. A home that stood still finds its time over when it goes on, since
+`NetworkTables` looks at the time before it takes a message or hands out values, and then ends all connections. (A
+machine that is suspended together with its monotonic clock is found out by the first renewal, within a second.)
+
+What such a home has under way to the stream does not matter either: the next home stores the topics once more before it
+serves, so a message of an earlier one has the wrong predecessor. Other nodes pass over the news of an earlier home
+(`values.py`).
+
+The lease is taken at once where it was given back, and where there never was one. So only somebody who deletes the
+stream while nodes run can have two homes, until the first one renews its lease.
+
+A version of the topics that was replaced is overwritten in the files of NATS, as what is erased must be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from time import monotonic
+from typing import NamedTuple, Protocol
+
+import orjson
+
+from app import telemetry
+from app.cluster.nats import WRONG_LAST, ApiError, AwayErrors, Connection
+from app.cluster.tasks import Tasks
+from app.settings import Cluster
+
+_SERVES = 0.8
+_RENEWALS, _LOOKS = 5, 10
+"""How often in the time of a lease its holder renews it, and how often every node looks at it."""
+
+_GOODBYE_S = 2.0
+_VERSIONS = 2
+"""Messages that are kept of a subject: the last one, and the one before until it is overwritten."""
+
+_TRIES = 10
+_LONGEST_S = 3_600.0
+"""What a message may say at most about the time of a lease."""
+
+_STREAM_NOT_FOUND = 10_059
+
+
+class Resident(Protocol):
+    """What the home serves. Its methods are called on the event loop and never block."""
+
+    def move_in(self, topics: bytes | None, term: int, until: float) -> None:
+        """Begin to serve until a monotonic time, with the stored topics; None where none were ever stored.
+
+        `term` is greater than that of all homes before.
+        """
+
+    def stay(self, until: float) -> None:
+        """Serve for longer."""
+
+    def move_out(self) -> bytes | None:
+        """Stop to serve, and return the topics for the next home; None if it does not serve."""
+
+    def serves(self, now: float) -> bool:
+        """Whether it serves."""
+
+
+class _Lease(NamedTuple):
+    """The last message about the home: its sequence, what it says, and when this node saw it first."""
+
+    sequence: int = 0
+    node: str | None = None
+    run: str = ""
+    number: int = 0
+    lease_s: float = 0.0
+    seen_at: float = -inf
+
+    def is_over(self, now: float) -> bool:
+        """Whether another node may take it: it was given back, or not renewed in its time."""
+        return self.node is None or now - self.seen_at >= self.lease_s
+
+
+class Home:
+    """The lease, as one node sees it. Its methods are for the event loop."""
+
+    def __init__(self, options: Cluster, nats: Connection, resident: Resident) -> None:
+        """`nats` need not be connected yet."""
+        self._options = options
+        self._nats = nats
+        self._resident = resident
+        self._bucket = f"{options.space}-nt4"
+        self._about_home, self._about_topics = (f"{options.space}.v.{name}" for name in ("home", "topics"))
+        self._run = secrets.token_hex(8)
+        self._number = 0  # messages that this node has sent about itself
+        self._sent_at = -inf
+        self._lease = _Lease()
+        self._stored_at = 0  # the sequence of the stored topics
+        self._logged: tuple[bool, str | None] = False, None
+        self._is_leaving = False
+        self._tasks = Tasks()
+
+    def begin(self) -> None:
+        """Look at the lease from now on, as soon as the connection is open."""
+        self._tasks.start(self._watch())
+
+    async def close(self) -> None:
+        """Store the topics, and give the lease back; may be repeated."""
+        self._is_leaving = True
+        await self._tasks.cancel()
+        topics = self._resident.move_out()
+        if topics is None:
+            return
+        with suppress(ApiError, *AwayErrors):
+            async with asyncio.timeout(_GOODBYE_S):
+                try:
+                    await self.store(topics)
+                finally:
+                    await self._give_back()
+
+    @property
+    def node(self) -> str | None:
+        """The node that is the home; None if none is known to be it."""
+        now = monotonic()
+        if self._resident.serves(now):
+            return self._options.node
+        lease = self._lease
+        return None if lease.run == self._run or lease.is_over(now) else lease.node
+
+    async def _watch(self) -> None:
+        await self._nats.opened.wait()
+        while True:
+            try:
+                await self._look()
+            except ApiError as error:
+                if error.code == _STREAM_NOT_FOUND:
+                    await self._make()
+                else:
+                    telemetry.log.debug("nt4_lease", error=str(error))
+            except AwayErrors:
+                pass
+            except Exception as error:  # noqa: BLE001 - the next look must come, else no home would ever be found
+                telemetry.fault("nt4_home", error)
+            self._report()
+            await asyncio.sleep(self._options.nt4_lease_s / _LOOKS)
+
+    async def _make(self) -> None:
+        config = {
+            "name": self._bucket,
+            "subjects": [self._about_home, self._about_topics],
+            "storage": "file",
+            "num_replicas": 3 if self._options.settled_by == "stream" else 1,
+            "max_msgs_per_subject": _VERSIONS,
+        }
+        with suppress(ApiError, *AwayErrors):
+            await self._nats.ask(f"STREAM.CREATE.{self._bucket}", config)
+
+    async def _look(self) -> None:
+        sequence, data = await self._nats.last_of(self._bucket, self._about_home)
+        now = monotonic()
+        if sequence != self._lease.sequence:
+            self._lease = _told(sequence, data, now)
+        lease = self._lease
+        if lease.run == self._run:
+            if lease.number == self._number:  # also where only the reply was lost
+                await self._hold(self._sent_at)
+            is_due = now - self._sent_at >= self._options.nt4_lease_s / _RENEWALS
+        else:
+            is_due = lease.is_over(now)
+        if is_due and not self._is_leaving:
+            sent_at = await self._send(self._options.node)
+            await self._hold(sent_at)
+
+    async def _send(self, node: str | None) -> float:
+        """Store who is the home, behind the last message that is known; returns when it was sent.
+
+        Raises `ApiError`, `AwayErrors`.
+        """
+        self._number += 1
+        self._sent_at = sent_at = monotonic()
+        lease_s = self._options.nt4_lease_s
+        told = {"node": node, "run": self._run, "number": self._number, "lease_s": lease_s}
+        sequence = await self._nats.put(self._about_home, orjson.dumps(told), self._lease.sequence)
+        self._lease = _Lease(sequence, node, self._run, self._number, lease_s, sent_at)
+        return sent_at
+
+    async def _give_back(self) -> None:
+        """Let another node take the lease at once. Raises `ApiError`, `AwayErrors`."""
+        sequence, data = await self._nats.last_of(self._bucket, self._about_home)
+        lease = _told(sequence, data, monotonic())
+        if lease.run == self._run:
+            self._lease = lease
+            await self._send(None)
+
+    async def _hold(self, sent_at: float) -> None:
+        """Serve, since the stream has taken the message that was sent then."""
+        until = sent_at + _SERVES * self._options.nt4_lease_s
+        now = monotonic()
+        if now >= until:
+            return
+        if self._resident.serves(now):
+            self._resident.stay(until)
+            return
+        term = self._lease.sequence
+        topics = await self._claimed()
+        if monotonic() < until:
+            self._resident.move_in(topics, term, until)
+
+    async def _claimed(self) -> bytes | None:
+        """The stored topics, which this node has stored once more. Raises `ApiError`, `AwayErrors`."""
+        self._stored_at, topics = await self._nats.last_of(self._bucket, self._about_topics)
+        if self._stored_at == 0:
+            return None
+        await self._replace(topics)
+        return topics
+
+    async def store(self, topics: bytes) -> None:
+        """Store the topics, as the home; what was stored before is overwritten. Raises `ApiError`, `AwayErrors`.
+
+        If it was not this node that stored the last ones, they are erased ones of which another node was faster.
+        """
+        try:
+            await self._replace(topics)
+        except ApiError as error:
+            if error.code == WRONG_LAST and self._resident.serves(monotonic()):
+                self._stored_at, _ = await self._nats.last_of(self._bucket, self._about_topics)
+            raise
+
+    async def clean(self, cleaned: Callable[[bytes], bytes | None]) -> None:
+        """Replace the stored topics by what `cleaned` makes of them, unless that is None. Raises `OSError`."""
+        for _ in range(_TRIES):  # another node may store some in between
+            try:
+                await self._clean(cleaned)
+            except ApiError as error:
+                if error.code not in (WRONG_LAST, _STREAM_NOT_FOUND):
+                    raise OSError(str(error)) from error
+                if error.code == _STREAM_NOT_FOUND:
+                    return
+            except AwayErrors as error:
+                raise OSError("NATS does not answer") from error
+            else:
+                return
+        raise OSError("other nodes store topics all the time")
+
+    async def _clean(self, cleaned: Callable[[bytes], bytes | None]) -> None:
+        stored_at, topics = await self._nats.last_of(self._bucket, self._about_topics)
+        rest = cleaned(topics) if stored_at else None
+        if rest is not None:
+            self._stored_at = stored_at
+            await self._replace(rest)
+
+    async def _replace(self, topics: bytes) -> None:
+        before = self._stored_at
+        self._stored_at = await self._nats.put(self._about_topics, topics, before)
+        if before:
+            with suppress(ApiError):  # it is gone
+                await self._nats.ask(f"STREAM.MSG.DELETE.{self._bucket}", {"seq": before})
+
+    def _report(self) -> None:
+        """Log who is the home, when that has changed."""
+        node = self.node
+        is_here = self._resident.serves(monotonic())
+        if self._logged == (is_here, node):
+            return
+        self._logged = (is_here, node)
+        if is_here:
+            telemetry.log.info("nt4_home")
+        else:
+            telemetry.log.info("nt4_standby", home=node or "")
+
+
+def _told(sequence: int, data: bytes, now: float) -> _Lease:
+    """The lease that a message is about, if there is one; of another form it has no time."""
+    if not sequence:
+        return _Lease()
+    try:
+        told = orjson.loads(data)
+        node, run, number, lease_s = (told[name] for name in ("node", "run", "number", "lease_s"))
+        if (node is None or isinstance(node, str)) and isinstance(run, str) and isinstance(number, int):
+            return _Lease(sequence, node, run, number, min(float(lease_s), _LONGEST_S), now)
+    except (ValueError, TypeError, KeyError):
+        pass
+    return _Lease(sequence, seen_at=now)

@@ -1,0 +1,383 @@
+"""The values of NetworkTables at every node (`broker.ports.Values`): the home has them, the others know them.
+
+At the home all is as on a server alone: a publication of another protocol becomes a value there, and values reach the
+subscribers. Subscribers at other nodes get what the home records: the newest value of each topic, at most once every
+`nt4.record_every_s`, in the stream if the topic is recorded, else past it (`Commits.keep`).
+
+Every other node has a mirror of the home's shared topics with their last values. From it a node gives the last values
+to whom asks for them, and knows what is a value.
+
+    SPACE.v.set    a request to the home: a line of JSON, [term, time], and a frame of the publications of one turn of a
+                   node's loop. The answer has for each null, or why it was refused. Only the home subscribes to it, so
+                   NATS says at once if there is none: then the publisher is refused, and nothing has changed. A home
+                   whose time is over does not answer, since another one may; without an answer the outcome is unknown.
+                   `time` is the home's own clock in its latest facts, so that it can refuse what was under way for
+                   longer than `_LATE_S`: a robot must not get what was set before a network came back
+    SPACE.v.all    a request to the home for all: one line of JSON, [term, changes, topics], and a frame of their values
+    "nt4"          news of the home to all others: [term, number of this change, topic, whether it is there]
+
+A mirror begins with `SPACE.v.all`, and goes on with the news and with the values that arrive as events. Changes are
+numbered, and the home's facts have the number of the last one, so a node that has missed one asks for all again; it
+also does after it was cut off from NATS. Each home has another `term`: late news of an earlier one is passed over.
+
+What is set at another node is answered a round trip later; what the same session publishes next to other topics may be
+delivered before. The home does not know the session: a topic that such a publication begins does not end with it, but
+`nt4.visitor_topic_s` after its last value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from heapq import nlargest
+from sys import maxsize
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from app import telemetry
+from app.broker.broker import Broker
+from app.broker.errors import HistoryUnavailable, InboxFull, NoHome, OutcomeUnknown, Refusal, TooManyTopics, WrongType
+from app.broker.events import Event
+from app.broker.names import Match, Pattern, matcher
+from app.broker.ports import Erasure, Values
+from app.broker.sessions import Session
+from app.cluster.exchange import Exchange
+from app.cluster.frames import BadFrame, Stamp, event_of, pack, row_of, unpack
+from app.cluster.nats import AwayErrors, Message, NobodyThere
+from app.cluster.requests import NobodyAnswers, Unanswered, answer, ask, refuse
+from app.cluster.tasks import Tasks
+from app.settings import Cluster
+
+NEWS = "nt4"
+_ALL = Pattern(Match.DESCENDANTS, "")
+_LOOK_S = 0.5
+_LATE_S = 3.0
+_ALL_S = 5.0
+_FRAME_BYTES = 524_288
+_NO_VALUE, _NO_HOME, _WRONG_TYPE, _TOO_MANY_TOPICS = "no_value", "no_home", "wrong_type", "too_many_topics"
+
+
+class _Set(NamedTuple):
+    """A publication that the home is to make a value."""
+
+    event: Event
+    without: Session | None
+    source: object
+
+
+class Local(Protocol):
+    """NetworkTables of this node."""
+
+    @property
+    def bridge(self) -> Values:
+        """The values that it has."""
+
+    def serves(self, now: float) -> bool:
+        """Whether this node is the home."""
+
+
+class ClusterValues:
+    """The values, as one node has them; `local` has those that are here while this node is the home.
+
+    It is a `broker.ports.Holder` too. Its methods are for the event loop.
+    """
+
+    def __init__(
+        self, options: Cluster, exchange: Exchange, broker: Broker, local: Local, flush: Callable[[], None]
+    ) -> None:
+        """`flush` is called in each turn that has settled or delivered something."""
+        self._nats = exchange.nats
+        self._members = members = exchange.members
+        self._exchange = exchange
+        self._broker = broker
+        self._local = local
+        self._serves = local.serves
+        self._flush = flush
+        self._space = options.space
+        self._to_set, self._for_all = f"{options.space}.v.set", f"{options.space}.v.all"
+        self._topics: dict[str, Event | None] = {}
+        self._term = self._changes = 0
+        self._is_stale = True
+        self._doubted = -1  # the home's number of changes that was not this node's, when it looked last
+        self._sets: list[_Set] = []
+        self._waiting_bytes = 0
+        self._tasks = Tasks()
+        self._ends: list[Callable[[], Any]] = []
+        exchange.answers[NEWS] = self._changed
+        members.facts[NEWS] = lambda: [self._term, self._changes, monotonic()] if self._is_home else None
+        broker.holders.append(self)
+
+    def begin(self) -> None:
+        """Keep the mirror up to date, as soon as the connection is open."""
+        self._tasks.start(self._watch())
+
+    async def close(self) -> None:
+        """End what is under way; who waits for the home learns that the outcome is unknown."""
+        await self._tasks.cancel()
+        sets, self._sets = self._sets, []
+        for each in sets:
+            self._settle(each, NoHome(), monotonic())
+
+    @property
+    def _is_home(self) -> bool:
+        return self._serves(monotonic())
+
+    # As the home
+
+    def move_in(self, term: int) -> None:
+        """Be the home from now on; topics are still to be created."""
+        self._term, self._changes, self._topics = term, 0, {}
+        self._tasks.start(self._listen(term))
+
+    def move_out(self) -> None:
+        """Be the home no longer."""
+        self._is_stale = True
+        ends, self._ends = self._ends, []
+        for end in ends:
+            self._tasks.start(end())
+
+    async def _listen(self, term: int) -> None:
+        for subject, handle in ((self._to_set, self._asked_to_set), (self._for_all, self._asked_for_all)):
+            while True:
+                try:
+                    end = await self._nats.subscribe(subject, handle)
+                except AwayErrors:
+                    await asyncio.sleep(_LOOK_S)
+                else:
+                    break
+            if self._is_home and term == self._term:
+                self._ends.append(end)
+            else:
+                await end()
+
+    def topic_changed(self, topic: str, is_there: bool) -> None:  # noqa: FBT001 - a callback of the tables
+        """Let the others know that a shared topic was created or deleted at the home."""
+        self._change(topic, is_there=is_there)
+        self._exchange.tell(NEWS, [self._term, self._changes, topic, is_there])
+
+    async def _asked_to_set(self, message: Message) -> None:
+        now = monotonic()
+        head, _, frame = message.data.partition(b"\n")
+        try:
+            term, asked_at = orjson.loads(head)
+            is_late = term != self._term or now - asked_at > _LATE_S
+            rows = unpack(frame).rows
+        except (BadFrame, ValueError, TypeError):
+            return
+        if not self._serves(now):
+            return
+        outcomes = [_NO_HOME if is_late else self._set(event_of(row), now) for row in rows]
+        await self._nats.publish(message.reply, orjson.dumps(outcomes))
+        self._flush()
+
+    def _set(self, event: Event, now: float) -> Any:
+        inner = self._local.bridge
+        if not inner.takes(event.topic):
+            return _NO_VALUE
+        try:
+            inner.publish(event, now, None, None)
+        except WrongType as refusal:
+            return [_WRONG_TYPE, refusal.type_name]
+        except TooManyTopics:
+            return _TOO_MANY_TOPICS
+        self._broker.activity.note(event.topic, now)
+        return None
+
+    async def _asked_for_all(self, message: Message) -> None:
+        if not self._is_home:
+            await refuse(self._nats, message.reply, _NO_HOME)
+            return
+        head = orjson.dumps([self._term, self._changes, [*self._topics]])
+        values = [row_of(event, is_stamped=True) for event in self._local.bridge.latest([_ALL], maxsize)]
+        self._tasks.start(answer(self._nats, message.reply, head + b"\n" + pack("", 0, values)))
+
+    # As any other node
+
+    async def _watch(self) -> None:
+        await self._nats.opened.wait()
+        while True:
+            try:
+                if not self._is_home:
+                    await self._look()
+            except Exception as error:  # noqa: BLE001 - a fact of another node may be anything
+                telemetry.fault("nt4_values", error)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look(self) -> None:
+        if self._nats.away_since is not None:
+            self._is_stale = True
+            return
+        told = self._told()
+        if told is None:  # there is no home: what the last one had is all that is known
+            return
+        term, changes, _ = told
+        is_doubtful = term == self._term and changes != self._changes
+        if self._is_stale or term != self._term or (is_doubtful and changes == self._doubted):
+            await self._copy()
+        self._doubted = changes if is_doubtful else -1
+
+    def _told(self) -> list[Any] | None:
+        """The facts of the home, of which there may be two for a moment."""
+        return max((found for each in self._members.others() if (found := each.facts.get(NEWS))), default=None)
+
+    async def _copy(self) -> None:
+        """Ask the home for all; if it does not answer, the next look does."""
+        try:
+            found = await ask(self._nats, self._space, self._for_all, {}, _ALL_S)
+            head, _, values = found.partition(b"\n")
+            term, changes, topics = orjson.loads(head)
+            rows = unpack(values).rows
+        except (NobodyAnswers, Unanswered, BadFrame, ValueError, *AwayErrors):
+            return
+        if self._is_home:
+            return
+        self._term, self._changes, self._topics = term, changes, dict.fromkeys(topics)
+        self._topics |= {row.topic: event_of(row) for row in rows}
+        self._is_stale = False
+
+    def _changed(self, _node: str, news: Any) -> None:
+        """Take news of the home."""
+        term, number, topic, is_there = news
+        if self._is_home or self._is_stale or term != self._term or number <= self._changes:
+            return
+        if number != self._changes + 1:
+            self._is_stale = True
+        elif isinstance(topic, str):
+            self._change(topic, is_there=bool(is_there))
+
+    def _change(self, topic: str, *, is_there: bool) -> None:
+        self._changes += 1
+        if is_there:
+            self._topics[topic] = None
+        else:
+            self._topics.pop(topic, None)
+
+    def arrived(self, event: Event) -> None:
+        """Take a value that has arrived as an event."""
+        if event.topic in self._topics and not self._is_home:
+            self._topics[event.topic] = event
+
+    def erase(self, erasure: Erasure) -> None:
+        """Forget the values that an erasure concerns (`Holder`)."""
+        for topic, event in self._topics.items():
+            if event is not None and erasure.concerns(topic, event.authid):
+                self._topics[topic] = None
+
+    # What the broker asks (`broker.ports.Values`)
+
+    def takes(self, topic: str) -> bool:
+        """Whether events that are published on a topic become its value."""
+        return self._local.bridge.takes(topic) or (topic in self._topics and not self._is_home)
+
+    def publish(self, event: Event, now: float, without: Session | None, source: object) -> None:
+        """Make an event a value here, or have the home do it: then the event is pending.
+
+        Raises `NoHome`, `InboxFull`, `WrongType`, `TooManyTopics`.
+        """
+        if self._serves(now):
+            self._local.bridge.publish(event, now, without, source)
+            return
+        if self._nats.away_since is not None or self._told() is None:
+            raise NoHome
+        if self._waiting_bytes and self._waiting_bytes + event.nbytes > self._broker.commits.options.inbox_bytes:
+            raise InboxFull
+        event.is_pending = True
+        self._waiting_bytes += event.nbytes
+        if not self._sets:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._sets.append(_Set(event, without, source))
+
+    def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:
+        """The last values of topics that match any pattern, as new events: the newest `most`, oldest first."""
+        if self._is_home:
+            return self._local.bridge.latest(patterns, most)
+        known = self._topics
+        wanted = dict.fromkeys(pattern.topic for pattern in patterns if pattern.match is Match.EXACT)
+        for is_wanted in [matcher(pattern) for pattern in patterns if pattern.match is not Match.EXACT]:
+            wanted.update(dict.fromkeys(filter(is_wanted, known)))
+        found = [event for event in map(known.get, wanted) if event is not None]
+        newest = nlargest(most, found, key=lambda event: event.nt4_time_us or 0)
+        return [event_of(row_of(event, is_stamped=True)) for event in reversed(newest)]
+
+    def closed(self, session: Session) -> None:
+        """Remove a session from the publishers of its topics."""
+        self._local.bridge.closed(session)
+
+    def subscribers_changed(self) -> None:
+        """Note that a session of another protocol has subscribed or unsubscribed."""
+        self._local.bridge.subscribers_changed()
+
+    # Setting values from here
+
+    def _send(self) -> None:
+        sets, self._sets = self._sets, []
+        while sets:
+            nbytes = count = 0
+            while count < len(sets) and nbytes < _FRAME_BYTES:
+                nbytes += sets[count].event.nbytes
+                count += 1
+            self._tasks.start(self._ask_home(sets[:count]))
+            sets = sets[count:]
+
+    async def _ask_home(self, sets: list[_Set]) -> None:
+        outcomes: list[Any]
+        term, _, home_s = self._told() or (0, 0, 0)
+        head = orjson.dumps([term, home_s])
+        try:
+            data = await self._nats.request(self._to_set, head + b"\n" + pack("", 0, [_row(each) for each in sets]))
+            outcomes = orjson.loads(data)
+        except NobodyThere:
+            outcomes = [_NO_HOME] * len(sets)
+        except (ValueError, *AwayErrors):
+            outcomes = []
+        except asyncio.CancelledError:
+            self._settle_all(sets, [])
+            raise
+        self._settle_all(sets, outcomes)
+
+    def _settle_all(self, sets: list[_Set], outcomes: list[Any]) -> None:
+        now = monotonic()
+        for at, each in enumerate(sets):
+            self._waiting_bytes -= each.event.nbytes
+            self._take(each, outcomes[at] if at < len(outcomes) else OutcomeUnknown(), now)
+        self._flush()
+
+    def _take(self, each: _Set, outcome: Any, now: float) -> None:
+        """Settle a publication as the home has answered, or with a refusal."""
+        match outcome:
+            case None:
+                self._settle(each, None, now)
+            case Refusal():
+                self._settle(each, outcome, now)
+            case "no_value":
+                self._publish_otherwise(each, now)
+            case "no_home":
+                self._settle(each, NoHome(), now)
+            case "too_many_topics":
+                self._settle(each, TooManyTopics(), now)
+            case ["wrong_type", str(type_name)]:
+                self._settle(each, WrongType(type_name), now)
+            case _:
+                self._settle(each, OutcomeUnknown(), now)
+
+    def _settle(self, each: _Set, refusal: Refusal | None, now: float) -> None:
+        self._broker.commits.settle_value(each.event, refusal, now)
+
+    def _publish_otherwise(self, each: _Set, now: float) -> None:
+        """Publish an event that is not a value: its topic has ended at the home."""
+        try:
+            self._broker.publish_no_value(each.event, now, each.without, each.source)
+        except HistoryUnavailable as refusal:
+            self._settle(each, refusal, now)
+        else:
+            if not each.event.is_pending:
+                self._settle(each, None, now)
+
+
+def _row(each: _Set) -> Any:
+    """The row of a publication; the session that is not to receive it goes with it."""
+    excluded = () if each.without is None else (each.without.id,)
+    event = each.event
+    return row_of(event, is_stamped=True)._replace(stamp=Stamp(event.time_us, event.publication, None, excluded))
