@@ -162,23 +162,26 @@ async def test_nginx_sends_a_browser_to_the_node_of_its_cookie(whole):
 
 async def test_what_is_killed_is_started_again(whole):
     """Each program is killed while events are published: what was acknowledged is there once."""
-    acknowledged = {}
+    acknowledged, are_back = {}, asyncio.Event()
 
     async def publish_all():
-        for number in range(60):
+        while not are_back.is_set():
+            number = len(acknowledged)
             acknowledged[number] = await published(whole.nodes[number % 2], "/kill/room", number)
 
     publishing = asyncio.create_task(publish_all())
     killed = ["n2", "keeper", "nats", *(["nginx"] if "nginx" in whole.pids() else [])]
     for name in killed:
         count = len(acknowledged)
-        while len(acknowledged) < count + 10:
-            await asyncio.sleep(AGAIN_S)
+        async with asyncio.timeout(DEADLINE_S):
+            while len(acknowledged) < count + 10:
+                await asyncio.sleep(AGAIN_S)
         before = whole.pids()
         os.kill(before[name], signal.SIGKILL)
         async with asyncio.timeout(DEADLINE_S):
             while whole.pids().get(name) in (None, before[name]):
                 await asyncio.sleep(AGAIN_S)
+    are_back.set()
     await publishing
     await published(f"http://127.0.0.1:{whole.port}", "/kill/end", "by nginx, if it is there")
     last = max(acknowledged.values())
