@@ -133,7 +133,7 @@ def test_faults_and_doubts():
 @pytest.mark.slow
 async def test_a_cluster_is_measured(tmp_path):
     """It starts NATS, a keeper and two nodes, has all figures, and loses nothing."""
-    options = ("--seconds", "0.3", "--rate", "500", "--json")
+    options = ("--seconds", "0.1", "--rate", "1000", "--json")
     async with started("bench", "cluster", *options, cwd=tmp_path) as bench:
         assert await bench.exit_code(within_s=60) == 0, bench.lines
     assert bench.lines == []
