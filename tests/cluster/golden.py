@@ -12,7 +12,7 @@ import orjson
 from app.broker.events import Audience
 from app.broker.names import Match, Pattern
 from app.broker.ports import Erasure, Query
-from app.cluster.frames import Keeps, Kind, Row, Stamp
+from app.cluster.frames import Keeps, Kind, Row, Stamp, Value
 
 PLAIN = Kind("bayeux", "json", None, None, None, None)
 RICH = Kind("wamp", "args", '{"x":1}', Audience(("me",), None, (), ("guest",)), "me", "user")
@@ -23,6 +23,10 @@ ROWS = [
     Row("private/x", b"0", PLAIN, "key-3"),
 ]
 FLEETING = [Row("fleeting/a", b"1", PLAIN, None, Stamp(1_800_000_000_000_000, 2**52, ("s1",), ("s2",)))]
+
+VALUES = [
+    Row("nt/a", b"1", PLAIN, None, Stamp(1_800_000_000_000_000, 2**52, None, ()), Value("double", 7, ("s2",))),
+]
 
 EVENTS = (
     b'[1,"n1-0123456789ab",1,["chat/room","more/a b","private/x"],[["bayeux","json",null,null,null,null],'
@@ -35,6 +39,10 @@ ERASE_PUBLISHER = b'[1,"n2-ba9876543210",1,[],[],[],[],[],{},null,{"erase":[null
 NOT_RECORDED = (
     b'[1,"n1-0123456789ab",0,["fleeting/a"],[["bayeux","json",null,null,null,null]],[0],[0],[1],{},'
     b'[[1800000000000000,4503599627370496,["s1"],["s2"]]],null]\n17f4df704'
+)
+VALUE = (
+    b'[1,"n1-0123456789ab",0,["nt/a"],[["bayeux","json",null,null,null,null]],[0],[0],[1],{},'
+    b'[[1800000000000000,4503599627370496,null,[]]],{"0":["double",7,["s2"]]},null]\n1cd3cd59d'
 )
 FRAMES = [
     (EVENTS, ("n1-0123456789ab", 1, ROWS, None)),
@@ -55,7 +63,8 @@ STATE = (
 HEARTBEAT = (
     b'{"node":"n1","id":"fdfs","key":"0123456789abcdef0123456789abcdef","sequence":5,"offset":44,"sessions":2,'
     b'"erased":5,"went_back":false,"keeps":true,"version":"0.1.0","state":"44-1800000000000004-7f4df704","behind":0,'
-    b'"settings":{"record":"0123456789ab","access":"0123456789ab","realm":"0123456789ab","bayeux.paths":"0123456789ab"},'
+    b'"settings":{"record":"0123456789ab","access":"0123456789ab","realm":"0123456789ab","bayeux.paths":"0123456789ab",'
+    b'"nt4":"0123456789ab"},'
     b'"hears":["halley/rates"],"url":"http://127.0.0.1:8090","machine":"0123-4567","kept":{"head":44,"starts":[1,7],'
     b'"bytes":8192,"consumers":{"lake":12},"takes":true}}'
 )

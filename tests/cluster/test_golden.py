@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 import pytest
-from cluster.golden import ASKED, FRAMES, HEARTBEAT, PAGE, QUERY, ROW, STATE, sealed
+from cluster.golden import ASKED, FRAMES, HEARTBEAT, PAGE, QUERY, ROW, STATE, VALUE, VALUES, sealed
 
 from app.broker.ports import Page
 from app.cluster import pages
@@ -25,7 +25,7 @@ from app.settings import Cluster, Settings
 from app.transports.head import Head
 
 
-@pytest.mark.parametrize(("data", "frame"), FRAMES)
+@pytest.mark.parametrize(("data", "frame"), [*FRAMES, (VALUE, ("n1-0123456789ab", 0, VALUES, None))])
 def test_frames(data, frame):
     assert pack(*frame) == data
     found = unpack(data)
