@@ -123,11 +123,22 @@ def face(request):
 _SLOW_FOLDERS = {"browser", "clients", "deploy"}
 """The folders whose tests all need programs that few machines have."""
 
+_MARKS_SLOW = re.compile(r"\bslow\b|\bTHOROUGHLY\b")
+"""How a file marks tests as slow: by name, or by faces of the server that are slow (`support/server.py`)."""
+
 
 def pytest_ignore_collect(collection_path, config):
-    """Do not even import the tests of those folders, unless slow ones are selected."""
-    is_slow = collection_path.parent == _TESTS and collection_path.name in _SLOW_FOLDERS
-    return True if is_slow and config.option.markexpr == "not slow" else None
+    """Do not even import files in which no test can be selected."""
+    return True if _is_left_out(collection_path, config.option.markexpr) else None
+
+
+@functools.cache
+def _is_left_out(path, selected):
+    is_all_slow = bool({*path.relative_to(_TESTS).parts[:1]} & _SLOW_FOLDERS)
+    if selected == "not slow":
+        return is_all_slow
+    is_test = path.name.startswith("test_") and path.suffix == ".py"
+    return selected == "slow" and is_test and not is_all_slow and not _MARKS_SLOW.search(path.read_text("utf-8"))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -139,10 +150,10 @@ def pytest_collection(session):
     worker = getattr(session.config, "workerinput", None)
     if worker is None:
         return
-    skipped = _SLOW_FOLDERS if session.config.option.markexpr == "not slow" else set()
+    selected = session.config.option.markexpr
     places = [Path(argument.split("::")[0]).resolve() for argument in session.config.args]
     files = {file for place in places for file in (place.rglob("test_*.py") if place.is_dir() else [place])}
-    files = sorted(file for file in files if not skipped & {*file.parts} and "node_modules" not in file.parts)
+    files = sorted(file for file in files if not _is_left_out(file, selected) and "node_modules" not in file.parts)
     for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
         with suppress(Exception):  # it is reported when the file is collected
             _ = pytest.Module.from_parent(session, path=file).obj
@@ -152,6 +163,8 @@ def pytest_itemcollected(item):
     path = item.path.relative_to(_TESTS)
     if path.parts[0] in _SLOW_FOLDERS:
         item.add_marker(pytest.mark.slow)
+    elif item.get_closest_marker("slow") and _is_left_out(item.path, "slow"):
+        raise pytest.UsageError(f"{path} marks tests as slow, but not by a name that tests/conftest.py knows")
 
 
 @pytest.hookimpl(trylast=True)  # after the deselection

@@ -81,13 +81,12 @@ def test_no_unit_costs_more_than_is_committed(measured):
 
 @pytest.mark.slow
 def test_a_count_is_the_same_each_time(measured, tmp_path):
-    """Another count of loads with one thread and with two hardly differs; callgrind's files are kept."""
-    loads = ["bayeux-durable", "local"]
-    again = asyncio.run(count(side_environment(), loads, print, kept_in=tmp_path))
-    assert [*again] == ["bayeux-durable", "bayeux-durable-writer", "local"]
+    """Another count of a load with two threads hardly differs; callgrind's files are kept."""
+    again = asyncio.run(count(side_environment(), ["bayeux-durable"], print, kept_in=tmp_path))
+    assert [*again] == ["bayeux-durable", "bayeux-durable-writer"]
     for load, unit in again.items():
         assert measured.units[load].instructions == pytest.approx(unit.instructions, rel=SAME), load
-    assert {each.name for each in tmp_path.iterdir()} >= {"bayeux-durable-1.callgrind", "local-1.callgrind"}
+    assert "bayeux-durable-1.callgrind" in {each.name for each in tmp_path.iterdir()}
 
 
 @pytest.mark.slow

@@ -86,6 +86,7 @@ class Store:
 
     def build(self) -> None:
         """Build the base, then Halley's image on it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         tar = self._folder / "base.tar"
         lean = ("--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*")
         _run("mmdebstrap", "--variant=minbase", f"--include={_PACKAGES}", *lean, "bookworm", str(tar))
