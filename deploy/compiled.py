@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def _missing() -> str:
 def _compile(modules: list[str], folder: Path) -> list[Path]:
     """Compile modules, given by paths from the working directory; return the libraries, below `folder / "built"`."""
     from mypyc.build import mypycify
-    from setuptools import Distribution
+    from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
     # Whether types are right is checked by the tests, more strictly; here they only have to be known.
@@ -92,9 +93,23 @@ def _compile(modules: list[str], folder: Path) -> list[Path]:
         target_dir=str(folder / "c"),
         group_name=_GROUP,
     )
-    command = build_ext(Distribution({"name": _GROUP, "ext_modules": extensions}))
+
+    class BuildInParallel(build_ext):
+        """Compiles the files of an extension side by side; setuptools can do so with extensions only."""
+
+        def build_extension(self, ext: Extension) -> None:
+            def compile_one(source: str) -> list[str]:
+                arguments = {"include_dirs": ext.include_dirs, "extra_postargs": ext.extra_compile_args}
+                objects: list[str] = self.compiler.compile([source], output_dir=self.build_temp, **arguments)
+                return objects
+
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                compiled = list(pool.map(compile_one, ext.sources))
+            ext.sources, ext.extra_objects = [], [each for objects in compiled for each in objects]
+            super().build_extension(ext)
+
+    command = BuildInParallel(Distribution({"name": _GROUP, "ext_modules": extensions}))
     command.build_lib, command.build_temp = str(folder / "built"), str(folder / "objects")
-    command.parallel = os.cpu_count()
     command.ensure_finalized()
     command.run()
     return [path for path in (folder / "built").rglob("*") if path.is_file()]
