@@ -165,11 +165,15 @@ async def _check_rules(nats: Connection, settings: Settings) -> None:
     """Check that the nodes that are alive record what this one would. Raises `CannotJoin`."""
     asked = question(settings.cluster.node, SETTINGS, None)
     data = await nats.first_answer(subject_of_questions(settings.cluster.space), asked)
-    if data is not None:
+    if data is None:
+        return
+    try:
         answer = orjson.loads(data)
-        if answer["body"][RECORD] != digests(settings)[RECORD]:
-            node = answer["node"]
-            raise CannotJoin(f"record: node {node} has other [[record]] rules: all nodes of a cluster need the same")
+        node, theirs = str(answer["node"]), answer["body"][RECORD]
+    except (orjson.JSONDecodeError, TypeError, KeyError):  # a stranger's, or another version's
+        return
+    if theirs != digests(settings)[RECORD]:
+        raise CannotJoin(f"record: node {node!r} has other [[record]] rules: all nodes of a cluster need the same")
 
 
 async def _needed(nats: Connection, applied: Applied, state: dict[str, Any]) -> tuple[int, bool]:

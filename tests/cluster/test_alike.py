@@ -1,11 +1,14 @@
 """What differs among nodes, without any network: settings, versions, and what became of the stream."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from app.cluster.alike import State, differences, digests
 from app.cluster.applied import Applied
 from app.cluster.frames import Kind, Row, pack, unpack
 from app.cluster.members import Member, id_of
+from app.cluster.membership import _check_rules
 from app.settings import Access, Bayeux, Realm, Record, Settings, Token
 
 KIND = Kind("bayeux", "json", None, None, None, None)
@@ -93,3 +96,13 @@ def test_a_node_is_odd_itself_where_most_others_have_made_something_else():
         applied(state, Applied(10, 10), b"1")
         nodes = [member(str(number), **each) for number, each in enumerate(facts)]
         assert state.is_odd(nodes) == is_odd, facts
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"[]", b'{"node":"b"}', b'{"node":"b","body":{"later":"0123"}}'])
+async def test_a_foreign_answer_stops_no_node(answer):
+    """A stranger may answer when a node asks the others for their rules, or nobody does."""
+
+    async def first_answer(subject, data):
+        return answer
+
+    await _check_rules(SimpleNamespace(first_answer=first_answer), Settings())
