@@ -20,15 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from app.bench.cluster_result import ClusterFigures, Measured
 from app.bench.coordinator import StartWorker, bayeux_worker, coordinated
 from app.bench.load import BenchFailed, Load, together
 from app.bench.measurement import Phase, Watch, while_alive
 from app.bench.orders import running_worker
 from app.bench.tally import percentiles
-from app.bench.target import Target, halley_command, started, usage_of
+from app.bench.target import Target, halley_command, metrics_of, started, usage_of
 from app.processes import free_port, module_command
 
 FEW_PER_S = 200.0
@@ -43,7 +41,6 @@ _POLLED_PER_S = 200.0
 _WARM_UP_S = 1.0
 _STREAM_BYTES = 8_589_934_592
 _FRAMES = re.compile(r"^halley_cluster_frames_in_total (\S+)$", re.MULTILINE)
-_METRICS_S = 10.0
 _FULL = 0.9
 _ROOM = {
     "HALLEY_LIMITS_QUEUE_EVENTS": "1000000",  # what is measured is not the limit
@@ -198,11 +195,7 @@ def _cpu_s(target: Target) -> float:
 
 
 async def _frames(front: Target) -> int:
-    try:
-        async with httpx.AsyncClient(timeout=_METRICS_S) as http:
-            match = _FRAMES.search((await http.get(f"{front.metrics_url}")).text)
-    except httpx.HTTPError as error:
-        raise BenchFailed(f"no metrics from {front.metrics_url}: {error}") from error
+    match = _FRAMES.search(await metrics_of(f"{front.metrics_url}"))
     if match is None:
         raise BenchFailed(f"{front.metrics_url} lacks halley_cluster_frames_in_total")
     return int(float(match[1]))

@@ -95,13 +95,18 @@ def _tree(pid: int) -> list[int]:
     return found
 
 
-async def usage_told_by(metrics_url: str) -> Usage:
-    """Return what a server reports about itself in Prometheus' format. Raises `BenchFailed`."""
+async def metrics_of(url: str) -> str:
+    """Return a server's metrics, in Prometheus' format. Raises `BenchFailed`."""
     try:
         async with httpx.AsyncClient(timeout=_METRICS_S) as http:
-            text = (await http.get(metrics_url)).text
+            return (await http.get(url)).text
     except httpx.HTTPError as error:
-        raise BenchFailed(f"no metrics from {metrics_url}: {error}") from error
+        raise BenchFailed(f"no metrics from {url}: {error}") from error
+
+
+async def usage_told_by(metrics_url: str) -> Usage:
+    """Return what a server reports about itself in its metrics. Raises `BenchFailed`."""
+    text = await metrics_of(metrics_url)
     cpu, rss = _CPU.search(text), _RSS.search(text)
     if cpu is None or rss is None:
         raise BenchFailed(f"{metrics_url} lacks process_cpu_seconds_total or process_resident_memory_bytes")

@@ -205,7 +205,7 @@ class EventRange:
     They are made when they are needed: where nobody subscribes to any of their `topics`, that is never.
     """
 
-    __slots__ = ("_make", "first", "is_pending", "is_recorded", "nbytes", "position", "topics")
+    __slots__ = ("_make", "first", "is_recorded", "nbytes", "position", "topics")
 
     def __init__(
         self, first: int, count: int, topics: Sequence[str], nbytes: int, make: Callable[[Collection[str]], list[Event]]
@@ -216,7 +216,6 @@ class EventRange:
         self.topics = topics
         self.nbytes = 2 * nbytes + _OBJECTS_BYTES * count
         self.is_recorded = True
-        self.is_pending = False
         self._make = make
 
     @property

@@ -16,6 +16,7 @@ from app.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_o
 from app.cluster.members import Member, Members
 from app.cluster.nats import AwayErrors, Connection, Message
 from app.cluster.requests import NobodyAnswers, Unanswered, ask
+from app.cluster.tasks import Tasks
 from app.history.rules import Rules
 from app.settings import Cluster
 
@@ -110,7 +111,7 @@ class Asker:
         self._members = members
         self._rules = rules
         self._heads = {state.node: (self.written, monotonic())}  # of each keeper, and when it said so
-        self._listening: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
 
     def begin(self, on_written: Callable[[], None]) -> None:
         """Learn what keepers have written, once the connection is open; `on_written` is called when it is more."""
@@ -128,13 +129,11 @@ class Asker:
             await self._nats.opened.wait()
             await self._nats.subscribe(subject_of_written(self._options.space, "*"), written)
 
-        self._listening = asyncio.get_running_loop().create_task(listen())
+        self._tasks.start(listen())
 
     async def close(self) -> None:
         """Stop what `begin` began."""
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        await self._tasks.cancel()
 
     def keepers(self) -> list[LivingKeeper]:
         """The keepers that are alive, in the order in which this node asks them: each node has another order."""

@@ -24,6 +24,7 @@ import orjson
 
 from app import telemetry
 from app.cluster.nats import AwayErrors, Connection, Message
+from app.cluster.tasks import Tasks
 from app.settings import Cluster
 
 _BEAT_S = 1.0
@@ -90,17 +91,16 @@ class Members:
         self._nats = nats
         self._others: dict[str, Member] = {}
         self._listens_since, self._deaf_at = math.inf, -math.inf
-        self._beating: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
 
     def begin(self) -> None:
         """Send and listen, as soon as the connection is open."""
-        self._beating = asyncio.create_task(self._beat())
+        self._tasks.start(self._beat())
 
     async def close(self) -> None:
         """Let the others know that this node leaves."""
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        if len(self._tasks) > 0:
+            await self._tasks.cancel()
             await self._send({"node": self.node, "left": True})
 
     def own(self) -> Member:

@@ -11,6 +11,7 @@ from app.cluster.alike import State, differences
 from app.cluster.applied import Applied
 from app.cluster.members import Member, Members
 from app.cluster.nats import ApiError, AwayErrors, Connection
+from app.cluster.tasks import Tasks
 from app.settings import Cluster
 
 _LOOK_S = 1.0
@@ -36,20 +37,18 @@ class Standing:
         self._state = state
         self._stream: dict[str, Any] | None = None
         self._reported: set[str] = set()  # what differed when that was logged
-        self._looking: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
         members.facts["version"] = lambda: __version__
         members.facts["state"] = lambda: state.of(applied.sequence)
         members.facts["behind"] = lambda: None if self._stream is None else self.behind
 
     def begin(self) -> None:
         """Look from now on."""
-        self._looking = asyncio.create_task(self._look())
+        self._tasks.start(self._look())
 
     async def close(self) -> None:
         """Stop looking."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        await self._tasks.cancel()
 
     def nodes(self) -> list[Member]:
         """All nodes that are alive, by name."""
