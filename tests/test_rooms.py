@@ -27,11 +27,12 @@ PLAN = [
     ("app.access", ("jwt",)),
     ("app.protocols", ("orjson",)),  # the contract, and what all protocols share
     ("app.history", ("orjson",)),
+    ("app.nats", ("orjson", "nkeys")),
     "---",
     ("app.protocols.bayeux", ("orjson", "msgspec")),
     ("app.protocols.wamp", ("orjson", "msgspec", "msgpack", "cbor2")),
     ("app.protocols.nt4", ("orjson", "msgspec", "msgpack")),
-    ("app.cluster", ("orjson", "nats", "nkeys")),
+    ("app.cluster", ("orjson",)),
     "---",
     ("app.configuration", ()),
     ("app.transports", ("starlette", "orjson", "pyarrow")),  # Arrow: only where it is installed
@@ -59,7 +60,8 @@ ONLY = {
     "app.protocols.wamp": {"app.protocols", "app.broker", "app.settings"},
     "app.protocols.nt4": {"app.protocols", "app.broker", "app.settings"},
     "app.history": {"app.broker", "app.settings"},
-    "app.cluster": {"app.history", "app.broker", "app.telemetry", "app.settings"},
+    "app.nats": {"app.telemetry", "app.settings"},
+    "app.cluster": {"app.history", "app.nats", "app.broker", "app.telemetry", "app.settings"},
     "app.bench": {"app.client", "app.processes"},
     "app.demo": {"app.client", "app.processes"},
     # the files of the log and their names; never the rooms of the server

@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -35,7 +34,7 @@ from app.bench import (
     table,
 )
 from app.bench.growth import DIMENSIONS, SUFFIXES, check_plotting, plot
-from app.cli.cluster.access import NOT_INSTALLED
+from app.cli.cluster.access import NO_SERVER
 from app.cli.cluster.run import find_nats_server
 from app.cli.terminal import DONE, FAILED, WRONG_USE, ShareBar, run, say
 
@@ -293,8 +292,8 @@ def cluster_verb(
     Nine loads are put on it, one after another. What many nodes would do is calculated from the costs.
     """
     program = nats_server or find_nats_server()
-    if program is None or find_spec("nats") is None:
-        say(NOT_INSTALLED)
+    if program is None:
+        say(NO_SERVER)
         sys.exit(WRONG_USE)
     plan = ClusterPlan(servers=int(servers), **options)
     print_measured(partial(measure_cluster, plan, program), cluster_table, is_json=is_json, saved=saved)

@@ -5,7 +5,6 @@
     arrivals.py    the events of frames that count, as one node has them
     broker_log.py  the log that the broker sees: its events leave in frames, and come back with all others
     store.py       where its events go when they have their offsets
-    nats.py        the only file that imports the NATS client: the connection, the stream, and a consumer of it
     members.py     the nodes that are alive, and their facts
     keeper.py      a node with a data folder: what it answers to the others
     front.py       a node without one: what it has instead
@@ -23,8 +22,9 @@
     alike.py       what should be alike at all nodes, and where it is not
     standing.py    where every node stands, as the console shows it
 
-A stream orders the frames of all nodes and keeps them for a day. Each node applies them by the same pure function. A
-keeper writes the events that count into its own data folder, at the same offsets as all other keepers; they are
-delivered and acknowledged there when they are stored in the stream and on its disk. A front delivers the same events
-when they are in the stream or, where a keeper settles them, on a keeper's disk; it reads older ones from a keeper.
+A stream (`app.nats`) orders the frames of all nodes and keeps them for a day. Each node applies them by the same pure
+function. A keeper writes the events that count into its own data folder, at the same offsets as all other keepers; they
+are delivered and acknowledged there when they are stored in the stream and on its disk. A front delivers the same
+events when they are in the stream or, where a keeper settles them, on a keeper's disk; it reads older ones from a
+keeper.
 """

@@ -14,10 +14,11 @@ from app.broker.ports import Page, Query, UnknownPublication
 from app.cluster import pages
 from app.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_keepers, subject_of_written
 from app.cluster.members import Member, Members
-from app.cluster.nats import AwayErrors, Connection, Message
 from app.cluster.requests import NobodyAnswers, Unanswered, ask
-from app.cluster.tasks import Tasks
 from app.history.rules import Rules
+from app.nats.client import AwayErrors
+from app.nats.jetstream import Connection
+from app.nats.wire import Message
 from app.settings import Cluster
 
 _AGAIN_S, _LOOK_S = 0.1, 0.25
@@ -111,12 +112,12 @@ class Asker:
         self._members = members
         self._rules = rules
         self._heads = {state.node: (self.written, monotonic())}  # of each keeper, and when it said so
-        self._tasks = Tasks()
+        self._end: Callable[[], None] = lambda: None
 
     def begin(self, on_written: Callable[[], None]) -> None:
-        """Learn what keepers have written, once the connection is open; `on_written` is called when it is more."""
+        """Learn what keepers have written; `on_written` is called when it is more."""
 
-        async def written(message: Message) -> None:
+        def written(message: Message) -> None:
             keeper = message.subject.rpartition(".")[2]
             if message.data.isdigit() and (keeper in self._heads or len(self._heads) < _MOST_KEEPERS):
                 head = int(message.data)
@@ -125,15 +126,11 @@ class Asker:
                     self.written = head
                     on_written()
 
-        async def listen() -> None:
-            await self._nats.opened.wait()
-            await self._nats.subscribe(subject_of_written(self._options.space, "*"), written)
+        self._end = self._nats.subscribe(subject_of_written(self._options.space, "*"), written)
 
-        self._tasks.start(listen())
-
-    async def close(self) -> None:
+    def close(self) -> None:
         """Stop what `begin` began."""
-        await self._tasks.cancel()
+        self._end()
 
     def keepers(self) -> list[LivingKeeper]:
         """The keepers that are alive, in the order in which this node asks them: each node has another order."""

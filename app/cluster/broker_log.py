@@ -34,10 +34,11 @@ from app.cluster.arrivals import Arrivals
 from app.cluster.frames import BadFrame, Control, Frame, LaterVersion, Row, event_of, pack, row_of, unpack
 from app.cluster.members import Member
 from app.cluster.membership import GAP, check_place, subject_of_node
-from app.cluster.nats import ApiError, AwayErrors, Connection, Message, Place, is_control, place_of
 from app.cluster.store import Store
-from app.cluster.tasks import Tasks
 from app.history.stored import row_of as stored_row
+from app.nats.client import AwayErrors
+from app.nats.jetstream import ApiError, Connection, Place, is_control, place_of
+from app.nats.wire import Message
 from app.settings import Cluster
 
 _FRAME_BYTES = 524_288
@@ -145,8 +146,7 @@ class ClusterLog:
         self._refused_until = self._doubted_at = 0.0
         self._sent_at = self._progress_at = self._heard_at = monotonic()
         self._in_consumer = 0
-        self._end_consumer: Callable[[], Awaitable[None]] | None = None
-        self._tasks = Tasks()
+        self._end_consumer: Callable[[], None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._acks = f"{options.space}.a.{secrets.token_hex(8)}"
         self._new_run()
@@ -265,7 +265,6 @@ class ClusterLog:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        await self._tasks.cancel()
         await self._nats.close()
 
     def give_up(self, now: float) -> None:
@@ -335,7 +334,7 @@ class ClusterLog:
     def _post(self, data: bytes) -> None:
         self.frames_out += 1
         subject = f"{self._options.space}.f.{self._options.node}"
-        self._tasks.start(self._nats.publish(subject, data, self._acks))
+        self._nats.publish(subject, data, self._acks)
 
     def _send_fleeting(self) -> None:
         rows, self._fleeting = self._fleeting, []
@@ -345,17 +344,17 @@ class ClusterLog:
             while count < len(rows) and nbytes < _FRAME_BYTES:
                 nbytes += len(rows[count].payload) + _ROW_BYTES
                 count += 1
-            self._tasks.start(self._nats.publish(subject, pack(self._run, 0, rows[:count])))
+            self._nats.publish(subject, pack(self._run, 0, rows[:count]))
             rows = rows[count:]
 
-    async def _acked(self, message: Message) -> None:
+    def _acked(self, message: Message) -> None:
         """Note that the stream takes nothing: it is full, or has no leader. It does not say what is stored."""
-        if message.headers or b'"error"' in message.data[:200]:
+        if message.head or b'"error"' in message.data[:200]:
             self._refused_until = monotonic() + _AGAIN_S
 
     # In
 
-    async def _shared(self, message: Message) -> None:
+    def _shared(self, message: Message) -> None:
         """Deliver what another node has shared."""
         try:
             frame = unpack(message.data)
@@ -368,18 +367,19 @@ class ClusterLog:
             self._commits.arrived([event_of(row) for row in frame.rows], monotonic())
             self._flush()
 
-    async def _delivered(self, message: Message) -> None:
-        """Take a message of the consumer."""
+    def _delivered(self, message: Message) -> Awaitable[None] | None:
+        """Take a message of the consumer; the next one waits for what is returned."""
         if self.is_diverged:
-            return
+            return None
         self._heard_at = monotonic()
         if is_control(message):
-            await self._nats.answer_control(message)
-            return
+            self._nats.answer_control(message)
+            return None
         place, frame = place_of(message), self._frame_of(message)
         self._in_consumer += 1
         if not self.is_diverged and self._is_next(place, frame):
-            await self._apply(place, frame)
+            return self._apply(place, frame)
+        return None
 
     def _frame_of(self, message: Message) -> Frame | None:
         try:
@@ -403,7 +403,7 @@ class ClusterLog:
             return place.sequence > applied.sequence
         return False
 
-    async def _apply(self, place: Place, frame: Frame | None) -> None:
+    def _apply(self, place: Place, frame: Frame | None) -> Awaitable[None] | None:
         self.frames_in += 1
         applied = self.applied
         if not applied.admit(place.sequence, place.time_us, frame) or frame is None:
@@ -411,7 +411,7 @@ class ClusterLog:
             self.repeats += frame is not None
             if frame is not None and self._is_forgotten(frame):
                 self._renumber()
-            return
+            return None
         entries: Sequence[Event | EventRange]
         back = None
         if frame.run == self._run:
@@ -423,8 +423,25 @@ class ClusterLog:
         else:
             entries = self._arrivals.others(frame)
         self.state.note(applied)
+        for at, entry in enumerate(entries):
+            if not self._is_written(entry):
+                return self._write(entries[at:], place, frame, back)
+        self._end_of(place, frame, back)
+        return None
+
+    async def _write(
+        self, entries: Sequence[Event | EventRange], place: Place, frame: Frame, back: _UnderWay | None
+    ) -> None:
+        """Give the writer what is left of a frame, when it takes events again."""
         for entry in entries:
-            await self._write(entry)
+            while not self.is_diverged and not self._is_written(entry):
+                self._is_stalled = True
+                await asyncio.sleep(_RETRY_S)
+        self._is_stalled = False
+        self._end_of(place, frame, back)
+
+    def _end_of(self, place: Place, frame: Frame, back: _UnderWay | None) -> None:
+        """Do what comes behind the events of a frame."""
         if frame.control is not None:
             self._controlled(frame.control, place.sequence)
             if back is not None and back.order is not None and not back.order.applied.done():
@@ -432,24 +449,20 @@ class ClusterLog:
         if self._inbox or self._orders:
             self._plan()
 
-    async def _write(self, event: Event | EventRange) -> None:
-        """Give what follows to the writer, and wait while it takes none. What a restart applies again is on disk."""
+    def _is_written(self, event: Event | EventRange) -> bool:
+        """Give an event to the writer; False while that takes none. What a restart applies again is on disk."""
         known = self._on_disk.pop(event.position, None) if event.is_recorded else None
         if known is not None or (event.is_recorded and event.position <= self._head):
             if isinstance(event, Event) and known not in (None, stored_row(event, event.position).crc):
                 self._diverge("the stream has another event at an offset than this node's folder")
-            return
-        while not self.is_diverged:
-            if not self._unwritten:
-                try:
-                    self._append(event)
-                except HistoryUnavailable:
-                    pass
-                else:
-                    self._is_stalled = False
-                    return
-            self._is_stalled = True
-            await asyncio.sleep(_RETRY_S)
+            return True
+        if self._unwritten:
+            return False
+        try:
+            self._append(event)
+        except HistoryUnavailable:
+            return False
+        return True
 
     def _is_forgotten(self, frame: Frame) -> bool:
         """Whether a frame was dropped although it is the next of this run: all nodes have forgotten those before it."""
@@ -495,9 +508,9 @@ class ClusterLog:
             except AwayErrors:
                 await asyncio.sleep(_RETRY_S)
         space, node = self._options.space, self._options.node
-        await self._nats.subscribe(self._acks, self._acked)
-        await self._nats.subscribe(f"{space}.c.*", self._shared)
-        await self._nats.subscribe(subject_of_node(space, node), self._named)
+        self._nats.subscribe(self._acks, self._acked)
+        self._nats.subscribe(f"{space}.c.*", self._shared)
+        self._nats.subscribe(subject_of_node(space, node), self._named)
         self._heard_at = 0.0
         while not self.is_diverged:
             try:
@@ -506,10 +519,10 @@ class ClusterLog:
                 telemetry.fault("cluster", error)
             await asyncio.sleep(_LOOK_S)
         if self._end_consumer is not None:
-            await self._end_consumer()
+            self._end_consumer()
 
-    async def _named(self, message: Message) -> None:
-        await self._nats.publish(message.reply, self._options.node.encode())
+    def _named(self, message: Message) -> None:
+        self._nats.publish(message.reply, self._options.node.encode())
 
     async def _look(self, now: float) -> None:
         if self._unwritten and self._store.refusal is None:
@@ -553,7 +566,7 @@ class ClusterLog:
     async def _consume(self) -> None:
         """Begin a consumer at the last message that was applied, if the stream still has it, to see that it is that."""
         if self._end_consumer is not None:
-            await self._end_consumer()
+            self._end_consumer()
             self._end_consumer = None
         try:
             info = await self._nats.stream_info()
@@ -571,7 +584,7 @@ class ClusterLog:
         except AwayErrors as error:
             self._heard_at = monotonic() - _QUIET_S + _RETRY_S
             if isinstance(error, TimeoutError):  # the server may stand still: another may not
-                await self._nats.renew()
+                self._nats.renew()
 
 
 def _is_own(event: Event | EventRange) -> bool:

@@ -23,12 +23,13 @@ from app import telemetry
 from app.cluster.applied import AnotherVersion, Applied
 from app.cluster.asker import State, state_of
 from app.cluster.keeper import subject_of_keeper
-from app.cluster.nats import AwayErrors, Connection
 from app.cluster.requests import NobodyAnswers, Unanswered, ask
 from app.history.folder import FolderLocked, HighWaterMark, delete, segment_files
 from app.history.history import History
 from app.history.rules import Rules
 from app.history.stored import Stored
+from app.nats.client import AwayErrors
+from app.nats.jetstream import Connection
 from app.settings import Settings
 
 _ANSWER_S = 10.0

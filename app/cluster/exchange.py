@@ -18,12 +18,11 @@ import orjson
 
 from app import telemetry
 from app.cluster.members import Members
-from app.cluster.nats import AwayErrors, Connection, Message
-from app.cluster.tasks import Tasks
+from app.nats.jetstream import Connection
+from app.nats.wire import Message
 from app.settings import Cluster
 
 _ANSWER_S = 1.0
-_AGAIN_S = 1.0
 _AT_ONCE = 100
 """News in a message; they are small, except the figures of ticks."""
 
@@ -61,15 +60,19 @@ class Exchange:
         self._asked: dict[str, _Question] = {}
         self._last = 0
         self._news: list[tuple[str, Any]] = []
-        self._tasks = Tasks()
+        self._ends: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """Listen, as soon as the connection is open."""
-        self._tasks.start(self._listen())
+        """Listen."""
+        self._ends = [
+            self.nats.subscribe(f"{self._replies}.*", self._answered),
+            self.nats.subscribe(self._subject, self._heard),
+        ]
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Stop listening."""
-        await self._tasks.cancel()
+        for end in self._ends:
+            end()
 
     def tell(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes, which may not get it."""
@@ -89,7 +92,7 @@ class Exchange:
         self._asked[reply] = asked
         try:
             async with asyncio.timeout(_ANSWER_S):
-                await self.nats.publish(self._subject, question(self._node, kind, body), reply)
+                self.nats.publish(self._subject, question(self._node, kind, body), reply)
                 await asked.is_answered.wait()
         except TimeoutError:
             pass
@@ -100,20 +103,9 @@ class Exchange:
     def _send_news(self) -> None:
         news, self._news = self._news, []
         for first in range(0, len(news), _AT_ONCE):
-            self._tasks.start(self.nats.publish(self._subject, _packed(self._node, news[first : first + _AT_ONCE])))
+            self.nats.publish(self._subject, _packed(self._node, news[first : first + _AT_ONCE]))
 
-    async def _listen(self) -> None:
-        await self.nats.opened.wait()
-        while True:
-            try:
-                await self.nats.subscribe(f"{self._replies}.*", self._answered)
-                await self.nats.subscribe(self._subject, self._heard)
-            except AwayErrors:
-                await asyncio.sleep(_AGAIN_S)
-            else:
-                return
-
-    async def _heard(self, message: Message) -> None:
+    def _heard(self, message: Message) -> None:
         """Take news, or answer a question; what is not of this form is dropped."""
         node, news = _fields(message.data, "node", "news")
         if not isinstance(node, str) or node == self._node or not isinstance(news, list):
@@ -125,11 +117,11 @@ class Exchange:
                 if answer is not None:
                     made = answer(node, body)
                     if message.reply:
-                        await self.nats.publish(message.reply, orjson.dumps({"node": self._node, "body": made}))
+                        self.nats.publish(message.reply, orjson.dumps({"node": self._node, "body": made}))
             except Exception as error:  # noqa: BLE001 - a node may send anything, and this one goes on
                 telemetry.fault("cluster_exchange", error)
 
-    async def _answered(self, message: Message) -> None:
+    def _answered(self, message: Message) -> None:
         node, body = _fields(message.data, "node", "body")
         asked = self._asked.get(message.subject)
         if asked is not None and isinstance(node, str) and node in asked.missing:

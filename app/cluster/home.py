@@ -41,8 +41,9 @@ from typing import NamedTuple, Protocol
 import orjson
 
 from app import telemetry
-from app.cluster.nats import WRONG_LAST, ApiError, AwayErrors, Connection
 from app.cluster.tasks import Tasks
+from app.nats.client import AwayErrors
+from app.nats.jetstream import WRONG_LAST, ApiError, Connection
 from app.settings import Cluster
 
 _SERVES = 0.8

@@ -27,10 +27,11 @@ from app import telemetry
 from app.broker.errors import HistoryUnavailable
 from app.broker.ports import Page, Query, UnknownPublication
 from app.cluster import pages
-from app.cluster.nats import Connection, Message
 from app.cluster.requests import answer, refuse
 from app.cluster.tasks import Tasks
 from app.history.stored import Stored
+from app.nats.jetstream import Connection
+from app.nats.wire import Message
 from app.settings import Cluster
 
 UNKNOWN_PUBLICATION = "unknown publication"
@@ -101,24 +102,20 @@ class Keeper:
         self._tasks = Tasks()
 
     def begin(self) -> None:
-        """Begin to answer, as soon as the connection is open."""
-        self._tasks.start(self._listen())
+        """Begin to answer."""
+        space, node = self._options.space, self._options.node
+        self._nats.subscribe(subject_of_keeper(space, node), self._asked)
+        self._nats.subscribe(subject_of_keepers(space), self._asked, queue="keepers")
 
     async def close(self) -> None:
         """Leave what is not answered yet; its askers ask another keeper."""
         await self._tasks.cancel()
 
-    async def _listen(self) -> None:
-        await self._nats.opened.wait()
-        space, node = self._options.space, self._options.node
-        await self._nats.subscribe(subject_of_keeper(space, node), self._asked)
-        await self._nats.subscribe(subject_of_keepers(space), self._asked, queue="keepers")
-
-    async def _asked(self, message: Message) -> None:
+    def _asked(self, message: Message) -> None:
         if len(self._tasks) < _MOST_REQUESTS:
             self._tasks.start(self._answer(message))
         else:
-            await refuse(self._nats, message.reply, "busy")
+            refuse(self._nats, message.reply, "busy")
 
     async def _answer(self, message: Message) -> None:
         nats = self._nats
@@ -126,19 +123,19 @@ class Keeper:
             wish = orjson.loads(message.data)
             found = self._answers[wish["what"]]
         except (ValueError, TypeError, KeyError):
-            await refuse(nats, message.reply, "unknown")
+            refuse(nats, message.reply, "unknown")
             return
         try:
             await answer(nats, message.reply, await found(wish))
         except _BadRequest:
-            await refuse(nats, message.reply, "unknown")
+            refuse(nats, message.reply, "unknown")
         except UnknownPublication:
-            await refuse(nats, message.reply, UNKNOWN_PUBLICATION)
+            refuse(nats, message.reply, UNKNOWN_PUBLICATION)
         except (TimeoutError, HistoryUnavailable):
-            await refuse(nats, message.reply, "busy")
+            refuse(nats, message.reply, "busy")
         except Exception as error:  # noqa: BLE001 - the asker asks another keeper then
             telemetry.fault("keeper", error)
-            await refuse(nats, message.reply, "failed")
+            refuse(nats, message.reply, "failed")
 
     async def _state(self, _wish: dict[str, Any]) -> bytes:
         state = self._kept.state()
@@ -175,9 +172,7 @@ class Keeper:
         written = self._kept.written
         if self._options.settled_by == "keeper" and written > self._told:
             self._told = written
-            self._tasks.start(
-                self._nats.publish(subject_of_written(self._options.space, self._options.node), b"%d" % written)
-            )
+            self._nats.publish(subject_of_written(self._options.space, self._options.node), b"%d" % written)
 
 
 def _range(wish: dict[str, Any]) -> tuple[int, int]:

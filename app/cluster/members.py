@@ -23,8 +23,9 @@ from typing import Any
 import orjson
 
 from app import telemetry
-from app.cluster.nats import AwayErrors, Connection, Message
 from app.cluster.tasks import Tasks
+from app.nats.jetstream import Connection
+from app.nats.wire import Message
 from app.settings import Cluster
 
 _BEAT_S = 1.0
@@ -69,12 +70,12 @@ async def alive(nats: Connection, space: str) -> list[str]:
     """The names of the nodes that are alive, by whose messages come within some seconds. Raises `AwayErrors`."""
     found: set[str] = set()
 
-    async def heard(message: Message) -> None:
+    def heard(message: Message) -> None:
         found.add(message.subject.rpartition(".")[2])
 
-    end = await nats.subscribe(f"{space}.h.*", heard)
+    end = nats.subscribe(f"{space}.h.*", heard)
     await asyncio.sleep(2 * _BEAT_S)
-    await end()
+    end()
     return sorted(found)
 
 
@@ -101,7 +102,7 @@ class Members:
         """Let the others know that this node leaves."""
         if len(self._tasks) > 0:
             await self._tasks.cancel()
-            await self._send({"node": self.node, "left": True})
+            self._send({"node": self.node, "left": True})
 
     def own(self) -> Member:
         """This node."""
@@ -121,33 +122,28 @@ class Members:
 
     async def _beat(self) -> None:
         await self._nats.opened.wait()
+        self._nats.subscribe(f"{self._subject}.*", self._received)
+        self._listens_since = monotonic()
         while True:
             try:
-                await self._nats.subscribe(f"{self._subject}.*", self._received)
-                self._listens_since = monotonic()
-                break
-            except AwayErrors:
-                await asyncio.sleep(_BEAT_S)
-        while True:
-            try:
-                await self._send_own()
+                self._send_own()
                 self.look(monotonic())
             except Exception as error:  # noqa: BLE001 - a fact that fails once must not make the node fall silent
                 telemetry.fault("cluster_members", error)
             await asyncio.sleep(_BEAT_S)
 
-    async def _send_own(self) -> None:
+    def _send_own(self) -> None:
         own = self.own()
-        await self._send({"node": own.name, "id": own.id, "key": self.key, **own.facts})
+        self._send({"node": own.name, "id": own.id, "key": self.key, **own.facts})
 
-    async def _send(self, message: dict[str, Any]) -> None:
-        await self._nats.publish(f"{self._subject}.{self.node}", orjson.dumps(message))
+    def _send(self, message: dict[str, Any]) -> None:
+        self._nats.publish(f"{self._subject}.{self.node}", orjson.dumps(message))
 
-    async def _received(self, message: Message) -> None:
+    def _received(self, message: Message) -> None:
         known = len(self._others)
         self.heard(message.data, monotonic())
         if len(self._others) > known:  # one that has just started is not to wait for the next second
-            await self._send_own()
+            self._send_own()
 
     def heard(self, data: bytes, now: float) -> None:
         """Take what a node has sent; what is not of this form is dropped."""

@@ -29,10 +29,11 @@ from app.cluster.catch_up import CannotCatchUp, catch_up
 from app.cluster.exchange import question, subject_of_questions
 from app.cluster.frames import BadFrame, may_have_control, unpack
 from app.cluster.members import id_of
-from app.cluster.nats import REQUEST_S, ApiError, AwayErrors, Connection, place_of
 from app.cluster.requests import NobodyAnswers, Unanswered
 from app.history import checksummed_json
 from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
+from app.nats.client import REQUEST_S, AwayErrors
+from app.nats.jetstream import ApiError, Connection, place_of
 from app.settings import Settings
 
 STATE_FILE = "cluster.json"

@@ -20,10 +20,11 @@ from app.cluster.membership import (
     saved_state,
     stream_of,
 )
-from app.cluster.nats import ApiError, Connection, Message, place_of
 from app.history.folder import HighWaterMark
 from app.history.history import History
 from app.history.stored import Stored
+from app.nats.jetstream import ApiError, Connection, place_of
+from app.nats.wire import Message
 from app.settings import Settings
 
 _LOOK_BACK = 1_000

@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from app.cluster.nats import Connection, Message, is_unanswered
+from app.nats.jetstream import Connection, is_unanswered
+from app.nats.wire import Message
 
 _HEAD_BYTES = 9
 _PIECE_BYTES = 524_288
@@ -41,7 +42,7 @@ async def ask(nats: Connection, space: str, subject: str, what: dict[str, Any], 
     pieces: list[bytes] = []
     answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    async def take(message: Message) -> None:
+    def take(message: Message) -> None:
         if not answer.done():
             try:
                 if _add(pieces, message):
@@ -50,14 +51,14 @@ async def ask(nats: Connection, space: str, subject: str, what: dict[str, Any], 
                 answer.set_exception(error)
 
     async with asyncio.timeout(within_s):
-        end = await nats.subscribe(inbox, take)
+        end = nats.subscribe(inbox, take)
         try:
-            await nats.publish(subject, orjson.dumps(what), inbox)
+            nats.publish(subject, orjson.dumps(what), inbox)
             return await answer
         finally:
             if not answer.cancel() and not answer.cancelled():
                 answer.exception()  # it may have come too late for anybody to ask for it
-            await end()
+            end()
 
 
 def _add(pieces: list[bytes], message: Message) -> bool:
@@ -78,9 +79,10 @@ async def answer(nats: Connection, reply: str, data: bytes) -> None:
     size = min(_PIECE_BYTES, nats.max_payload - _HEAD_BYTES)
     for number, at in enumerate(range(0, max(len(data), 1), size)):
         kind = _MORE if at + size < len(data) else _LAST
-        await nats.publish(reply, b"%b%08d%b" % (kind, number, data[at : at + size]))
+        nats.publish(reply, b"%b%08d%b" % (kind, number, data[at : at + size]))
+        await nats.drained()
 
 
-async def refuse(nats: Connection, reply: str, word: str) -> None:
+def refuse(nats: Connection, reply: str, word: str) -> None:
     """Send `word` in place of an answer."""
-    await nats.publish(reply, b"%b%08d%b" % (_REFUSED, 0, word.encode()))
+    nats.publish(reply, b"%b%08d%b" % (_REFUSED, 0, word.encode()))

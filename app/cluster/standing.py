@@ -10,8 +10,9 @@ from app import __version__, telemetry
 from app.cluster.alike import State, differences
 from app.cluster.applied import Applied
 from app.cluster.members import Member, Members
-from app.cluster.nats import ApiError, AwayErrors, Connection
 from app.cluster.tasks import Tasks
+from app.nats.client import AwayErrors
+from app.nats.jetstream import ApiError, Connection
 from app.settings import Cluster
 
 _LOOK_S = 1.0

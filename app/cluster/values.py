@@ -45,9 +45,10 @@ from app.broker.ports import Erasure, Values
 from app.broker.sessions import Session
 from app.cluster.exchange import Exchange
 from app.cluster.frames import BadFrame, Stamp, event_of, pack, row_of, unpack
-from app.cluster.nats import AwayErrors, Message, NobodyThere
 from app.cluster.requests import NobodyAnswers, Unanswered, answer, ask, refuse
 from app.cluster.tasks import Tasks
+from app.nats.client import AwayErrors, NobodyThere
+from app.nats.wire import Message
 from app.settings import Cluster
 
 NEWS = "nt4"
@@ -104,7 +105,7 @@ class ClusterValues:
         self._sets: list[_Set] = []
         self._waiting_bytes = 0
         self._tasks = Tasks()
-        self._ends: list[Callable[[], Any]] = []
+        self._ends: list[Callable[[], None]] = []
         exchange.answers[NEWS] = self._changed
         members.facts[NEWS] = lambda: [self._term, self._changes, monotonic()] if self._is_home else None
         broker.holders.append(self)
@@ -129,35 +130,24 @@ class ClusterValues:
     def move_in(self, term: int) -> None:
         """Be the home from now on; topics are still to be created."""
         self._term, self._changes, self._topics = term, 0, {}
-        self._tasks.start(self._listen(term))
+        self._ends += [
+            self._nats.subscribe(self._to_set, self._asked_to_set),
+            self._nats.subscribe(self._for_all, self._asked_for_all),
+        ]
 
     def move_out(self) -> None:
         """Be the home no longer."""
         self._is_stale = True
         ends, self._ends = self._ends, []
         for end in ends:
-            self._tasks.start(end())
-
-    async def _listen(self, term: int) -> None:
-        for subject, handle in ((self._to_set, self._asked_to_set), (self._for_all, self._asked_for_all)):
-            while True:
-                try:
-                    end = await self._nats.subscribe(subject, handle)
-                except AwayErrors:
-                    await asyncio.sleep(_LOOK_S)
-                else:
-                    break
-            if self._is_home and term == self._term:
-                self._ends.append(end)
-            else:
-                await end()
+            end()
 
     def topic_changed(self, topic: str, is_there: bool) -> None:  # noqa: FBT001 - a callback of the tables
         """Let the others know that a shared topic was created or deleted at the home."""
         self._change(topic, is_there=is_there)
         self._exchange.tell(NEWS, [self._term, self._changes, topic, is_there])
 
-    async def _asked_to_set(self, message: Message) -> None:
+    def _asked_to_set(self, message: Message) -> None:
         now = monotonic()
         head, _, frame = message.data.partition(b"\n")
         try:
@@ -169,7 +159,7 @@ class ClusterValues:
         if not self._serves(now):
             return
         outcomes = [_NO_HOME if is_late else self._set(event_of(row), now) for row in rows]
-        await self._nats.publish(message.reply, orjson.dumps(outcomes))
+        self._nats.publish(message.reply, orjson.dumps(outcomes))
         self._flush()
 
     def _set(self, event: Event, now: float) -> Any:
@@ -185,9 +175,9 @@ class ClusterValues:
         self._broker.activity.note(event.topic, now)
         return None
 
-    async def _asked_for_all(self, message: Message) -> None:
+    def _asked_for_all(self, message: Message) -> None:
         if not self._is_home:
-            await refuse(self._nats, message.reply, _NO_HOME)
+            refuse(self._nats, message.reply, _NO_HOME)
             return
         head = orjson.dumps([self._term, self._changes, [*self._topics]])
         values = [row_of(event, is_stamped=True) for event in self._local.bridge.latest([_ALL], maxsize)]
@@ -326,8 +316,8 @@ class ClusterValues:
         term, _, home_s = self._told() or (0, 0, 0)
         head = orjson.dumps([term, home_s])
         try:
-            data = await self._nats.request(self._to_set, head + b"\n" + pack("", 0, [_row(each) for each in sets]))
-            outcomes = orjson.loads(data)
+            frame = pack("", 0, [_row(each) for each in sets])
+            outcomes = orjson.loads((await self._nats.request(self._to_set, head + b"\n" + frame)).data)
         except NobodyThere:
             outcomes = [_NO_HOME] * len(sets)
         except (ValueError, *AwayErrors):

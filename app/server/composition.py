@@ -21,7 +21,7 @@ from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.contract import Count, WireProtocol
 from app.server.application import Application
-from app.server.history import CannotJoin, HistoryService, Opening, OpenLog
+from app.server.history import HistoryService, Opening, OpenLog
 from app.server.lifecycle import Lifecycle
 from app.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
 from app.server.pump import Pump
@@ -197,11 +197,8 @@ def _opening(whole: Whole | None) -> Opening | None:
     """What opens the history of a node of a cluster; None for a server alone, which imports nothing of it."""
     if whole is None:
         return None
-    try:
-        from app.server.front_history import FrontHistory
-        from app.server.shared_history import KeptHistory
-    except ImportError:
-        raise CannotJoin("cluster.urls: a cluster needs the NATS client: pip install 'halley[cluster]'") from None
+    from app.server.front_history import FrontHistory
+    from app.server.shared_history import KeptHistory
 
     def opened(settings: Settings, broker: Broker, flush: Callable[[], None]) -> OpenLog:
         history = (FrontHistory if settings.cluster.front else KeptHistory)(settings, broker, flush)

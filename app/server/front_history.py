@@ -55,7 +55,7 @@ class FrontHistory(SharedHistory):
 
     async def _end(self) -> None:
         self._front.close()
-        await self._asker.close()
+        self._asker.close()
 
     @property
     def start(self) -> int:

@@ -17,9 +17,10 @@ from app.broker.broker import Broker
 from app.broker.ports import Erasure, Work
 from app.cluster.exchange import Exchange
 from app.cluster.home import Home
-from app.cluster.nats import ApiError, AwayErrors
 from app.cluster.standing import Standing
 from app.cluster.values import ClusterValues
+from app.nats.client import AwayErrors
+from app.nats.jetstream import ApiError
 from app.protocols.nt4.protocol import NetworkTables
 from app.protocols.nt4.tables import SharedTopics
 from app.server.persistence import PersistentTopics, persistent, restore, text_of

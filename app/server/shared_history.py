@@ -26,13 +26,13 @@ from app.cluster.keeper import Keeper
 from app.cluster.members import Members
 from app.cluster.membership import SETTINGS, STATE_FILE, join
 from app.cluster.membership import CannotJoin as NotJoined
-from app.cluster.nats import Connection
 from app.cluster.standing import Standing
 from app.cluster.store import Store
 from app.history import checksummed_json
 from app.history.history import CannotPurge
 from app.history.stored import Stored
 from app.history.writer import Report
+from app.nats.jetstream import Connection
 from app.protocols.contract import Count
 from app.server.history import CannotJoin, OpenHistory, OpenLog, Outcomes
 from app.server.nt4_home import Nt4Home
@@ -177,7 +177,7 @@ class SharedHistory(OpenLog):
                     await self.settle()
         self._whole.leave()
         await self._standing.close()
-        await self._exchange.close()
+        self._exchange.close()
         await self.members.close()
         await self._erasures.close()
         await self._log.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from time import monotonic
 from types import SimpleNamespace
 
@@ -14,13 +15,14 @@ from app.broker.errors import DiskFull, InboxFull
 from app.broker.events import Publications, new_key
 from app.broker.names import Match, Pattern
 from app.broker.ports import Durability
+from app.cluster import broker_log
 from app.cluster.applied import Applied
 from app.cluster.broker_log import ClusterLog, Diverged, StreamUnavailable
 from app.cluster.frames import Keeps, Kind, Row, pack, unpack
 from app.cluster.front import Front
 from app.cluster.members import Member
-from app.cluster.nats import Connection, Place
 from app.history.rules import Rules
+from app.nats.jetstream import Connection, Place
 from app.settings import Cluster, History, Limits
 
 NOW = 50.0
@@ -92,9 +94,9 @@ def write(log, disk, *, fails=False):
         log.committed([each], head + 1, NOW)
 
 
-async def come_back(log):
+def come_back(log):
     """Let the oldest frame under way come back from the stream."""
-    await log._apply(Place(log.applied.sequence + 1, 1, 10**15, 0), unpack(log._under_way[0].data))
+    return log._apply(Place(log.applied.sequence + 1, 1, 10**15, 0), unpack(log._under_way[0].data))
 
 
 async def test_an_event_has_its_turn_behind_those_of_its_publisher(broker, log, disk, hearer):
@@ -106,8 +108,8 @@ async def test_an_event_has_its_turn_behind_those_of_its_publisher(broker, log, 
     publish(broker, 3, "none", source)
     publish(broker, 4, source=source)
     log._send()
-    await come_back(log)
-    await come_back(log)
+    come_back(log)
+    come_back(log)
     write(log, disk)
     assert payloads(hearer.outbox.take()) == [b"1", b"2", b"3", b"4"]
     assert disk.written == [b"1", b"4"]
@@ -120,11 +122,11 @@ async def test_what_the_disk_has_not_taken_is_written_again_in_order(broker, log
         publish(broker, number, source=source)
         publish(broker, f"{number}5", "none", source)
         log._send()
-    await come_back(log)
+    come_back(log)
     write(log, disk, fails=True)
     assert len(hearer.outbox) == 0
     log._write_again()
-    await come_back(log)
+    come_back(log)
     write(log, disk)
     log._write_again()
     write(log, disk)
@@ -146,7 +148,7 @@ async def test_a_run_that_all_nodes_have_forgotten_is_begun_again(broker, log, d
     """A node that was cut off for more than a day sends what is under way under a new name."""
     publish(broker, 1)
     log._send()
-    await come_back(log)
+    come_back(log)
     publish(broker, 2)
     log._send()
     log.applied._runs.clear()
@@ -154,7 +156,7 @@ async def test_a_run_that_all_nodes_have_forgotten_is_begun_again(broker, log, d
     assert log.applied.apply(2, 10**15, frame) is None
     assert log._is_forgotten(frame)
     log._renumber()
-    await come_back(log)
+    come_back(log)
     write(log, disk)
     assert payloads(hearer.outbox.take()) == [b"1", b"2"]
 
@@ -174,7 +176,7 @@ async def test_a_frame_fits_into_a_message(broker, log):
     """However long the names are that its events have."""
     for number in range(60):
         publish(broker, number, f"{'n' * 1_000}/{number}")
-    log._nats._client._max_payload = 20_000
+    log._nats._wire.info["max_payload"] = 20_000
     while log._inbox:
         log._send()
         assert len(log._under_way.popleft().data) <= 20_000
@@ -199,7 +201,7 @@ async def test_a_frame_of_a_later_version_stops_the_node(broker, log):
             data=data, headers=None, reply=f"$JS.ACK.halley.c.1.{log.applied.sequence + 1}.1.5000.0"
         )
         log._in_consumer = 0
-        await log._delivered(message)
+        log._delivered(message)
     assert (log.is_diverged, log.went_back, log.foreign, log.applied.sequence) == (True, False, 1, 1)
     with pytest.raises(Diverged):
         publish(broker, 1)
@@ -214,6 +216,22 @@ async def test_a_node_stops_where_most_others_have_made_something_else_of_the_st
     assert not log.is_diverged
     log.compare([Member("b", "bbbb", facts, 0.0), Member("c", "cccc", facts, 0.0)])
     assert (log.is_diverged, log.went_back) == (True, False)
+
+
+async def test_what_comes_next_waits_for_a_writer_that_takes_nothing(broker, log, disk, hearer, monkeypatch):
+    """A full disk: events of the stream keep their order, and what is behind them is not done before."""
+    monkeypatch.setattr(broker_log, "_RETRY_S", 0.0)
+    publish(broker, 1)
+    log._send()
+    disk.refusal = DiskFull()
+    rest = asyncio.ensure_future(come_back(log))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (rest.done(), log._is_stalled, disk.queue) == (False, True, [])
+    disk.refusal = None
+    await rest
+    write(log, disk)
+    assert (log._is_stalled, disk.written, payloads(hearer.outbox.take())) == (False, [b"1"], [b"1"])
 
 
 async def test_without_nats_what_is_in_no_frame_is_refused(broker, log, disk, hearer):
@@ -236,8 +254,8 @@ async def test_without_nats_what_is_in_no_frame_is_refused(broker, log, disk, he
     log._nats.away_since = None
     publish(broker, 5, source=source)
     log._send()
-    await come_back(log)
-    await come_back(log)
+    come_back(log)
+    come_back(log)
     write(log, disk)
     assert payloads(hearer.outbox.take()) == [b"1", b"3", b"5"]
     assert (disk.written, log._waiting_bytes) == ([b"1", b"5"], 0)
@@ -260,7 +278,7 @@ async def test_a_control_is_a_frame_of_its_own(broker, log, disk):
     log._send()
     frames = [unpack(each.data) for each in log._under_way]
     assert [(frame.control, len(frame.rows)) for frame in frames] == [(Keeps("a"), 0), (None, 1)]
-    await log._apply(Place(1, 1, 10**15, 0), frames[0])
+    log._apply(Place(1, 1, 10**15, 0), frames[0])
     assert await sent == 1
 
 
@@ -305,7 +323,7 @@ def front(broker, keepers):
 async def come(log, number, *rows):
     """Let a frame of another node come from the stream."""
     frame = unpack(pack("b-1", number, rows))
-    await log._apply(Place(log.applied.sequence + 1, 1, 10**15, 0), frame)
+    log._apply(Place(log.applied.sequence + 1, 1, 10**15, 0), frame)
 
 
 def rows_on(*topics, key=None):

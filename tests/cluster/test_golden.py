@@ -15,12 +15,12 @@ from app.cluster.exchange import question
 from app.cluster.frames import BadFrame, LaterVersion, pack, unpack
 from app.cluster.members import Members, id_of
 from app.cluster.membership import CannotJoin, describe, description_of
-from app.cluster.nats import Connection
 from app.cluster.requests import Unanswered
 from app.history.folder import Identity
 from app.history.stored import Stored, event_of
 from app.host.relay import NODE, _request
 from app.host.relayed import Door
+from app.nats.jetstream import Connection
 from app.settings import Cluster, Settings
 from app.transports.head import Head
 

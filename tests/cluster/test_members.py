@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app.cluster.members import Members, id_of
-from app.cluster.nats import Connection
+from app.nats.jetstream import Connection
 from app.settings import Cluster
 
 

@@ -348,7 +348,7 @@ async def test_check_says_what_is_wrong(tmp_path):
     [
         ("", False, "keeper", ["JetStream does not answer", "the server has no JetStream"]),
         ("max_payload: 1000\n", True, "keeper", ["max_payload is 1000 bytes"]),
-        (RIGHTS, True, "keeper", ['not all rights: permissions violation for publish to "$js.fc.halley.']),
+        (RIGHTS, True, "keeper", ['not all rights: Permissions Violation for Publish to "$JS.FC.halley.']),
     ],
 )
 async def test_check_of_a_nats_that_does_not_do(tmp_path, more, has_jetstream, settled_by, texts):

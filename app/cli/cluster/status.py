@@ -15,7 +15,8 @@ from app.cli.terminal import DONE, FAILED, run, say
 from app.settings import Settings
 
 if TYPE_CHECKING:
-    from app.cluster.nats import Connection, Message
+    from app.nats.jetstream import Connection
+    from app.nats.wire import Message
 
 _LISTEN_S = 2.5
 """Each node sends its facts once a second."""
@@ -37,7 +38,8 @@ def status(*, settings: Settings, is_json: bool) -> None:
 
 
 async def _show(settings: Settings, *, is_json: bool) -> int:
-    from app.cluster.nats import ApiError, AwayErrors, Connection
+    from app.nats.client import AwayErrors
+    from app.nats.jetstream import ApiError, Connection
 
     space = settings.cluster.space
     nats = Connection(settings.cluster)
@@ -75,7 +77,7 @@ async def _nodes(nats: Connection, space: str, last: int) -> list[dict[str, Any]
     """The facts of each node that sends some, by name, and how far it is behind `last`, a sequence of the stream."""
     found: dict[str, dict[str, Any]] = {}
 
-    async def take(message: Message) -> None:
+    def take(message: Message) -> None:
         with suppress(ValueError, KeyError, TypeError, AttributeError):  # of a stranger
             facts = json.loads(message.data)
             name = facts["node"]
@@ -86,6 +88,6 @@ async def _nodes(nats: Connection, space: str, last: int) -> list[dict[str, Any]
                 facts["behind"] = max(last - int(facts["sequence"]), 0)
                 found[name] = {fact: facts.get(fact) for fact in _COLUMNS}
 
-    await nats.subscribe(f"{space}.h.*", take)
+    nats.subscribe(f"{space}.h.*", take)
     await asyncio.sleep(_LISTEN_S)
     return [found[name] for name in sorted(found, key=str)]

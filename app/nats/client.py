@@ -1,0 +1,332 @@
+"""A connection to one of several NATS servers, which is renewed by itself: messages, and requests with an answer.
+
+Handlers are called while the bytes of the messages are read, in the order in which they come. One that has to wait
+returns an awaitable: what follows on its subscription waits for that, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from time import monotonic
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import orjson
+
+from app import __version__, telemetry
+from app.nats.proof import TLS, Proof, proof_of
+from app.nats.wire import Message, Wire
+from app.settings import Cluster
+
+Handler = Callable[[Message], Awaitable[None] | None]
+
+REQUEST_S = 1.0
+_CONNECT_S, _BETWEEN_S = 2.0, 0.1
+_PING_S, _PINGS = 5.0, 2
+_CLOSE_S = 2.0
+_UNSENT_BYTES = 16_777_216
+"""How much may wait to be sent; what is published then is dropped, as it is while no server is connected."""
+
+_WAITING_BYTES = 67_108_864
+"""How much may wait for a subscription's handler; what comes then is dropped."""
+
+_MOST_SERVERS = 16
+_DENIED_KEPT = 16
+_NO_RESPONDERS = "503"
+_PORT, _MAX_PAYLOAD = 4222, 1_048_576
+"""What NATS servers have unless their configuration says otherwise."""
+
+
+class NobodyThere(Exception):
+    """Nobody has subscribed to the subject of a request."""
+
+
+AwayErrors = (NobodyThere, OSError)
+"""What requests raise while there is no answer; `TimeoutError` is an `OSError`."""
+
+
+class _Server(NamedTuple):
+    """A server; its certificate has to be for `name`."""
+
+    host: str
+    port: int
+    name: str
+    is_encrypted: bool
+
+
+class _Subscription:
+    """A subscription. While `task` awaits what the handler has returned, messages wait; `nbytes` is what they have."""
+
+    __slots__ = ("handler", "line", "nbytes", "task", "waiting")
+
+    def __init__(self, line: bytes, handler: Handler) -> None:
+        self.line, self.handler = line, handler
+        self.waiting: deque[Message] = deque()
+        self.nbytes = 0
+        self.task: asyncio.Task[None] | None = None
+
+
+class Client:
+    """A connection and what uses it; its methods are for the event loop.
+
+    `away_since` is when the connection was lost, else None; `opened` is set when it was there for the first time.
+    `denied` has the last of the server's texts about what the user may not do, `last_error` what else has gone wrong.
+    """
+
+    def __init__(self, options: Cluster) -> None:
+        self.away_since: float | None = monotonic()
+        self.opened = asyncio.Event()
+        self.denied: deque[str] = deque(maxlen=_DENIED_KEPT)
+        self.last_error = ""
+        self._name = f"halley {options.node}"
+        self._options = options
+        self._servers = deque(_server_of(url) for url in options.urls)
+        self._wire = self._new_wire()
+        self._at = ""
+        self._subscriptions: dict[bytes, _Subscription] = {}
+        self._inbox = f"_INBOX.{secrets.token_hex(12)}"
+        self._requests: dict[str, asyncio.Future[Message]] = {}
+        self._last_sid = self._last_request = 0
+        self._keeping: asyncio.Task[None] | None = None
+        self.subscribe(f"{self._inbox}.*", self._answered)
+
+    # Its life
+
+    async def open(self) -> None:
+        """Connect, and try that until a server lets this node in. Raises `OSError` for files that cannot be used."""
+        proof = proof_of(self._options)
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep(proof))
+        await self.opened.wait()
+
+    async def close(self) -> None:
+        """Send what waits to be sent, and close the connection."""
+        tasks = [*filter(None, [self._keeping, *(each.task for each in self._subscriptions.values())])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._wire.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._wire.ended()
+        self._wire.abort()
+
+    def renew(self) -> None:
+        """Leave a server that does not answer, and connect to another."""
+        self._wire.abort()
+
+    @property
+    def away_s(self) -> float:
+        """For how many seconds no server has been reachable; 0 while one is."""
+        return 0.0 if self.away_since is None else monotonic() - self.away_since
+
+    @property
+    def server(self) -> str:
+        """The server that the node is connected to, as `host:port`; empty while there is none."""
+        return self._at if self.away_since is None else ""
+
+    @property
+    def version(self) -> str:
+        """The version of that server."""
+        return str(self._wire.info.get("version", "")) if self.away_since is None else ""
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message that the server takes, in bytes."""
+        return int(self._wire.info.get("max_payload", _MAX_PAYLOAD))
+
+    async def _keep(self, proof: Proof) -> None:
+        """Connect, and connect again each time that the connection is lost."""
+        while True:
+            await self._connect(proof)
+            self.away_since = None
+            if self.opened.is_set():
+                telemetry.log.info("cluster_back")
+            self.opened.set()
+            await self._stay()
+            self.away_since = monotonic()
+            telemetry.log.warning("cluster_away")
+
+    async def _connect(self, proof: Proof) -> None:
+        """Try one server after another, until one lets this node in."""
+        while True:
+            server = self._servers[0]
+            self._servers.rotate(-1)
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    await self._connect_to(server, proof)
+            except (OSError, ValueError) as error:
+                self._wire.abort()
+                self._failed(error)
+            else:
+                return
+            await asyncio.sleep(_BETWEEN_S)
+
+    async def _connect_to(self, server: _Server, proof: Proof) -> None:
+        """Have a server let this node in. Raises `OSError`; `ValueError` for what it sends."""
+        self._wire = wire = self._new_wire()
+        await asyncio.get_running_loop().create_connection(lambda: wire, server.host, server.port)
+        await wire.greeted()
+        if wire.info.get("tls_required") or server.is_encrypted or proof.tls is not None:
+            if not (wire.info.get("tls_required") or wire.info.get("tls_available")):
+                raise ConnectionRefusedError("the server does not offer TLS")
+            await wire.encrypt(proof.tls or ssl.create_default_context(), server.name)
+        wire.send(b"CONNECT %b\r\n" % orjson.dumps(self._hello(wire, proof)))
+        wire.ping()
+        await wire.answered()
+        for each in self._subscriptions.values():
+            wire.send(each.line)
+        self._at = f"{server.host}:{server.port}"
+        self._learn(server)
+
+    def _hello(self, wire: Wire, proof: Proof) -> dict[str, object]:
+        return {
+            "verbose": False,
+            "pedantic": False,
+            "lang": "python",
+            "version": __version__,
+            "protocol": 1,
+            "headers": True,
+            "no_responders": True,
+            "name": self._name,
+            **proof.fields(str(wire.info.get("nonce", ""))),
+        }
+
+    def _learn(self, server: _Server) -> None:
+        """Remember the other servers of the cluster, for when this one is lost."""
+        for url in self._wire.info.get("connect_urls") or ():
+            found = _server_of(f"nats://{url}")
+            known = any((each.host, each.port) == (found.host, found.port) for each in self._servers)
+            if not known and len(self._servers) < _MOST_SERVERS:
+                self._servers.append(found._replace(name=server.name, is_encrypted=server.is_encrypted))
+
+    async def _stay(self) -> None:
+        """Wait until the connection is lost; it is, too, if the server does not answer any more."""
+        wire = self._wire
+        while wire.is_open:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PING_S):
+                    await wire.ended()
+            if wire.unanswered >= _PINGS:
+                wire.abort()
+            else:
+                wire.ping()
+
+    def _new_wire(self) -> Wire:
+        return Wire(self._deliver, self._told)
+
+    def _told(self, text: str) -> None:
+        if "permissions violation" in text.lower():
+            self.denied.append(_printable(text))
+
+    def _failed(self, error: Exception) -> None:
+        text = self._wire.refusal or (str(error) if isinstance(error, ssl.SSLError) or not self.last_error else "")
+        self.last_error = _printable(text) or self.last_error
+
+    # Messages
+
+    def publish(self, subject: str, data: bytes, reply: str = "", head: bytes = b"") -> None:
+        """Send a message, with `head` as its headers; while no server is connected it is dropped."""
+        if self.away_since is not None or self._wire.unsent_bytes > _UNSENT_BYTES:
+            return
+        to = f"{subject} {reply}" if reply else subject
+        line = f"HPUB {to} {len(head)} {len(head) + len(data)}" if head else f"PUB {to} {len(data)}"
+        self._wire.send(b"%b\r\n%b%b\r\n" % (line.encode("latin-1"), head, data))
+
+    async def drained(self) -> None:
+        """Wait until much more can be published without being dropped."""
+        await self._wire.drained()
+
+    def subscribe(self, subject: str, handler: Handler, queue: str = "") -> Callable[[], None]:
+        """Have each message of a subject handled, one after another; returns what ends that.
+
+        Of all subscribers that name the same `queue`, one gets each message.
+        """
+        self._last_sid += 1
+        sid = b"%d" % self._last_sid
+        words = ["SUB", subject, *filter(None, [queue]), sid.decode()]
+        self._subscriptions[sid] = subscription = _Subscription(f"{' '.join(words)}\r\n".encode("latin-1"), handler)
+        if self.away_since is None:
+            self._wire.send(subscription.line)
+
+        def end() -> None:
+            if self._subscriptions.pop(sid, None) is not None and self.away_since is None:
+                self._wire.send(b"UNSUB %b\r\n" % sid)
+            if subscription.task is not None:
+                subscription.task.cancel()
+
+        return end
+
+    def _deliver(self, sid: bytes, message: Message) -> None:
+        subscription = self._subscriptions.get(sid)
+        if subscription is None:  # it has ended, and the server does not know yet
+            return
+        if subscription.task is None:
+            rest = _handled(subscription.handler, message)
+            if rest is not None:
+                subscription.task = asyncio.get_running_loop().create_task(_go_on(subscription, rest))
+        elif subscription.nbytes < _WAITING_BYTES:
+            subscription.waiting.append(message)
+            subscription.nbytes += len(message.data)
+
+    # Requests
+
+    async def request(self, subject: str, data: bytes, head: bytes = b"") -> Message:
+        """The first answer to a request on a subject. Raises `AwayErrors`, of them `NobodyThere`."""
+        self._last_request += 1
+        reply = f"{self._inbox}.{self._last_request}"
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._requests[reply] = answer
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                self.publish(subject, data, reply, head)
+                message = await answer
+        finally:
+            del self._requests[reply]
+        if message.status == _NO_RESPONDERS and not message.data:
+            raise NobodyThere
+        return message
+
+    def _answered(self, message: Message) -> None:
+        answer = self._requests.get(message.subject)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+
+def _handled(handler: Handler, message: Message) -> Awaitable[None] | None:
+    try:
+        return handler(message)
+    except Exception as error:  # noqa: BLE001 - the next message must be handled
+        telemetry.fault("cluster", error)
+        return None
+
+
+async def _go_on(subscription: _Subscription, rest: Awaitable[None] | None) -> None:
+    """Await what the handler has returned, and have it handle what has come meanwhile."""
+    while True:
+        if rest is not None:
+            try:
+                await rest
+            except Exception as error:  # noqa: BLE001 - the next message must be handled
+                telemetry.fault("cluster", error)
+        if not subscription.waiting:
+            break
+        message = subscription.waiting.popleft()
+        subscription.nbytes -= len(message.data)
+        rest = _handled(subscription.handler, message)
+    subscription.task = None
+
+
+def _server_of(url: str) -> _Server:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return _Server(host, parts.port or _PORT, host, url.startswith(TLS))
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
