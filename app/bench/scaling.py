@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-FRAMES_PER_S = 1_000.0
+FRAMES_PER_S = 500.0
 """The most frames that all nodes together send (`cluster/broker_log.py`): of more events, a frame has several."""
 
 _US = 1_000_000
