@@ -10,21 +10,25 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from app.bench.cluster_result import ClusterFigures, Measured
-from app.bench.coordinator import StartWorker, bayeux_worker, coordinated
+from app.bench.coordinator import Coordinator, Report, StartWorker, bayeux_worker, coordinated
 from app.bench.load import BenchFailed, Load, together
 from app.bench.measurement import Phase, Watch, while_alive
 from app.bench.orders import running_worker
+from app.bench.requests import channel_name
 from app.bench.tally import percentiles
 from app.bench.target import Target, halley_command, metrics_of, started, usage_of
 from app.processes import free_port, module_command
@@ -33,12 +37,21 @@ FEW_PER_S = 200.0
 RECEIVERS = 100
 """Held polls at a node, while deliveries are measured."""
 
+POLLS = 16
+"""Polls under way, where there are many: another one goes out as soon as one is answered."""
+
 _BATCH = 50
 _CHANNELS = 100
 _PUBLISHERS = 64
 _DELIVERED_PER_S = 20.0
 _POLLED_PER_S = 200.0
 _WARM_UP_S = 1.0
+_STOPPED_S = 1.0
+"""How long the keeper stands still. It says once a second that it is there, and after 2.5 s without that fronts refuse
+durable publishes.
+"""
+
+_READ_S = 60.0
 _STREAM_BYTES = 8_589_934_592
 _FRAMES = re.compile(r"^halley_cluster_frames_in_total (\S+)$", re.MULTILINE)
 _FULL = 0.9
@@ -67,61 +80,79 @@ async def measure_cluster(plan: ClusterPlan, nats_server: str, watch: Watch = la
         rate=plan.rate,
         seconds=plan.seconds,
         receivers=RECEIVERS,
+        polls=POLLS,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         cores=os.cpu_count() or 1,
         load_average=os.getloadavg()[0],
     )
     loads = _loads(plan)
     async with _running(plan, nats_server) as cluster:
-        for number, (name, load) in enumerate(loads.items()):
+        for number, (name, work) in enumerate(loads.items()):
             watch(Phase(name, number, len(loads), f"{number + 1} of {len(loads)}"))
-            found.measured[name] = await while_alive(cluster, _measure(cluster, plan, *load))
+            found.measured[name] = await while_alive(cluster, _measure(cluster, work, plan.seconds))
     return found
 
 
-_Load = tuple[Load | None, Sequence[int], int | None]
-"""A load, the places of the nodes that it is put on, and of the node to which it sends its requests instead."""
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A load, or only time, and the places of the nodes that it is put on.
+
+    `via` is the place of the node to which it sends its requests instead. With `is_behind`, the keeper stands still
+    under the load, and how it catches up is measured.
+    """
+
+    load: Load | None = None
+    places: Sequence[int] = ()
+    via: int | None = None
+    is_behind: bool = False
 
 
-def _loads(plan: ClusterPlan) -> Mapping[str, _Load]:
-    """Return each load by name; None is only time."""
+def _loads(plan: ClusterPlan) -> Mapping[str, _Work]:
+    """Return each load by name."""
     everywhere, seconds = range(plan.nodes), plan.seconds
     publish = partial(Load, "publish", publishers=_PUBLISHERS, channels=_CHANNELS, seconds=seconds)
     many = partial(publish, rate=plan.rate, batch=_BATCH)
+    stopped_s = min(_STOPPED_S, seconds)
+    waiting = int(plan.rate * stopped_s / _BATCH)  # publishers, in the end, for the keeper to go on
     fanout = partial(Load, "fanout", seconds=seconds)
     poll = Load("publish", publishers=1, rate=_POLLED_PER_S, seconds=seconds)
+    polls = Load("publish", publishers=POLLS, seconds=seconds)
     delivered = partial(fanout, rate=_DELIVERED_PER_S)
     return {
-        "idle": (None, (), None),
-        "few": (publish(rate=FEW_PER_S), (0,), None),
-        "many": (many(processes=plan.nodes), everywhere, None),
-        "passed": (many(), (0,), None),
-        "applied": (
+        "idle": _Work(),
+        "few": _Work(publish(rate=FEW_PER_S), (0,)),
+        "many": _Work(many(processes=plan.nodes), everywhere),
+        "passed": _Work(many(), (0,)),
+        "behind": _Work(
+            many(publishers=_PUBLISHERS + waiting, processes=plan.nodes, seconds=stopped_s), everywhere, is_behind=True
+        ),
+        "applied": _Work(
             fanout(receivers=plan.nodes, processes=plan.nodes, publishers=_PUBLISHERS, rate=plan.rate, batch=_BATCH),
             everywhere,
-            None,
         ),
-        "one": (delivered(receivers=RECEIVERS), (0,), None),
-        "all": (delivered(receivers=RECEIVERS * plan.nodes, processes=plan.nodes), everywhere, None),
-        "direct": (poll, (0,), 0),
-        "relayed": (poll, (0,), 1),
+        "one": _Work(delivered(receivers=RECEIVERS), (0,)),
+        "all": _Work(delivered(receivers=RECEIVERS * plan.nodes, processes=plan.nodes), everywhere),
+        "direct": _Work(poll, (0,), via=0),
+        "relayed": _Work(poll, (0,), via=1),
+        "direct_many": _Work(polls, (0,), via=0),
+        "relayed_many": _Work(polls, (0,), via=1),
     }
 
 
-async def _measure(
-    cluster: _Cluster, plan: ClusterPlan, load: Load | None, places: Sequence[int], via: int | None
-) -> Measured:
-    if load is None:
+async def _measure(cluster: _Cluster, work: _Work, seconds: float) -> Measured:
+    if work.load is None:
         begun = await cluster.usage()
-        await asyncio.sleep(plan.seconds)
+        await asyncio.sleep(seconds)
         return _measured(begun, await cluster.usage())
-    urls = [cluster.fronts[place].url for place in places]
-    start = _at_each(urls) if via is None else partial(_polls, via=cluster.fronts[via].url)
-    async with coordinated(load, urls[0], None, (), start) as workers:
+    urls = [cluster.fronts[place].url for place in work.places]
+    start = _at_each(urls) if work.via is None else partial(_polls, via=cluster.fronts[work.via].url)
+    async with coordinated(work.load, urls[0], None, (), start) as workers:
         await workers.open(1)
-        await workers.round(1, min(_WARM_UP_S, plan.seconds))
-        begun = await cluster.usage()
-        report = await workers.round(2, plan.seconds)
+        await workers.round(1, min(_WARM_UP_S, seconds))
+        if work.is_behind:
+            begun, report = await _behind(cluster, workers, work.load.seconds)
+        else:
+            begun, report = await cluster.usage(), await workers.round(2, work.load.seconds)
         measured = _measured(begun, await cluster.usage())
     counts = report.counts
     measured.events, measured.deliveries = counts["acknowledged"], counts["deliveries"]
@@ -131,6 +162,41 @@ async def _measure(
     measured.errors = dict(report.errors)
     measured.is_load_full = max(report.busy_shares) >= _FULL
     return measured
+
+
+async def _behind(cluster: _Cluster, workers: Coordinator, seconds: float) -> tuple[_Usage, Report]:
+    """Stop the keeper for a round of the load, and wait until it has all events.
+
+    Returns what was used until it went on, and the report of the load. Where the keeper settles events, it has all when
+    all are acknowledged; else when a front gets a page of the history, which is not sent before.
+    """
+
+    async def resume() -> _Usage:
+        await asyncio.sleep(seconds)
+        usage = await cluster.usage()
+        cluster.signal_keeper(signal.SIGCONT)
+        return usage
+
+    cluster.signal_keeper(signal.SIGSTOP)
+    resuming = asyncio.create_task(resume())
+    try:
+        report = await workers.round(2, seconds)
+        begun = await resuming
+    finally:
+        resuming.cancel()
+    if len(cluster.nats) > 1:
+        await _page_of(cluster.fronts[0])
+    return begun, report
+
+
+async def _page_of(front: Target) -> None:
+    """Wait for a page of the history. Raises `BenchFailed`."""
+    url = f"{front.url.removesuffix('/bayeux')}/history{channel_name(0)}?limit=1"
+    try:
+        async with httpx.AsyncClient(timeout=_READ_S) as http:
+            (await http.get(url)).raise_for_status()
+    except httpx.HTTPError as error:
+        raise BenchFailed(f"no history from {url}: {error}") from error
 
 
 def _at_each(urls: Sequence[str]) -> StartWorker:
@@ -172,6 +238,12 @@ class _Cluster:
         cpu_s = {each.name: _cpu_s(each) for each in (*self.fronts, self.keeper)}
         cpu_s["nats"] = sum(map(_cpu_s, self.nats))
         return _Usage(time.monotonic(), cpu_s, await _frames(self.fronts[-1]))
+
+    def signal_keeper(self, number: signal.Signals) -> None:
+        """Send the keeper's process a signal; that it has ended is noticed by `died`."""
+        if self.keeper.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.keeper.pid, number)
 
     async def died(self) -> str:
         """Wait until one of the processes ends; return a sentence on how it ended."""

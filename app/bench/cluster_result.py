@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from app.bench.scaling import Costs, scaled
+from app.bench.scaling import WANTED, Costs, at_most, at_rate
 
 _US = 1_000_000
 _SCALED = (2, 4, 8, 16)
@@ -39,9 +39,11 @@ class ClusterFigures:
     """All loads by name, with the cluster and the machine that they ran on.
 
     `idle` is without a load. `few` and `many` publish at one node, and at all of them; `passed` publishes at the first
-    as many as `many` does, and `applied` does so with a subscriber at each node. `one` and `all` deliver each publish
-    of the first node to held polls there, and at all nodes. `direct` and `relayed` are polls at the node of their
-    sessions, and at another one.
+    as many as `many` does, and `applied` does so with a subscriber at each node. In `behind` events are published
+    everywhere while the keeper stands still; its `seconds` and `cpu_s` are those from when it goes on until it has all
+    of them. `one` and `all` deliver each publish of the first node to `receivers` held polls there, and at each node.
+    `direct` and `relayed` are polls at the node of their session, and at another one. There are few of them; in
+    `direct_many` and `relayed_many`, `polls` are under way at any time.
     """
 
     nodes: int
@@ -49,6 +51,7 @@ class ClusterFigures:
     rate: float
     seconds: float
     receivers: int
+    polls: int
     date: str
     cores: int
     load_average: float
@@ -95,7 +98,8 @@ class ClusterFigures:
             applied=_each(by_applied - frame_us * applied.frames, applied.events),
             passed=_each(by_passed - frame_us * passed.frames, passed.events),
             frame=frame_us,
-            keeper=_each(self.used_us("passed", "keeper"), passed.events),
+            row=_each(self.used_us("passed", "keeper"), passed.events),
+            row_behind=_each(self.used_us("behind", "keeper"), self.measured["behind"].events),
             nats=_each(self.used_us("passed", "nats") / (self.nodes + 1), passed.events),
         )
 
@@ -123,8 +127,9 @@ def cluster_table(found: ClusterFigures) -> str:
             *(f"  {name:<{width}}  {value}" for name, value in rows),
             f"All of these and the load share {found.cores} cores; load average before: {found.load_average:.1f}.",
             *found.warnings,
-            "By arithmetic from these costs, with a core for each node, and others for the keeper and NATS:",
-            *_scaled(found.costs),
+            "By arithmetic from these costs, with a core for each node, and others for the keeper and NATS, at most:",
+            *_at_most(found.costs),
+            *_at_rate(found.costs, found.rate),
         ]
     )
 
@@ -146,7 +151,9 @@ def _rows(found: ClusterFigures) -> Iterator[tuple[str, str]]:
     whole = found.used_us("applied", *found.fronts[1:]) / others / max(applied.events, 1)
     yield "  of another node, delivered to one", f"{_us(whole)}, without the frame's share {_us(costs.applied)}"
     yield "  for a frame of another node", _us(costs.frame)
-    yield "  for a row at the keeper", f"{_us(costs.keeper)}, {_US / costs.keeper:,.0f} rows/s of a core"
+    yield "  for a row at the keeper", _rows_per_s(costs.row)
+    behind = measured["behind"].events
+    yield "  for a row at the keeper that is behind", f"{_rows_per_s(costs.row_behind)}, after {behind:,} rows"
     yield "  in NATS, for each node", _us(costs.nats)
     everywhere = measured["all"]
     at_all = _each(found.used_us("all", *found.fronts), everywhere.deliveries)
@@ -155,25 +162,39 @@ def _rows(found: ClusterFigures) -> Iterator[tuple[str, str]]:
         f"  {found.receivers} polls at each of {found.nodes} nodes",
         f"{_us(at_all)}: deliveries are {costs.deliver / at_all:.2f} of {found.nodes} x one node's",
     )
-    direct, relayed = measured["direct"], measured["relayed"]
-    direct_us = _each(found.used_us("direct", *found.fronts), direct.events)
-    relayed_us = _each(found.used_us("relayed", *found.fronts), relayed.events)
-    yield "a poll at its own node", f"{_latency(direct)}; CPU {_us(direct_us)}"
+    yield from _polls(found, "direct", "relayed", "")
+    yield from _polls(found, "direct_many", "relayed_many", f", {found.polls} at a time")
+
+
+def _polls(found: ClusterFigures, own: str, other: str, how: str) -> Iterator[tuple[str, str]]:
+    direct, relayed = found.measured[own], found.measured[other]
+    direct_us = _each(found.used_us(own, *found.fronts), direct.events)
+    relayed_us = _each(found.used_us(other, *found.fronts), relayed.events)
+    yield f"a poll at its own node{how}", f"{_latency(direct)}; CPU {_us(direct_us)}"
     yield (
-        "  passed on by another node",
+        f"  passed on by another node{how}",
         f"{_latency(relayed)}; CPU of both {_us(relayed_us)}, {relayed_us - direct_us:+.0f} us",
     )
 
 
-def _scaled(costs: Costs) -> Iterator[str]:
-    yield f"  {'':<34}{'events/s':>10} {'deliveries/s':>13} {'of N x one':>11} {'keeper':>7} {'NATS':>6}"
+def _at_most(costs: Costs) -> Iterator[str]:
+    yield f"  {'':<38}{'events/s':>10} {'deliveries/s':>13} {'of N x one':>11} {'of keeper':>10} {'NATS':>6}"
     for subscribers in _SUBSCRIBERS:
         to = "1 subscriber" if subscribers == 1 else f"{subscribers} subscribers"
         for nodes in _SCALED:
-            each = scaled(costs, nodes, subscribers)
+            each = at_most(costs, nodes, subscribers)
             rates = f"{each.events_per_s:>10,.0f} {each.deliveries_per_s:>13,.0f} {each.share:>11.2f}"
             name = f"{nodes} nodes, {to} of each event"
-            yield f"  {name:<34}{rates} {each.keeper_cores:>7.2f} {each.nats_cores:>6.2f}"
+            yield f"  {name:<38}{rates} {each.keeper_share:>10.2f} {each.nats_cores:>6.2f}"
+
+
+def _at_rate(costs: Costs, rate: float) -> Iterator[str]:
+    yield f"With {rate:,.0f} events/s of all nodes together, and at each a subscriber for {WANTED:.0%} of the others':"
+    yield "  of the core of each node   publishes  frames  others' events   left   deliveries/s  of N x one"
+    for nodes in _SCALED:
+        each = at_rate(costs, nodes, rate)
+        parts = f"{each.publishes:>9.2f} {each.frames:>7.2f} {each.others:>15.2f} {each.left:>6.2f}"
+        yield f"  {f'{nodes} nodes':<27}{parts} {each.deliveries_per_s:>14,.0f} {each.share:>11.2f}"
 
 
 def _each(us: float, count: int) -> float:
@@ -183,6 +204,10 @@ def _each(us: float, count: int) -> float:
 
 def _us(value: float) -> str:
     return f"{value:,.2f} us" if value < 10 else f"{value:,.0f} us"
+
+
+def _rows_per_s(row_us: float) -> str:
+    return f"{_us(row_us)}, {_US / row_us:,.0f} rows/s of a core"
 
 
 def _latency(each: Measured) -> str:

@@ -289,7 +289,7 @@ def cluster_verb(
 ) -> None:
     """Start a cluster on this machine: NATS, a keeper and fronts; measure what each event and request costs them.
 
-    Nine loads are put on it, one after another. What many nodes would do is calculated from the costs.
+    Twelve loads are put on it, one after another. What many nodes would do is calculated from the costs.
     """
     program = nats_server or find_nats_server()
     if program is None:

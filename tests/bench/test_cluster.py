@@ -13,50 +13,77 @@ from support.process import children, ended, is_alive, started
 
 from app.bench import ClusterFigures, cluster_table
 from app.bench.cluster_result import Measured
-from app.bench.scaling import FRAMES_PER_S, Costs, scaled
+from app.bench.scaling import FRAMES_PER_S, Costs, at_most, at_rate
 
-COSTS = Costs(publish=20, deliver=25, applied=4, passed=0.5, frame=100, keeper=10, nats=1)
+COSTS = Costs(publish=20, deliver=25, applied=4, passed=0.5, frame=100, row=25, row_behind=10, nats=1)
 NUMBER = st.floats(0.01, 1_000)
 
 
 def test_one_node_is_the_measure():
     """A single node has all subscribers and no frames of others: it uses its core for publishes and deliveries."""
-    one = scaled(COSTS, 1, 1)
+    one = at_most(COSTS, 1, 1)
     assert one.share == 1
     assert one.events_per_s == pytest.approx(1_000_000 / (20 + 25))
-    assert scaled(COSTS, 1, 100).deliveries_per_s == pytest.approx(100 * 1_000_000 / (20 + 2_500))
+    assert at_most(COSTS, 1, 100).deliveries_per_s == pytest.approx(100 * 1_000_000 / (20 + 2_500))
 
 
 def test_what_others_publish_costs_each_node():
     """Two nodes, one subscriber: half of the events are of the other node, and half of these are subscribed to here."""
-    two = scaled(COSTS, 2, 1)
+    two = at_most(COSTS, 2, 1)
     each = (20 + 25) / 2 + (4 + 0.5) / 2 / 2
     assert two.events_per_s == pytest.approx((1_000_000 - FRAMES_PER_S * 100 / 2) / each)
-    assert two.share == pytest.approx(two.events_per_s / scaled(COSTS, 1, 1).events_per_s / 2)
+    assert two.share == pytest.approx(two.events_per_s / at_most(COSTS, 1, 1).events_per_s / 2)
 
 
 def test_few_events_have_a_frame_each():
     """With 1,000 subscribers fewer events are delivered than frames could be sent, so each pays for a frame."""
-    two = scaled(COSTS, 2, 1_000)
+    two = at_most(COSTS, 2, 1_000)
     assert two.events_per_s < FRAMES_PER_S
     assert two.events_per_s == pytest.approx(1_000_000 / ((20 + 25_000) / 2 + (4 + 100) / 2))
 
 
 def test_the_keeper_bounds_the_rate():
     """More nodes do not record more events than the keeper writes, and it has a core for that."""
-    many = scaled(COSTS._replace(frame=0), 64, 1)
+    many = at_most(COSTS._replace(frame=0), 64, 1)
     assert many.events_per_s == 100_000
-    assert many.keeper_cores == pytest.approx(1)
+    assert many.keeper_share == pytest.approx(1)
     assert many.nats_cores == pytest.approx(100_000 * 65 / 1_000_000)
 
 
-@given(st.builds(Costs, *[NUMBER] * 7), st.integers(1, 64), st.integers(1, 1_000))
+@given(st.builds(Costs, *[NUMBER] * 8), st.integers(1, 64), st.integers(1, 1_000))
 def test_no_share_is_above_one(costs, nodes, subscribers):
     """Whatever is measured, more nodes never deliver more than so many single ones, nor nothing where frames fit."""
-    found = scaled(costs, nodes, subscribers)
+    found = at_most(costs, nodes, subscribers)
     assert 0 <= found.share <= 1.000_001
     assert found.events_per_s > 0
-    assert found.keeper_cores <= 1.000_001
+    assert found.keeper_share <= 1.000_001
+
+
+def test_what_a_rate_leaves_for_deliveries():
+    """Four nodes, 20,000 events/s: each publishes 5,000, and takes 500 frames of all apart with the others' events."""
+    four = at_rate(COSTS, 4, 20_000)
+    assert four.publishes == pytest.approx(0.1)
+    assert four.frames == pytest.approx(375 * 100e-6)
+    assert four.others == pytest.approx(15_000 * (0.05 * 4 + 0.95 * 0.5) * 1e-6)
+    assert four.left == pytest.approx(1 - 0.1 - 0.0375 - 0.010125)
+    assert four.deliveries_per_s == pytest.approx(4 * four.left * 1_000_000 / 25)
+    assert four.share == pytest.approx(four.left / 0.9)
+    assert at_rate(COSTS, 4, 100).frames == pytest.approx(75 * 100e-6), "each event has a frame"
+
+
+def test_a_rate_that_is_too_much():
+    """Where publishes and frames need more than a core, nothing is left; a single node has no frames of others."""
+    assert at_rate(COSTS, 2, 99_000)[4:] == (0, 0, 0)
+    assert at_rate(COSTS, 2, 200_000)[4:] == (0, 0, 0)
+    assert at_rate(COSTS, 1, 20_000)[4:] == pytest.approx((0.6, 24_000, 1))
+
+
+@given(st.builds(Costs, *[NUMBER] * 8), st.integers(1, 64), st.floats(1, 1_000_000))
+def test_no_rate_leaves_more_than_a_core(costs, nodes, rate):
+    """Whatever is measured, all that a node does is at most its core, and no share is above one."""
+    found = at_rate(costs, nodes, rate)
+    assert 0 <= found.left <= 1
+    assert 0 <= found.share <= 1.000_001
 
 
 def measured(events, frames, **cpu_us):
@@ -72,15 +99,18 @@ def figures(**changed):
         "idle": measured(0, 0),
         "few": measured(200, 200, n2=200 * 100.5),
         "many": measured(20_000, 400, n1=200_000, n2=200_000, keeper=200_000, nats=60_000),
-        "passed": measured(20_000, 400, n1=400_000, n2=400 * 100 + 10_000, keeper=200_000, nats=60_000),
+        "passed": measured(20_000, 400, n1=400_000, n2=400 * 100 + 10_000, keeper=500_000, nats=60_000),
+        "behind": measured(20_000, 400, keeper=200_000),
         "applied": measured(20_000, 400, n1=500_000, n2=400 * 100 + 80_000),
         "one": measured(20, 20, n1=50_000),
         "all": measured(20, 20, n1=50_000, n2=60_000),
         "direct": measured(400, 0, n1=20_000),
         "relayed": measured(400, 0, n1=40_000, n2=40_000),
+        "direct_many": measured(4_000, 0, n1=120_000),
+        "relayed_many": measured(2_000, 0, n1=120_000, n2=80_000),
     }
     loads["all"].deliveries = 4_000
-    return ClusterFigures(2, 1, 20_000.0, 1.0, 100, "2026-11-25", 2, 0.5, loads | changed)
+    return ClusterFigures(2, 1, 20_000.0, 1.0, 100, 16, "2026-11-25", 2, 0.5, loads | changed)
 
 
 def test_costs_follow_from_the_loads():
@@ -93,7 +123,7 @@ def test_costs_of_nothing():
     nothing = {name: measured(0, 0) for name in figures().measured}
     found = figures(**nothing)
     assert all(cost >= 0 for cost in found.costs)
-    assert found.costs.keeper > 0
+    assert found.costs.row_behind > 0
     cluster_table(found)
     alike = figures(few=measured(20_000, 400, n2=50_000))
     assert alike.costs.frame == 0
@@ -107,12 +137,17 @@ def test_the_table():
     rows = dict(line.strip().split("  ", 1) for line in lines if line.startswith("  ") and "subscriber of" not in line)
     found = {name: value.strip() for name, value in rows.items()}
     assert found["recorded at all nodes"] == "20,000 events/s, 50.0 in a frame"
-    assert found["for a row at the keeper"] == "10 us, 100,000 rows/s of a core"
+    assert found["for a row at the keeper"] == "25 us, 40,000 rows/s of a core"
+    assert found["for a row at the keeper that is behind"] == "10 us, 100,000 rows/s of a core, after 20,000 rows"
     assert found["of another node, without a subscriber"] == "2.50 us, without the frame's share 0.50 us"
     assert found["100 polls at each of 2 nodes"] == "28 us: deliveries are 0.91 of 2 x one node's"
     assert found["passed on by another node"] == "2.50 and 9.00 ms; CPU of both 200 us, +150 us"
+    assert found["a poll at its own node, 16 at a time"] == "2.50 and 9.00 ms; CPU 30 us"
+    assert found["passed on by another node, 16 at a time"] == "2.50 and 9.00 ms; CPU of both 100 us, +70 us"
     assert "All of these and the load share 2 cores; load average before: 0.5." in lines
-    assert lines[-1].split()[:4] == ["16", "nodes,", "100", "subscribers"]
+    assert "With 20,000 events/s of all nodes together, and at each a subscriber for 5% of the others':" in lines
+    assert lines[-4].split() == ["2", "nodes", "0.20", "0.03", "0.01", "0.77", "61,460", "0.96"]
+    assert max(map(len, lines)) <= 120
 
 
 def test_faults_and_doubts():
@@ -124,7 +159,7 @@ def test_faults_and_doubts():
     found = figures(many=late, applied=lost)
     assert found.wrong == ["applied: 3 lost, 0 repeated, no errors"]
     assert "many: 5 due events were not sent: the rate was not reached." in cluster_table(found)
-    assert json.loads(json.dumps(found.as_json()))["costs_us"]["keeper"] > 0
+    assert json.loads(json.dumps(found.as_json()))["costs_us"]["row_behind"] > 0
 
 
 # The verb
@@ -149,7 +184,7 @@ async def test_a_cluster_is_measured(tmp_path):
     assert loads["applied"]["deliveries"] == 2 * loads["applied"]["events"]
     assert loads["one"]["deliveries"] == 100 * loads["one"]["events"]
     assert loads["all"]["deliveries"] == 200 * loads["all"]["events"]
-    assert found["costs_us"]["keeper"] > 0
+    assert found["costs_us"]["row_behind"] > 0
 
 
 @pytest.mark.slow
