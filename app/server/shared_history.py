@@ -24,7 +24,7 @@ from app.cluster.exchange import Exchange
 from app.cluster.frames import Control, Keeps
 from app.cluster.keeper import Keeper
 from app.cluster.members import Members
-from app.cluster.membership import SETTINGS, STATE_FILE, join
+from app.cluster.membership import SETTINGS, STATE_FILE, join, name_taken
 from app.cluster.membership import CannotJoin as NotJoined
 from app.cluster.standing import Standing
 from app.cluster.store import Store
@@ -70,7 +70,7 @@ class SharedHistory(OpenLog):
         self._applied = applied
         self._nats = Connection(cluster)
         self._erasures = Erasures(self._erase_here)
-        self.members = Members(cluster, self._nats)
+        self.members = Members(cluster, self._nats, monotonic())
         self.members.facts |= {
             "sequence": lambda: applied.sequence,
             "offset": lambda: applied.offset,
@@ -124,7 +124,13 @@ class SharedHistory(OpenLog):
     @property
     def is_ready(self) -> bool:
         """Whether new clients are welcome: NATS was there within `cluster.lost_s`, and has this node's stream."""
-        return self._log.away_s < self._cluster.lost_s and not self._log.is_diverged
+        return self._log.away_s < self._cluster.lost_s and not (self._log.is_diverged or self.must_end)
+
+    @property
+    def must_end(self) -> str:
+        """That another node has this one's name, if it goes on with that (`Members.taken_by`)."""
+        other = self.members.taken_by
+        return name_taken(self._cluster.node, other) if other else ""
 
     def listen(self) -> None:
         """Carry reports to the event loop, and begin to read the stream; call it on the running loop."""
