@@ -112,7 +112,6 @@ class Asker:
         self._members = members
         self._rules = rules
         self._heads = {state.node: (self.written, monotonic())}  # of each keeper, and when it said so
-        self._end: Callable[[], None] = lambda: None
 
     def begin(self, on_written: Callable[[], None]) -> None:
         """Learn what keepers have written; `on_written` is called when it is more."""
@@ -126,11 +125,7 @@ class Asker:
                     self.written = head
                     on_written()
 
-        self._end = self._nats.subscribe(subject_of_written(self._options.space, "*"), written)
-
-    def close(self) -> None:
-        """Stop what `begin` began."""
-        self._end()
+        self._nats.subscribe(subject_of_written(self._options.space, "*"), written)
 
     def keepers(self) -> list[LivingKeeper]:
         """The keepers that are alive, in the order in which this node asks them: each node has another order."""

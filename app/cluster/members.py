@@ -112,7 +112,8 @@ class Members:
         self._tasks = Tasks()
 
     def begin(self) -> None:
-        """Send and listen, as soon as the connection is open."""
+        """Listen, and send as soon as the connection is open."""
+        self._nats.subscribe(f"{self._subject}.*", self._received)
         self._tasks.start(self._beat())
 
     async def close(self) -> None:
@@ -140,7 +141,6 @@ class Members:
 
     async def _beat(self) -> None:
         await self._nats.opened.wait()
-        self._nats.subscribe(f"{self._subject}.*", self._received)
         self._listens_since = monotonic()
         while True:
             try:

@@ -137,7 +137,6 @@ class SharedHistory(OpenLog):
         super().listen()
         self._log.begin()
         self.members.begin()
-        self._exchange.begin()
         self._standing.begin()
         if self._nt4 is not None:
             self._nt4.begin()
@@ -183,7 +182,6 @@ class SharedHistory(OpenLog):
                     await self.settle()
         self._whole.leave()
         await self._standing.close()
-        self._exchange.close()
         await self.members.close()
         await self._erasures.close()
         await self._log.close()
@@ -241,7 +239,6 @@ class KeptHistory(SharedHistory, OpenHistory):
         """Begin to answer other nodes too; see `SharedHistory.listen`."""
         super().listen()
         self._began_at = self._kept_at = monotonic()
-        self._keeper.begin()
         self._log.send(Keeps(self._cluster.node))
 
     def _tell_broker(self, report: Report, until: float) -> None:
