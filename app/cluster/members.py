@@ -81,7 +81,10 @@ class Member:
 
 
 async def alive(nats: Connection, space: str) -> list[str]:
-    """The names of the nodes that are alive, by whose messages come within some seconds. Raises `AwayErrors`."""
+    """The names of the nodes that are alive, by whose messages come within some seconds.
+
+    Raises `ConnectionError`, one of `AwayErrors`, if NATS is away by then.
+    """
     found: set[str] = set()
 
     def heard(message: Message) -> None:
@@ -90,6 +93,8 @@ async def alive(nats: Connection, space: str) -> list[str]:
     end = nats.subscribe(f"{space}.h.*", heard)
     await asyncio.sleep(2 * _BEAT_S)
     end()
+    if nats.away_since is not None:
+        raise ConnectionError("the connection to NATS is lost")
     return sorted(found)
 
 

@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush
 
 import pytest
 
-from app.cluster.members import Members, id_of
+from app.cluster.members import Members, alive, id_of
 from app.nats.jetstream import Connection
 from app.settings import Cluster
 
@@ -68,6 +68,15 @@ def test_while_nats_is_away_no_node_is_forgotten(members):
     assert [each.name for each in members.others()] == ["b"]
     members.look(23.6)
     assert members.others() == []
+
+
+async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch, members):
+    """Else the stream would be made again under running nodes."""
+    monkeypatch.setattr("app.cluster.members._BEAT_S", 0.0)
+    assert await alive(members._nats, "halley") == []
+    members._nats.away_since = 10.0
+    with pytest.raises(ConnectionError):
+        await alive(members._nats, "halley")
 
 
 def test_the_key_of_a_node_is_not_among_its_facts(members):
