@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from app.nats.jetstream import Connection, is_unanswered
+from app.nats.client import is_unanswered
+from app.nats.jetstream import Connection
 from app.nats.wire import Message
 
 _HEAD_BYTES = 9
