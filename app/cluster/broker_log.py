@@ -508,7 +508,7 @@ class ClusterLog:
             try:
                 await self._nats.open()
                 break
-            except AwayErrors:
+            except OSError:  # of the files that prove who it is, which it has read when it joined
                 await asyncio.sleep(_RETRY_S)
         space, node = self._options.space, self._options.node
         self._nats.subscribe(self._acks, self._acked)

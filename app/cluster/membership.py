@@ -91,7 +91,7 @@ async def _state(nats: Connection, space: str) -> State:
     while True:
         try:
             return await state_of(nats, space, REQUEST_S)
-        except (NobodyAnswers, Unanswered, *AwayErrors):
+        except (NobodyAnswers, Unanswered, TimeoutError):
             await asyncio.sleep(_AGAIN_S)
 
 
@@ -104,9 +104,9 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
         try:
             async with asyncio.timeout(options.join_s):
                 await nats.open()
-        except AwayErrors as error:
+        except OSError as error:
             why = nats.last_error
-            if isinstance(error, OSError) and error.filename:
+            if error.filename:
                 why = f"{error.strerror}: {error.filename}"
             raise CannotJoin(
                 f"cluster.urls: no NATS server lets this node in within {options.join_s:g} s" + f" ({why})" * bool(why)

@@ -218,7 +218,7 @@ class ClusterValues:
             head, _, values = found.partition(b"\n")
             term, changes, topics = orjson.loads(head)
             rows = unpack(values).rows
-        except (NobodyAnswers, Unanswered, BadFrame, ValueError, *AwayErrors):
+        except (NobodyAnswers, Unanswered, BadFrame, ValueError, TimeoutError):
             return
         if self._is_home:
             return
