@@ -591,10 +591,8 @@ class ClusterLog:
 
 
 def _is_own(event: Event | EventRange) -> bool:
-    """Whether a session of this node has published the event."""
-    return (
-        isinstance(event, Event) and event.pending_since > 0
-    )  # a value of NetworkTables is not pending, since nobody waits for it
+    """Whether a session of this node has published the event, and waits for it: not so for values of NetworkTables."""
+    return isinstance(event, Event) and event.pending_since > 0
 
 
 def _is_repeat(event: Event) -> bool:
