@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import httpx
 
 from app.client.errors import ClientError, OutcomeUnknown, Refused, Unreachable
-from app.client.wire import authorities, headers_for, server_url
+from app.client.wire import authorities, headers_for, root_url
 
 _CONNECT_S = 10.0
 _SILENCE_S = 60.0
@@ -27,11 +27,10 @@ class HistoryClient:
     """A client of one server's history. Raises `ValueError` for an invalid URL or token."""
 
     def __init__(self, server: str, *, token: str | None = None) -> None:
-        url = server_url(server)
-        self._root = url.copy_with(path=url.path.removesuffix("/").rpartition("/")[0] + "/", query=None)
+        self._root = root_url(server)
         timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
         headers = headers_for(token) | {"Accept": _LINES}
-        self._http = httpx.AsyncClient(headers=headers, timeout=timeout, verify=authorities(url))
+        self._http = httpx.AsyncClient(headers=headers, timeout=timeout, verify=authorities(self._root))
 
     async def __aenter__(self) -> Self:
         return self

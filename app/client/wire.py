@@ -146,6 +146,12 @@ def server_url(text: str) -> httpx.URL:
     return url.copy_with(path=DEFAULT_PATH) if url.path == "/" else url
 
 
+def root_url(text: str) -> httpx.URL:
+    """Return the URL under which a server has its APIs, from that of its Bayeux endpoint. Raises `ValueError`."""
+    url = server_url(text)
+    return url.copy_with(path=url.path.removesuffix("/").rpartition("/")[0] + "/", query=None, fragment=None)
+
+
 def _check_status(response: httpx.Response, name: str) -> None:
     status = response.status_code
     if status == HTTPStatus.OK:

@@ -16,7 +16,6 @@ from app.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_o
 from app.cluster.members import Member, Members
 from app.cluster.requests import NobodyAnswers, Unanswered, ask
 from app.history.rules import Rules
-from app.nats.client import AwayErrors
 from app.nats.jetstream import Connection
 from app.nats.wire import Message
 from app.settings import Cluster
@@ -55,7 +54,7 @@ class State(NamedTuple):
 async def state_of(nats: Connection, space: str, within_s: float, node: str = "") -> State:
     """The state of the keeper `node`, or of any.
 
-    Raises `NobodyAnswers`, `Unanswered`, `TimeoutError`, `AwayErrors`.
+    Raises `NobodyAnswers`, `Unanswered`, `TimeoutError`.
     """
     subject = subject_of_keeper(space, node) if node else subject_of_keepers(space)
     return State.of(await ask(nats, space, subject, {"what": "state"}, within_s))
@@ -112,7 +111,6 @@ class Asker:
         self._members = members
         self._rules = rules
         self._heads = {state.node: (self.written, monotonic())}  # of each keeper, and when it said so
-        self._end: Callable[[], None] = lambda: None
 
     def begin(self, on_written: Callable[[], None]) -> None:
         """Learn what keepers have written; `on_written` is called when it is more."""
@@ -126,11 +124,7 @@ class Asker:
                     self.written = head
                     on_written()
 
-        self._end = self._nats.subscribe(subject_of_written(self._options.space, "*"), written)
-
-    def close(self) -> None:
-        """Stop what `begin` began."""
-        self._end()
+        self._nats.subscribe(subject_of_written(self._options.space, "*"), written)
 
     def keepers(self) -> list[LivingKeeper]:
         """The keepers that are alive, in the order in which this node asks them: each node has another order."""
@@ -172,7 +166,7 @@ class Asker:
             others.sort(key=lambda each: each.head < query.last)
             try:
                 return await self._read(query, others[0], left_s if len(keepers) == 1 else left_s / 2)
-            except (NobodyAnswers, *AwayErrors):
+            except (NobodyAnswers, TimeoutError):
                 silent.add(others[0].name)
             except Unanswered as error:
                 if error.word == UNKNOWN_PUBLICATION:

@@ -508,7 +508,7 @@ class ClusterLog:
             try:
                 await self._nats.open()
                 break
-            except AwayErrors:
+            except OSError:  # of the files that prove who it is, which it has read when it joined
                 await asyncio.sleep(_RETRY_S)
         space, node = self._options.space, self._options.node
         self._nats.subscribe(self._acks, self._acked)
@@ -591,10 +591,8 @@ class ClusterLog:
 
 
 def _is_own(event: Event | EventRange) -> bool:
-    """Whether a session of this node has published the event."""
-    return (
-        isinstance(event, Event) and event.pending_since > 0
-    )  # a value of NetworkTables is not pending, since nobody waits for it
+    """Whether a session of this node has published the event, and waits for it: not so for values of NetworkTables."""
+    return isinstance(event, Event) and event.pending_since > 0
 
 
 def _is_repeat(event: Event) -> bool:

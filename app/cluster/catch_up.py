@@ -28,7 +28,6 @@ from app.history.folder import FolderLocked, HighWaterMark, delete, segment_file
 from app.history.history import History
 from app.history.rules import Rules
 from app.history.stored import Stored
-from app.nats.client import AwayErrors
 from app.nats.jetstream import Connection
 from app.settings import Settings
 
@@ -66,7 +65,7 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
                     return
             except NobodyAnswers:
                 why = "it needs another node to get events from, and none is running"
-            except (Unanswered, *AwayErrors) as error:
+            except (Unanswered, OSError) as error:
                 why = f"it does not get the events that it lacks ({error or 'no answer'})"
             if copy.head != head:
                 asked_at, head = monotonic(), copy.head
@@ -90,7 +89,7 @@ def _restored(settings: Settings, state: State) -> Applied:
 async def _fill(nats: Connection, settings: Settings, copy: Copy, state: State, found: Applied) -> None:
     """Compare the folder with a keeper's, copy what follows, and erase what is erased there.
 
-    Raises `CannotCatchUp`, `OSError`, `Unanswered`, `NobodyAnswers`, `AwayErrors`.
+    Raises `CannotCatchUp`, `Unanswered`, `NobodyAnswers`, and `OSError`, of which `TimeoutError` is that of a keeper.
     """
     keeper = _Rows(nats, settings.cluster.space, state.node)
     own, last = copy.head, found.offset
@@ -114,7 +113,7 @@ async def _fill(nats: Connection, settings: Settings, copy: Copy, state: State, 
 
 
 class _Rows:
-    """The rows of a keeper. Its methods raise `Unanswered`, `NobodyAnswers`, `AwayErrors`."""
+    """The rows of a keeper. Its methods raise `Unanswered`, `NobodyAnswers`, `TimeoutError`."""
 
     def __init__(self, nats: Connection, space: str, node: str) -> None:
         self._nats, self._space, self._subject = nats, space, subject_of_keeper(space, node)

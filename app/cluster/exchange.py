@@ -60,19 +60,8 @@ class Exchange:
         self._asked: dict[str, _Question] = {}
         self._last = 0
         self._news: list[tuple[str, Any]] = []
-        self._ends: list[Callable[[], None]] = []
-
-    def begin(self) -> None:
-        """Listen."""
-        self._ends = [
-            self.nats.subscribe(f"{self._replies}.*", self._answered),
-            self.nats.subscribe(self._subject, self._heard),
-        ]
-
-    def close(self) -> None:
-        """Stop listening."""
-        for end in self._ends:
-            end()
+        nats.subscribe(f"{self._replies}.*", self._answered)
+        nats.subscribe(self._subject, self._heard)
 
     def tell(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes, which may not get it."""

@@ -51,8 +51,11 @@ _RENEWALS, _LOOKS = 5, 10
 """How often in the time of a lease its holder renews it, and how often every node looks at it."""
 
 _GOODBYE_S = 2.0
-_VERSIONS = 2
-"""Messages that are kept of a subject: the last one, and the one before until it is overwritten."""
+_VERSIONS = 16
+"""Messages that are kept of a subject: the last one, and those before that several nodes are about to overwrite.
+
+What the stream itself removes, since there are more, stays in the files.
+"""
 
 _TRIES = 10
 _LONGEST_S = 3_600.0

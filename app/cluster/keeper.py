@@ -100,12 +100,8 @@ class Keeper:
         self._told = 0
         self._more = asyncio.Event()  # set when more is written, and then replaced
         self._tasks = Tasks()
-
-    def begin(self) -> None:
-        """Begin to answer."""
-        space, node = self._options.space, self._options.node
-        self._nats.subscribe(subject_of_keeper(space, node), self._asked)
-        self._nats.subscribe(subject_of_keepers(space), self._asked, queue="keepers")
+        nats.subscribe(subject_of_keeper(options.space, options.node), self._asked)
+        nats.subscribe(subject_of_keepers(options.space), self._asked, queue="keepers")
 
     async def close(self) -> None:
         """Leave what is not answered yet; its askers ask another keeper."""

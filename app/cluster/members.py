@@ -1,11 +1,21 @@
 """The nodes that are alive. Each sends its facts to the others every second, and forgets those that fall silent.
 
 A message is one JSON object: `node`, the name; `id`, the four letters with which the ids of its sessions begin; `key`,
-what other nodes prove with that they are of this cluster; and what the parts of the server have put into
-`Members.facts`. A node that stops sends `{"node": NAME, "left": true}`. Nothing here decides what is stored: that is
-the stream alone (`applied.py`).
+what other nodes prove with that they are of this cluster; `age_s`, for how many whole seconds it has run; and what the
+parts of the server have put into `Members.facts`. A node that stops sends `{"node": NAME, "left": true}`. Nothing here
+decides what is stored: that is the stream alone (`applied.py`).
 
 While NATS is away no node is forgotten, since silence says nothing then.
+
+**Of nodes with one name, or one id, one goes on.** A node asks before it joins whether there is another
+(`membership.py`). It gets no answer if both start at once, or while NATS has lost the other one. Then they receive each
+other's messages later, with different keys. The one that has run for longer goes on, and of those whose ages have as
+many binary digits the one with the greater key. Each node knows the other's age a little late: if the ages themselves
+counted, each of two of almost the same age could take itself for the older one, while digits are mostly the same for
+both. Never do all end: who ends has received a greater rank than its own and falls silent, and no rank gets smaller.
+
+A node ends only when it has received that twice, some time apart: a message that it has sent itself before a restart
+may still be under way.
 """
 
 from __future__ import annotations
@@ -31,6 +41,10 @@ from app.settings import Cluster
 _BEAT_S = 1.0
 _SILENT_S = 3.5
 """After which a node counts as gone: three of its messages are missing."""
+
+_SURE_S = 0.5
+"""After which another message of a node with this one's name proves that it is alive; messages under way come at once.
+"""
 
 _COMPLETE_S = 1.5
 """After which every living node is known: it sends once a second, and at once when a new one has sent."""
@@ -67,7 +81,10 @@ class Member:
 
 
 async def alive(nats: Connection, space: str) -> list[str]:
-    """The names of the nodes that are alive, by whose messages come within some seconds. Raises `AwayErrors`."""
+    """The names of the nodes that are alive, by whose messages come within some seconds.
+
+    Raises `ConnectionError`, one of `AwayErrors`, if NATS is away by then.
+    """
     found: set[str] = set()
 
     def heard(message: Message) -> None:
@@ -76,33 +93,40 @@ async def alive(nats: Connection, space: str) -> list[str]:
     end = nats.subscribe(f"{space}.h.*", heard)
     await asyncio.sleep(2 * _BEAT_S)
     end()
+    if nats.away_since is not None:
+        raise ConnectionError("the connection to NATS is lost")
     return sorted(found)
 
 
 class Members:
     """The living nodes of a space, as far as their messages reach this one. Its methods are for the event loop."""
 
-    def __init__(self, options: Cluster, nats: Connection) -> None:
-        """`nats` need not be connected yet."""
+    def __init__(self, options: Cluster, nats: Connection, began_at: float) -> None:
+        """`nats` need not be connected yet; the node has begun to run at the monotonic time `began_at`."""
         self.node, self.id, self.key = options.node, id_of(options.node), secrets.token_hex(_KEY_BYTES)
         self.facts: dict[str, Fact] = {}
         self.on_change: list[Callable[[str, bool], None]] = []
         """Called with the name of a node that has come (True) or gone (False)."""
+        self.taken_by = ""
+        """The other node that goes on with this one's name or id, so that this one has to end; "" without one."""
         self._subject = f"{options.space}.h"
         self._nats = nats
         self._others: dict[str, Member] = {}
-        self._listens_since, self._deaf_at = math.inf, -math.inf
+        self._began_at = began_at
+        self._listens_since, self._deaf_at, self._doubted_at = math.inf, -math.inf, -math.inf
         self._tasks = Tasks()
 
     def begin(self) -> None:
-        """Send and listen, as soon as the connection is open."""
+        """Listen, and send as soon as the connection is open."""
+        self._nats.subscribe(f"{self._subject}.*", self._received)
         self._tasks.start(self._beat())
 
     async def close(self) -> None:
         """Let the others know that this node leaves."""
         if len(self._tasks) > 0:
             await self._tasks.cancel()
-            self._send({"node": self.node, "left": True})
+            if self.taken_by != self.node:  # else it would say that the other one leaves
+                self._send({"node": self.node, "left": True})
 
     def own(self) -> Member:
         """This node."""
@@ -122,28 +146,31 @@ class Members:
 
     async def _beat(self) -> None:
         await self._nats.opened.wait()
-        self._nats.subscribe(f"{self._subject}.*", self._received)
         self._listens_since = monotonic()
         while True:
             try:
-                self._send_own()
+                self._send_own(monotonic())
                 self.look(monotonic())
             except Exception as error:  # noqa: BLE001 - a fact that fails once must not make the node fall silent
                 telemetry.fault("cluster_members", error)
             await asyncio.sleep(_BEAT_S)
 
-    def _send_own(self) -> None:
-        own = self.own()
-        self._send({"node": own.name, "id": own.id, "key": self.key, **own.facts})
+    def _send_own(self, now: float) -> None:
+        if not self.taken_by:
+            own = self.own()
+            self._send({"node": own.name, "id": own.id, "key": self.key, "age_s": self._age_s(now), **own.facts})
+
+    def _age_s(self, now: float) -> int:
+        return int(now - self._began_at)
 
     def _send(self, message: dict[str, Any]) -> None:
         self._nats.publish(f"{self._subject}.{self.node}", orjson.dumps(message))
 
     def _received(self, message: Message) -> None:
-        known = len(self._others)
-        self.heard(message.data, monotonic())
+        known, now = len(self._others), monotonic()
+        self.heard(message.data, now)
         if len(self._others) > known:  # one that has just started is not to wait for the next second
-            self._send_own()
+            self._send_own(now)
 
     def heard(self, data: bytes, now: float) -> None:
         """Take what a node has sent; what is not of this form is dropped."""
@@ -154,15 +181,35 @@ class Members:
         if not isinstance(facts, dict):
             return
         name, node_id, key = facts.pop("node", None), facts.pop("id", None), facts.pop("key", "")
-        if not isinstance(name, str) or name == self.node:
+        age_s = facts.pop("age_s", None)
+        if not isinstance(name, str):
             return
         if facts.get("left"):
             self._forget(name)
-        elif _are_words(node_id, key) and (name in self._others or len(self._others) < _MOST_NODES):
-            is_new = name not in self._others
-            self._others[name] = Member(name, node_id, facts, now, key)
-            if is_new:
-                self._changed(name, is_there=True)
+        elif _are_words(node_id, key):
+            if (name == self.node or node_id == self.id) and key != self.key and isinstance(age_s, int):
+                self._met(name, _rank(age_s, key), now)
+            if name != self.node:
+                self._note(Member(name, node_id, facts, now, key))
+
+    def _met(self, name: str, rank: tuple[int, str], now: float) -> None:
+        """Take note of another node with this one's name or id; see above."""
+        if rank < _rank(self._age_s(now), self.key) or self.taken_by:
+            return
+        doubted_s = now - self._doubted_at
+        if doubted_s > _SILENT_S:
+            self._doubted_at = now
+        elif doubted_s > _SURE_S:
+            self.taken_by = name
+            telemetry.log.error("cluster_name_taken", node=name)
+
+    def _note(self, member: Member) -> None:
+        is_new = member.name not in self._others
+        if is_new and len(self._others) >= _MOST_NODES:
+            return
+        self._others[member.name] = member
+        if is_new:
+            self._changed(member.name, is_there=True)
 
     def look(self, now: float) -> None:
         """Forget the nodes that have been silent for too long while NATS was there; called once a second."""
@@ -182,6 +229,11 @@ class Members:
             telemetry.log.info("cluster_member_gone", node=name)
         for report in self.on_change:
             report(name, is_there)
+
+
+def _rank(age_s: int, key: str) -> tuple[int, str]:
+    """What decides which of several nodes with one name goes on: the one that has the greatest."""
+    return age_s.bit_length(), key
 
 
 def _are_words(node_id: object, key: object) -> bool:

@@ -91,7 +91,7 @@ async def _state(nats: Connection, space: str) -> State:
     while True:
         try:
             return await state_of(nats, space, REQUEST_S)
-        except (NobodyAnswers, Unanswered, *AwayErrors):
+        except (NobodyAnswers, Unanswered, TimeoutError):
             await asyncio.sleep(_AGAIN_S)
 
 
@@ -104,9 +104,9 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
         try:
             async with asyncio.timeout(options.join_s):
                 await nats.open()
-        except AwayErrors as error:
+        except OSError as error:
             why = nats.last_error
-            if isinstance(error, OSError) and error.filename:
+            if error.filename:
                 why = f"{error.strerror}: {error.filename}"
             raise CannotJoin(
                 f"cluster.urls: no NATS server lets this node in within {options.join_s:g} s" + f" ({why})" * bool(why)
@@ -217,9 +217,13 @@ async def _check_name(nats: Connection, settings: Settings) -> None:
     own = settings.cluster.node
     answer = await nats.first_answer(subject_of_node(settings.cluster.space, own), b"")
     if answer is not None:
-        other = ascii(answer.decode("ascii", "replace"))[1:-1]
-        why = "" if other == own else f": its sessions would have ids like those of {own}; choose another name"
-        raise CannotJoin(f"cluster.node: a node with the name {other} is running in this cluster{why}")
+        raise CannotJoin(name_taken(own, answer.decode("ascii", "replace")))
+
+
+def name_taken(own: str, other: str) -> str:
+    """The line for the operator of the node `own` while another one runs that has its name, or another with its id."""
+    why = "" if other == own else f": its sessions have ids like those of {own}; choose another name"
+    return f"cluster.node: a node with the name {ascii(other)[1:-1]} is running in this cluster{why}"
 
 
 def _check_settings(settings: Settings, theirs: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from app.nats.jetstream import Connection, is_unanswered
+from app.nats.client import is_unanswered
+from app.nats.jetstream import Connection
 from app.nats.wire import Message
 
 _HEAD_BYTES = 9
@@ -36,7 +37,7 @@ class Unanswered(Exception):
 async def ask(nats: Connection, space: str, subject: str, what: dict[str, Any], within_s: float) -> bytes:
     """The whole answer to a request, which is sent as JSON.
 
-    Raises `NobodyAnswers`, `Unanswered`, `TimeoutError` after `within_s` seconds, and `AwayErrors`.
+    Raises `NobodyAnswers`, `Unanswered`, and `TimeoutError` after `within_s` seconds, also while NATS is away.
     """
     inbox = f"{space}.r.{secrets.token_hex(12)}"
     pieces: list[bytes] = []

@@ -111,7 +111,7 @@ class ClusterValues:
         broker.holders.append(self)
 
     def begin(self) -> None:
-        """Keep the mirror up to date, as soon as the connection is open."""
+        """Keep the mirror up to date, while NATS is there."""
         self._tasks.start(self._watch())
 
     async def close(self) -> None:
@@ -186,7 +186,6 @@ class ClusterValues:
     # As any other node
 
     async def _watch(self) -> None:
-        await self._nats.opened.wait()
         while True:
             try:
                 if not self._is_home:
@@ -219,7 +218,7 @@ class ClusterValues:
             head, _, values = found.partition(b"\n")
             term, changes, topics = orjson.loads(head)
             rows = unpack(values).rows
-        except (NobodyAnswers, Unanswered, BadFrame, ValueError, *AwayErrors):
+        except (NobodyAnswers, Unanswered, BadFrame, ValueError, TimeoutError):
             return
         if self._is_home:
             return

@@ -112,7 +112,7 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
         halley.server.lifecycle.open()
     except _WRONG as error:
         close(listeners or ())
-        print(f"halley: {error}", file=sys.stderr)  # noqa: T201 - for the terminal that the server was started in
+        _say(str(error))
         return _WRONG_USE
     telemetry.log.info(
         "started",
@@ -160,7 +160,14 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
     await public.serve([listeners.public])
     if operations is not None:
         await operations.end()
+    if public.must_end:
+        _say(public.must_end)
+        return _WRONG_USE
     return exit_code(public.signals)
+
+
+def _say(line: str) -> None:
+    print(f"halley: {line}", file=sys.stderr)  # noqa: T201 - for the terminal that the server was started in
 
 
 def exit_code(signals: Sequence[int]) -> int:
@@ -193,6 +200,8 @@ def _protocol(
 class HalleyServer(HttpServer):
     """The public server, which drains before it closes. `signals` are the received ones, in order.
 
+    It also leaves by itself, as after a first signal, if the history says so: `must_end` is why then.
+
     The servers in `beside` start and shut down with it. `on_startup` is called when all serve.
     """
 
@@ -210,12 +219,13 @@ class HalleyServer(HttpServer):
         for route in (mount.endpoint.route for mount in server.mounts):
             if route is not None:
                 shared.sockets.append(Sockets(route, server.proxies, shared, self.server_state.connections))
-        server.on_sweep += [shared.sweep, Resources(server.broker).sweep]
+        server.on_sweep += [shared.sweep, Resources(server.broker).sweep, self._look]
         self._scheme = "https" if certificate else "http"
         if certificate is not None:
             server.reloading.parts.append(certificate.reload)
         self._loop: asyncio.AbstractEventLoop
         self.signals: list[int] = []
+        self.must_end = ""
         self._beside = beside
         self._on_startup = on_startup
         self._server = server
@@ -243,7 +253,7 @@ class HalleyServer(HttpServer):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
         """Begin to shut down on the first signal; exit immediately on any further one."""
-        is_forced = self.is_leaving
+        is_forced = bool(self.signals)
         self.is_leaving, self.is_forced = True, is_forced
         self.signals.append(sig)
         self._loop.call_soon_threadsafe(partial(self.leave, is_forced=is_forced))
@@ -253,6 +263,11 @@ class HalleyServer(HttpServer):
         """Reload the settings, the certificate and everything else that is registered with `Reloading.parts`."""
         self._log_soon(sig, "reloads")
         self._loop.call_soon_threadsafe(self._server.reloading.reload)
+
+    def _look(self, _now: float) -> None:
+        if not self.is_leaving and self._server.history.must_end:
+            self.must_end = self._server.history.must_end
+            self.leave()
 
     def _log_soon(self, sig: int, then: str) -> None:
         """Log a signal on the event loop: it may have interrupted the writing of another line."""

@@ -288,7 +288,7 @@ class Client:
                 message = await answer
         finally:
             del self._requests[reply]
-        if message.status == _NO_RESPONDERS and not message.data:
+        if is_unanswered(message):
             raise NobodyThere
         return message
 
@@ -296,6 +296,11 @@ class Client:
         answer = self._requests.get(message.subject)
         if answer is not None and not answer.done():
             answer.set_result(message)
+
+
+def is_unanswered(message: Message) -> bool:
+    """Whether a message is what a NATS server answers to a request on a subject that nobody has subscribed to."""
+    return not message.data and message.status == _NO_RESPONDERS
 
 
 def _handled(handler: Handler, message: Message) -> Awaitable[None] | None:

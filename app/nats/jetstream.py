@@ -21,7 +21,6 @@ _NEXT_S, _AT_ONCE = 10.0, 64
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
 _NO_MESSAGE = 10_037
 WRONG_LAST = 10_071
-_UNANSWERED = "503"
 _STALLED = "Nats-Consumer-Stalled"
 
 
@@ -180,8 +179,3 @@ def place_of(message: Message) -> Place:
     # $JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<in the consumer>.<nanoseconds>.<pending>
     parts = message.reply.split(".")
     return Place(int(parts[-4]), int(parts[-3]), int(parts[-2]) // 1_000, int(parts[-1]))
-
-
-def is_unanswered(message: Message) -> bool:
-    """Whether a message is what a NATS server answers to a request that nobody else can answer."""
-    return not message.data and message.status == _UNANSWERED

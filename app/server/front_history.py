@@ -55,7 +55,6 @@ class FrontHistory(SharedHistory):
 
     async def _end(self) -> None:
         self._front.close()
-        self._asker.close()
 
     @property
     def start(self) -> int:

@@ -174,6 +174,11 @@ class OpenLog:
         """Whether new clients are welcome here, as far as the log is concerned."""
         return True
 
+    @property
+    def must_end(self) -> str:
+        """Why the server has to end, as far as the log is concerned: a line for its operator; "" if it has not."""
+        return ""
+
     def figures(self) -> dict[str, Any]:
         """The figures that ticks show of the log."""
         raise NotImplementedError
@@ -514,6 +519,11 @@ class HistoryService:
     def is_ready(self) -> bool:
         """Whether new clients are welcome: it is false for a node that has lost its cluster for long."""
         return self._recorder is None or self._recorder.is_ready
+
+    @property
+    def must_end(self) -> str:
+        """Why the server has to end, a line for its operator; "" if it has not."""
+        return "" if self._recorder is None else self._recorder.must_end
 
     def __str__(self) -> str:
         """Where the history is, for the terminal."""

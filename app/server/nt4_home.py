@@ -158,6 +158,8 @@ class Nt4Home:
 
     async def _clean(self, erasure: Erasure) -> None:
         await self._home.clean(lambda topics: self._file.cleaned(topics, erasure))
+        if self._saving is not None:  # it may have stored them without those, and not yet overwritten what was before
+            await asyncio.wait((self._saving,))
         self._drop(erasure)  # this node may have become the home meanwhile
 
     def _drop(self, erasure: Erasure) -> None:

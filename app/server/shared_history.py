@@ -24,7 +24,7 @@ from app.cluster.exchange import Exchange
 from app.cluster.frames import Control, Keeps
 from app.cluster.keeper import Keeper
 from app.cluster.members import Members
-from app.cluster.membership import SETTINGS, STATE_FILE, join
+from app.cluster.membership import SETTINGS, STATE_FILE, join, name_taken
 from app.cluster.membership import CannotJoin as NotJoined
 from app.cluster.standing import Standing
 from app.cluster.store import Store
@@ -70,7 +70,7 @@ class SharedHistory(OpenLog):
         self._applied = applied
         self._nats = Connection(cluster)
         self._erasures = Erasures(self._erase_here)
-        self.members = Members(cluster, self._nats)
+        self.members = Members(cluster, self._nats, monotonic())
         self.members.facts |= {
             "sequence": lambda: applied.sequence,
             "offset": lambda: applied.offset,
@@ -124,14 +124,19 @@ class SharedHistory(OpenLog):
     @property
     def is_ready(self) -> bool:
         """Whether new clients are welcome: NATS was there within `cluster.lost_s`, and has this node's stream."""
-        return self._log.away_s < self._cluster.lost_s and not self._log.is_diverged
+        return self._log.away_s < self._cluster.lost_s and not (self._log.is_diverged or self.must_end)
+
+    @property
+    def must_end(self) -> str:
+        """That another node has this one's name, if it goes on with that (`Members.taken_by`)."""
+        other = self.members.taken_by
+        return name_taken(self._cluster.node, other) if other else ""
 
     def listen(self) -> None:
         """Carry reports to the event loop, and begin to read the stream; call it on the running loop."""
         super().listen()
         self._log.begin()
         self.members.begin()
-        self._exchange.begin()
         self._standing.begin()
         if self._nt4 is not None:
             self._nt4.begin()
@@ -177,7 +182,6 @@ class SharedHistory(OpenLog):
                     await self.settle()
         self._whole.leave()
         await self._standing.close()
-        self._exchange.close()
         await self.members.close()
         await self._erasures.close()
         await self._log.close()
@@ -235,7 +239,6 @@ class KeptHistory(SharedHistory, OpenHistory):
         """Begin to answer other nodes too; see `SharedHistory.listen`."""
         super().listen()
         self._began_at = self._kept_at = monotonic()
-        self._keeper.begin()
         self._log.send(Keeps(self._cluster.node))
 
     def _tell_broker(self, report: Report, until: float) -> None:

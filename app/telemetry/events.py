@@ -52,6 +52,11 @@ EVENTS: dict[str, LogEvent] = {
     "cluster_partial": LogEvent("`what` a cluster does not do yet", LIFE),
     "cluster_member": LogEvent("another `node` of the cluster is there", LIFE),
     "cluster_member_gone": LogEvent("another `node` has left, or has been silent for some seconds", LIFE),
+    "cluster_name_taken": LogEvent(
+        "another `node` of the cluster has this one's name, or one with the same id, and goes on: this one drains and "
+        "ends with exit code 2",
+        LIFE,
+    ),
     "cluster_unreachable": LogEvent(
         "another `node` is alive, but requests of its sessions cannot be passed on to it: `reason`", 1, "reason"
     ),

@@ -61,8 +61,8 @@ STATE = (
 """What is saved after `FRAMES`, in a stream behind 40 events."""
 
 HEARTBEAT = (
-    b'{"node":"n1","id":"fdfs","key":"0123456789abcdef0123456789abcdef","sequence":5,"offset":44,"sessions":2,'
-    b'"erased":5,"went_back":false,"keeps":true,"version":"0.1.0","state":"44-1800000000000004-7f4df704","behind":0,'
+    b'{"node":"n1","id":"fdfs","key":"0123456789abcdef0123456789abcdef","age_s":7,"sequence":5,"offset":44,'
+    b'"sessions":2,"erased":5,"went_back":false,"keeps":true,"version":"0.1.0","state":"44-1800000000000004-7f4df704","behind":0,'
     b'"settings":{"record":"0123456789ab","access":"0123456789ab","realm":"0123456789ab","bayeux.paths":"0123456789ab",'
     b'"nt4":"0123456789ab"},'
     b'"hears":["halley/rates"],"url":"http://127.0.0.1:8090","machine":"0123-4567","kept":{"head":44,"starts":[1,7],'

@@ -1,25 +1,34 @@
 """Which nodes are alive, as one of them sees it. Time is an argument."""
 
 import json
+from heapq import heapify, heappop, heappush
 
 import pytest
 
-from app.cluster.members import Members, id_of
+from app.cluster.members import Members, alive, id_of
 from app.nats.jetstream import Connection
 from app.settings import Cluster
 
 
 @pytest.fixture
 def members():
-    options = Cluster(node="a")
+    return made("a")
+
+
+def made(node, began_at=0.0):
+    """Return the members as a node of that name sees them, which is connected."""
+    options = Cluster(node=node)
     connection = Connection(options)
     connection.away_since = None
-    return Members(options, connection)
+    return Members(options, connection, began_at)
 
 
 def beat(node, **facts):
     """Return what a node sends."""
     return json.dumps({"node": node, "id": id_of(node), **facts}).encode()
+
+
+SAME_ID = "n1328", "n1832"
 
 
 def test_a_node_that_is_heard_is_there_with_its_facts(members):
@@ -61,12 +70,91 @@ def test_while_nats_is_away_no_node_is_forgotten(members):
     assert members.others() == []
 
 
+async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch, members):
+    """Else the stream would be made again under running nodes."""
+    monkeypatch.setattr("app.cluster.members._BEAT_S", 0.0)
+    assert await alive(members._nats, "halley") == []
+    members._nats.away_since = 10.0
+    with pytest.raises(ConnectionError):
+        await alive(members._nats, "halley")
+
+
 def test_the_key_of_a_node_is_not_among_its_facts(members):
     """Facts may be shown; the key proves to a node that a request comes from another one."""
     members.heard(json.dumps({"node": "b", "id": id_of("b"), "key": "secret", "url": "http://b:1"}).encode(), 10.0)
     (other,) = members.others()
     assert (other.key, other.facts) == ("secret", {"url": "http://b:1"})
     assert members.key not in str(members.own())
+
+
+def told(members, now):
+    """Return what a node sends of itself at that time; None if it sends nothing."""
+    sent = []
+    members._send = lambda message: sent.append(json.dumps(message).encode())
+    members._send_own(now)
+    return next(iter(sent), None)
+
+
+def played(nodes, seconds, lag_s):
+    """Have nodes send once a second from their start on, and all that run hear that `lag_s` later."""
+    due = [(node._began_at + second, at, b"") for at, node in enumerate(nodes) for second in range(seconds)]
+    heapify(due)
+    while due:
+        now, at, message = heappop(due)
+        if message and now >= nodes[at]._began_at:
+            nodes[at].heard(message, now)
+        elif not message and (sent := told(nodes[at], now)) is not None:
+            for other in range(len(nodes)):
+                heappush(due, (now + lag_s, other, sent))
+
+
+@pytest.mark.parametrize("names", [("a", "a"), SAME_ID, ("a", "a", "a")])
+@pytest.mark.parametrize("apart_s", [0.0, 0.0005, 0.3, 0.9995, 1.0, 1.0005, 2.5])
+@pytest.mark.parametrize("lag_s", [0.0002, 0.3, 1.5])
+def test_of_nodes_with_one_name_or_id_that_start_together_one_goes_on(names, apart_s, lag_s):
+    """Whichever has the greater key, and also where each sees the other's age a little late."""
+    for keys in ("abc", "cba", "bca"):
+        nodes = [made(name, 100.0 + number * apart_s) for number, name in enumerate(names)]
+        for node, key in zip(nodes, keys, strict=False):
+            node.key = key
+        played(nodes, 30, lag_s)
+        going = [node for node in nodes if not node.taken_by]
+        assert len(going) == 1
+        assert {node.taken_by for node in nodes} - {""} <= {*names}
+
+
+@pytest.mark.parametrize("key", ["0", "z"])
+def test_a_node_that_has_run_for_long_is_not_ended_by_a_newcomer(key):
+    """Which NATS has let in while it had lost the older one."""
+    old, new = made("a", 100.0), made("a", 1000.0)
+    new.key = key
+    for now in range(1000, 1010):
+        for one, other in ((old, new), (new, old)):
+            if (message := told(one, now)) is not None:
+                other.heard(message, now)
+    assert (old.taken_by, new.taken_by) == ("", "a")
+
+
+def test_a_node_that_has_to_end_falls_silent(members):
+    """The other nodes know only the one that goes on, and do not take it for gone."""
+    members.key = "0"
+    assert json.loads(told(members, 5.0))["age_s"] == 5
+    for now in (5.0, 6.0):
+        members.heard(beat("a", key="z", age_s=5), now)
+    assert members.taken_by == "a"
+    assert told(members, 7.0) is None
+
+
+def test_what_a_node_has_sent_before_it_was_restarted_does_not_end_it(members):
+    """It comes once, or in a burst of what was under way; and with its own key it is its own."""
+    for now in (1.0, 1.1, 1.4, 10.0, 10.2, 20.0):
+        members.heard(beat("a", key="z", age_s=3600), now)
+    for now in range(30, 40):
+        members.heard(beat("a", key=members.key, age_s=3600), now)
+        members.heard(beat("a", key="z", age_s="3600"), now)
+        members.heard(beat("a", key="z"), now)  # an earlier version
+    assert members.taken_by == ""
+    assert members.others() == []
 
 
 def test_ids_are_four_letters_that_depend_on_the_name_alone():
@@ -89,6 +177,7 @@ def test_ids_are_four_letters_that_depend_on_the_name_alone():
         b'{"node": "b", "id": "aaaa", "key": 1}',
         b'{"node": "b", "id": "aaaa", "key": "x\\r\\ny"}',
         b'{"node": "a", "id": "aaaa"}',
+        b'{"node": "a", "id": "aaaa", "key": "z", "age_s": 1}',
         b'{"node": "b", "id": "aaaa", "long": "%b"}' % (b"x" * 65_536),
     ],
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from nats.aio.client import Client as NatsClient
@@ -16,6 +19,7 @@ from support import wamp
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.nats import FREE_PORTS, nats_servers, node, rows, taken, url_of
 from support.process import ended
+from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, request, until
 
 from app.client import ALL, Client, HistoryClient, Keyed
@@ -361,6 +365,53 @@ async def test_two_nodes_of_one_name_and_a_folder_of_another_log_are_refused(tmp
         arguments = ("serve", "--cluster", nats.urls, "--node", "c", "--data-dir", str(tmp_path / "c"), *FREE_PORTS)
         result = await ended(*arguments, cwd=tmp_path, HALLEY_OPERATIONS_ENABLED="off")
         assert (result.code, "another history than the cluster" in result.lines[-1]) == (2, True), result.lines
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("n1328", "n1832")])
+async def test_of_two_nodes_of_one_name_that_start_at_once_one_goes_on(tmp_path, names):
+    """Both have asked for others before either could answer: the second connection of each waits for that of both."""
+    async with nats_servers(tmp_path) as nats, AsyncExitStack() as stack:
+
+        async def start(number):
+            proxy = await stack.enter_async_context(relaying(nats.ports[0]))
+            proxy.passes = 1  # with it the node joins
+            folder = tmp_path / f"node-{number}"
+            folder.mkdir()
+            through = SimpleNamespace(urls=f"nats://127.0.0.1:{proxy.port}")
+            return proxy, await stack.enter_async_context(node(folder, through, names[number]))
+
+        (first, a), (second, b) = await asyncio.gather(start(0), start(1))
+        async with asyncio.timeout(DEADLINE_S):
+            while first.accepted < 2 or second.accepted < 2:
+                await asyncio.sleep(0.01)
+        first.passes = second.passes = math.inf
+        acknowledged = {server: [] for server in (a, b)}
+        publishing = [asyncio.create_task(publish_on(each, acknowledged[each])) for each in (a, b)]
+        ends = {asyncio.create_task(each.exit_code()): each for each in (a, b)}
+        done, others = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*publishing, *others):
+            task.cancel()
+        await asyncio.gather(*publishing, return_exceptions=True)
+        (left,), (going,) = (map(ends.get, tasks) for tasks in (done, others))
+        assert left.process.returncode == 2
+        assert [line for line in left.lines if "is running in this cluster" in line] == left.lines[-1:]
+        assert f"halley: cluster.node: a node with the name {names[1] if left is a else names[0]} is" in left.lines[-1]
+        assert (len(left.logged("cluster_name_taken")), going.logged("cluster_name_taken")) == (1, [])
+        await until_taken(going)
+        stored = [json.loads(line)["data"] for line in await history(going)]
+        for each, found in acknowledged.items():
+            assert found
+            assert [data for data in stored if data in found] == found, each.lines
+
+
+async def publish_on(server, acknowledged):
+    """Publish until the server ends, and add what it acknowledges."""
+    wire = await server.wire()
+    with suppress(ConnectionError, asyncio.IncompleteReadError):
+        for number in count():
+            data = f"{server.port} {number}"
+            if (await wire.post(publish("/chat/room", data))).messages[0]["successful"]:
+                acknowledged.append(data)
 
 
 def test_a_server_alone_imports_nothing_of_it():

@@ -8,6 +8,7 @@ does not interpret the bytes, but keeps all that clients have sent, so that test
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 from contextlib import asynccontextmanager, suppress
@@ -28,6 +29,7 @@ class TcpProxy:
 
     With `loses_answers` it drops the server's bytes, with `hides_ends` the server does not learn that a client has
     disconnected, with `holds_answers` it relays no more of the server's bytes, with `holds` no more bytes at all.
+    `accepted` counts connections; those after the first `passes` wait until that is more.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -38,6 +40,8 @@ class TcpProxy:
         self.holds_answers = False
         self.holds = False
         self.vanished = 0
+        self.accepted = 0
+        self.passes = math.inf
         self._server_port = server_port
         self._is_down = False
         self._writers: set[asyncio.StreamWriter] = set()
@@ -65,6 +69,8 @@ class TcpProxy:
         task = asyncio.current_task()
         assert task is not None
         self._relays.add(task)
+        self.accepted += 1
+        number = self.accepted
         try:
             server_reader, server_writer = await asyncio.open_connection(
                 "127.0.0.1", self._server_port, limit=_BUFFER_BYTES
@@ -75,14 +81,16 @@ class TcpProxy:
             self._writers |= {writer, server_writer}
             if self._is_down:
                 self.cut()
-            both_ways = (self._relay(reader, server_writer, up=True), self._relay(server_reader, writer, up=False))
-            await asyncio.gather(*both_ways)
+            ways = (reader, server_writer, True), (server_reader, writer, False)
+            await asyncio.gather(*(self._relay(number, source, to, up=up) for source, to, up in ways))
             self._writers -= {writer, server_writer}
             server_writer.close()  # a client's hidden end is over now
         finally:
             self._relays.discard(task)
 
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool) -> None:
+    async def _relay(
+        self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool
+    ) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(65_536):
                 if up:
@@ -90,7 +98,7 @@ class TcpProxy:
                 elif self.loses_answers:
                     self.vanished += len(data)
                     continue
-                while (self.holds or (self.holds_answers and not up)) and not writer.is_closing():
+                while self._is_held(number, up=up) and not writer.is_closing():
                     await asyncio.sleep(_LOOK_S)
                 writer.write(data)
                 await writer.drain()
@@ -99,6 +107,9 @@ class TcpProxy:
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
+
+    def _is_held(self, number: int, *, up: bool) -> bool:
+        return self.holds or number > self.passes or (self.holds_answers and not up)
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ import httpx
 import orjson
 import pyarrow as pa
 
-from app.client.wire import authorities, headers_for, server_url
+from app.client.wire import authorities, headers_for, root_url
 from app.history.segment import FORMAT
 from app.history.stored import COLUMNS
 from app.pipeline.errors import JobFailed, JobRejected
@@ -51,14 +51,10 @@ class HttpLog:
         """
         self._urls = urls.split(",")
         try:
-            servers = [server_url(url) for url in self._urls]
+            self._roots = [root_url(url) for url in self._urls]
             self._headers = headers_for(token)
         except ValueError as error:
             raise JobRejected(f"the log of that server cannot be read: {error}") from None
-        self._roots = [
-            each.copy_with(path=each.path.removesuffix("/").rpartition("/")[0] + "/", query=None, fragment=None)
-            for each in servers
-        ]
         self._at = 0
         self._log_id = log_id
         self._known: Head | None = None  # the last response of this server; it is pickled for the workers
