@@ -37,7 +37,8 @@ from app.cluster.membership import GAP, check_place, subject_of_node
 from app.cluster.store import Store
 from app.history.stored import row_of as stored_row
 from app.nats.client import AwayErrors
-from app.nats.jetstream import ApiError, Connection, Place, is_control, place_of
+from app.nats.jetstream import ApiError, Connection
+from app.nats.places import Place, is_control, place_of
 from app.nats.wire import Message
 from app.settings import Cluster
 
@@ -143,8 +144,12 @@ class ClusterLog:
         self._moved = asyncio.Event()  # set when more is delivered, and then replaced
         self._unwritten: list[Event] = []  # by the disk's fault; they are given to the writer again
         self._head = store.head  # what the stream gives up to this offset is on disk already
-        on_disk = (row for rows in store.rows(applied.offset + 1, self._head) for row in rows)
-        self._on_disk = {row.offset: row.crc for row in on_disk if not row.is_purged}
+        self._on_disk = {
+            row.offset: row.crc
+            for rows in store.rows(applied.offset + 1, self._head)
+            for row in rows
+            if not row.is_purged
+        }
         self.is_diverged = self.went_back = self.is_disputed = self._is_due = self._is_stalled = False
         self._refused_until = self._doubted_at = 0.0
         self._sent_at = self._progress_at = self._heard_at = monotonic()
@@ -591,10 +596,8 @@ class ClusterLog:
 
 
 def _is_own(event: Event | EventRange) -> bool:
-    """Whether a session of this node has published the event."""
-    return (
-        isinstance(event, Event) and event.pending_since > 0
-    )  # a value of NetworkTables is not pending, since nobody waits for it
+    """Whether a session of this node has published the event: a value of NetworkTables has nobody who waits for it."""
+    return isinstance(event, Event) and event.pending_since > 0
 
 
 def _is_repeat(event: Event) -> bool:
