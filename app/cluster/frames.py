@@ -281,10 +281,9 @@ def _kind(protocol: Any, shape: Any, details: Any, audience: Any, authid: Any, r
     if audience is not None:
         authids, roles, no_authids, no_roles = audience
         audience = Audience(_texts_or_none(authids), _texts_or_none(roles), _texts(no_authids), _texts(no_roles))
-    kind = Kind(protocol, shape, details, audience, authid, role)
-    if not {type(protocol), type(shape)} == {str} >= {type(details), type(authid), type(role)} - {type(None)}:
-        raise TypeError
-    return kind
+    return Kind(
+        _text(protocol), _text(shape), _text_or_none(details), audience, _text_or_none(authid), _text_or_none(role)
+    )
 
 
 def _stamp(time_us: Any, publication: Any, eligible: Any, excluded: Any) -> Stamp:

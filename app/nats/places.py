@@ -5,21 +5,19 @@ Source: docs.nats.io, "JetStream wire API Reference", "Acknowledging Messages".
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from app.nats.wire import Message
 
 
-class Place(NamedTuple):
+class Place:
     """A message's place: its sequence in the stream and in the consumer, the stream's time in microseconds.
 
     `pending` is how many messages followed when it was delivered.
     """
 
-    sequence: int
-    in_consumer: int
-    time_us: int
-    pending: int
+    __slots__ = ("in_consumer", "pending", "sequence", "time_us")
+
+    def __init__(self, sequence: int, in_consumer: int, time_us: int, pending: int) -> None:
+        self.sequence, self.in_consumer, self.time_us, self.pending = sequence, in_consumer, time_us, pending
 
 
 def is_control(message: Message) -> bool:
