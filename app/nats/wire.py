@@ -90,7 +90,7 @@ class Wire:
         self._may_write.set()
 
     def eof_received(self) -> None:
-        """Have the transport close: a server that says no more hears nothing either."""
+        """Have the transport close (None does): a server that sends no more gets nothing either."""
 
     def pause_writing(self) -> None:
         """Have `drained` wait."""
