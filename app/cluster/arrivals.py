@@ -32,7 +32,7 @@ class Arrivals:
     def own(self, frame: Frame, events: list[Event]) -> list[Event]:
         """Count and return this node's own `events`: those of the frame, and what has its turn among them."""
         time_us = self._applied.time_us
-        recorded = (event for event in events if event.is_recorded)
+        recorded = [event for event in events if event.is_recorded]
         if frame.is_plain:
             for offset, event in enumerate(recorded, self._applied.skip(frame)):
                 self._stamp(event, offset, time_us)

@@ -85,11 +85,11 @@ class LivingKeeper(NamedTuple):
         match member.facts.get("kept"):
             case {
                 "head": int(head),
-                "starts": [int(), *_] as starts,
+                "starts": list(starts),
                 "takes": bool(takes),
                 "bytes": int(nbytes),
                 "consumers": dict(consumers),
-            } if all(isinstance(each, int) for each in (*starts, *consumers.values())):
+            } if starts and all(isinstance(each, int) for each in (*starts, *consumers.values())):
                 return cls(member.name, head, starts, takes, nbytes, consumers, member.heard_at)
         return None
 

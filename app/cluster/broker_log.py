@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -37,7 +37,8 @@ from app.cluster.membership import GAP, check_place, subject_of_node
 from app.cluster.store import Store
 from app.history.stored import row_of as stored_row
 from app.nats.client import AwayErrors
-from app.nats.jetstream import ApiError, Connection, Place, is_control, place_of
+from app.nats.jetstream import ApiError, Connection
+from app.nats.places import Place, is_control, place_of
 from app.nats.wire import Message
 from app.settings import Cluster
 
@@ -54,8 +55,7 @@ A node that has sent nothing for a while does not wait for this; one of 16 busy 
 
 _UNDER_WAY = 2
 _AGAIN_S, _QUIET_S, _RETRY_S, _LOOK_S = 1.0, 2.0, 0.3, 0.1
-_DOUBT_S = 5.0
-_REACH_S = 2.0
+_DOUBT_S, _REACH_S = 5.0, 2.0
 _AWAY_S = 1.0
 """After which a durable publish is refused at once; an election among NATS servers may be over sooner."""
 
@@ -143,7 +143,7 @@ class ClusterLog:
         self._moved = asyncio.Event()  # set when more is delivered, and then replaced
         self._unwritten: list[Event] = []  # by the disk's fault; they are given to the writer again
         self._head = store.head  # what the stream gives up to this offset is on disk already
-        on_disk = (row for rows in store.rows(applied.offset + 1, self._head) for row in rows)
+        on_disk = chain.from_iterable(store.rows(applied.offset + 1, self._head))
         self._on_disk = {row.offset: row.crc for row in on_disk if not row.is_purged}
         self.is_diverged = self.went_back = self.is_disputed = self._is_due = self._is_stalled = False
         self._refused_until = self._doubted_at = 0.0

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from app import telemetry
 from app.broker.ports import Erasure
 from app.cluster.frames import BadFrame, unpack
-from app.nats.jetstream import ApiError, Connection, place_of
+from app.nats.jetstream import ApiError, Connection
+from app.nats.places import place_of
 
 _AGAIN_S = 5.0
 _AT_ONCE = 32

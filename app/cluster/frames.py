@@ -26,9 +26,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import orjson
@@ -38,7 +37,9 @@ from app.broker.names import Match, Pattern
 from app.broker.ports import Erasure
 
 VERSION = 1
-_TAIL_BYTES = 8
+_TAIL_BYTES: Final = 8
+_WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""What Python raises where columns are not what they should be."""
 
 
 class BadFrame(Exception):
@@ -98,7 +99,6 @@ Control = Keeps | Erasure
 """An erasure concerns the events that count up to its place in the stream."""
 
 
-@dataclass(slots=True)
 class Frame:
     """A frame that was received; `checksum` is that of its bytes.
 
@@ -106,19 +106,43 @@ class Frame:
     place; `ends` are where payloads end, behind a 0.
     """
 
-    run: str
-    number: int
-    checksum: str
-    topics: list[str]
-    kinds: list[Kind]
-    topic_of: Sequence[int]
-    kind_of: Sequence[int]
-    ends: list[int]
-    payloads: bytes
-    keys: dict[int, str]
-    stamps: list[Stamp] | None
-    values: dict[int, Value]
-    control: Control | None
+    __slots__ = (
+        "checksum",
+        "control",
+        "ends",
+        "keys",
+        "kind_of",
+        "kinds",
+        "number",
+        "payloads",
+        "run",
+        "stamps",
+        "topic_of",
+        "topics",
+        "values",
+    )
+
+    def __init__(self, columns: Sequence[Any], payloads: bytes, checksum: str) -> None:
+        """`columns` are those behind the version. Raises any of `_WRONG` for wrong ones."""
+        run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, told = columns
+        # A compiled attribute takes True for a number, and a compiled call takes pairs for named arguments.
+        if type(run) is not str or type(number) is not int or type(told) not in (dict, type(None)):
+            raise TypeError
+        (values,) = more or [{}]
+        self.run: str = run
+        self.number: int = number
+        self.checksum = checksum
+        self.topics: Sequence[str] = topics
+        self.kinds = [_kind(*kind) for kind in kinds]
+        self.topic_of: Sequence[int] = array("I", topic_of)
+        self.kind_of: Sequence[int] = array("I", kind_of)
+        self.ends = [*accumulate(array("I", lengths), initial=0)]
+        self.payloads = payloads
+        self.keys = {int(place): _text(key) for place, key in keys.items()}
+        self.stamps = None if stamps is None else [_stamp(*stamp) for stamp in stamps]
+        self.values = {int(place): _value(*value) for place, value in values.items()}
+        self.control: Control | None = None if told is None else _control(**told)
+        _check(self)
 
     @property
     def count(self) -> int:
@@ -192,34 +216,16 @@ def unpack(data: bytes) -> Frame:
         version, *columns = orjson.loads(head)
         if version != VERSION:
             raise (LaterVersion if version > VERSION else BadFrame)("another version")
-        run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, told = columns
-        (values,) = more or [{}]
-        frame = Frame(
-            run,
-            number,
-            tail.decode(),
-            topics,
-            [_kind(*kind) for kind in kinds],
-            array("I", topic_of),
-            array("I", kind_of),
-            [*accumulate(array("I", lengths), initial=0)],
-            payloads,
-            {int(place): _text(key) for place, key in keys.items()},
-            None if stamps is None else [_stamp(*stamp) for stamp in stamps],
-            {int(place): _value(*value) for place, value in values.items()},
-            None if told is None else _control(**told),
-        )
-        _check(frame)
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        return Frame(columns, payloads, tail.decode())
+    except _WRONG:
         raise BadFrame("wrong columns") from None
-    return frame
 
 
 def _check(frame: Frame) -> None:
     """Check that the columns fit each other, and the payloads: all nodes must refuse the same. Raises `ValueError`."""
     count, ends, payloads = frame.count, frame.ends, frame.payloads
     is_good = (
-        (type(frame.run) is str and type(frame.number) is int and {*map(type, frame.topics)} <= {str})
+        {*map(type, frame.topics)} <= {str}
         and (count == len(frame.kind_of) == len(ends) - 1 and ends[-1] == len(payloads))
         and max(frame.topic_of, default=-1) < len(frame.topics)
         and max(frame.kind_of, default=-1) < len(frame.kinds)
@@ -275,10 +281,9 @@ def _kind(protocol: Any, shape: Any, details: Any, audience: Any, authid: Any, r
     if audience is not None:
         authids, roles, no_authids, no_roles = audience
         audience = Audience(_texts_or_none(authids), _texts_or_none(roles), _texts(no_authids), _texts(no_roles))
-    kind = Kind(protocol, shape, details, audience, authid, role)
-    if not {type(protocol), type(shape)} == {str} >= {type(details), type(authid), type(role)} - {type(None)}:
-        raise TypeError
-    return kind
+    return Kind(
+        _text(protocol), _text(shape), _text_or_none(details), audience, _text_or_none(authid), _text_or_none(role)
+    )
 
 
 def _stamp(time_us: Any, publication: Any, eligible: Any, excluded: Any) -> Stamp:

@@ -33,7 +33,8 @@ from app.cluster.requests import NobodyAnswers, Unanswered
 from app.history import checksummed_json
 from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
 from app.nats.client import REQUEST_S, AwayErrors
-from app.nats.jetstream import ApiError, Connection, place_of
+from app.nats.jetstream import ApiError, Connection
+from app.nats.places import place_of
 from app.settings import Settings
 
 STATE_FILE = "cluster.json"

@@ -23,7 +23,8 @@ from app.cluster.membership import (
 from app.history.folder import HighWaterMark
 from app.history.history import History
 from app.history.stored import Stored
-from app.nats.jetstream import ApiError, Connection, place_of
+from app.nats.jetstream import ApiError, Connection
+from app.nats.places import place_of
 from app.nats.wire import Message
 from app.settings import Settings
 

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple
@@ -20,10 +20,9 @@ import orjson
 
 from app import __version__, telemetry
 from app.nats.proof import TLS, Proof, proof_of
+from app.nats.subscriptions import Handler, Subscriptions
 from app.nats.wire import Message, Wire
 from app.settings import Cluster
-
-Handler = Callable[[Message], Awaitable[None] | None]
 
 REQUEST_S = 1.0
 _CONNECT_S, _BETWEEN_S = 2.0, 0.1
@@ -31,9 +30,6 @@ _PING_S, _PINGS = 5.0, 2
 _CLOSE_S = 2.0
 _UNSENT_BYTES = 16_777_216
 """How much may wait to be sent; what is published then is dropped, as it is while no server is connected."""
-
-_WAITING_BYTES = 67_108_864
-"""How much may wait for a subscription's handler; what comes then is dropped."""
 
 _MOST_SERVERS = 16
 _DENIED_KEPT = 16
@@ -59,18 +55,6 @@ class _Server(NamedTuple):
     is_encrypted: bool
 
 
-class _Subscription:
-    """A subscription. While `task` awaits what the handler has returned, messages wait; `nbytes` is what they have."""
-
-    __slots__ = ("handler", "line", "nbytes", "task", "waiting")
-
-    def __init__(self, line: bytes, handler: Handler) -> None:
-        self.line, self.handler = line, handler
-        self.waiting: deque[Message] = deque()
-        self.nbytes = 0
-        self.task: asyncio.Task[None] | None = None
-
-
 class Client:
     """A connection and what uses it; its methods are for the event loop.
 
@@ -86,12 +70,12 @@ class Client:
         self._name = f"halley {options.node}"
         self._options = options
         self._servers = deque(_server_of(url) for url in options.urls)
+        self._subscriptions = Subscriptions()
         self._wire = self._new_wire()
         self._at = ""
-        self._subscriptions: dict[bytes, _Subscription] = {}
         self._inbox = f"_INBOX.{secrets.token_hex(12)}"
         self._requests: dict[str, asyncio.Future[Message]] = {}
-        self._last_sid = self._last_request = 0
+        self._last_request = 0
         self._keeping: asyncio.Task[None] | None = None
         self.subscribe(f"{self._inbox}.*", self._answered)
 
@@ -106,7 +90,7 @@ class Client:
 
     async def close(self) -> None:
         """Send what waits to be sent, and close the connection."""
-        tasks = [*filter(None, [self._keeping, *(each.task for each in self._subscriptions.values())])]
+        tasks = [*filter(None, [self._keeping, *self._subscriptions.tasks])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -170,7 +154,7 @@ class Client:
     async def _connect_to(self, server: _Server, proof: Proof) -> None:
         """Have a server let this node in. Raises `OSError`; `ValueError` for what it sends."""
         self._wire = wire = self._new_wire()
-        await asyncio.get_running_loop().create_connection(lambda: wire, server.host, server.port)
+        await wire.connect(server.host, server.port)
         await wire.greeted()
         if wire.info.get("tls_required") or server.is_encrypted or proof.tls is not None:
             if not (wire.info.get("tls_required") or wire.info.get("tls_available")):
@@ -179,8 +163,8 @@ class Client:
         wire.send(b"CONNECT %b\r\n" % orjson.dumps(self._hello(wire, proof)))
         wire.ping()
         await wire.answered()
-        for each in self._subscriptions.values():
-            wire.send(each.line)
+        for line in self._subscriptions.lines:
+            wire.send(line)
         self._at = f"{server.host}:{server.port}"
         self._learn(server)
 
@@ -218,7 +202,7 @@ class Client:
                 wire.ping()
 
     def _new_wire(self) -> Wire:
-        return Wire(self._deliver, self._told)
+        return Wire(self._subscriptions.deliver, self._told)
 
     def _told(self, text: str) -> None:
         if "permissions violation" in text.lower():
@@ -247,32 +231,15 @@ class Client:
 
         Of all subscribers that name the same `queue`, one gets each message.
         """
-        self._last_sid += 1
-        sid = b"%d" % self._last_sid
-        words = ["SUB", subject, *filter(None, [queue]), sid.decode()]
-        self._subscriptions[sid] = subscription = _Subscription(f"{' '.join(words)}\r\n".encode("latin-1"), handler)
+        subscription = self._subscriptions.add(subject, handler, queue)
         if self.away_since is None:
             self._wire.send(subscription.line)
 
         def end() -> None:
-            if self._subscriptions.pop(sid, None) is not None and self.away_since is None:
-                self._wire.send(b"UNSUB %b\r\n" % sid)
-            if subscription.task is not None:
-                subscription.task.cancel()
+            if self._subscriptions.end(subscription) and self.away_since is None:
+                self._wire.send(b"UNSUB %b\r\n" % subscription.sid)
 
         return end
-
-    def _deliver(self, sid: bytes, message: Message) -> None:
-        subscription = self._subscriptions.get(sid)
-        if subscription is None:  # it has ended, and the server does not know yet
-            return
-        if subscription.task is None:
-            rest = _handled(subscription.handler, message)
-            if rest is not None:
-                subscription.task = asyncio.get_running_loop().create_task(_go_on(subscription, rest))
-        elif subscription.nbytes < _WAITING_BYTES:
-            subscription.waiting.append(message)
-            subscription.nbytes += len(message.data)
 
     # Requests
 
@@ -301,30 +268,6 @@ class Client:
 def is_unanswered(message: Message) -> bool:
     """Whether a message is what a NATS server answers to a request on a subject that nobody has subscribed to."""
     return not message.data and message.status == _NO_RESPONDERS
-
-
-def _handled(handler: Handler, message: Message) -> Awaitable[None] | None:
-    try:
-        return handler(message)
-    except Exception as error:  # noqa: BLE001 - the next message must be handled
-        telemetry.fault("cluster", error)
-        return None
-
-
-async def _go_on(subscription: _Subscription, rest: Awaitable[None] | None) -> None:
-    """Await what the handler has returned, and have it handle what has come meanwhile."""
-    while True:
-        if rest is not None:
-            try:
-                await rest
-            except Exception as error:  # noqa: BLE001 - the next message must be handled
-                telemetry.fault("cluster", error)
-        if not subscription.waiting:
-            break
-        message = subscription.waiting.popleft()
-        subscription.nbytes -= len(message.data)
-        rest = _handled(subscription.handler, message)
-    subscription.task = None
 
 
 def _server_of(url: str) -> _Server:

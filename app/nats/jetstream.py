@@ -9,11 +9,13 @@ import asyncio
 import base64
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
-from app.nats.client import AwayErrors, Client, Handler
+from app.nats.client import AwayErrors, Client
+from app.nats.places import is_control, place_of
+from app.nats.subscriptions import Handler
 from app.nats.wire import Message
 from app.settings import Cluster
 
@@ -30,18 +32,6 @@ class ApiError(Exception):
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(str(error.get("description", "error"))[:200])
         self.code = error.get("err_code", 0)
-
-
-class Place(NamedTuple):
-    """A message's place: its sequence in the stream and in the consumer, the stream's time in microseconds.
-
-    `pending` is how many messages followed when it was delivered.
-    """
-
-    sequence: int
-    in_consumer: int
-    time_us: int
-    pending: int
 
 
 class Connection(Client):
@@ -167,15 +157,3 @@ def _fields(message: Message) -> dict[str, Any]:
     if "error" in answer:
         raise ApiError(answer["error"])
     return answer
-
-
-def is_control(message: Message) -> bool:
-    """Whether a message of a consumer is none of the stream's."""
-    return not message.data and not message.reply.startswith("$JS.ACK")
-
-
-def place_of(message: Message) -> Place:
-    """The place of a message that a consumer delivered."""
-    # $JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<in the consumer>.<nanoseconds>.<pending>
-    parts = message.reply.split(".")
-    return Place(int(parts[-4]), int(parts[-3]), int(parts[-2]) // 1_000, int(parts[-1]))

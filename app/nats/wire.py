@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-_CRLF, _H = b"\r\n", ord("H")
-_LINE_BYTES = 65_536
+_CRLF: Final = b"\r\n"
+_H: Final = ord("H")
+_LINE_BYTES: Final = 65_536
 """The longest line: INFO names all servers of a cluster."""
 
-_MESSAGE_BYTES = 134_217_728
+_MESSAGE_BYTES: Final = 134_217_728
 """More than `max_payload` can be at a server (64 MiB), with headers."""
 
-_STATUS = slice(len("NATS/1.0 "), len("NATS/1.0 503"))
+_STATUS_AT: Final = len("NATS/1.0 ")
+_STATUS_END: Final = len("NATS/1.0 503")
 
 
 class Message:
@@ -36,7 +38,7 @@ class Message:
     @property
     def status(self) -> str:
         """The status of a message that the server itself has made, such as "503"; "" for all others."""
-        return self.head.partition(_CRLF)[0][_STATUS].decode("ascii", "replace")
+        return self.head.partition(_CRLF)[0][_STATUS_AT:_STATUS_END].decode("ascii", "replace")
 
     def header(self, name: str) -> str:
         """The first header of that name, in this spelling; "" without one."""
@@ -51,10 +53,12 @@ class ProtocolError(Exception):
     """What a server has sent is not NATS' protocol."""
 
 
-class Wire(asyncio.Protocol):
+class Wire:
     """One connection. `info` is what the server has said of itself last, {} before it has said anything.
 
     `refusal` is its last -ERR, `unanswered` how many PINGs it has not answered; `is_open` while there is a connection.
+    It has the methods of `asyncio.Protocol`, which is all that event loops ask for: a compiled class that inherits from
+    Python's is a slow one.
     """
 
     def __init__(self, take: Callable[[bytes, Message], None], told: Callable[[str], None]) -> None:
@@ -84,6 +88,9 @@ class Wire(asyncio.Protocol):
         self.is_open = False
         self._news.set()
         self._may_write.set()
+
+    def eof_received(self) -> None:
+        """Have the transport close (None does): a server that sends no more gets nothing either."""
 
     def pause_writing(self) -> None:
         """Have `drained` wait."""
@@ -200,10 +207,16 @@ class Wire(asyncio.Protocol):
         self._news.clear()
         await self._news.wait()
 
+    async def connect(self, host: str, port: int) -> None:
+        """Connect to a server. Raises `OSError`."""
+        protocol: Any = self
+        await asyncio.get_running_loop().create_connection(lambda: protocol, host, port)
+
     async def encrypt(self, context: Any, host: str) -> None:
         """Go on with TLS, if `host` can prove that it is that. Raises `OSError`."""
         loop = asyncio.get_running_loop()
-        self._transport = await loop.start_tls(self._transport, self, context, server_hostname=host)
+        protocol: Any = self
+        self._transport = await loop.start_tls(self._transport, protocol, context, server_hostname=host)
 
     def abort(self) -> None:
         """Break the connection at once; what waits to be sent is lost."""

@@ -17,12 +17,15 @@ from app.broker.names import Match, Pattern
 from app.broker.ports import Durability
 from app.cluster import broker_log
 from app.cluster.applied import Applied
+from app.cluster.asker import Asker, State
 from app.cluster.broker_log import ClusterLog, Diverged, StreamUnavailable
 from app.cluster.frames import Keeps, Kind, Row, pack, unpack
 from app.cluster.front import Front
-from app.cluster.members import Member
+from app.cluster.members import Member, Members
 from app.history.rules import Rules
-from app.nats.jetstream import Connection, Place
+from app.nats.jetstream import Connection
+from app.nats.places import Place
+from app.nats.wire import Message
 from app.settings import Cluster, History, Limits
 
 NOW = 50.0
@@ -197,9 +200,7 @@ async def test_a_frame_of_a_later_version_stops_the_node(broker, log):
     log._in_consumer = 0
     for data in (b"garbage", sealed([2, "b-1", 1, "other columns"])):
         assert not log.is_diverged
-        message = SimpleNamespace(
-            data=data, headers=None, reply=f"$JS.ACK.halley.c.1.{log.applied.sequence + 1}.1.5000.0"
-        )
+        message = Message("subject", f"$JS.ACK.halley.c.1.{log.applied.sequence + 1}.1.5000.0", b"", data)
         log._in_consumer = 0
         log._delivered(message)
     assert (log.is_diverged, log.went_back, log.foreign, log.applied.sequence) == (True, False, 1, 1)
@@ -285,29 +286,21 @@ async def test_a_control_is_a_frame_of_its_own(broker, log, disk):
 # A front
 
 
-class Asker:
-    """What a front needs of the keepers: how far they have written."""
-
-    start, written = 1, 0
-
-    def look(self):
-        pass
-
-    def keepers(self):
-        return []
+STATE = State("k", "log", new_key(), 1, {"offset": 0}, 0)
 
 
 @pytest.fixture
 def keepers():
-    return Asker()
+    options = Cluster(node="a")
+    nats = Connection(options)
+    return Asker(options, nats, Members(options, nats), Rules([], []), STATE)
 
 
 @pytest.fixture
 def front(broker, keepers):
     """The log of a front that waits until a keeper has what the stream has."""
-    state = SimpleNamespace(log_id="log", publication_key=new_key(), applied={"offset": 0})
     store = Front(
-        state,
+        STATE,
         Rules([], []),
         keepers,
         lambda report: log.committed(report.events, report.first, NOW),

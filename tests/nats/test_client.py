@@ -7,7 +7,9 @@ import signal
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 from nats.aio.client import Client as ForeignClient
+from support import authority
 from support.nats import nats_servers
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
@@ -182,6 +184,30 @@ async def test_a_server_without_tls_gets_no_password(tmp_path):
         await client.close()
         assert client.last_error == "the server does not offer TLS"
         assert b"sesame" not in proxy.sent
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_with_tls_on_either_event_loop(tmp_path, new_loop):
+    """And the end of the connection is noticed, as without."""
+    authority.write(tmp_path, authority.make("nats"))
+    more = f'tls {{ cert_file: "{tmp_path}/cert.pem", key_file: "{tmp_path}/key.pem" }}\n'
+
+    async def talk():
+        async with nats_servers(tmp_path, more=more) as servers:
+            options = Cluster(
+                urls=(f"tls://127.0.0.1:{servers.ports[0]}",), node="a", tls_ca=str(tmp_path / "cert.pem")
+            )
+            client = Client(options)
+            async with asyncio.timeout(DEADLINE_S):
+                await client.open()
+            client.subscribe("twice", lambda message: client.publish(message.reply, message.data * 2))
+            assert (await client.request("twice", b"x" * 100_000)).data == b"x" * 200_000
+            servers.kill(0)
+            await until(lambda: client.away_since is not None)
+            await client.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(talk())
 
 
 async def test_what_is_no_nats_server_is_not_connected_to(tmp_path):

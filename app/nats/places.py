@@ -1,0 +1,32 @@
+"""Where a message that a JetStream consumer delivered is: in the stream, in the consumer, and in time.
+
+Source: docs.nats.io, "JetStream wire API Reference", "Acknowledging Messages".
+"""
+
+from __future__ import annotations
+
+from app.nats.wire import Message
+
+
+class Place:
+    """A message's place: its sequence in the stream and in the consumer, the stream's time in microseconds.
+
+    `pending` is how many messages followed when it was delivered.
+    """
+
+    __slots__ = ("in_consumer", "pending", "sequence", "time_us")
+
+    def __init__(self, sequence: int, in_consumer: int, time_us: int, pending: int) -> None:
+        self.sequence, self.in_consumer, self.time_us, self.pending = sequence, in_consumer, time_us, pending
+
+
+def is_control(message: Message) -> bool:
+    """Whether a message of a consumer is none of the stream's."""
+    return not message.data and not message.reply.startswith("$JS.ACK")
+
+
+def place_of(message: Message) -> Place:
+    """The place of a message that a consumer delivered."""
+    # $JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<in the consumer>.<nanoseconds>.<pending>
+    parts = message.reply.split(".")
+    return Place(int(parts[-4]), int(parts[-3]), int(parts[-2]) // 1_000, int(parts[-1]))
