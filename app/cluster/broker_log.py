@@ -347,7 +347,11 @@ class ClusterLog:
             while count < len(rows) and nbytes < _FRAME_BYTES:
                 nbytes += len(rows[count].payload) + _ROW_BYTES
                 count += 1
-            self._nats.publish(subject, pack(self._run, 0, rows[:count]))
+            data = pack(self._run, 0, rows[:count])
+            while len(data) > self._nats.max_payload and count > 1:  # long names, audiences or details
+                count //= 2
+                data = pack(self._run, 0, rows[:count])
+            self._nats.publish(subject, data)
             rows = rows[count:]
 
     def _acked(self, message: Message) -> None:

@@ -7,11 +7,13 @@ returns an awaitable: what follows on its subscription waits for that, and nothi
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from ipaddress import ip_address
 from time import monotonic
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -19,14 +21,14 @@ from urllib.parse import urlsplit
 import orjson
 
 from app import __version__, telemetry
-from app.nats.proof import TLS, Proof, proof_of
+from app.nats.proof import TLS, Proof, authorities_of_the_system, proof_of
 from app.nats.wire import Message, Wire
 from app.settings import Cluster
 
 Handler = Callable[[Message], Awaitable[None] | None]
 
 REQUEST_S = 1.0
-_CONNECT_S, _BETWEEN_S = 2.0, 0.1
+_CONNECT_S, _BETWEEN_S, _SHORT_S = 2.0, 0.1, 1.0
 _PING_S, _PINGS = 5.0, 2
 _CLOSE_S = 2.0
 _UNSENT_BYTES = 16_777_216
@@ -35,8 +37,9 @@ _UNSENT_BYTES = 16_777_216
 _WAITING_BYTES = 67_108_864
 """How much may wait for a subscription's handler; what comes then is dropped."""
 
-_MOST_SERVERS = 16
+_LEARNED_KEPT = 16
 _DENIED_KEPT = 16
+_TEXT_CHARS = 200
 _NO_RESPONDERS = "503"
 _PORT, _MAX_PAYLOAD = 4222, 1_048_576
 """What NATS servers have unless their configuration says otherwise."""
@@ -60,15 +63,52 @@ class _Server(NamedTuple):
 
 
 class _Subscription:
-    """A subscription. While `task` awaits what the handler has returned, messages wait; `nbytes` is what they have."""
+    """A subscription. While `rest` is awaited, which its handler has returned, messages wait, `nbytes` of them."""
 
-    __slots__ = ("handler", "line", "nbytes", "task", "waiting")
+    __slots__ = ("handler", "line", "nbytes", "rest", "waiting")
 
     def __init__(self, line: bytes, handler: Handler) -> None:
         self.line, self.handler = line, handler
         self.waiting: deque[Message] = deque()
         self.nbytes = 0
-        self.task: asyncio.Task[None] | None = None
+        self.rest: asyncio.Future[None] | None = None
+
+    def take(self, message: Message) -> None:
+        """Have a message handled: now, or behind those that wait."""
+        if self.rest is None:
+            self._handle(message)
+        elif self.nbytes < _WAITING_BYTES:
+            self.waiting.append(message)
+            self.nbytes += message.nbytes
+        else:
+            _dropped("too much waits", message.subject, len(message.data))
+
+    def end(self) -> None:
+        """Handle nothing more."""
+        self.waiting.clear()
+        if self.rest is not None:
+            self.rest.cancel()
+
+    def _handle(self, message: Message) -> None:
+        rest = None
+        try:
+            rest = self.handler(message)
+        except Exception as error:  # noqa: BLE001 - the next message must be handled
+            telemetry.fault("cluster", error)
+        if rest is None and self.waiting:  # the next one gets a turn of the loop that is its own
+            rest = asyncio.sleep(0)
+        self.rest = None if rest is None else asyncio.ensure_future(rest)
+        if self.rest is not None:
+            self.rest.add_done_callback(self._go_on)
+
+    def _go_on(self, rest: asyncio.Future[None]) -> None:
+        if not rest.cancelled() and (error := rest.exception()) is not None:
+            telemetry.fault("cluster", error)
+        self.rest = None
+        if self.waiting:
+            message = self.waiting.popleft()
+            self.nbytes -= message.nbytes
+            self._handle(message)
 
 
 class Client:
@@ -85,8 +125,11 @@ class Client:
         self.last_error = ""
         self._name = f"halley {options.node}"
         self._options = options
-        self._servers = deque(_server_of(url) for url in options.urls)
-        self._wire = self._new_wire()
+        # Nodes have the same list, and are not all to be at the same server.
+        self._given = [_server_of(url) for url in random.sample(options.urls, len(options.urls))]
+        self._learned: deque[_Server] = deque(maxlen=_LEARNED_KEPT)
+        self._wire = Wire(self._told)
+        self._turn = -1
         self._at = ""
         self._subscriptions: dict[bytes, _Subscription] = {}
         self._inbox = f"_INBOX.{secrets.token_hex(12)}"
@@ -106,10 +149,13 @@ class Client:
 
     async def close(self) -> None:
         """Send what waits to be sent, and close the connection."""
-        tasks = [*filter(None, [self._keeping, *(each.task for each in self._subscriptions.values())])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        under_way = [*filter(None, [self._keeping, *(each.rest for each in subscriptions.values())])]
+        for each in subscriptions.values():
+            each.end()
+        if self._keeping is not None:
+            self._keeping.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
         self._wire.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
@@ -138,12 +184,14 @@ class Client:
     @property
     def max_payload(self) -> int:
         """The largest message that the server takes, in bytes."""
-        return int(self._wire.info.get("max_payload", _MAX_PAYLOAD))
+        most = self._wire.info.get("max_payload")
+        return most if isinstance(most, int) else _MAX_PAYLOAD
 
     async def _keep(self, proof: Proof) -> None:
         """Connect, and connect again each time that the connection is lost."""
         while True:
-            await self._connect(proof)
+            server = await self._connect(proof)
+            began_at = monotonic()
             self.away_since = None
             if self.opened.is_set():
                 telemetry.log.info("cluster_back")
@@ -151,38 +199,41 @@ class Client:
             await self._stay()
             self.away_since = monotonic()
             telemetry.log.warning("cluster_away")
+            self._learn(server)
+            if self.away_since - began_at < _SHORT_S:  # a server may hang up again and again
+                await asyncio.sleep(_BETWEEN_S)
 
-    async def _connect(self, proof: Proof) -> None:
-        """Try one server after another, until one lets this node in."""
+    async def _connect(self, proof: Proof) -> _Server:
+        """Try one server after another, until one lets this node in; returns that."""
         while True:
-            server = self._servers[0]
-            self._servers.rotate(-1)
+            servers = [*self._given, *self._learned]
+            self._turn = (self._turn + 1) % len(servers)
             try:
                 async with asyncio.timeout(_CONNECT_S):
-                    await self._connect_to(server, proof)
-            except (OSError, ValueError) as error:
+                    await self._connect_to(servers[self._turn], proof)
+            except Exception as error:  # noqa: BLE001 - the next try must come, else the node would stay away
                 self._wire.abort()
                 self._failed(error)
             else:
-                return
+                return servers[self._turn]
             await asyncio.sleep(_BETWEEN_S)
 
     async def _connect_to(self, server: _Server, proof: Proof) -> None:
         """Have a server let this node in. Raises `OSError`; `ValueError` for what it sends."""
-        self._wire = wire = self._new_wire()
+        self._wire = wire = Wire(self._told)
         await asyncio.get_running_loop().create_connection(lambda: wire, server.host, server.port)
         await wire.greeted()
         if wire.info.get("tls_required") or server.is_encrypted or proof.tls is not None:
             if not (wire.info.get("tls_required") or wire.info.get("tls_available")):
                 raise ConnectionRefusedError("the server does not offer TLS")
-            await wire.encrypt(proof.tls or ssl.create_default_context(), server.name)
+            await wire.encrypt(proof.tls or authorities_of_the_system(), server.name)
         wire.send(b"CONNECT %b\r\n" % orjson.dumps(self._hello(wire, proof)))
         wire.ping()
         await wire.answered()
+        wire.take = self._deliver
         for each in self._subscriptions.values():
             wire.send(each.line)
-        self._at = f"{server.host}:{server.port}"
-        self._learn(server)
+        self._at = f"[{server.host}]:{server.port}" if ":" in server.host else f"{server.host}:{server.port}"
 
     def _hello(self, wire: Wire, proof: Proof) -> dict[str, object]:
         return {
@@ -198,12 +249,13 @@ class Client:
         }
 
     def _learn(self, server: _Server) -> None:
-        """Remember the other servers of the cluster, for when this one is lost."""
-        for url in self._wire.info.get("connect_urls") or ():
-            found = _server_of(f"nats://{url}")
-            known = any((each.host, each.port) == (found.host, found.port) for each in self._servers)
-            if not known and len(self._servers) < _MOST_SERVERS:
-                self._servers.append(found._replace(name=server.name, is_encrypted=server.is_encrypted))
+        """Remember the other servers of the cluster, which the one that was lost has named."""
+        urls = self._wire.info.get("connect_urls")
+        for url in urls if isinstance(urls, list) else ():
+            with suppress(ValueError):
+                found = _server_of(f"nats://{url}", is_encrypted=server.is_encrypted)
+                if all((each.host, each.port) != (found.host, found.port) for each in (*self._given, *self._learned)):
+                    self._learned.append(found._replace(name=server.name) if _is_address(found.host) else found)
 
     async def _stay(self) -> None:
         """Wait until the connection is lost; it is, too, if the server does not answer any more."""
@@ -217,9 +269,6 @@ class Client:
             else:
                 wire.ping()
 
-    def _new_wire(self) -> Wire:
-        return Wire(self._deliver, self._told)
-
     def _told(self, text: str) -> None:
         if "permissions violation" in text.lower():
             self.denied.append(_printable(text))
@@ -231,8 +280,15 @@ class Client:
     # Messages
 
     def publish(self, subject: str, data: bytes, reply: str = "", head: bytes = b"") -> None:
-        """Send a message, with `head` as its headers; while no server is connected it is dropped."""
-        if self.away_since is not None or self._wire.unsent_bytes > _UNSENT_BYTES:
+        """Send a message, with `head` as its headers.
+
+        It is dropped while no server is connected, and where there is no subject, as of the answer to a message without
+        `reply`; and if it is larger than the server takes, which would end the connection.
+        """
+        if self.away_since is not None or self._wire.unsent_bytes > _UNSENT_BYTES or not subject:
+            return
+        if len(head) + len(data) > self.max_payload:
+            _dropped("larger than max_payload", subject, len(head) + len(data))
             return
         to = f"{subject} {reply}" if reply else subject
         line = f"HPUB {to} {len(head)} {len(head) + len(data)}" if head else f"PUB {to} {len(data)}"
@@ -245,6 +301,7 @@ class Client:
     def subscribe(self, subject: str, handler: Handler, queue: str = "") -> Callable[[], None]:
         """Have each message of a subject handled, one after another; returns what ends that.
 
+        What its handler waits for is cancelled then, and messages that wait are dropped.
         Of all subscribers that name the same `queue`, one gets each message.
         """
         self._last_sid += 1
@@ -257,22 +314,14 @@ class Client:
         def end() -> None:
             if self._subscriptions.pop(sid, None) is not None and self.away_since is None:
                 self._wire.send(b"UNSUB %b\r\n" % sid)
-            if subscription.task is not None:
-                subscription.task.cancel()
+            subscription.end()
 
         return end
 
     def _deliver(self, sid: bytes, message: Message) -> None:
         subscription = self._subscriptions.get(sid)
-        if subscription is None:  # it has ended, and the server does not know yet
-            return
-        if subscription.task is None:
-            rest = _handled(subscription.handler, message)
-            if rest is not None:
-                subscription.task = asyncio.get_running_loop().create_task(_go_on(subscription, rest))
-        elif subscription.nbytes < _WAITING_BYTES:
-            subscription.waiting.append(message)
-            subscription.nbytes += len(message.data)
+        if subscription is not None:  # else it has ended, and the server does not know yet
+            subscription.take(message)
 
     # Requests
 
@@ -298,35 +347,24 @@ class Client:
             answer.set_result(message)
 
 
-def _handled(handler: Handler, message: Message) -> Awaitable[None] | None:
-    try:
-        return handler(message)
-    except Exception as error:  # noqa: BLE001 - the next message must be handled
-        telemetry.fault("cluster", error)
-        return None
+def _dropped(why: str, subject: str, nbytes: int) -> None:
+    telemetry.log.warning("cluster_dropped", why=why, subject=subject, bytes=nbytes)
 
 
-async def _go_on(subscription: _Subscription, rest: Awaitable[None] | None) -> None:
-    """Await what the handler has returned, and have it handle what has come meanwhile."""
-    while True:
-        if rest is not None:
-            try:
-                await rest
-            except Exception as error:  # noqa: BLE001 - the next message must be handled
-                telemetry.fault("cluster", error)
-        if not subscription.waiting:
-            break
-        message = subscription.waiting.popleft()
-        subscription.nbytes -= len(message.data)
-        rest = _handled(subscription.handler, message)
-    subscription.task = None
-
-
-def _server_of(url: str) -> _Server:
+def _server_of(url: str, *, is_encrypted: bool = False) -> _Server:
+    """Raises `ValueError`."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    return _Server(host, parts.port or _PORT, host, url.startswith(TLS))
+    return _Server(host, parts.port or _PORT, host, is_encrypted or url.startswith(TLS))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _printable(text: str) -> str:
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
+    return (text if text.isprintable() else text.encode("unicode_escape").decode())[:_TEXT_CHARS]

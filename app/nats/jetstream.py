@@ -164,7 +164,12 @@ class Connection(Client):
 
 def _fields(message: Message) -> dict[str, Any]:
     """The fields of JetStream's answer. Raises `ApiError`."""
-    answer: dict[str, Any] = orjson.loads(message.data)
+    try:
+        answer = orjson.loads(message.data)
+    except orjson.JSONDecodeError:
+        answer = None
+    if not isinstance(answer, dict):  # it is not JetStream that has answered
+        raise ApiError({"description": "no JSON object"})
     if "error" in answer:
         raise ApiError(answer["error"])
     return answer

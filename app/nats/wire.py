@@ -7,6 +7,7 @@ PING, and gives on what the others say.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,9 @@ _LINE_BYTES = 65_536
 
 _MESSAGE_BYTES = 134_217_728
 """More than `max_payload` can be at a server (64 MiB), with headers."""
+
+_EACH_BYTES = 512
+"""What a message takes besides its headers and its data."""
 
 _STATUS = slice(len("NATS/1.0 "), len("NATS/1.0 503"))
 
@@ -32,6 +36,11 @@ class Message:
 
     def __init__(self, subject: str, reply: str, head: bytes, data: bytes) -> None:
         self.subject, self.reply, self.head, self.data = subject, reply, head, data
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return len(self.data) + len(self.head) + _EACH_BYTES
 
     @property
     def status(self) -> str:
@@ -51,19 +60,25 @@ class ProtocolError(Exception):
     """What a server has sent is not NATS' protocol."""
 
 
+def _too_early(_sid: bytes, _message: Message) -> None:
+    raise ProtocolError
+
+
 class Wire(asyncio.Protocol):
     """One connection. `info` is what the server has said of itself last, {} before it has said anything.
 
-    `refusal` is its last -ERR, `unanswered` how many PINGs it has not answered; `is_open` while there is a connection.
+    `refusal` is its last -ERR, or why the connection was lost; `unanswered` is how many PINGs it has not answered;
+    `is_open` while there is a connection. `take` is called with a subscription's id and each message for it: it is to be
+    set when the server has proved who it is, as before that messages may be anybody's, and end the connection.
     """
 
-    def __init__(self, take: Callable[[bytes, Message], None], told: Callable[[str], None]) -> None:
-        """`take` is called with a subscription's id and each message for it, `told` with the text of each -ERR."""
+    def __init__(self, told: Callable[[str], None]) -> None:
+        """`told` is called with the text of each -ERR."""
+        self.take: Callable[[bytes, Message], None] = _too_early
         self.info: dict[str, Any] = {}
         self.refusal = ""
         self.unanswered = 0
         self.is_open = False
-        self._take = take
         self._told = told
         self._transport: Any = None
         self._parts: list[bytes] = []  # what has arrived of a line or a message that is not complete
@@ -79,9 +94,11 @@ class Wire(asyncio.Protocol):
         self._transport = transport
         self.is_open = True
 
-    def connection_lost(self, _error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         """Let those who wait know."""
         self.is_open = False
+        if isinstance(error, ssl.SSLError):  # as when the server does not accept this node's certificate
+            self.refusal = self.refusal or str(error)
         self._news.set()
         self._may_write.set()
 
@@ -112,7 +129,7 @@ class Wire(asyncio.Protocol):
 
     def _read(self, data: bytes) -> int:
         """Handle all complete lines and messages; return where the incomplete one begins. Raises `ProtocolError`."""
-        at, size, take = 0, len(data), self._take
+        at, size, take = 0, len(data), self.take
         while (end := data.find(_CRLF, at)) >= 0:
             line = data[at:end]
             if line.startswith((b"MSG ", b"HMSG ")):  # subject, id, reply if there is one, size of headers, of all
@@ -200,10 +217,20 @@ class Wire(asyncio.Protocol):
         self._news.clear()
         await self._news.wait()
 
-    async def encrypt(self, context: Any, host: str) -> None:
+    async def encrypt(self, context: ssl.SSLContext, host: str) -> None:
         """Go on with TLS, if `host` can prove that it is that. Raises `OSError`."""
+        if self._nbytes:
+            raise ConnectionRefusedError("the server says more than INFO before TLS")
         loop = asyncio.get_running_loop()
-        self._transport = await loop.start_tls(self._transport, self, context, server_hostname=host)
+        transport = None
+        try:
+            transport = await loop.start_tls(self._transport, self, context, server_hostname=host)
+        finally:
+            if transport is None:  # nobody else would tell this protocol that the connection is lost
+                self.connection_lost(None)
+        if transport is None:  # it was aborted from here
+            raise ConnectionAbortedError
+        self._transport = transport
 
     def abort(self) -> None:
         """Break the connection at once; what waits to be sent is lost."""

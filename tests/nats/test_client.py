@@ -156,7 +156,7 @@ async def test_subscriptions_last_longer_than_connections(tmp_path):
 async def test_another_server_takes_over(tmp_path):
     """One that the client was not told of, too; and one that stands still is left when it does not answer."""
     async with nats_servers(tmp_path, 3) as servers, connected(f"nats://127.0.0.1:{servers.ports[0]}") as client:
-        await until(lambda: len(client._servers) == 3)
+        await until(lambda: len(client._wire.info.get("connect_urls", ())) == 3)
         servers.kill(0)
         await until(lambda: client.away_since is None and not client.server.endswith(f":{servers.ports[0]}"))
         left = client.server

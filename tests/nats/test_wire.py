@@ -28,7 +28,8 @@ class Transport:
 def wire_of():
     """Return a wire with its transport, and the lists of what it gives on."""
     messages, errors = [], []
-    wire = Wire(lambda sid, message: messages.append((sid, *fields(message))), errors.append)
+    wire = Wire(errors.append)
+    wire.take = lambda sid, message: messages.append((sid, *fields(message)))
     transport = Transport()
     wire.connection_made(transport)
     return wire, transport, messages, errors
@@ -113,7 +114,8 @@ async def test_what_a_server_says_of_itself():
 
 def test_headers():
     messages = []
-    wire = Wire(lambda _, message: messages.append(message), print)
+    wire = Wire(print)
+    wire.take = lambda _, message: messages.append(message)
     for head in (b"NATS/1.0\r\nA: 1\r\nB:two words \r\nA: 3\r\n\r\n", b"NATS/1.0 503\r\n\r\n", b""):
         wire.data_received(sent_by_server(b"1", "a", "", head, b""))
     assert [(each.header("A"), each.header("B"), each.header("C"), each.status) for each in messages] == [
