@@ -28,14 +28,14 @@ class Server:
 
     It sends `first` behind INFO, `later` behind the PONG with which it lets a client in, and then hangs up if it
     `hangs_up`. It speaks until it has to begin TLS, and then says nothing if `mute`, else hangs up. `lines` are what
-    clients have sent, `count` is how many have come.
+    clients have sent, `count` is how many have come, and `begun` how many of them have sent anything.
     """
 
     def __init__(self, *, info=None, first=b"", later=b"", hangs_up=False, mute=False):
         self.info = {"version": "2.15.1", "max_payload": 1_000} if info is None else info
         self.first, self.later, self.hangs_up, self.mute = first, later, hangs_up, mute
         self.lines = []
-        self.count = 0
+        self.count = self.begun = 0
         self.writers = []
         self.port = 0
 
@@ -50,12 +50,13 @@ class Server:
         self.writers.append(writer)
         writer.write(b"INFO %b\r\n%b" % (json.dumps(self.info).encode(), self.first))
         if self.info.get("tls_required"):
-            await reader.read(1)
+            self.begun += await reader.read(1) != b""
             await (reader.read() if self.mute else writer.drain())
             writer.close()
             return
         while line := await reader.readline():
             self.lines.append(line)
+            self.begun += line.startswith(b"CONNECT")
             if line == b"PING\r\n":
                 writer.write(b"PONG\r\n" + self.later)
                 if self.hangs_up:
@@ -109,9 +110,8 @@ def test_a_client_can_be_closed_at_any_moment(run):
                         opening = asyncio.create_task(client.open())
                         await asyncio.sleep(0)
                         if not at_once:
-                            seen = server.count
-                            await until(lambda seen=seen, server=server: server.count > seen)
-                            await asyncio.sleep(0.02)
+                            seen = server.begun
+                            await until(lambda seen=seen, server=server: server.begun > seen)
                         assert await closed_in(client) < 1
                         opening.cancel()
                         await asyncio.gather(opening, return_exceptions=True)
@@ -147,8 +147,7 @@ def test_renewing_during_the_handshake_of_tls(run):
             client = client_of(server)
             opening = asyncio.create_task(client.open())
             for number in range(1, 4):
-                await until(lambda number=number: server.count == number)
-                await asyncio.sleep(0.02)
+                await until(lambda number=number: server.begun == number)
                 client.renew()
             await until(lambda: server.count == 4)
             opening.cancel()

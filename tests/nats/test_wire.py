@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.nats import wire as wire_module
 from app.nats.wire import Wire
 
 
@@ -16,13 +19,30 @@ class Transport:
 
     def __init__(self):
         self.sent = b""
-        self.is_aborted = False
+        self.is_aborted = self.is_paused = False
+
+    def pause_reading(self):
+        self.is_paused = True
+
+    def resume_reading(self):
+        self.is_paused = False
+
+    def is_closing(self):
+        return self.is_aborted
 
     def write(self, data):
         self.sent += data
 
     def abort(self):
         self.is_aborted = True
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_turns():
+    """Have all that has arrived handled at once, however slow the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire_module, "_TURN_S", math.inf)
+        yield
 
 
 def wire_of():
@@ -94,6 +114,26 @@ def test_what_is_not_the_protocol_ends_the_connection(data):
     wire.data_received(data)
     assert (transport.is_aborted, messages) == (True, [])
     assert wire.refusal == "the server does not speak NATS' protocol"
+
+
+async def test_messages_that_come_faster_than_they_are_handled_leave_turns_to_the_loop(monkeypatch):
+    """Meanwhile nothing more is read; what comes nevertheless has its turn behind them."""
+    monkeypatch.setattr(wire_module, "_TURN_S", 0.0)
+    wire, transport, messages, _ = wire_of()
+    sent = [sent_by_server(b"1", "a", "", b"", b"%d" % number) for number in range(12)]
+    wire.data_received(b"".join(sent[:10]) + sent[10][:5])
+    assert (len(messages), transport.is_paused) == (1, True)
+    await asyncio.sleep(0)
+    assert (len(messages), transport.is_paused) == (2, True)
+    wire.data_received(sent[10][5:] + sent[11])
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert [data for *_, data in messages] == [b"%d" % number for number in range(12)]
+    assert not transport.is_paused
+    wire.data_received(b"".join(sent))
+    wire.connection_lost(None)
+    await asyncio.sleep(0)
+    assert len(messages) == 13
 
 
 async def test_what_a_server_says_of_itself():
