@@ -37,7 +37,7 @@ from app.cluster.membership import GAP, check_place, subject_of_node
 from app.cluster.store import Store
 from app.history.stored import row_of as stored_row
 from app.nats.client import AwayErrors
-from app.nats.jetstream import ApiError, Connection, Place, is_control, place_of
+from app.nats.jetstream import ApiError, Connection, Place, is_behind, is_control, place_of
 from app.nats.wire import Message
 from app.settings import Cluster
 
@@ -381,6 +381,8 @@ class ClusterLog:
         self._heard_at = monotonic()
         if is_control(message):
             self._nats.answer_control(message)
+            if is_behind(message, self._in_consumer):  # the last ones before it were lost, as with a connection
+                self._heard_at = 0.0
             return None
         place, frame = place_of(message), self._frame_of(message)
         self._in_consumer += 1

@@ -22,7 +22,7 @@ _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
 _NO_MESSAGE = 10_037
 WRONG_LAST = 10_071
 _UNANSWERED = "503"
-_STALLED = "Nats-Consumer-Stalled"
+_STALLED, _LAST = "Nats-Consumer-Stalled", "Nats-Last-Consumer"
 
 
 class ApiError(Exception):
@@ -112,7 +112,7 @@ class Connection(Client):
                 async with asyncio.timeout(_NEXT_S):
                     message = await queue.get()
                 if is_control(message):
-                    if message.header("Nats-Last-Consumer") == str(count) and not message.header(_STALLED):
+                    if message.header(_LAST) == str(count) and not message.header(_STALLED):
                         return  # there are no more
                     continue
                 place, count = place_of(message), count + 1
@@ -178,6 +178,11 @@ def _fields(message: Message) -> dict[str, Any]:
 def is_control(message: Message) -> bool:
     """Whether a message of a consumer is none of the stream's."""
     return not message.data and not message.reply.startswith("$JS.ACK")
+
+
+def is_behind(message: Message, in_consumer: int) -> bool:
+    """Whether a control message says that its consumer has delivered other than that many messages before it."""
+    return message.header(_LAST) not in ("", str(in_consumer))
 
 
 def place_of(message: Message) -> Place:
