@@ -31,7 +31,7 @@ from app.broker.ports import Durability
 from app.cluster.alike import State
 from app.cluster.applied import Applied
 from app.cluster.arrivals import Arrivals
-from app.cluster.frames import BadFrame, Control, Frame, LaterVersion, Row, event_of, pack, row_of, unpack
+from app.cluster.frames import BadFrame, Control, Frame, LaterVersion, Row, event_of, pack, pack_all, row_of, unpack
 from app.cluster.members import Member
 from app.cluster.membership import GAP, check_place, subject_of_node
 from app.cluster.store import Store
@@ -342,17 +342,8 @@ class ClusterLog:
     def _send_fleeting(self) -> None:
         rows, self._fleeting = self._fleeting, []
         subject = f"{self._options.space}.c.{self._options.node}"
-        while rows:
-            nbytes = count = 0
-            while count < len(rows) and nbytes < _FRAME_BYTES:
-                nbytes += len(rows[count].payload) + _ROW_BYTES
-                count += 1
-            data = pack(self._run, 0, rows[:count])
-            while len(data) > self._nats.max_payload and count > 1:  # long names, audiences or details
-                count //= 2
-                data = pack(self._run, 0, rows[:count])
+        for data in pack_all(self._run, rows, _FRAME_BYTES):
             self._nats.publish(subject, data)
-            rows = rows[count:]
 
     def _acked(self, message: Message) -> None:
         """Note that the stream takes nothing: it is full, or has no leader. It does not say what is stored."""
@@ -598,9 +589,7 @@ class ClusterLog:
 
 def _is_own(event: Event | EventRange) -> bool:
     """Whether a session of this node has published the event."""
-    return (
-        isinstance(event, Event) and event.pending_since > 0
-    )  # a value of NetworkTables is not pending, since nobody waits for it
+    return isinstance(event, Event) and event.pending_since > 0  # nobody waits for a value of NetworkTables
 
 
 def _is_repeat(event: Event) -> bool:

@@ -246,7 +246,7 @@ class Wire(asyncio.Protocol):
         try:
             transport = await loop.start_tls(self._transport, self, context, server_hostname=host)
         finally:
-            if transport is None:  # nobody else would tell this protocol that the connection is lost
+            if transport is None:  # nobody else calls this then
                 self.connection_lost(None)
         if transport is None:  # it was aborted from here
             raise ConnectionAbortedError
