@@ -31,14 +31,14 @@ from app.broker.ports import Durability
 from app.cluster.alike import State
 from app.cluster.applied import Applied
 from app.cluster.arrivals import Arrivals
-from app.cluster.frames import BadFrame, Control, Frame, LaterVersion, Row, event_of, pack, row_of, unpack
+from app.cluster.frames import BadFrame, Control, Frame, LaterVersion, Row, event_of, pack, pack_all, row_of, unpack
 from app.cluster.members import Member
 from app.cluster.membership import GAP, check_place, subject_of_node
 from app.cluster.store import Store
 from app.history.stored import row_of as stored_row
 from app.nats.client import AwayErrors
 from app.nats.jetstream import ApiError, Connection
-from app.nats.places import Place, is_control, place_of
+from app.nats.places import Place, is_behind, is_control, place_of
 from app.nats.wire import Message
 from app.settings import Cluster
 
@@ -342,13 +342,8 @@ class ClusterLog:
     def _send_fleeting(self) -> None:
         rows, self._fleeting = self._fleeting, []
         subject = f"{self._options.space}.c.{self._options.node}"
-        while rows:
-            nbytes = count = 0
-            while count < len(rows) and nbytes < _FRAME_BYTES:
-                nbytes += len(rows[count].payload) + _ROW_BYTES
-                count += 1
-            self._nats.publish(subject, pack(self._run, 0, rows[:count]))
-            rows = rows[count:]
+        for data in pack_all(self._run, rows, _FRAME_BYTES):
+            self._nats.publish(subject, data)
 
     def _acked(self, message: Message) -> None:
         """Note that the stream takes nothing: it is full, or has no leader. It does not say what is stored."""
@@ -377,6 +372,8 @@ class ClusterLog:
         self._heard_at = monotonic()
         if is_control(message):
             self._nats.answer_control(message)
+            if is_behind(message, self._in_consumer):  # the last ones before it were lost, as with a connection
+                self._heard_at = 0.0
             return None
         place, frame = place_of(message), self._frame_of(message)
         self._in_consumer += 1

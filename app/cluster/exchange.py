@@ -97,7 +97,7 @@ class Exchange:
     def _heard(self, message: Message) -> None:
         """Take news, or answer a question; what is not of this form is dropped."""
         node, news = _fields(message.data, "node", "news")
-        if not isinstance(node, str) or node == self._node or not isinstance(news, list):
+        if not isinstance(node, str) or node == self._node or not isinstance(news, list) or len(news) > _AT_ONCE:
             return
         for each in news:
             try:

@@ -25,7 +25,7 @@ that frame, its events would get other offsets than at the other nodes.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -204,6 +204,17 @@ def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = N
     )
     whole = b"".join((head, b"\n", *(row.payload for row in rows)))
     return whole + b"%08x" % crc32(whole)
+
+
+def pack_all(run: str, rows: Sequence[Row], most_bytes: int) -> Iterator[bytes]:
+    """Frames of events that are not recorded, of `most_bytes` at most, except for one event that takes more alone."""
+    data = pack(run, 0, rows)
+    if len(data) <= most_bytes or len(rows) == 1:
+        yield data
+    else:
+        half = len(rows) // 2
+        yield from pack_all(run, rows[:half], most_bytes)
+        yield from pack_all(run, rows[half:], most_bytes)
 
 
 def unpack(data: bytes) -> Frame:

@@ -7,11 +7,13 @@ returns an awaitable: what follows on its subscription waits for that, and nothi
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from ipaddress import ip_address
 from time import monotonic
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -19,20 +21,21 @@ from urllib.parse import urlsplit
 import orjson
 
 from app import __version__, telemetry
-from app.nats.proof import TLS, Proof, proof_of
-from app.nats.subscriptions import Handler, Subscriptions
+from app.nats.proof import TLS, Proof, authorities_of_the_system, proof_of
+from app.nats.subscriptions import Handler, Subscriptions, dropped
 from app.nats.wire import Message, Wire
 from app.settings import Cluster
 
 REQUEST_S = 1.0
-_CONNECT_S, _BETWEEN_S = 2.0, 0.1
+_CONNECT_S, _BETWEEN_S, _SHORT_S = 2.0, 0.1, 1.0
 _PING_S, _PINGS = 5.0, 2
 _CLOSE_S = 2.0
 _UNSENT_BYTES = 16_777_216
 """How much may wait to be sent; what is published then is dropped, as it is while no server is connected."""
 
-_MOST_SERVERS = 16
+_LEARNED_KEPT = 16
 _DENIED_KEPT = 16
+_TEXT_CHARS = 200
 _NO_RESPONDERS = "503"
 _PORT, _MAX_PAYLOAD = 4222, 1_048_576
 """What NATS servers have unless their configuration says otherwise."""
@@ -69,9 +72,12 @@ class Client:
         self.last_error = ""
         self._name = f"halley {options.node}"
         self._options = options
-        self._servers = deque(_server_of(url) for url in options.urls)
+        # Nodes have the same list, and are not all to be at the same server.
+        self._given = [_server_of(url) for url in random.sample(options.urls, len(options.urls))]
+        self._learned: deque[_Server] = deque(maxlen=_LEARNED_KEPT)
         self._subscriptions = Subscriptions()
-        self._wire = self._new_wire()
+        self._wire = Wire(self._told)
+        self._turn = -1
         self._at = ""
         self._inbox = f"_INBOX.{secrets.token_hex(12)}"
         self._requests: dict[str, asyncio.Future[Message]] = {}
@@ -90,10 +96,10 @@ class Client:
 
     async def close(self) -> None:
         """Send what waits to be sent, and close the connection."""
-        tasks = [*filter(None, [self._keeping, *self._subscriptions.tasks])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        under_way = [*filter(None, [self._keeping, *self._subscriptions.end_all()])]
+        if self._keeping is not None:
+            self._keeping.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
         self._wire.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
@@ -122,12 +128,14 @@ class Client:
     @property
     def max_payload(self) -> int:
         """The largest message that the server takes, in bytes."""
-        return int(self._wire.info.get("max_payload", _MAX_PAYLOAD))
+        most = self._wire.info.get("max_payload")
+        return most if isinstance(most, int) else _MAX_PAYLOAD
 
     async def _keep(self, proof: Proof) -> None:
         """Connect, and connect again each time that the connection is lost."""
         while True:
-            await self._connect(proof)
+            server = await self._connect(proof)
+            began_at = monotonic()
             self.away_since = None
             if self.opened.is_set():
                 telemetry.log.info("cluster_back")
@@ -135,38 +143,41 @@ class Client:
             await self._stay()
             self.away_since = monotonic()
             telemetry.log.warning("cluster_away")
+            self._learn(server)
+            if self.away_since - began_at < _SHORT_S:  # a server may hang up again and again
+                await asyncio.sleep(_BETWEEN_S)
 
-    async def _connect(self, proof: Proof) -> None:
-        """Try one server after another, until one lets this node in."""
+    async def _connect(self, proof: Proof) -> _Server:
+        """Try one server after another, until one lets this node in; returns that."""
         while True:
-            server = self._servers[0]
-            self._servers.rotate(-1)
+            servers = [*self._given, *self._learned]
+            self._turn = (self._turn + 1) % len(servers)
             try:
                 async with asyncio.timeout(_CONNECT_S):
-                    await self._connect_to(server, proof)
-            except (OSError, ValueError) as error:
+                    await self._connect_to(servers[self._turn], proof)
+            except Exception as error:  # noqa: BLE001 - the next try must come, else the node would stay away
                 self._wire.abort()
                 self._failed(error)
             else:
-                return
+                return servers[self._turn]
             await asyncio.sleep(_BETWEEN_S)
 
     async def _connect_to(self, server: _Server, proof: Proof) -> None:
         """Have a server let this node in. Raises `OSError`; `ValueError` for what it sends."""
-        self._wire = wire = self._new_wire()
+        self._wire = wire = Wire(self._told)
         await wire.connect(server.host, server.port)
         await wire.greeted()
         if wire.info.get("tls_required") or server.is_encrypted or proof.tls is not None:
             if not (wire.info.get("tls_required") or wire.info.get("tls_available")):
                 raise ConnectionRefusedError("the server does not offer TLS")
-            await wire.encrypt(proof.tls or ssl.create_default_context(), server.name)
+            await wire.encrypt(proof.tls or authorities_of_the_system(), server.name)
         wire.send(b"CONNECT %b\r\n" % orjson.dumps(self._hello(wire, proof)))
         wire.ping()
         await wire.answered()
+        wire.take = self._subscriptions.deliver
         for line in self._subscriptions.lines:
             wire.send(line)
-        self._at = f"{server.host}:{server.port}"
-        self._learn(server)
+        self._at = f"[{server.host}]:{server.port}" if ":" in server.host else f"{server.host}:{server.port}"
 
     def _hello(self, wire: Wire, proof: Proof) -> dict[str, object]:
         return {
@@ -182,12 +193,13 @@ class Client:
         }
 
     def _learn(self, server: _Server) -> None:
-        """Remember the other servers of the cluster, for when this one is lost."""
-        for url in self._wire.info.get("connect_urls") or ():
-            found = _server_of(f"nats://{url}")
-            known = any((each.host, each.port) == (found.host, found.port) for each in self._servers)
-            if not known and len(self._servers) < _MOST_SERVERS:
-                self._servers.append(found._replace(name=server.name, is_encrypted=server.is_encrypted))
+        """Remember the other servers of the cluster, which the one that was lost has named."""
+        urls = self._wire.info.get("connect_urls")
+        for url in urls if isinstance(urls, list) else ():
+            with suppress(ValueError):
+                found = _server_of(f"nats://{url}", is_encrypted=server.is_encrypted)
+                if all((each.host, each.port) != (found.host, found.port) for each in (*self._given, *self._learned)):
+                    self._learned.append(found._replace(name=server.name) if _is_address(found.host) else found)
 
     async def _stay(self) -> None:
         """Wait until the connection is lost; it is, too, if the server does not answer any more."""
@@ -201,9 +213,6 @@ class Client:
             else:
                 wire.ping()
 
-    def _new_wire(self) -> Wire:
-        return Wire(self._subscriptions.deliver, self._told)
-
     def _told(self, text: str) -> None:
         if "permissions violation" in text.lower():
             self.denied.append(_printable(text))
@@ -215,8 +224,15 @@ class Client:
     # Messages
 
     def publish(self, subject: str, data: bytes, reply: str = "", head: bytes = b"") -> None:
-        """Send a message, with `head` as its headers; while no server is connected it is dropped."""
-        if self.away_since is not None or self._wire.unsent_bytes > _UNSENT_BYTES:
+        """Send a message, with `head` as its headers.
+
+        It is dropped while no server is connected, and where there is no subject, as of the answer to a message without
+        `reply`; and if it is larger than the server takes, which would end the connection.
+        """
+        if self.away_since is not None or self._wire.unsent_bytes > _UNSENT_BYTES or not subject:
+            return
+        if len(head) + len(data) > self.max_payload:
+            dropped("larger than max_payload", subject, len(head) + len(data))
             return
         to = f"{subject} {reply}" if reply else subject
         line = f"HPUB {to} {len(head)} {len(head) + len(data)}" if head else f"PUB {to} {len(data)}"
@@ -229,6 +245,7 @@ class Client:
     def subscribe(self, subject: str, handler: Handler, queue: str = "") -> Callable[[], None]:
         """Have each message of a subject handled, one after another; returns what ends that.
 
+        What its handler waits for is cancelled then, and messages that wait are dropped.
         Of all subscribers that name the same `queue`, one gets each message.
         """
         subscription = self._subscriptions.add(subject, handler, queue)
@@ -270,11 +287,20 @@ def is_unanswered(message: Message) -> bool:
     return not message.data and message.status == _NO_RESPONDERS
 
 
-def _server_of(url: str) -> _Server:
+def _server_of(url: str, *, is_encrypted: bool = False) -> _Server:
+    """Raises `ValueError`."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    return _Server(host, parts.port or _PORT, host, url.startswith(TLS))
+    return _Server(host, parts.port or _PORT, host, is_encrypted or url.startswith(TLS))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _printable(text: str) -> str:
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
+    return (text if text.isprintable() else text.encode("unicode_escape").decode())[:_TEXT_CHARS]

@@ -23,7 +23,7 @@ _NEXT_S, _AT_ONCE = 10.0, 64
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
 _NO_MESSAGE = 10_037
 WRONG_LAST = 10_071
-_STALLED = "Nats-Consumer-Stalled"
+_STALLED, _LAST = "Nats-Consumer-Stalled", "Nats-Last-Consumer"
 
 
 class ApiError(Exception):
@@ -101,7 +101,7 @@ class Connection(Client):
                 async with asyncio.timeout(_NEXT_S):
                     message = await queue.get()
                 if is_control(message):
-                    if message.header("Nats-Last-Consumer") == str(count) and not message.header(_STALLED):
+                    if message.header(_LAST) == str(count) and not message.header(_STALLED):
                         return  # there are no more
                     continue
                 place, count = place_of(message), count + 1
@@ -153,7 +153,12 @@ class Connection(Client):
 
 def _fields(message: Message) -> dict[str, Any]:
     """The fields of JetStream's answer. Raises `ApiError`."""
-    answer: dict[str, Any] = orjson.loads(message.data)
+    try:
+        answer = orjson.loads(message.data)
+    except orjson.JSONDecodeError:
+        answer = None
+    if not isinstance(answer, dict):  # it is not JetStream that has answered
+        raise ApiError({"description": "no JSON object"})
     if "error" in answer:
         raise ApiError(answer["error"])
     return answer

@@ -25,6 +25,11 @@ def is_control(message: Message) -> bool:
     return not message.data and not message.reply.startswith("$JS.ACK")
 
 
+def is_behind(message: Message, in_consumer: int) -> bool:
+    """Whether a control message says that its consumer has delivered other than that many messages before it."""
+    return message.header("Nats-Last-Consumer") not in ("", str(in_consumer))
+
+
 def place_of(message: Message) -> Place:
     """The place of a message that a consumer delivered."""
     # $JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<in the consumer>.<nanoseconds>.<pending>

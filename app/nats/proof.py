@@ -7,6 +7,7 @@ import errno
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,6 +61,12 @@ def proof_of(options: Cluster) -> Proof:
             with _naming(options.tls_cert, "no certificate with its private key"):
                 tls.load_cert_chain(options.tls_cert, options.tls_key or None, password="")
     return Proof(options.user, password, seed, tls)
+
+
+@cache
+def authorities_of_the_system() -> ssl.SSLContext:
+    """The context for a server that asks for TLS where the settings do not; to read all authorities takes long."""
+    return ssl.create_default_context()
 
 
 @contextmanager

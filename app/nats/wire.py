@@ -7,7 +7,9 @@ PING, and gives on what the others say.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final
 
 import orjson
@@ -19,6 +21,12 @@ _LINE_BYTES: Final = 65_536
 
 _MESSAGE_BYTES: Final = 134_217_728
 """More than `max_payload` can be at a server (64 MiB), with headers."""
+
+_TURN_S: Final = 0.005
+"""After which the event loop gets a turn, if messages come faster than they are handled: it reads 8 MiB at a time."""
+
+_EACH_BYTES: Final = 512
+"""What a message takes besides its headers and its data."""
 
 _STATUS_AT: Final = len("NATS/1.0 ")
 _STATUS_END: Final = len("NATS/1.0 503")
@@ -34,6 +42,11 @@ class Message:
 
     def __init__(self, subject: str, reply: str, head: bytes, data: bytes) -> None:
         self.subject, self.reply, self.head, self.data = subject, reply, head, data
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return len(self.data) + len(self.head) + _EACH_BYTES
 
     @property
     def status(self) -> str:
@@ -53,25 +66,33 @@ class ProtocolError(Exception):
     """What a server has sent is not NATS' protocol."""
 
 
+def _too_early(_sid: bytes, _message: Message) -> None:
+    raise ProtocolError
+
+
 class Wire:
     """One connection. `info` is what the server has said of itself last, {} before it has said anything.
 
-    `refusal` is its last -ERR, `unanswered` how many PINGs it has not answered; `is_open` while there is a connection.
+    `refusal` is its last -ERR, or why the connection was lost; `unanswered` is how many PINGs it has not answered;
+    `is_open` while there is a connection. `take` is called with a subscription's id and each message for it. It is to
+    be set when the server has proved who it is: before that messages may be anybody's, and end the connection.
+
     It has the methods of `asyncio.Protocol`, which is all that event loops ask for: a compiled class that inherits from
     Python's is a slow one.
     """
 
-    def __init__(self, take: Callable[[bytes, Message], None], told: Callable[[str], None]) -> None:
-        """`take` is called with a subscription's id and each message for it, `told` with the text of each -ERR."""
+    def __init__(self, told: Callable[[str], None]) -> None:
+        """`told` is called with the text of each -ERR."""
+        self.take: Callable[[bytes, Message], None] = _too_early
         self.info: dict[str, Any] = {}
         self.refusal = ""
         self.unanswered = 0
         self.is_open = False
-        self._take = take
         self._told = told
         self._transport: Any = None
         self._parts: list[bytes] = []  # what has arrived of a line or a message that is not complete
         self._nbytes = self._needed = 0  # of these: how many there are, and before how many it cannot be complete
+        self._is_late = False  # more has been read than is taken apart
         self._news = asyncio.Event()
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -83,9 +104,11 @@ class Wire:
         self._transport = transport
         self.is_open = True
 
-    def connection_lost(self, _error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         """Let those who wait know."""
         self.is_open = False
+        if isinstance(error, ssl.SSLError):  # as when the server does not accept this node's certificate
+            self.refusal = self.refusal or str(error)
         self._news.set()
         self._may_write.set()
 
@@ -108,6 +131,7 @@ class Wire:
             if self._nbytes < self._needed:
                 return
             data = b"".join(self._parts)
+        self._is_late = False
         try:
             at = self._read(data)
         except (ProtocolError, ValueError, IndexError):
@@ -116,11 +140,25 @@ class Wire:
             return
         self._parts = [data[at:]] if at < len(data) else []
         self._nbytes = len(data) - at
+        if self._is_late:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self.is_open and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self.data_received(b"")
 
     def _read(self, data: bytes) -> int:
-        """Handle all complete lines and messages; return where the incomplete one begins. Raises `ProtocolError`."""
-        at, size, take = 0, len(data), self._take
+        """Handle complete lines and messages, for some ms; return where the first begins that is not handled.
+
+        Raises `ProtocolError`.
+        """
+        at, size, take, until = 0, len(data), self.take, monotonic() + _TURN_S
         while (end := data.find(_CRLF, at)) >= 0:
+            if at and monotonic() > until:
+                self._is_late, self._needed = True, 0
+                return at
             line = data[at:end]
             if line.startswith((b"MSG ", b"HMSG ")):  # subject, id, reply if there is one, size of headers, of all
                 words = line.split(b" ")  # not at any white space: some of it can be in a stranger's subject
@@ -212,11 +250,21 @@ class Wire:
         protocol: Any = self
         await asyncio.get_running_loop().create_connection(lambda: protocol, host, port)
 
-    async def encrypt(self, context: Any, host: str) -> None:
+    async def encrypt(self, context: ssl.SSLContext, host: str) -> None:
         """Go on with TLS, if `host` can prove that it is that. Raises `OSError`."""
+        if self._nbytes:
+            raise ConnectionRefusedError("the server says more than INFO before TLS")
         loop = asyncio.get_running_loop()
         protocol: Any = self
-        self._transport = await loop.start_tls(self._transport, protocol, context, server_hostname=host)
+        transport = None
+        try:
+            transport = await loop.start_tls(self._transport, protocol, context, server_hostname=host)
+        finally:
+            if transport is None:  # nobody else calls this then
+                self.connection_lost(None)
+        if transport is None:  # it was aborted from here
+            raise ConnectionAbortedError
+        self._transport = transport
 
     def abort(self) -> None:
         """Break the connection at once; what waits to be sent is lost."""

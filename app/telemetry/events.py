@@ -70,6 +70,9 @@ EVENTS: dict[str, LogEvent] = {
     "nt4_lease": LogEvent("NATS does not store who the home of NetworkTables is: `error`; the node tries again"),
     "cluster_away": LogEvent("the connection to NATS is lost", LIFE),
     "cluster_back": LogEvent("the connection to NATS is there again", LIFE),
+    "cluster_dropped": LogEvent(
+        "a message to or from other nodes was dropped, on the `subject`: `why`, and its `bytes`", 1, "why"
+    ),
     "cluster_consumer": LogEvent("JetStream does not deliver the stream now (`error`); the node asks again", LIFE),
     "cluster_diverged": LogEvent(
         "the node cannot go on with the stream: `why`; it takes no durable publishes any more",

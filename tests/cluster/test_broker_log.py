@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from time import monotonic
 from types import SimpleNamespace
 
 import pytest
 from cluster.golden import sealed
 from support.broker import event, join, payloads
+from support.nats import nats_servers
+from support.wire import until
 
 from app.broker.broker import Broker
 from app.broker.errors import DiskFull, InboxFull
-from app.broker.events import Publications, new_key
+from app.broker.events import Audience, Publications, new_key
 from app.broker.names import Match, Pattern
 from app.broker.ports import Durability
 from app.cluster import broker_log
@@ -22,11 +25,14 @@ from app.cluster.broker_log import ClusterLog, Diverged, StreamUnavailable
 from app.cluster.frames import Keeps, Kind, Row, pack, unpack
 from app.cluster.front import Front
 from app.cluster.members import Member, Members
+from app.cluster.membership import describe, stream_config
+from app.history.folder import Identity
 from app.history.rules import Rules
+from app.nats import subscriptions
 from app.nats.jetstream import Connection
 from app.nats.places import Place
 from app.nats.wire import Message
-from app.settings import Cluster, History, Limits
+from app.settings import Cluster, History, Limits, Settings
 
 NOW = 50.0
 
@@ -185,6 +191,19 @@ async def test_a_frame_fits_into_a_message(broker, log):
         assert len(log._under_way.popleft().data) <= 20_000
 
 
+async def test_events_past_the_stream_fit_into_messages(broker, log, monkeypatch):
+    """However long their names and audiences are: the server would end the connection."""
+    sent = []
+    monkeypatch.setattr(log._nats, "publish", lambda _subject, data: sent.append(data))
+    for number in range(100):
+        each = event(number, "none")
+        each.audience = Audience(tuple(f"{'x' * 200}{number}.{name}" for name in range(200)), None, (), ())
+        log.share(each)
+    log._send_fleeting()
+    assert all(len(data) <= log._nats.max_payload for data in sent)
+    assert [row.payload for data in sent for row in unpack(data).rows] == [b"%d" % number for number in range(100)]
+
+
 async def test_frames_that_the_stream_has_lost_stop_the_node(broker, log):
     """It must not number what follows: the others have given those offsets to what is missing."""
     log._in_consumer = 1
@@ -233,6 +252,32 @@ async def test_what_comes_next_waits_for_a_writer_that_takes_nothing(broker, log
     await rest
     write(log, disk)
     assert (log._is_stalled, disk.written, payloads(hearer.outbox.take())) == (False, [b"1"], [b"1"])
+
+
+@pytest.mark.slow
+async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker, disk, tmp_path, monkeypatch, capsys):
+    """The node sees by the numbers of its consumer that messages are missing, and begins another behind the last."""
+    monkeypatch.setattr(subscriptions, "_WAITING_BYTES", 20_000)
+    async with nats_servers(tmp_path) as servers:
+        options = Cluster(urls=(servers.urls,), node="a", settled_by="keeper")
+        described = describe(Settings(cluster=options), Identity.new(), 0)
+        other, applied = Connection(replace(options, node="b")), Applied(100, 10**9)
+        applied.stream = described["stream"]
+        await other.open()
+        await other.ask(f"STREAM.CREATE.{options.space}", stream_config(Settings(cluster=options), described))
+        log = ClusterLog(options, Connection(options), disk, broker.commits, applied, lambda: None)
+        broker.commits.begin(log, 0, log.share)
+        disk.refusal = DiskFull()
+        log.begin()
+        for number in range(1, 201):
+            row = Row("/a", b"%d" % number, Kind("bayeux", "json", None, None, None, None))
+            await other.request(f"{options.space}.f.b", pack("b-1", number, [row]))
+        await until(lambda: log._is_stalled and "too much waits" in capsys.readouterr().out)
+        disk.refusal = None
+        await until(lambda: len(disk.queue) == 200)
+        assert [event.payload for event in disk.queue] == [b"%d" % number for number in range(1, 201)]
+        await log.close()
+        await other.close()
 
 
 async def test_without_nats_what_is_in_no_frame_is_refused(broker, log, disk, hearer):
@@ -293,7 +338,7 @@ STATE = State("k", "log", new_key(), 1, {"offset": 0}, 0)
 def keepers():
     options = Cluster(node="a")
     nats = Connection(options)
-    return Asker(options, nats, Members(options, nats), Rules([], []), STATE)
+    return Asker(options, nats, Members(options, nats, 0.0), Rules([], []), STATE)
 
 
 @pytest.fixture

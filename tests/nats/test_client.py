@@ -14,6 +14,7 @@ from support.nats import nats_servers
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
+from app.nats import subscriptions
 from app.nats.client import AwayErrors, Client, NobodyThere
 from app.settings import Cluster
 
@@ -109,6 +110,79 @@ async def test_a_subscription_that_has_ended_hears_nothing(tmp_path):
         assert heard == [b"1"]
 
 
+async def test_a_handler_whose_work_is_cancelled_is_called_again(tmp_path):
+    async with nats_servers(tmp_path) as servers, connected(servers.urls) as client:
+        heard = []
+
+        async def wait(message):
+            heard.append(message.data)
+            work = asyncio.ensure_future(asyncio.sleep(9))
+            work.cancel()
+            await work
+
+        client.subscribe("a", wait)
+        for number in range(3):
+            client.publish("a", b"%d" % number)
+        await until(lambda: heard == [b"0", b"1", b"2"])
+
+
+async def test_handlers_end_subscriptions_and_begin_others(tmp_path):
+    """Their own, and another one for which messages wait."""
+    async with nats_servers(tmp_path) as servers, connected(servers.urls) as client:
+        heard, never, ends = [], asyncio.Event(), {}
+
+        async def wait(message):
+            heard.append(("waits", message.data))
+            await never.wait()
+
+        def once(message):
+            heard.append(("once", message.data))
+            ends["once"]()
+            ends["waits"]()
+            client.subscribe("later", lambda message: heard.append(("later", message.data)))
+
+        async def once_with_a_wait(message):
+            heard.append(("awaited", message.data))
+            ends["awaited"]()
+            await asyncio.sleep(0)
+            heard.append("cancelled")
+
+        for name, handler in (("waits", wait), ("once", once), ("awaited", once_with_a_wait)):
+            ends[name] = client.subscribe("a", handler)
+        for number in range(3):
+            client.publish("a", b"%d" % number)
+        await passed(client)
+        client.publish("later", b"3")
+        await passed(client)
+        others = [each for each in heard if each != ("waits", b"0")]  # which may have been ended before it began
+        assert sorted(others) == [("awaited", b"0"), ("later", b"3"), ("once", b"0")]
+
+
+async def test_what_waits_for_a_handler_is_bounded_and_lost_messages_are_logged(tmp_path, monkeypatch, capsys):
+    """Also messages without data. When the handler goes on, other work has its turns in between."""
+    monkeypatch.setattr(subscriptions, "_WAITING_BYTES", 10_000)
+    async with nats_servers(tmp_path) as servers, connected(servers.urls) as client:
+        heard, turns, may_go_on = [], [], asyncio.Event()
+
+        def wait(message):
+            heard.append(message.data)
+            turns.append(asyncio.get_running_loop().call_soon(turns.append, 0))
+            return None if may_go_on.is_set() else may_go_on.wait()
+
+        client.subscribe("a", wait)
+        for _ in range(100):
+            client.publish("a", b"")
+        await passed(client)
+        may_go_on.set()
+        await until(lambda: len(heard) > 15)
+        await passed(client)
+        assert 15 < len(heard) < 25
+        client.publish("a", b"last")
+        await until(lambda: heard[-1] == b"last")
+        assert turns.count(0) >= len(heard) - 1
+    assert "too much waits" in capsys.readouterr().out
+
+
 async def test_one_of_a_queue_gets_a_message(tmp_path):
     async with nats_servers(tmp_path) as servers, connected(servers.urls) as client:
         found = []
@@ -158,7 +232,7 @@ async def test_subscriptions_last_longer_than_connections(tmp_path):
 async def test_another_server_takes_over(tmp_path):
     """One that the client was not told of, too; and one that stands still is left when it does not answer."""
     async with nats_servers(tmp_path, 3) as servers, connected(f"nats://127.0.0.1:{servers.ports[0]}") as client:
-        await until(lambda: len(client._servers) == 3)
+        await until(lambda: len(client._wire.info.get("connect_urls", ())) == 3)
         servers.kill(0)
         await until(lambda: client.away_since is None and not client.server.endswith(f":{servers.ports[0]}"))
         left = client.server

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.nats import wire as wire_module
 from app.nats.wire import Wire
 
 
@@ -16,7 +19,16 @@ class Transport:
 
     def __init__(self):
         self.sent = b""
-        self.is_aborted = False
+        self.is_aborted = self.is_paused = False
+
+    def pause_reading(self):
+        self.is_paused = True
+
+    def resume_reading(self):
+        self.is_paused = False
+
+    def is_closing(self):
+        return self.is_aborted
 
     def write(self, data):
         self.sent += data
@@ -25,10 +37,19 @@ class Transport:
         self.is_aborted = True
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_turns():
+    """Have all that has arrived handled at once, however slow the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire_module, "_TURN_S", math.inf)
+        yield
+
+
 def wire_of():
     """Return a wire with its transport, and the lists of what it gives on."""
     messages, errors = [], []
-    wire = Wire(lambda sid, message: messages.append((sid, *fields(message))), errors.append)
+    wire = Wire(errors.append)
+    wire.take = lambda sid, message: messages.append((sid, *fields(message)))
     transport = Transport()
     wire.connection_made(transport)
     return wire, transport, messages, errors
@@ -95,6 +116,26 @@ def test_what_is_not_the_protocol_ends_the_connection(data):
     assert wire.refusal == "the server does not speak NATS' protocol"
 
 
+async def test_messages_that_come_faster_than_they_are_handled_leave_turns_to_the_loop(monkeypatch):
+    """Meanwhile nothing more is read; what comes nevertheless has its turn behind them."""
+    monkeypatch.setattr(wire_module, "_TURN_S", 0.0)
+    wire, transport, messages, _ = wire_of()
+    sent = [sent_by_server(b"1", "a", "", b"", b"%d" % number) for number in range(12)]
+    wire.data_received(b"".join(sent[:10]) + sent[10][:5])
+    assert (len(messages), transport.is_paused) == (1, True)
+    await asyncio.sleep(0)
+    assert (len(messages), transport.is_paused) == (2, True)
+    wire.data_received(sent[10][5:] + sent[11])
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert [data for *_, data in messages] == [b"%d" % number for number in range(12)]
+    assert not transport.is_paused
+    wire.data_received(b"".join(sent))
+    wire.connection_lost(None)
+    await asyncio.sleep(0)
+    assert len(messages) == 13
+
+
 async def test_what_a_server_says_of_itself():
     wire, transport, _, _ = wire_of()
     wire.data_received(b"INFO " + json.dumps({"max_payload": 10}).encode() + b"\r\n")
@@ -113,7 +154,8 @@ async def test_what_a_server_says_of_itself():
 
 def test_headers():
     messages = []
-    wire = Wire(lambda _, message: messages.append(message), print)
+    wire = Wire(print)
+    wire.take = lambda _, message: messages.append(message)
     for head in (b"NATS/1.0\r\nA: 1\r\nB:two words \r\nA: 3\r\n\r\n", b"NATS/1.0 503\r\n\r\n", b""):
         wire.data_received(sent_by_server(b"1", "a", "", head, b""))
     assert [(each.header("A"), each.header("B"), each.header("C"), each.status) for each in messages] == [

@@ -51,4 +51,4 @@ def test_the_page_shows_the_table():
 
 def test_a_kind_is_never_a_peers_own_word():
     """Kinds are not from clients' data, since the throttle keeps a count for each kind."""
-    assert {event.kind for event in EVENTS.values()} == {"", "status", "reason", "verb", "limit", "what"}
+    assert {event.kind for event in EVENTS.values()} == {"", "status", "reason", "verb", "limit", "what", "why"}
