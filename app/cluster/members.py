@@ -5,7 +5,7 @@ what other nodes prove with that they are of this cluster; and what the parts of
 `Members.facts`. A node that stops sends `{"node": NAME, "left": true}`. Nothing here decides what is stored: that is
 the stream alone (`applied.py`).
 
-While NATS is away no node is forgotten, since silence says nothing then.
+While NATS is away no node is forgotten, since silence says nothing then; nor at once when this node itself stood still.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from app.settings import Cluster
 _BEAT_S = 1.0
 _SILENT_S = 3.5
 """After which a node counts as gone: three of its messages are missing."""
+
+_STILL_S = 2.0
+"""A node that has not looked for this long stood still; what came meanwhile may still be unread."""
 
 _COMPLETE_S = 1.5
 """After which every living node is known: it sends once a second, and at once when a new one has sent."""
@@ -92,6 +95,7 @@ class Members:
         self._nats = nats
         self._others: dict[str, Member] = {}
         self._listens_since, self._deaf_at = math.inf, -math.inf
+        self._looked_at = math.inf
         self._tasks = Tasks()
 
     def begin(self) -> None:
@@ -165,9 +169,10 @@ class Members:
                 self._changed(name, is_there=True)
 
     def look(self, now: float) -> None:
-        """Forget the nodes that have been silent for too long while NATS was there; called once a second."""
-        if self._nats.away_since is not None:
+        """Forget the nodes that have been silent for too long while this one could receive; called once a second."""
+        if self._nats.away_since is not None or now - self._looked_at > _STILL_S:
             self._deaf_at = now
+        self._looked_at = now
         for member in [each for each in self._others.values() if now - max(each.heard_at, self._deaf_at) > _SILENT_S]:
             self._forget(member.name)
 

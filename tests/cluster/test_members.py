@@ -55,9 +55,21 @@ def test_while_nats_is_away_no_node_is_forgotten(members):
     for now in (12.0, 20.0):
         members.look(now)
     members._nats.away_since = None
-    members.look(23.0)
+    for now in (21.0, 22.0, 23.0):
+        members.look(now)
     assert [each.name for each in members.others()] == ["b"]
     members.look(23.6)
+    assert members.others() == []
+
+
+def test_a_node_that_stood_still_forgets_no_other_at_once(members):
+    """What the others have sent meanwhile may not be read yet when it goes on."""
+    members.heard(beat("b"), 10.0)
+    members.look(10.5)
+    for now in (20.0, 21.0, 22.0, 23.0):
+        members.look(now)
+    assert [each.name for each in members.others()] == ["b"]
+    members.look(24.0)
     assert members.others() == []
 
 

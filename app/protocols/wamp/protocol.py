@@ -9,6 +9,7 @@ from typing import Any
 from app.protocols.contract import Context, Count, Link, WireProtocol
 from app.protocols.wamp.engine import Engine, Handlers
 from app.protocols.wamp.inquiry import pattern_of
+from app.protocols.wamp.roster import Roster
 from app.protocols.wamp.state import RouterState
 
 
@@ -21,6 +22,12 @@ class Router(RouterState, WireProtocol):
     def handlers(self) -> Handlers:
         """What handles the requests of all sessions."""
         return Handlers(self)
+
+    @cached_property
+    def roster(self) -> Roster | None:
+        """The sessions at the other nodes, where the server is a node of a cluster."""
+        elsewhere = self.environment.elsewhere
+        return None if elsewhere is None else Roster(self, elsewhere)
 
     def connect(self, link: Link, context: Context, now: float) -> Engine:
         """Return the engine for a new link, which must send HELLO in time."""
@@ -39,10 +46,11 @@ class Router(RouterState, WireProtocol):
         if realm is not None and uri.startswith("wamp."):
             self.meta.arrived(realm, uri, args, None if about is None else pattern_of(about), now)
 
-    def sweep(self, now: float) -> None:
-        """Close the connections whose peers did not say in time what they had to."""
+    def sweep(self, now: float) -> bool:
+        """Close the connections whose peers did not say in time what they had to; see what is new at other nodes."""
         for engine in [engine for engine, deadline in self.awaited.items() if deadline <= now]:
             engine.late(now)
+        return self.roster is not None and self.roster.look(now)
 
     def drain(self) -> list[Callable[[float], None]]:
         """Stop accepting sessions, and return what releases each client (`WireProtocol.drain`)."""
