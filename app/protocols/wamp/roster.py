@@ -182,7 +182,8 @@ class Roster:
         if rows:
             question.after = max(details["session"] for _, details in rows)
         question.is_answered = bool(is_last)
-        other.begun = [each for each in reversed(found) if each is not None]
+        other.begun = [each for each in found if each is not None]
+        other.begun.reverse()
         other.finish()
 
     # The lists
@@ -278,7 +279,8 @@ class _Node:
         if not self.is_gone:
             self.is_gone = True
             self.forget_question()
-            self.ended = [*reversed(self.sessions)]  # the oldest is the first to be taken
+            self.ended = [*self.sessions]
+            self.ended.reverse()  # the oldest is the first to be taken
 
     def forget_question(self) -> None:
         """Forget a question, and what of its answer is not used yet: the list has to be asked for from its start."""
