@@ -1,7 +1,8 @@
 """News and questions between the nodes that are alive, past the stream: nothing of it is kept, or sent a second time.
 
     SPACE.q               {"node", "news": [[kind, body]]}: what a node has to say to all others in a turn of its loop;
-                          or with a reply subject a question, which is one such pair
+                          or with a reply subject a question, which is one such pair; with `to`, the name of
+                          a node, it is for that one alone
     SPACE.r.RUN.NUMBER    {"node", "body"}: a node's answer
 
 The parts of the server put what takes or answers a kind into `Exchange.answers`.
@@ -70,9 +71,12 @@ class Exchange:
                 asyncio.get_running_loop().call_soon(self._send_news)
             self._news.append((kind, body))
 
-    async def ask(self, kind: str, body: Any) -> Answers:
-        """Ask all other nodes that are alive; those that have not answered within a second are left out."""
-        names = {member.name for member in self.members.others()}
+    async def ask(self, kind: str, body: Any, node: str | None = None) -> Answers:
+        """Ask all other nodes that are alive, or the `node` of that name if it is.
+
+        Those that have not answered within a second are left out.
+        """
+        names = {member.name for member in self.members.others() if node in (None, member.name)}
         if not names or self.nats.away_since is not None:
             return Answers({}, is_complete=not names)
         asked = _Question(names)
@@ -81,7 +85,7 @@ class Exchange:
         self._asked[reply] = asked
         try:
             async with asyncio.timeout(_ANSWER_S):
-                self.nats.publish(self._subject, question(self._node, kind, body), reply)
+                self.nats.publish(self._subject, question(self._node, kind, body, node), reply)
                 await asked.is_answered.wait()
         except TimeoutError:
             pass
@@ -96,8 +100,9 @@ class Exchange:
 
     def _heard(self, message: Message) -> None:
         """Take news, or answer a question; what is not of this form is dropped."""
-        node, news = _fields(message.data, "node", "news")
-        if not isinstance(node, str) or node == self._node or not isinstance(news, list) or len(news) > _AT_ONCE:
+        node, news, to = _fields(message.data, "node", "news", "to")
+        is_for_this = isinstance(node, str) and node != self._node and to in (None, self._node)
+        if not is_for_this or not isinstance(news, list) or len(news) > _AT_ONCE:
             return
         for each in news:
             try:
@@ -125,13 +130,13 @@ def subject_of_questions(space: str) -> str:
     return f"{space}.q"
 
 
-def question(node: str, kind: str, body: Any) -> bytes:
-    """A question as it is sent."""
-    return _packed(node, [(kind, body)])
+def question(node: str, kind: str, body: Any, to: str | None = None) -> bytes:
+    """A question as it is sent, to all nodes or to one."""
+    return _packed(node, [(kind, body)], **({} if to is None else {"to": to}))
 
 
-def _packed(node: str, news: list[tuple[str, Any]]) -> bytes:
-    return orjson.dumps({"node": node, "news": news})
+def _packed(node: str, news: list[tuple[str, Any]], **more: str) -> bytes:
+    return orjson.dumps({"node": node, "news": news, **more})
 
 
 def _fields(data: bytes, *names: str) -> list[Any]:

@@ -5,7 +5,7 @@ what other nodes prove with that they are of this cluster; `age_s`, for how many
 parts of the server have put into `Members.facts`. A node that stops sends `{"node": NAME, "left": true}`. Nothing here
 decides what is stored: that is the stream alone (`applied.py`).
 
-While NATS is away no node is forgotten, since silence says nothing then.
+While NATS is away no node is forgotten, since silence says nothing then; nor at once when this node itself stood still.
 
 **Of nodes with one name, or one id, one goes on.** A node asks before it joins whether there is another
 (`membership.py`). It gets no answer if both start at once, or while NATS has lost the other one. Then they receive each
@@ -45,6 +45,9 @@ _SILENT_S = 3.5
 _SURE_S = 0.5
 """After which another message of a node with this one's name proves that it is alive; messages under way come at once.
 """
+
+_STILL_S = 2.0
+"""A node that has not looked for this long stood still; what came meanwhile may still be unread."""
 
 _COMPLETE_S = 1.5
 """After which every living node is known: it sends once a second, and at once when a new one has sent."""
@@ -114,6 +117,7 @@ class Members:
         self._others: dict[str, Member] = {}
         self._began_at = began_at
         self._listens_since, self._deaf_at, self._doubted_at = math.inf, -math.inf, -math.inf
+        self._looked_at = math.inf
         self._tasks = Tasks()
 
     def begin(self) -> None:
@@ -212,9 +216,10 @@ class Members:
             self._changed(member.name, is_there=True)
 
     def look(self, now: float) -> None:
-        """Forget the nodes that have been silent for too long while NATS was there; called once a second."""
-        if self._nats.away_since is not None:
+        """Forget the nodes that have been silent for too long while this one could receive; called once a second."""
+        if self._nats.away_since is not None or now - self._looked_at > _STILL_S:
             self._deaf_at = now
+        self._looked_at = now
         for member in [each for each in self._others.values() if now - max(each.heard_at, self._deaf_at) > _SILENT_S]:
             self._forget(member.name)
 

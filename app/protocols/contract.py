@@ -185,8 +185,11 @@ class WireProtocol:
         """Make the engine for a new connection; it is asked for output in later turns, never before this returns."""
         raise NotImplementedError
 
-    def sweep(self, now: float) -> None:
-        """Handle the deadlines that are not those of sessions; called a few times a second."""
+    def sweep(self, now: float) -> bool | None:
+        """Handle the deadlines that are not those of sessions; called a few times a second.
+
+        True if there is more to do, in the next turn of the event loop, when it is called with the same time.
+        """
 
     @property
     def due(self) -> float:

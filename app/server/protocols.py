@@ -19,11 +19,11 @@ from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.protocol import BayeuxProtocol
 from app.protocols.contract import Count, WireProtocol
 from app.protocols.nt4.protocol import NetworkTables
-from app.protocols.wamp import inquiry
+from app.protocols.wamp import inquiry, roster
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.names import realms_of
 from app.protocols.wamp.protocol import Router
-from app.protocols.wamp.state import META_EVENT, Environment
+from app.protocols.wamp.state import META_EVENT, SESSION, Environment
 from app.server.history import HistoryService
 from app.server.persistence import PersistentTopics, ReservedIds, TopicSaver
 from app.server.session_log import SessionLog
@@ -129,9 +129,13 @@ def wamp(parts: Parts) -> Mount:
             elsewhere=parts.whole,
         ),
     )
-    if parts.whole is not None:
-        parts.whole.answers[inquiry.KIND] = lambda _node, question: router.answer(question, monotonic())
-        parts.whole.answers[META_EVENT] = lambda _node, news: router.arrived(news, monotonic())
+    whole, others = parts.whole, router.roster
+    if whole is not None and others is not None:
+        whole.answers[inquiry.KIND] = lambda _node, question: router.answer(question, monotonic())
+        whole.answers[META_EVENT] = lambda _node, news: router.arrived(news, monotonic())
+        whole.answers[SESSION] = lambda node, report: others.arrived(node, report, monotonic())
+        whole.answers[roster.LIST] = lambda _node, question: others.page(question)
+        whole.facts[roster.FACT] = others.fact
     return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings, parts.node_id))
 
 

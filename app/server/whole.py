@@ -34,8 +34,8 @@ class Nodes(Protocol):
     def tell(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes."""
 
-    async def ask(self, kind: str, body: Any) -> Answers:
-        """Ask all other nodes."""
+    async def ask(self, kind: str, body: Any, node: str | None = None) -> Answers:
+        """Ask all other nodes, or one of them."""
 
 
 class Member(Protocol):
@@ -100,6 +100,13 @@ class Whole:
             return [], True
         answers = await self._nodes.ask(kind, body)
         return [*answers.by_node.values()], answers.is_complete
+
+    async def ask_one(self, node: str, kind: str, body: Any) -> Any:
+        """The answer of another node; None if it has not answered in time."""
+        if self._nodes is None:
+            return None
+        answers = await self._nodes.ask(kind, body, node)
+        return answers.by_node.get(node)
 
     def others(self) -> dict[str, dict[str, Any]]:
         """The facts of the other nodes that are alive, by name."""

@@ -64,7 +64,8 @@ def test_while_nats_is_away_no_node_is_forgotten(members):
     for now in (12.0, 20.0):
         members.look(now)
     members._nats.away_since = None
-    members.look(23.0)
+    for now in (21.0, 22.0, 23.0):
+        members.look(now)
     assert [each.name for each in members.others()] == ["b"]
     members.look(23.6)
     assert members.others() == []
@@ -77,6 +78,17 @@ async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch,
     members._nats.away_since = 10.0
     with pytest.raises(ConnectionError):
         await alive(members._nats, "halley")
+
+
+def test_a_node_that_stood_still_forgets_no_other_at_once(members):
+    """What the others have sent meanwhile may not be read yet when it goes on."""
+    members.heard(beat("b"), 10.0)
+    members.look(10.5)
+    for now in (20.0, 21.0, 22.0, 23.0):
+        members.look(now)
+    assert [each.name for each in members.others()] == ["b"]
+    members.look(24.0)
+    assert members.others() == []
 
 
 def test_the_key_of_a_node_is_not_among_its_facts(members):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Any
 
+from app.broker.broker import Broker
+from app.broker.policy import Rights
 from app.protocols.contract import Context, Count, Link, WireProtocol
+from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.engine import Engine, Handlers
 from app.protocols.wamp.inquiry import pattern_of
-from app.protocols.wamp.state import RouterState
+from app.protocols.wamp.roster import Roster
+from app.protocols.wamp.state import Environment, RouterState
+from app.settings import Realm, Wamp
 
 
 class Router(RouterState, WireProtocol):
@@ -17,10 +21,24 @@ class Router(RouterState, WireProtocol):
 
     name = "wamp"
 
-    @cached_property
-    def handlers(self) -> Handlers:
-        """What handles the requests of all sessions."""
-        return Handlers(self)
+    def __init__(
+        self,
+        broker: Broker,
+        options: Wamp,
+        realms: tuple[Realm, ...],
+        rights: Rights,
+        authentication: Authentication,
+        environment: Environment,
+    ) -> None:
+        """Make a router without sessions.
+
+        `handlers` handle the requests of all sessions. `roster` are the sessions at the other nodes, where the server
+        is a node of a cluster. They are made here and once: the compiled build would make a cached property each time.
+        """
+        super().__init__(broker, options, realms, rights, authentication, environment)
+        elsewhere = environment.elsewhere
+        self.handlers = Handlers(self)
+        self.roster = None if elsewhere is None else Roster(self, elsewhere)
 
     def connect(self, link: Link, context: Context, now: float) -> Engine:
         """Return the engine for a new link, which must send HELLO in time."""
@@ -39,10 +57,11 @@ class Router(RouterState, WireProtocol):
         if realm is not None and uri.startswith("wamp."):
             self.meta.arrived(realm, uri, args, None if about is None else pattern_of(about), now)
 
-    def sweep(self, now: float) -> None:
-        """Close the connections whose peers did not say in time what they had to."""
+    def sweep(self, now: float) -> bool:
+        """Close the connections whose peers did not say in time what they had to; see what is new at other nodes."""
         for engine in [engine for engine, deadline in self.awaited.items() if deadline <= now]:
             engine.late(now)
+        return self.roster is not None and self.roster.look(now)
 
     def drain(self) -> list[Callable[[float], None]]:
         """Stop accepting sessions, and return what releases each client (`WireProtocol.drain`)."""

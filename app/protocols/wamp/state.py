@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
@@ -27,6 +27,11 @@ from app.settings import Wamp
 
 META_EVENT = "wamp.meta_event"
 """The kind of news with [realm, URI, arguments, about]; `about` is null or a pattern, [match policy, topic]."""
+
+SESSION = "wamp.session"
+"""The kind of news about a session: [run, number, realm, `ON_JOIN` or `ON_LEAVE`, arguments] (`MetaEvents.reports`)."""
+
+ON_JOIN, ON_LEAVE = "wamp.session.on_join", "wamp.session.on_leave"
 
 RESERVED_AT_ONCE = 1_000
 _REMEMBERED = 100_000
@@ -54,6 +59,12 @@ class Elsewhere(Protocol):
 
     def ask(self, kind: str, body: Any) -> Awaitable[tuple[list[Any], bool]]:
         """The answers of the other nodes, within a second or so, and whether every one has answered."""
+
+    def ask_one(self, node: str, kind: str, body: Any) -> Awaitable[Any]:
+        """The answer of the node of that name, within a second or so; None if there is none."""
+
+    def others(self) -> Mapping[str, Mapping[str, Any]]:
+        """The facts of the other nodes that are alive, by name."""
 
 
 class SubscriptionIds:
@@ -140,21 +151,26 @@ class MetaEvents:
     to these topics cause no meta events. An event about a subscription is sent only to sessions that may subscribe to
     the same topic or pattern. The order is the same where a connection is lost: on_create, on_subscribe;
     on_unsubscribe, on_delete; on_leave.
+
+    Sessions are reported to the other nodes by numbered news, so that a node notices which it has missed (`roster.py`):
+    `reports` is how many there were since this start of the server, for which `run` stands.
     """
 
     def __init__(self, broker: Broker, rights: Rights, elsewhere: Elsewhere | None) -> None:
+        self.run = new_id()
+        self.reports = 0
         self._broker = broker
         self._rights = rights
         self._elsewhere = elsewhere
 
     def joined(self, session: WampSession, now: float) -> None:
         """Publish that a session has begun."""
-        self._publish(session, "wamp.session.on_join", [session.details()], now)
+        self._publish_session(session, ON_JOIN, [session.details()], now)
 
     def left(self, session: WampSession, now: float) -> None:
         """Publish that a session has ended."""
         args = [session.number, session.auth.authid, session.auth.authrole]
-        self._publish(session, "wamp.session.on_leave", args, now)
+        self._publish_session(session, ON_LEAVE, args, now)
 
     def subscribed(self, session: WampSession, live: LiveSubscription, now: float, *, is_new: bool) -> None:
         """Publish that a session has subscribed; `is_new` says whether it is the first subscriber."""
@@ -162,48 +178,50 @@ class MetaEvents:
             return
         if is_new:
             created = [session.number, live.details()]
-            self._publish(session, "wamp.subscription.on_create", created, now, live)
-        self._publish(session, "wamp.subscription.on_subscribe", [session.number, live.number], now, live)
+            self._publish(session, live, "wamp.subscription.on_create", created, now)
+        self._publish(session, live, "wamp.subscription.on_subscribe", [session.number, live.number], now)
 
     def unsubscribed(self, session: WampSession, live: LiveSubscription, now: float, *, is_last: bool) -> None:
         """Publish that a session has unsubscribed; `is_last` says whether it was the last subscriber."""
         if is_meta(live.pattern):
             return
         args = [session.number, live.number]
-        self._publish(session, "wamp.subscription.on_unsubscribe", args, now, live)
+        self._publish(session, live, "wamp.subscription.on_unsubscribe", args, now)
         if is_last:
-            self._publish(session, "wamp.subscription.on_delete", args, now, live)
+            self._publish(session, live, "wamp.subscription.on_delete", args, now)
 
-    def arrived(self, realm: Realm, uri: str, args: list[Any], about: Pattern | None, now: float) -> None:
-        """Publish what another node has sent (`META_EVENT`)."""
-        self._deliver(realm, uri, args, about, now, None)
+    def arrived(self, realm: Realm, uri: str, args: list[Any], about: Pattern | None, now: float) -> int:
+        """Publish what is news of another node; returns the number of subscribers here."""
+        return self._deliver(realm, uri, args, about, now, None)
 
-    def _publish(
-        self, session: WampSession, uri: str, args: list[Any], now: float, live: LiveSubscription | None = None
-    ) -> None:
-        """Publish a meta event to the subscribers in the session's realm, except the session itself, at all nodes.
-
-        An event about a `live` subscription is sent only to those who may subscribe to its pattern.
-        """
-        self._deliver(session.realm, uri, args, None if live is None else live.pattern, now, session)
+    def _publish_session(self, session: WampSession, uri: str, args: list[Any], now: float) -> None:
+        """Publish an event about a session to the subscribers in its realm, except the session itself, at all nodes."""
+        self._deliver(session.realm, uri, args, None, now, session)
         if self._elsewhere is not None:
-            about = None if live is None else [live.match, live.pattern.topic]
-            self._elsewhere.tell(META_EVENT, [session.realm.name, uri, args, about])
+            self.reports += 1
+            self._elsewhere.tell(SESSION, [self.run, self.reports, session.realm.name, uri, args])
+
+    def _publish(self, session: WampSession, live: LiveSubscription, uri: str, args: list[Any], now: float) -> None:
+        """Publish an event about a session's subscription to those who may subscribe to its pattern, at all nodes."""
+        self._deliver(session.realm, uri, args, live.pattern, now, session)
+        if self._elsewhere is not None:
+            self._elsewhere.tell(META_EVENT, [session.realm.name, uri, args, [live.match, live.pattern.topic]])
 
     def _deliver(
         self, realm: Realm, uri: str, args: list[Any], about: Pattern | None, now: float, without: WampSession | None
-    ) -> None:
+    ) -> int:
         topic, may = own_topic(uri, realm.space), self._rights.may
         subscribers = [
             each for each in self._broker.index.subscribers(topic) if about is None or may(each, "subscribe", about)
         ]
         if not subscribers:
-            return
+            return 0
         payload, shape = to_payload(args, None, JSON)
         event = Event(topic, payload, protocol="wamp", role=SERVER)
         event.shape = shape
         event.chosen = None if about is None else SessionFilter(frozenset(each.id for each in subscribers))
         self._broker.announce(event, now, without=without)
+        return len(subscribers)
 
 
 class RouterState:

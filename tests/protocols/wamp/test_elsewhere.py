@@ -11,7 +11,8 @@ from support.wamp_peers import Peer, World
 from app.access.rules import AccessRules, Rule
 from app.broker.names import Match, Pattern
 from app.protocols.wamp import inquiry
-from app.protocols.wamp.state import META_EVENT, CommonIds
+from app.protocols.wamp.roster import FACT, LIST, Roster
+from app.protocols.wamp.state import META_EVENT, SESSION, CommonIds
 
 
 class Elsewhere:
@@ -22,10 +23,23 @@ class Elsewhere:
         self.is_complete = True
 
     def tell(self, kind: str, body: Any) -> None:
-        assert (kind, self.world) == (META_EVENT, self.world)
+        assert kind in (META_EVENT, SESSION)
         if self.world is not None:
-            self.world.router.arrived(json.loads(json.dumps(body)), self.world.now)
+            news = json.loads(json.dumps(body))
+            if kind == SESSION:
+                roster_of(self.world).arrived("other", news, self.world.now)
+            else:
+                self.world.router.arrived(news, self.world.now)
             self.world.turn()
+
+    def others(self) -> dict[str, dict[str, Any]]:
+        assert self.world is not None
+        return {"other": {FACT: roster_of(self.world).fact()}}
+
+    def ask_one(self, node: str, kind: str, body: Any) -> Any:
+        assert (node, kind) == ("other", LIST)
+        assert self.world is not None
+        return json.loads(json.dumps(roster_of(self.world).page(body)))
 
     def ask(self, kind: str, body: Any) -> Any:
         assert kind == inquiry.KIND
@@ -36,6 +50,12 @@ class Elsewhere:
         return [json.loads(json.dumps(answer))], True
 
 
+def roster_of(world: World) -> Roster:
+    roster = world.router.roster
+    assert roster is not None
+    return roster
+
+
 def two(**options: Any) -> tuple[World, World, Elsewhere]:
     """Two nodes, and the way from the first to the second."""
     ways = Elsewhere(), Elsewhere()
@@ -43,6 +63,8 @@ def two(**options: Any) -> tuple[World, World, Elsewhere]:
     for world, way, other in zip(worlds, ways, reversed(worlds), strict=True):
         way.world = other
         world.waiting = world.router.environment.wait = lambda found, _, resume: resume(found, None, 0.0)
+    for world in worlds:
+        world.router.sweep(0.0)  # they get to know each other
     return worlds[0], worlds[1], ways[0]
 
 
