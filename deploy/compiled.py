@@ -55,7 +55,12 @@ class CompiledModules(BuildHookInterface[Any]):
         found = {path for pattern in self.config["modules"] for path in Path().glob(pattern)}
         modules = sorted(str(path) for path in found if path.name != "__init__.py")
         build_data["pure_python"], build_data["infer_tag"] = False, True
-        for extension in _compile([path for path in modules if path not in self.config["pure"]], Path(self._folder)):
+        try:
+            extensions = _compile([path for path in modules if path not in self.config["pure"]], Path(self._folder))
+        except BaseException:  # then nobody calls `finalize`
+            shutil.rmtree(self._folder)
+            raise
+        for extension in extensions:
             inside = extension.relative_to(Path(self._folder, "built"))
             build_data["force_include"][str(extension)] = str(inside)
 

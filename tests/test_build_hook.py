@@ -62,6 +62,24 @@ def test_without_the_headers_of_python(module, monkeypatch, tmp_path):
         module.CompiledModules(tmp_path).initialize("standard", {})
 
 
+def test_a_compilation_that_fails_leaves_nothing_behind(module, monkeypatch, tmp_path):
+    """The folder with the C files is deleted, as nobody is told to finish then."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(module.tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(module, "_missing", lambda: "")
+    monkeypatch.chdir(tmp_path)
+
+    def fail(modules, place):
+        (place / "c").mkdir()
+        raise OSError("cc failed")
+
+    monkeypatch.setattr(module, "_compile", fail)
+    with pytest.raises(OSError, match="cc failed"):
+        module.CompiledModules(tmp_path).initialize("standard", {})
+    assert [*folder.iterdir()] == []
+
+
 def test_an_editable_installation(module, tmp_path):
     """It is made without compiled modules, and a warning says so."""
     hook, data = module.CompiledModules(tmp_path), {}

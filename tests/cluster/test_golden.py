@@ -82,6 +82,7 @@ def test_heartbeats():
 
 def test_questions():
     assert question("n1", "settings", None) == b'{"node":"n1","news":[["settings",null]]}'
+    assert question("n1", "settings", None, "n2") == b'{"node":"n1","news":[["settings",null]],"to":"n2"}'
 
 
 def test_questions_to_keepers():

@@ -93,7 +93,7 @@ class Roster:
         That of a node which is not there, as far as is known, is dropped: the node is asked when it is. So is a report
         that comes again or too late: the list has what it says, or is asked for.
         """
-        run, number, name, uri, args = report
+        run, number, name, uri, args = report[:5]  # a later version may add something
         other = self._nodes.get(node)
         if other is None or other.is_gone or other.run != run or number <= other.at:
             return
@@ -267,9 +267,9 @@ class _Node:
         if self.is_gone:
             self.is_gone = False
             self.ended = []
-        if not (isinstance(fact, list) and len(fact) == 2 and all(isinstance(each, int) for each in fact)):
+        if not (isinstance(fact, list) and len(fact) >= 2 and isinstance(fact[0], int) and isinstance(fact[1], int)):
             return
-        run, self.reports = fact
+        run, self.reports = fact[0], fact[1]
         if run != self.run:
             self.run, self.at = run, 0
             self.forget_question()
