@@ -133,7 +133,7 @@ class ClusterLog:
         self._nats = nats
         self._arrivals = Arrivals(applied, store.publication_key, is_front=options.front)
         self._run = ""
-        self._frame_s = _FRAME_S
+        self._frame_s, self._others = _FRAME_S, 0  # frames of other nodes until a second ago
         self._number = 0
         self._inbox: deque[Event] = deque()
         self._orders: deque[_Order] = deque()
@@ -293,8 +293,10 @@ class ClusterLog:
             loop.call_later(max(0.0, self._sent_at + self._frame_s - monotonic()), self._send)
 
     def share_stream(self, nodes: int) -> None:
-        """Send frames no more often than each of a number of nodes may; what comes meanwhile shares a frame."""
-        self._frame_s = max(_FRAME_S, nodes / _FRAMES_PER_S)
+        """Send as many frames as the others leave, or as each of `nodes` may; to be called once a second."""
+        others = self.frames_in - self.frames_out
+        left, self._others = _FRAMES_PER_S - (others - self._others), others
+        self._frame_s = max(_FRAME_S, 1 / max(left, _FRAMES_PER_S / nodes))
 
     def send(self, control: Control) -> asyncio.Future[int]:
         """Send a control; the result is its sequence in the stream, as soon as all before it is applied here."""

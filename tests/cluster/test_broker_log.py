@@ -238,6 +238,17 @@ async def test_a_node_stops_where_most_others_have_made_something_else_of_the_st
     assert (log.is_diverged, log.went_back) == (True, False)
 
 
+async def test_nodes_share_what_frames_there_may_be(log):
+    """A node sends as many as the others leave, and its share where they leave less."""
+    log.share_stream(4)
+    assert log._frame_s == 1 / 500
+    for others, frames_per_s in ((100, 400), (100, 400), (450, 125), (2_000, 125), (0, 500)):
+        log.frames_in += others + 7
+        log.frames_out += 7
+        log.share_stream(4)
+        assert log._frame_s == 1 / frames_per_s
+
+
 async def test_what_comes_next_waits_for_a_writer_that_takes_nothing(broker, log, disk, hearer, monkeypatch):
     """A full disk: events of the stream keep their order, and what is behind them is not done before."""
     monkeypatch.setattr(broker_log, "_RETRY_S", 0.0)
