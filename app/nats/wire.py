@@ -22,7 +22,7 @@ _LINE_BYTES: Final = 65_536
 _MESSAGE_BYTES: Final = 134_217_728
 """More than `max_payload` can be at a server (64 MiB), with headers."""
 
-_TURN_S: Final = 0.005
+_TURN_S = 0.005
 """After which the event loop gets a turn, if messages come faster than they are handled: it reads 8 MiB at a time."""
 
 _EACH_BYTES: Final = 512
