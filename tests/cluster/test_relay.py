@@ -58,21 +58,23 @@ class RoundRobin:
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
-            for each in (writer, *(to_node for _, to_node in nodes.values())):
+            writers = [writer, *(to_node for _, to_node in nodes.values())]
+            for each in writers:  # all of them before the first wait, in which this may be cancelled once more
                 each.transport.abort()
+            for each in writers:
                 with suppress(ConnectionError):
                     await each.wait_closed()
             self._served.discard(task)
 
     async def _answer_unless_gone(self, asked, reader, nodes):
         answer = asyncio.create_task(self._answer(asked, nodes))
-        while not (answer.done() or reader.at_eof()):
-            await asyncio.wait((answer,), timeout=0.01)
-        if not answer.done():
+        try:
+            while not (answer.done() or reader.at_eof()):
+                await asyncio.wait((answer,), timeout=0.01)
+            return answer.result() if answer.done() else None
+        finally:
             answer.cancel()
             await asyncio.wait((answer,))
-            return None
-        return answer.result()
 
     async def _answer(self, asked, nodes):
         """Return the next node's response; None if it has closed the connection."""
@@ -92,9 +94,10 @@ class RoundRobin:
 
     async def close(self):
         """Cut all connections."""
-        for task in self._served:
+        served = [*self._served]
+        for task in served:
             task.cancel()
-        await asyncio.gather(*self._served, return_exceptions=True)
+        await asyncio.gather(*served, return_exceptions=True)
 
 
 async def _message(reader):

@@ -92,7 +92,7 @@ class Wire:
         sock.setblocking(False)
         try:
             await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
-        except OSError:
+        except BaseException:  # also when it is cancelled
             sock.close()
             raise
         limit = 4_194_304 if receive_buffer_bytes is None else 16_384
