@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from app.nats.client import AwayErrors, Client
-from app.nats.places import is_control, place_of
+from app.nats.places import LAST, is_control, place_of
 from app.nats.subscriptions import Handler
 from app.nats.wire import Message
 from app.settings import Cluster
@@ -23,7 +23,7 @@ _NEXT_S, _AT_ONCE = 10.0, 64
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
 _NO_MESSAGE = 10_037
 WRONG_LAST = 10_071
-_STALLED, _LAST = "Nats-Consumer-Stalled", "Nats-Last-Consumer"
+_STALLED = "Nats-Consumer-Stalled"
 
 
 class ApiError(Exception):
@@ -101,7 +101,7 @@ class Connection(Client):
                 async with asyncio.timeout(_NEXT_S):
                     message = await queue.get()
                 if is_control(message):
-                    if message.header(_LAST) == str(count) and not message.header(_STALLED):
+                    if message.header(LAST) == str(count) and not message.header(_STALLED):
                         return  # there are no more
                     continue
                 place, count = place_of(message), count + 1

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from app.nats.wire import Message
 
+LAST = "Nats-Last-Consumer"
+"""The header of a control message that says how many messages its consumer has delivered before it."""
+
 
 class Place:
     """A message's place: its sequence in the stream and in the consumer, the stream's time in microseconds.
@@ -27,7 +30,7 @@ def is_control(message: Message) -> bool:
 
 def is_behind(message: Message, in_consumer: int) -> bool:
     """Whether a control message says that its consumer has delivered other than that many messages before it."""
-    return message.header("Nats-Last-Consumer") not in ("", str(in_consumer))
+    return message.header(LAST) not in ("", str(in_consumer))
 
 
 def place_of(message: Message) -> Place:

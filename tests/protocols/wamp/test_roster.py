@@ -312,13 +312,19 @@ def test_a_page_that_is_older_than_what_is_known() -> None:
     net.check()
 
 
-def test_a_session_that_ends_while_a_page_is_published() -> None:
+def learning() -> tuple[Net, Node, Node, list[Any]]:
+    """The net and nodes a and b, while a publishes the first page of the sessions of b, which are returned too."""
     net, a, b, _ = three()
     peers = [b.join() for _ in range(500)]
     net.lose()
     net.beat()
     net.look()
     net.carry()
+    return net, a, b, peers
+
+
+def test_a_session_that_ends_while_a_page_is_published() -> None:
+    net, a, b, peers = learning()
     begun = dict(map(reversed, a.heard()))
     at = next(at for at, peer in enumerate(peers) if peer.number not in begun)
     b.leave(at)
@@ -378,12 +384,7 @@ def test_a_node_that_is_back_while_its_sessions_are_removed() -> None:
 
 def test_a_node_that_dies_while_its_list_is_learned() -> None:
     """Sessions of the page that nobody was told of do not begin any more."""
-    net, a, b, _ = three()
-    peers = [b.join() for _ in range(500)]
-    net.lose()
-    net.beat()
-    net.look()
-    net.carry()
+    net, a, b, peers = learning()
     begun = a.heard()
     assert 0 < len(begun) < len(peers)
     del net.nodes["b"]
