@@ -14,7 +14,7 @@ from support import authority
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.nginx import HOST, nginx
 from support.process import launched
-from support.wire import post, request
+from support.wire import DEADLINE_S, post, request
 from websockets.asyncio.client import connect as connect_websocket
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -107,7 +107,7 @@ async def test_jsonp_works_and_what_it_says_is_in_no_log(both):
     name, (reply,) = answer.called
     assert (name, reply["successful"]) == ("cb", True)
     log = front.folder / "access.log"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while "GET /bayeux HTTP/1.1" not in log.read_text():
             await asyncio.sleep(0.01)
     assert "jsonp" not in log.read_text()

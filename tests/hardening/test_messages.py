@@ -306,7 +306,8 @@ async def test_s17_advice_that_is_no_number_refuses_the_connect(served, timeout,
 async def test_s17_the_timeout_a_client_asks_for_is_clamped(served, timeout_ms, held_s):
     """S17: the timeout is clamped to 0..hold, so that a client cannot keep a poll or its session longer."""
     client_id = await served.open_session()
-    wire = await served.wire()
+    wire, now = await served.wire(), asyncio.get_running_loop().time
+    began = now()
     await wire.send(post(json.dumps(connect(client_id, advice={"timeout": timeout_ms})).encode()))
     session = served.house.broker.sessions[client_id]
     if held_s == 0:
@@ -314,8 +315,7 @@ async def test_s17_the_timeout_a_client_asks_for_is_clamped(served, timeout_ms, 
         return
     await served.until(lambda: session.held is not None)
     assert session.held.wait_s == held_s
-    left_s = session.deadline - asyncio.get_running_loop().time()
-    assert held_s - 5 < left_s <= held_s
+    assert began + held_s <= session.deadline <= now() + held_s
     await wire.close()
     await served.until(lambda: session.held is None)
 
@@ -324,12 +324,13 @@ async def test_s17_the_timeout_a_client_asks_for_is_clamped(served, timeout_ms, 
 async def test_s17_the_interval_a_client_asks_for_is_clamped(served, interval_ms, kept_s):
     """The interval is clamped to 0..60 s, so that a session is not kept longer for it (CometD #322)."""
     client_id = await served.open_session()
-    wire = await served.wire()
+    wire, now = await served.wire(), asyncio.get_running_loop().time
+    began = now()
     (reply,) = (await wire.post(connect(client_id, advice={"timeout": 0, "interval": interval_ms}))).messages
     assert reply["advice"]["interval"] == kept_s * 1_000
     session = served.house.broker.sessions[client_id]
-    left_s = session.deadline - asyncio.get_running_loop().time()
-    assert kept_s + 5 < left_s <= kept_s + 10
+    kept_s += session.max_interval_s
+    assert began + kept_s <= session.deadline <= now() + kept_s
 
 
 async def test_e1_a_session_survives_a_truncated_request(served):

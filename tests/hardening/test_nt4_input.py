@@ -9,6 +9,7 @@ from support import nt4
 from support.nt4_malformed import BAD_TEXTS, BAD_VALUES
 from support.nt4_room import opened
 from support.process import launched
+from support.wire import DEADLINE_S
 from websockets.exceptions import InvalidStatus
 
 GOOD = nt4.packed(1, 5, nt4.DOUBLE, 5.0)
@@ -109,7 +110,7 @@ async def test_it_saves_and_says_goodbye_on_sigterm(tmp_path):
         await client.time()
         server.send_signal(signal.SIGTERM)
         assert (await client.closed())[0] == 1001
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             assert await server.exit_code() == 0
     (saved,) = json.loads((tmp_path / "networktables.json").read_text())
     assert (saved["name"], saved["value"]) == ("/kept", 7.0)

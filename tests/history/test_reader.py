@@ -362,19 +362,19 @@ def test_connections_are_kept_but_only_so_many():
     with log([[Row("a")] for _ in range(MOST_IDLE + 20)]) as (reader, folder, rows):
         query = Query(((Pattern(Match.EXACT, "a"), 0),), len(rows))
         assert len(reader.read(query).events) == len(rows)
-        assert len(open_segments()) == MOST_IDLE
+        assert len(open_segments(folder)) == MOST_IDLE
         folder.remove(folder.segments[:-1])
         assert len(reader.read(query).events) == 1
-        assert open_segments() == []
+        assert open_segments(folder) == []
 
 
-def open_segments():
-    """Return the segment files that this process has open."""
+def open_segments(folder):
+    """Return the segment files of a folder that this process has open."""
     targets = []
     for link in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
             targets.append(str(link.readlink()))
-    return [target for target in targets if "/seg-" in target]
+    return [target for target in targets if target.startswith(f"{folder.path}/seg-")]
 
 
 @pytest.mark.slow

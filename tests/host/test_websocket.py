@@ -276,7 +276,7 @@ async def test_an_empty_close_is_echoed_empty():
 
 async def test_the_engines_close_comes_behind_its_frames_and_the_echo_is_waited_for(tls):
     """W8: ABORT or GOODBYE arrives before the close frame, whose reason is cut to fit, between characters."""
-    async with speaking(tls=tls, wamp={"kill_s": 5}) as served:
+    async with speaking(tls=tls, wamp={"kill_s": 60}) as served:
         wire = await served.wire()
         await shake(wire)
         await wire.send(text(TOLD_TO_CLOSE))
@@ -285,10 +285,9 @@ async def test_the_engines_close_comes_behind_its_frames_and_the_echo_is_waited_
         assert farewell.code == 1008
         assert REASON.startswith(farewell.reason)
         assert len(farewell.data) in (124, 125)
-        began = monotonic()
         await wire.send(text(b"[2]") + sent(PING) + sent(CLOSE, farewell.data))
         assert await wire.is_closed()
-        assert monotonic() - began < 2
+        assert not served.house.broker.hits["kill_s"]
         assert served.board.last.received == [TOLD_TO_CLOSE], "read on after its own close"
 
 

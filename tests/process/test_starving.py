@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.process import launched
-from support.wire import Wire, post, request
+from support.wire import DEADLINE_S, Wire, post, request
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ async def test_d5_a_stopped_process_does_not_blame_its_clients(tmp_path):
 async def holds(server, count):
     """Wait until `count` connects are held."""
     wire = await server.wire(server.operations_port)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while f"halley_holds {count}.0" not in (await wire.request(request("GET", "/metrics"))).text:
             await asyncio.sleep(0.02)
 
@@ -85,7 +85,7 @@ async def test_d6_out_of_files_it_serves_whom_it_has_and_recovers(loop, tmp_path
         assert (await first.post(HANDSHAKE)).messages[0]["successful"]
         for wire in crowd:
             await wire.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while not await is_served(server.port):
                 await asyncio.sleep(0.05)
 

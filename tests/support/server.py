@@ -20,7 +20,7 @@ from app.host.process import HalleyServer
 from app.host.timeouts import ServerContext
 from app.host.tls import Certificate
 from app.server.protocols import PROTOCOLS
-from app.settings import LIMITS, Drain, History, Settings
+from app.settings import LIMITS, Bayeux, Drain, History, Settings
 from support import authority
 from support.messages import HANDSHAKE, connect, subscribe
 from support.wire import DEADLINE_S, Wire, post, until
@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     from app.server.protocols import Compose
 
 
-USUAL = Settings(port=0, sweep_s=0.02, drain=Drain(spread_s=0, grace_s=2), history=History(enabled=False))
+USUAL = Settings(
+    port=0,
+    sweep_s=0.02,
+    bayeux=Bayeux(max_interval_s=600),  # however slow the machine, no session expires in the middle of a test
+    drain=Drain(spread_s=0, grace_s=2),
+    history=History(enabled=False),
+)
 
 
 SHORT_WAY, ASGI, RECORDED, TLS = "short-way", "asgi", "durable", "tls"

@@ -126,7 +126,7 @@ async def test_an_idle_receive_ends_empty_and_in_time(serve):
         began = monotonic()
         answer = await client.receive()
         assert (answer.status, answer.body) == (204, b"")
-        assert 0.15 < monotonic() - began < 2
+        assert 0.15 < monotonic() - began < 12
 
 
 async def test_a_second_receive_ends_the_older(serve):

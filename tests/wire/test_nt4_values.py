@@ -8,6 +8,7 @@ import pytest
 from support.nt4 import ARRAY, BOOLEAN, DOUBLE, FLOAT, INT, RAW, STRING, Value
 from support.nt4_malformed import BAD_TEXTS, BAD_VALUES
 from support.nt4_room import opened
+from support.wire import DEADLINE_S
 
 GOLDEN = {
     "boolean": (BOOLEAN, True, "0600c3"),
@@ -83,7 +84,7 @@ async def test_a_shorter_period(room):
         await publisher.put(1, number + 1, float(number))
     await publisher.quiet()
     await hearer.subscribe("/x", periodic=0.01, all=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while (await hearer.value("/x")).value != 2.0:  # values before it
             pass
         await publisher.put(1, 9, 9.0)
