@@ -16,7 +16,7 @@ from app.access.keys import BadKeys
 from app.cli.access import may
 from app.cli.options import config_option, load_settings
 from app.cli.terminal import DONE, FAILED, WRONG_USE, say
-from app.configuration import ENTRIES, KNOBS, Configuration, Knob, entry_key, limits_table
+from app.configuration import ENTRIES, KNOBS, Configuration, Knob, entry_key, limits_table, plain_key, unnamed_roles
 from app.host.tls import BadCertificate, Certificate
 from app.settings import Settings, Verb
 
@@ -34,7 +34,7 @@ def check_config(
     """Print every setting, or what is wrong with them.
 
     For each: the value, its unit, the meaning of a special value, its origin, and the reason for the default. The exit
-    code is 2 if the server would not start with these settings.
+    code is 2 if the server would not start with these settings. A role that no rule names is a warning.
 
     With --role, --verb and --channel: print whether the role has that right, and why. The exit code is 0 for yes and 1
     for no.
@@ -48,6 +48,8 @@ def check_config(
     if role is verb is channel is realm is None:
         for line in listing(configuration):
             click.echo(line)
+        for key, text in unnamed_roles(configuration.settings):
+            say(f"warning: {configuration.places[key]}: {plain_key(key)}: {text}")
         return
     if role is None or verb is None or channel is None:
         raise click.UsageError("--role, --verb and --channel go together")
@@ -57,13 +59,15 @@ def check_config(
 
 
 def _check_files(settings: Settings) -> None:
-    """Read the keys and the certificate that the settings name; exit with code 2 if they cannot be used."""
-    try:
-        Authenticator.of(settings)
-        if settings.tls.cert:
-            Certificate(settings.tls)
-    except (BadKeys, BadCertificate) as error:
-        say(str(error))
+    """Read the keys and the certificate that the settings name; exit with code 2 if any of them cannot be used."""
+    is_wrong = False
+    for read in (lambda: Authenticator.of(settings), lambda: settings.tls.cert and Certificate(settings.tls)):
+        try:
+            read()
+        except (BadKeys, BadCertificate) as error:
+            say(str(error))
+            is_wrong = True
+    if is_wrong:
         sys.exit(WRONG_USE)
 
 

@@ -7,13 +7,13 @@ it is given, and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.configuration.knobs import KNOBS, LISTS, Knob, assemble, limits_table
-from app.configuration.rules import broken_rules
+from app.configuration.rules import broken_rules, unnamed_roles
 from app.configuration.sources import from_environment, from_file, from_flags
 from app.configuration.values import ENTRIES, BadSettings, Problem, entry_key, plain_key
 from app.settings import Settings
@@ -29,6 +29,8 @@ __all__ = [
     "entry_key",
     "limits_table",
     "load",
+    "plain_key",
+    "unnamed_roles",
 ]
 
 DEFAULT = "default"
@@ -65,15 +67,28 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         values |= source.values
         places |= source.places
         problems += source.problems
-    if problems:
-        raise BadSettings(problems)
     settings: Settings = assemble(values)
-    check(settings, places)
+    check(settings, places, problems)
     return Configuration(settings, values, places)
 
 
-def check(settings: Settings, places: Mapping[str, str]) -> None:
-    """Check the rules between settings, which come from these `places`. Raises `BadSettings` with all mistakes."""
-    problems = [Problem(places[key], plain_key(key), text) for key, text in broken_rules(settings)]
-    if problems:
-        raise BadSettings(problems)
+def check(settings: Settings, places: Mapping[str, str], problems: Sequence[Problem] = ()) -> None:
+    """Check the rules between settings, which come from these `places`.
+
+    `problems` are the mistakes found before; the settings in which they were made have their defaults, or lack entries.
+    A rule that depends on one of these says nothing. Raises `BadSettings` with all mistakes.
+    """
+    unknown = {f"[[{key}]]" for key in LISTS if any(_is_in(problem, key) for problem in problems)}
+    unknown |= {problem.key for problem in problems if problem.key in KNOBS}
+    broken = [
+        Problem(places.get(key, DEFAULT), plain_key(key), text)
+        for key, text in broken_rules(settings)
+        if not any(name == key or name in text for name in unknown)
+    ]
+    if problems or broken:
+        raise BadSettings([*problems, *broken])
+
+
+def _is_in(problem: Problem, key: str) -> bool:
+    """Whether a mistake was made in the list of tables `key`, or in one of its entries."""
+    return problem.key in (key, f"[[{key}]]") or problem.key.startswith(f"{key}.")

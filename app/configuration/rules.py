@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 
 from app.access.tokens import RESERVED_ROLES, can_be_given, is_hash, is_role, is_user_key
 from app.broker.errors import InvalidName
@@ -69,6 +70,23 @@ def broken_rules(settings: Settings) -> Broken:
     yield from _cluster(settings)
     yield from _tokens(settings.tokens)
     yield from _jwt(settings.jwt)
+
+
+def unnamed_roles(settings: Settings) -> Broken:
+    """Yield the keys of the roles that clients can have and no access rule names, where there are rules at all.
+
+    Such a role can be meant, since a rule for "*" is about it too; but it may be misspelt.
+    """
+    if not settings.access:
+        return
+    named = {rule.role for rule in settings.access}
+    given = [(entry_key("tokens", number, "role"), token.role) for number, token in enumerate(settings.tokens)]
+    given += [(entry_key("user", number, "role"), user.role) for number, user in enumerate(settings.user)]
+    given += [("jwt.role", settings.jwt.role)] if settings.jwt.role else []
+    for key, role in given:
+        if role not in named:
+            likely = "".join(f"; did you mean {shown(name)}?" for name in get_close_matches(role, named - {"*"}, n=1))
+            yield key, f"no access rule names the role {shown(role)}{likely}"
 
 
 def _unlike(key: str, values: Iterable[str], form: re.Pattern[str], expected: str) -> Broken:

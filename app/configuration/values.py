@@ -153,17 +153,20 @@ def plain_key(key: str) -> str:
     return _NUMBER.sub("", key)
 
 
-def read_entries(key: str, value: Any, place: Callable[[str], str]) -> tuple[tuple[Any, ...], list[Problem]]:
-    """Return the valid entries of the list `key`, and the problems of the others; `place` maps a key to its place."""
+def read_entries(key: str, value: Any, place: Callable[[str], str]) -> tuple[dict[int, Any], list[Problem]]:
+    """Return the valid entries of the list `key` by their number in it, and the problems of the others.
+
+    `place` maps a key to its place.
+    """
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        return (), [Problem(place(key), key, f"expected tables, each under [[{key}]]")]
-    entries, problems = [], []
+        return {}, [Problem(place(key), key, f"expected tables, each under [[{key}]]")]
+    entries, problems = {}, []
     for number, table in enumerate(value):
         fields, wrong = _read_entry(key, number, table, place)
         problems += wrong
         if not wrong:
-            entries.append(LISTS[key](**fields))
-    return tuple(entries), problems
+            entries[number] = LISTS[key](**fields)
+    return entries, problems
 
 
 def _read_entry(

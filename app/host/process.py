@@ -325,7 +325,7 @@ def announce(server: Server, listeners: Listeners) -> None:
     urls = [url]
     path = settings.bayeux.paths[0]
     console = f"{url}/" if "/bayeux" in settings.bayeux.paths else f"{url}/?server={path}"
-    lines = [f"history: {server.history}"]
+    lines = [f"console: {console}", f"history: {server.history}"]
     if listeners.operations is not None:
         urls.append(url_of(listeners.operations))
         lines.append(f"health and metrics: {urls[-1]}/health/ready, /metrics")
@@ -342,7 +342,7 @@ def announce(server: Server, listeners: Listeners) -> None:
         settings.access or settings.cluster.urls
     )  # access rules could refuse them, and a node is one of many
     tries = try_next(trust + url + path) if is_plain else []
-    lines += [f"console: {console}", *tries, f"halley is listening on {url}"]
+    lines += [*tries, f"halley is listening on {url}", f"console: {console}"]  # where it can be seen, above and below
     print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - for the terminal that the server was started in
     tell(READY)
 

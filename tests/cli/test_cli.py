@@ -95,7 +95,7 @@ async def test_what_is_no_bayeux_server_is_told_as_such(served, tmp_path):
     """The HTTP status is printed where the address is another server's, or another path of Halley."""
     code, output, lines = await ended("subscribe", "/a", "--server", f"{served.url}/elsewhere", cwd=tmp_path)
     assert (code, output) == (FAILED, [])
-    assert lines == [f"halley: HTTP 405 Method Not Allowed from {served.url}/elsewhere"]
+    assert lines == [f"halley: HTTP 404 Not Found from {served.url}/elsewhere"]
 
 
 async def test_the_environment_names_server_and_token(served, tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app import settings as declarations
-from app.configuration import KNOBS, BadSettings, load
+from app.configuration import KNOBS, BadSettings, load, unnamed_roles
 from app.configuration.sources import NOT_SETTINGS, key_lines
 from app.settings import Settings
 
@@ -155,6 +155,54 @@ def test_all_mistakes_are_told_at_once(write):
         "HALLEY_BAYEUX_HOLDS: no such setting; did you mean HALLEY_BAYEUX_HOLD_S?",
         'HALLEY_LIMITS_NODES: limits.nodes: expected a whole number of at least 64 (JSON values), found "many"',
         "--operations-port: operations.port: expected a whole number from 0 to 65535, found -1",
+    ]
+
+
+def test_mistakes_of_every_kind_are_told_at_once(write):
+    """Wrong names and types do not hide what is wrong between settings; each mistake has its line."""
+    file = write(
+        "prot = 8080\n[bayeux]\nhold_s = 'x'\n[cors]\norigins = 'a'\n[jwt]\nissuer = 'https://x'\n"
+        "[[access]]\nrole = 'member'\nverb = 'reed'\npattern = '/a'\n"
+        "[[access]]\nrole = 'member'\nverb = 'publish'\npattern = 'a'\n"
+        "[[tokens]]\nid = 'ada'\nrole = 'member'\nhash = 'sha256:00'\n"
+    )
+    found = problems(file)
+    assert [line.split(": ")[0] for line in found] == [f"halley.toml:{line}" for line in (1, 3, 5, 10, 15, 19, 7)]
+    assert [line.split(": ")[1] for line in found] == [
+        "prot",
+        "bayeux.hold_s",
+        "cors.origins",
+        "access.verb",
+        "access.pattern",
+        "tokens.hash",
+        "jwt.issuer",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("host = '0.0.0.0'\n[[access]]\nrole = 'a'\nverb = 'reed'\npattern = '/a'\n", "access.verb"),
+        ("host = '0.0.0.0'\naccess = 1\n", "access"),
+        ("host = '0.0.0.0'\n[[access]]\nrole = 'a'\nverb = '*'\n", "[[access]]"),
+        ("[tls]\nkey = 'k.pem'\ncert = 1\n", "tls.cert"),
+        ("[jwt]\nissuer = 'x'\njwks = 1\n", "jwt.jwks"),
+    ],
+)
+def test_a_mistake_makes_no_other(text, mistake, write):
+    """What depends on a setting that is wrong is not called wrong for that."""
+    (line,) = problems(write(text))
+    assert line.split(": ")[1] == mistake
+
+
+def test_a_role_that_no_rule_names_is_found(write):
+    """The key of the token or of the JWT's role that has it; where there are no rules, no role is missing from them."""
+    tokens = f"[jwt]\nrole = 'guest'\n[[tokens]]\nid = 'ada'\nrole = 'memberr'\nhash = 'sha256:{'0' * 64}'\n"
+    assert [*unnamed_roles(load(write(tokens), {}, {}).settings)] == []
+    rules = "".join(f"[[access]]\nrole = '{role}'\nverb = '*'\npattern = '/**'\n" for role in ("*", "member"))
+    assert [*unnamed_roles(load(write(tokens + rules), {}, {}).settings)] == [
+        ("tokens[0].role", 'no access rule names the role "memberr"; did you mean "member"?'),
+        ("jwt.role", 'no access rule names the role "guest"'),
     ]
 
 

@@ -56,11 +56,14 @@ async def test_the_three_lines_to_try_work_when_pasted(tmp_path):
         assert shaken["successful"] is True
 
 
-async def test_the_last_line_says_where_it_listens(tmp_path):
-    """It is the last line before serving begins, on standard error; port 0 has become a real one."""
+async def test_the_last_lines_say_where_it_listens(tmp_path):
+    """The console is the first and the last line beside those of the log; port 0 has become a real one."""
     async with launched(cwd=tmp_path) as server:
-        assert server.lines[-1] == f"halley is listening on http://127.0.0.1:{server.port}"
-        assert f"console: http://127.0.0.1:{server.port}/" in server.lines
+        console = f"console: http://127.0.0.1:{server.port}/"
+        await server.until(lambda: server.lines[-1] == console)
+        plain = [line for line in server.lines if not line.startswith("{")]
+        assert plain[0] == console
+        assert plain[-2] == f"halley is listening on http://127.0.0.1:{server.port}"
         assert server.operations_port not in (0, server.port)
         assert (await (await server.wire()).post(HANDSHAKE)).messages[0]["successful"]
         assert server.output == []

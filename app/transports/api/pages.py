@@ -43,15 +43,15 @@ class Pages:
         self._files = {} if folder is None else _files_of(folder)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's form
-        """Serve one file; a path that has none is answered with 404 and a fixed text."""
+        """Serve one file; a path that has none is answered with 404 and a fixed text, for any method."""
+        file = self._files.get(route_path(scope))
+        if file is None:
+            await respond(send, 404, [*TEXT_HEADERS], b"not found")
+            return
         if scope["method"] not in ("GET", "HEAD"):
             await respond(
                 send, 405, [*TEXT_HEADERS, (b"allow", b"GET, HEAD")], b"method not allowed; expected GET or HEAD"
             )
-            return
-        file = self._files.get(route_path(scope))
-        if file is None:
-            await respond(send, 404, [*TEXT_HEADERS], b"not found")
             return
         known = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"")
         if file.etag in (tag.strip().removeprefix(b"W/") for tag in known.split(b",")):
