@@ -29,7 +29,7 @@ _FLAGS: SettingFlags = {
         {"metavar": "URLS", "callback": lambda _context, _option, urls: urls and urls.split(",")},
     ),
     "cluster.node": ("--node", "This node's name; every node of a cluster has another.", {"metavar": "NAME"}),
-    "cluster.front": ("--front", "Keep no history in this node: ask those that do.", {"is_flag": True}),
+    "cluster.front": ("--front", "Store no history here; read it from keepers.", {"is_flag": True}),
     "tls.cert": ("--tls-cert", "Serve https with this certificate (PEM). SIGHUP reads it again.", {"metavar": "FILE"}),
     "tls.key": ("--tls-key", "The certificate's private key. [default: in the same file]", {"metavar": "FILE"}),
     "open": ("--open", "Let other machines connect although there are no access rules.", {"is_flag": True}),

@@ -64,7 +64,7 @@ _RENEW_S = 43_200.0
 LATER = "the stream has frames of a later version of Halley, which this node needs to go on"
 ODD = "most other nodes have made something else of the stream"
 _OF_THIS_NODE = frozenset((GAP, LATER, ODD))
-"""Why a node cannot go on although the stream has all that it had: the others can."""
+"""Reasons that concern this node alone: the others can go on."""
 
 _LOCAL = (f"{RESERVED}/", "wamp/", "service/", "meta/", SPACE + SPACE)
 """What is never sent past the stream: each node informs its own clients about itself, and has its own services."""

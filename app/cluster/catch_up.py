@@ -64,7 +64,10 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
                     applied.restore(state.applied)
                     return
             except NobodyAnswers:
-                why = "it needs another node to get events from, and none is running"
+                why = (
+                    "frames are missing from the stream and no keeper is running to copy their events from; start "
+                    "another keeper, or run `halley cluster recover`"
+                )
             except (Unanswered, OSError) as error:
                 why = f"it does not get the events that it lacks ({error or 'no answer'})"
             if copy.head != head:

@@ -11,7 +11,7 @@ not in its frame: they follow from the stream's order (`applied.py`). An event t
 stream, in a frame with the number 0, with its stamps: time, publication, and the sessions that it is for. A value of
 NetworkTables has a type, a time, and the sessions that it is not for, by place as the keys are.
 
-`control` is null, or has in the stream's order what is not an event: {"keeps": NODE}, or {"erase": [match, topic,
+`control` is null, or a command that must be applied in the stream's order: {"keeps": NODE}, or {"erase": [match, topic,
 publisher]}. A frame with it has no events, so that it stays when frames with erased events are deleted.
 
 All nodes must make the same of a frame, also while some of them run the next version of Halley and others do not yet.

@@ -15,8 +15,8 @@ the whole of its `lease_s`. It cannot have seen the message before that was sent
 over, and for a quarter of it longer. Each measures by its own monotonic clock. So no times of day are compared, clocks
 need to be equally fast within a fifth and no more, and it does not matter how long messages are under way, which NATS
 server leads, or for how long a process stands still. A home that stood still finds its time over when it goes on, since
-`NetworkTables` looks at the time before it takes a message or hands out values, and then ends all connections. (A
-machine that is suspended together with its monotonic clock is found out by the first renewal, within a second.)
+`NetworkTables` looks at the time before it takes a message or hands out values, and then ends all connections. (If the
+machine was suspended, its monotonic clock stood still too: then the next renewal fails, within a second, and it ends.)
 
 What such a home has under way to the stream does not matter either: the next home stores the topics once more before it
 serves, so a message of an earlier one has the wrong predecessor. Other nodes pass over the news of an earlier home

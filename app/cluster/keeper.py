@@ -4,7 +4,7 @@ A request is a JSON object whose `what` says what is asked:
 
     state    how far the node has come in the stream: the saved form of `Applied`, with the log's id, the key of its
              publications and its first offset. All rows up to there are on the keeper's disk by the time of the answer.
-             Who begins with it and applies what follows in the stream comes to what all other nodes have.
+             A node that starts from it and applies the rest of the stream ends in the same state as all others.
     read     a page of the history, for the `query` (`pages.py`), within `within_s` seconds. A keeper that has not yet
              written all up to the query's last offset waits until it has: a page never misses what its reader knows of.
     rows     the stored rows between the offsets `first` and `last`: some of them, and up to which offset those are all

@@ -12,7 +12,7 @@ While NATS is away no node is forgotten, since silence says nothing then; nor at
 other's messages later, with different keys. The one that has run for longer goes on, and of those whose ages have as
 many binary digits the one with the greater key. Each node knows the other's age a little late: if the ages themselves
 counted, each of two of almost the same age could take itself for the older one, while digits are mostly the same for
-both. Never do all end: who ends has received a greater rank than its own and falls silent, and no rank gets smaller.
+both. At least one node always survives: a node ends only after it has seen a greater rank, and ranks never get smaller.
 
 A node ends only when it has received that twice, some time apart: a message that it has sent itself before a restart
 may still be under way.

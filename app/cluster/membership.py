@@ -43,8 +43,8 @@ STATE_FILE = "cluster.json"
 SETTINGS = "settings"
 """The question about the digests of a node's settings (`alike.py`)."""
 
-WENT_BACK = "the stream has less than this node has seen of it: it was made again, or restored from an old copy"
-GAP = "the stream no longer has what this node has not seen of it; started again, the node gets it from another"
+WENT_BACK = "the stream ends before the last frame that this node applied: it was made again, or restored from a backup"
+GAP = "frames that this node needs have been deleted from the stream: restart the node, which copies them from a keeper"
 STREAM_NOT_FOUND = 10_059
 _NAME_IN_USE = 10_058
 _VERSION = 1

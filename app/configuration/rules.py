@@ -303,7 +303,10 @@ def _cluster(settings: Settings) -> Broken:
             yield "cluster.front", "expected cluster.urls too (--cluster): a server alone keeps its own history"
         return
     yield from _unlike("cluster.urls", cluster.urls, NATS_URL, "URLs like nats://host:4222 (no user: see cluster.user)")
-    yield from _unlike("cluster.node", [cluster.node], _NODE, "up to 32 letters, digits and - (--node)")
+    if cluster.node:
+        yield from _unlike("cluster.node", [cluster.node], _NODE, "up to 32 letters, digits and - (--node)")
+    else:
+        yield "cluster.node", "expected a name (--node NAME), which --cluster needs"
     yield from _unlike("cluster.space", [cluster.space], _NODE, "up to 32 letters, digits and -")
     if not settings.history.enabled:
         yield "history.enabled", "expected true: the history is what the nodes of a cluster share"

@@ -384,7 +384,7 @@ class Connection(Peer):
         )
 
     def _opens_socket(self, fields: dict[bytes, bytes]) -> bool:
-        """Whether the current request opens a WebSocket. Raises `_Refused` if it asks for one in vain."""
+        """Whether the current request opens a WebSocket. Raises `_Refused` if its opening handshake is invalid."""
         if fields.get(b"upgrade", b"").lower() == b"websocket" and self.parser.should_upgrade():
             try:
                 self._opening = open_socket(self)

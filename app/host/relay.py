@@ -3,7 +3,7 @@
 A connection carries one request at a time. The line `halley-node` in its head says which node is meant and proves that
 the sender is a node, and has the address and scheme of the client. When the client's kernel has all of the response, a
 single line feed follows; if the client is gone, also before there is a response, the connection is closed. So the other
-node knows of a poll that died what it would know if the client had connected to it (`host/relayed.py`).
+node learns of a dead poll as if the client were its own (`host/relayed.py`).
 """
 
 from __future__ import annotations

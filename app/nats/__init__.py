@@ -2,6 +2,6 @@
 
 `wire.py` has the protocol, `subscriptions.py` who gets a message, `proof.py` who the node is, `client.py` the
 connection that is renewed by itself, `jetstream.py` what is asked of the stream, and `places.py` where in it a message
-is. A node reads all that other nodes publish, so what a message costs before its handler runs is paid for each by every
-node: handlers are called while the bytes are read, with no task between.
+is. Handlers run in the read callback, without a task or a queue for each message: so they are called in the order of
+arrival, and NATS' flow control sees at once when a node falls behind.
 """

@@ -71,7 +71,7 @@ def rules_of(settings: Settings) -> Rules:
 
 
 class Outcomes(Protocol):
-    """The receiver of what has become of the events that were given to the writer, in their order."""
+    """Receives the outcome of each event, committed or refused, in the order of writing."""
 
     def committed(self, events: Sequence[Event], first: int, now: float) -> None:
         """Learn that `events` are on disk; see `Commits.committed`."""

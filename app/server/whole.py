@@ -1,4 +1,4 @@
-"""The whole cluster, as the parts of one node reach it. Nothing here knows NATS: `app/cluster` does.
+"""How the parts of a node ask and notify the other nodes of its cluster; `app/cluster` implements it on NATS.
 
 A node has a `Whole` from the start. It is joined to the cluster when the history is opened (`shared_history.py`), and
 is alone before and after that.
@@ -86,7 +86,7 @@ class Whole:
         members.facts |= self.facts
 
     def leave(self) -> None:
-        """Be alone."""
+        """Stop reaching other nodes."""
         self._nodes = self._members = self._standing = None
 
     def tell(self, kind: str, body: Any) -> None:

@@ -15,7 +15,8 @@ class Cluster:
     space: str = knob("halley", why="servers with the same one are one cluster; also the name of the stream")
     settled_by: Literal["stream", "keeper"] = knob(
         "stream",
-        why="stream: acknowledged is what two of three NATS servers have; keeper: one NATS server, and a node's disk",
+        why="when a durable publish is acknowledged: once most NATS servers have it (stream), or once a keeper's disk "
+        "has it (keeper)",
     )
     front: bool = knob(
         default=False,
@@ -25,7 +26,10 @@ class Cluster:
         86_400.0, unit="s", low=60, why="how long a node can be away; the stream keeps its frames for so long"
     )
     stream_bytes: int = knob(
-        4_294_967_296, unit="bytes", low=1_048_576, why="of the stream; beyond it durable publishes get 503"
+        4_294_967_296,
+        unit="bytes",
+        low=1_048_576,
+        why="the stream's size; when it is full, all durable publishes get 503",
     )
     join_s: float = knob(10.0, unit="s", low=0.1, why="a server that cannot join the cluster by then does not start")
     lost_s: float = knob(

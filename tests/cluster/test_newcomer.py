@@ -72,5 +72,5 @@ async def test_a_node_gets_what_the_stream_no_longer_has(tmp_path):
         arguments = ("serve", "--cluster", nats.urls, "--node", "late", "--data-dir", "late", *FREE_PORTS)
         settings = {"HALLEY_CLUSTER_JOIN_S": "2", "HALLEY_CLUSTER_SETTLED_BY": "keeper"}
         result = await ended(*arguments, cwd=tmp_path, **settings)
-        text = "it needs another node to get events from, and none is running"
+        text = "frames are missing from the stream and no keeper is running to copy their events from"
         assert (result.code, text in result.lines[-1]) == (2, True), result.lines

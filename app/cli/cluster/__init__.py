@@ -54,9 +54,9 @@ def cluster_group(
 ) -> None:  # fmt: skip
     """Run a server on all cores of this machine: NATS, a keeper of the history, fronts for clients, nginx before them.
 
-    It runs until Ctrl-C or SIGTERM, and starts again what dies. Without nginx, clients connect to the fronts. Settings
-    are those of halley serve, from the settings file or HALLEY_... in the environment. The verbs are for any cluster;
-    deploy/README.md says what one is.
+    It runs until Ctrl-C or SIGTERM, and restarts any process that exits. Without nginx, clients connect to the fronts.
+    Settings are those of halley serve, from the settings file or HALLEY_... in the environment. The verbs are for any
+    cluster; deploy/README.md says what one is.
     """
     if context.invoked_subcommand is not None:
         return

@@ -75,7 +75,10 @@ class OneMachine:
     def prepare(self) -> None:
         """Lock the folder for as long as this process lives, and write the files. Raises `CannotRun`."""
         if (self.folder / "log.json").exists():
-            raise CannotRun(f"{self.folder} has the history of a single server: give the cluster another data_dir")
+            raise CannotRun(
+                f"{self.folder} has the history of a single server: give the cluster another data_dir; to move it into "
+                "a cluster, see halley cluster recover"
+            )
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock_folder(self.folder)

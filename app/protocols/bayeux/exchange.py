@@ -4,7 +4,7 @@ A transport makes a `Request` and gives it to `Engine.receive`, which returns an
 
 * `Reply`: write it, then report to the engine whether it was `written` or `unwritten`.
 * `Hold`: a connect that is held. Its reply is written later to the same `connection`, by `Broker.flush`; if the peer
-  closes the connection first, call `Engine.gone`.
+  closes the connection first, call `Engine.lost`.
 * `AwaitHook`: something outside must be awaited (an async policy, a service, the history). Await it, then call
   `Engine.resume`.
 * `AwaitCommit`: the request's publishes are on their way to the disk. Its outcome is written to the `connection`

@@ -141,7 +141,10 @@ class Replayer:
         return {"replay": {to_subscription(pattern): offset for pattern, offset in after.items()}}
 
     def _clear_the_way(self, session: BayeuxSession, cursor: Cursor, after: dict[Pattern, int], head: int) -> None:
-        """Drop waiting events that are no longer wanted or will be read again: none may precede the sought events."""
+        """Drop waiting events that are no longer wanted or will be read again.
+
+        So nothing is delivered ahead of the replayed events.
+        """
         self.forget(session, after)
         if any(offset < head for offset in after.values()):
             cursor.fall_back(head)

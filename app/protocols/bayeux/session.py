@@ -12,7 +12,7 @@ are rows of `TRANSITIONS`:
 * There is never more than one held connect. A newer one first makes the older one `replaced`; the older one is answered
   with its own empty reply, and gets none of the waiting events.
 * A held connect ends in one of five ways, each of which leaves the session `idle` and its expiry clock running: events
-  arrived, it timed out (`timeout`), it was replaced, its socket died (`gone`), or the server is draining (`drain`).
+  arrived, it timed out (`timeout`), it was replaced, its socket died (`lost`), or the server is draining (`drain`).
 * The same `timeout` without a held connect means that the client has not connected again: the session ends. There is
   one deadline for both, so no state is without one.
 * `leave` is a disconnect by either side, `cut` the end of a session that cannot be served (its outbox overflowed). A

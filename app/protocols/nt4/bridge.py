@@ -38,7 +38,7 @@ class _Value(NamedTuple):
 
 
 class Bridge(Observer):
-    """The bridge of one NetworkTables server (`broker.values.Values`), which also observes its tables."""
+    """The bridge of one NetworkTables server (`broker.ports.Values`), which also observes its tables."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

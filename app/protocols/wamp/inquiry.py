@@ -1,4 +1,4 @@
-"""Questions about sessions and subscriptions that each node of a cluster answers for its own.
+"""Queries of the meta API in a cluster: each node answers for its own sessions and subscriptions.
 
 A procedure of the meta API asks: this node answers at once, the others, if there are any, within a second. What the
 procedure makes of all answers is the result; where a node has not answered, `RESULT.Details._complete` is false.

@@ -2,8 +2,9 @@
 
 A node reports to the others each session that begins or ends (`state.SESSION`), and every second how many reports there
 were (`Roster.fact`). Here each other node has a list of its sessions. What is added to a list is published as
-`wamp.session.on_join`, what is removed from it as `on_leave`, and nothing else is. So a subscriber receives for each
-session as many of both as it was added and removed, whether reports are lost, repeated or overtaken on the way.
+`wamp.session.on_join`, what is removed from it as `on_leave`, and nothing else is. So a subscriber receives exactly one
+`on_join` for each session that is added and one `on_leave` for each that is removed, even if reports are lost, repeated
+or reordered.
 
 The list of a node that is gone is emptied. A node that is new, was started again, is back after it was gone, or has
 sent more reports than have arrived, is asked for its sessions, page by page. Those on the list that are in none of the
