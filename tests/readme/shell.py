@@ -13,6 +13,7 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 from support.process import Process, environment
@@ -50,9 +51,10 @@ Also the path of a folder in the repository, where a reader is and this shell is
 """
 
 _DIFFERS = (  # between two runs of the same commands
-    (re.compile(r'"(position|publication|time)":\d+'), r'"\1":…'),
+    (re.compile(r'"(publication|time)":\d+'), r'"\1":…'),
     (re.compile(r'"time":"\d{4}-\d\d-\d\dT[\d:.]+Z"'), '"time":"…"'),
 )
+_POSITIONS = (re.compile(r'"position":\d+'), '"position":…')  # unless the server is new
 
 
 class Printed(NamedTuple):
@@ -63,9 +65,9 @@ class Printed(NamedTuple):
     errors: str
 
 
-def same_for_all(text: str) -> str:
-    """Replace times, publications and positions, which differ in each run, by `…`."""
-    for pattern, instead in _DIFFERS:
+def same_for_all(text: str, *, with_positions: bool = False) -> str:
+    """Replace times and publications, which differ in each run, by `…`; positions too, unless `with_positions`."""
+    for pattern, instead in _DIFFERS if with_positions else (*_DIFFERS, _POSITIONS):
         text = pattern.sub(instead, text)
     return text
 
@@ -142,15 +144,16 @@ class Shell:
                 process.kill()
         return Printed(process.returncode, output.decode(), errors.decode())
 
-    async def answers(self, console):
+    async def answers(self, console, *, with_positions=False):
         """Run the commands of a block in the language console, and fail unless the output is what the block shows.
 
-        Times, publications and positions may differ. Commands that only read are repeated for a while, since a reader
-        is slower than a test.
+        Times and publications may differ, and positions unless `with_positions`. Commands that only read are repeated
+        for a while, since a reader is slower than a test.
         """
+        same = partial(same_for_all, with_positions=with_positions)
         for typed, shown in questions_of(console):
-            then, now, deadline = same_for_all(shown.rstrip("\n")), None, time.monotonic() + DEADLINE_S
+            then, now, deadline = same(shown.rstrip("\n")), None, time.monotonic() + DEADLINE_S
             while now is None or (now != then and " -d " not in typed and time.monotonic() < deadline):
                 printed = await self.paste(typed)
-                now = same_for_all(printed.output.rstrip("\n"))
+                now = same(printed.output.rstrip("\n"))
             assert now == then, f"{typed}prints now\n{now}\n{printed.errors}and in the README\n{then}"

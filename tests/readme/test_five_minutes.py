@@ -91,9 +91,53 @@ async def test_the_demo_says_what_to_open(tmp_path):
 
 
 async def test_curl(server, tmp_path):
-    """The commands for curl print what the README shows."""
+    """The commands for curl print what the README shows; at a new server they have its positions too."""
     require_program("curl")
-    await Shell(tmp_path, server.port).answers(block("curl"))
+    await Shell(tmp_path, server.port).answers(block("curl"), with_positions=True)
+
+
+async def test_curl_receives(server, tmp_path):
+    """The loop prints what is published, poll by poll, and ends with its session."""
+    require_program("curl")
+    looping = await Shell(tmp_path, server.port).begin(block("curl-loop"))
+    async with asyncio.timeout(DEADLINE_S):
+        assert '"subscription":"/chat/**"' in (await looping.stdout.readline()).decode()
+    await server.until_held(1)
+    for _ in range(2):
+        await said_by_curl(server)
+        async with asyncio.timeout(DEADLINE_S):
+            while '"data":"hello"' not in (await looping.stdout.readline()).decode():
+                pass
+        await server.until_held(1)
+    server.send_signal(signal.SIGTERM)
+    assert await server.exit_code() == 0
+    async with asyncio.timeout(DEADLINE_S):
+        await looping.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.node
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_chat_with_cometd(chromium, tmp_path):
+    """In two pages with npm's package, from another origin, text typed on one appears on both, and nothing in red."""
+    require_npm()
+    async with launched(cwd=tmp_path) as server:
+        site = tmp_path / "site"
+        shutil.copytree(NODE_MODULES / "cometd", site / "node_modules" / "cometd")
+        (site / "chat.html").write_text(Shell(tmp_path, server.port).here(block("chat")))
+        with files(site) as origin:
+            async with (
+                opened(chromium, f"{origin}/chat.html") as (one, said),
+                opened(chromium, f"{origin}/chat.html") as (other, _),
+            ):
+                await server.until_held(2)
+                await one.get_by_placeholder("say something").fill("good morning")
+                await one.get_by_placeholder("say something").press("Enter")
+                for page in (one, other):
+                    await expect(page.locator("#heard")).to_have_text("/chat/lobby: good morning\n")
+                await expect(one.get_by_placeholder("say something")).to_have_value("")
+        assert "WebSocket" not in "".join(said.get_nowait() for _ in range(said.qsize()))
 
 
 @pytest.mark.slow
