@@ -148,7 +148,10 @@ ROWS = {
         "python tests/bench nt4 --history on --ntcore peer/bin/python",
         BENCH + "test_beside_ntcore",
     ),
-    "proxies": Row(DEPLOY, "Example", 'proxies = ["10.0.0.0/8", "192.0.2.7"]', SETTINGS + "test_behind_a_proxy"),
+    "one-server": Row(
+        DEPLOY, "One server", 'proxies = ["127.0.0.1"]          # nginx', SETTINGS + "test_one_server_behind_nginx"
+    ),
+    "proxies": Row(DEPLOY, "Proxies", 'proxies = ["10.0.0.0/8", "192.0.2.7"]', SETTINGS + "test_behind_a_proxy"),
 }
 
 

@@ -7,8 +7,9 @@ import re
 
 from readme.shell import Shell
 from readme.table import block
-from support.messages import HANDSHAKE
+from support.messages import HANDSHAKE, publish
 from support.process import ended, launched
+from support.readme import ROOT
 from support.wire import request
 
 from app.configuration import load
@@ -50,6 +51,24 @@ async def test_realms_and_users(tmp_path):
     assert [realm.name for realm in settings.realm] == ["realm1", "com.example.lab"]
     assert (settings.realm[1].strict_uris, settings.realm[1].disclose) == (True, "never")
     assert [(user.id, user.role) for user in settings.user] == [("ann", "staff")]
+
+
+async def test_one_server_behind_nginx(tmp_path):
+    """With the example's lines and a token, the file of all platforms lets a member publish, and no other visitor."""
+    made = await ended("token", "--id", "ada", "--role", "member", cwd=tmp_path)
+    token, *table = made.output
+    rules = (ROOT / "deploy" / "settings" / "halley.toml").read_text(encoding="utf-8")
+    await checked(tmp_path, "\n".join([block("one-server"), rules, *table]))
+    body = json.dumps([publish("/chat/lobby", "hello")]).encode()
+    async with launched(cwd=tmp_path) as server:
+        wire = await server.wire()
+        nginx = {"host": "halley.example.com", "x_forwarded_for": "192.0.2.1", "x_forwarded_proto": "https"}
+        ask = request("POST", "/bayeux", body, **nginx, authorization=f"Bearer {token}")
+        assert json.loads((await wire.request(ask)).body)[0]["successful"] is True
+        ask = request("POST", "/bayeux", body, **nginx)
+        assert json.loads((await wire.request(ask)).body)[0]["successful"] is False
+        elsewhere = request("POST", "/bayeux", body, **nginx | {"host": "elsewhere.example.com"})
+        assert (await wire.request(elsewhere)).status == 400
 
 
 async def test_behind_a_proxy(tmp_path):
