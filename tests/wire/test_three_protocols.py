@@ -108,3 +108,55 @@ async def test_what_the_others_publish(served):
     assert [each["data"] for each in await history(served, "/robot/speed")] == [2, 3.5]
     for each in (robot, client):
         await each.close()
+
+
+ONE_TOPIC = [
+    ("/t/v2!41", "t.v2!41", "/t/v2!41"),
+    ("/t/rails!4b", "t.rails!4b", "/t/rails!4b"),
+    ("/t/x!6A!6b", "t.x!6A!6b", "/t/x!6A!6b"),
+    ("/t/a!21b", "t.a!21b", "/t/a!21b"),
+    ("/t/!7e!24", "t.!7e!24", "/t/!7e!24"),
+    ("/t/!ff!ab", "t.!ff!ab", "/t/!ff!ab"),
+    ("/t/two!20words", "t.two!20words", "/t/two words"),
+    ("/t/two!2120words", "t.two!2120words", "/t/two!20words"),
+    ("/t/a!7cb", "t.a|b", "/t/a|b"),
+    ("/t/a!217cb", "t.a!7cb", "/t/a!7cb"),
+    ("/t/caf!c3!a9", "t.café", "/t/café"),
+    ("/t/caf!21c3!a9", "t.caf!c3!a9", "/t/caf!c3!a9"),
+]
+"""What Bayeux, WAMP and NetworkTables call one topic."""
+
+
+async def test_names_with_what_looks_like_an_escape(served):
+    """A16: `!` before two digits is plain, unless they spell what the protocol cannot write. Each name comes back.
+
+    Live, by a pattern, by replay and in the history; what one protocol publishes reaches the names of the others.
+    """
+    channels, uris, names = zip(*ONE_TOPIC, strict=True)
+    robot, hearer = await nt4.connect(served.url, "robot"), await wamp.join(served.url)
+    await robot.subscribe("/t/", prefix=True, all=True)
+    await hearer.subscribe("t.", match="prefix")
+    by_name, by_pattern, replaying = [await served.open_session(*more) for more in (channels, ["/t/*"], [])]
+    wire = await served.wire()
+    for pubuid, name in enumerate(names, 1):
+        await robot.publish(name, pubuid, "int")
+        await robot.text("announce", name=name)
+    for number, channel in enumerate(channels):
+        (reply,) = (await wire.post(publish(channel, number))).messages
+        assert (reply["channel"], reply["successful"]) == (channel, True)
+        assert (await robot.value(names[number])).value == number
+        heard = await hearer.receive()
+        assert (heard[3]["topic"], heard[4]) == (uris[number], [number])
+        assert [(each["channel"], each["data"]) for each in await history(served, channel)] == [(channel, number)]
+    await wire.post(subscribe(replaying, "/t/*", ext={"replay": {"/t/*": -2}}))
+    for client_id in (by_name, by_pattern, replaying):
+        assert [(each["channel"], each["data"]) for each in await polled(served, client_id)] == [
+            (channel, number) for number, channel in enumerate(channels)
+        ]
+    for number, uri in enumerate(uris):
+        await hearer.publish(uri, [-number])
+    assert [(each["channel"], each["data"]) for each in await polled(served, by_name)] == [
+        (channel, -number) for number, channel in enumerate(channels)
+    ]
+    for client in (robot, hearer):
+        await client.close()
