@@ -9,7 +9,7 @@ import pytest_asyncio
 from support import nt4, wamp
 from support.messages import connect, publish, subscribe
 from support.server import brisk, serving
-from support.wamp import EVENT, PUBLISH
+from support.wamp import ERROR, EVENT, PUBLISH
 from support.wire import request
 
 RAW = b"\x00\xff robots"
@@ -107,6 +107,38 @@ async def test_what_the_others_publish(served):
     assert await robot.quiet() == []
     assert [each["data"] for each in await history(served, "/robot/speed")] == [2, 3.5]
     for each in (robot, client):
+        await each.close()
+
+
+async def test_how_large_an_event_may_be(served):
+    """By its JSON text, in which bytes are base64. A larger one is refused; a larger value stays in NetworkTables."""
+    live = await served.open_session("/robot/*")
+    robot, reader = await nt4.connect(served.url, "robot"), await nt4.connect(served.url, "reader")
+    client = await wamp.join(served.url, "wamp.2.msgpack")
+    await robot.publish("/robot/blob", 1, "raw")
+    await reader.subscribe("/robot/blob", all=True)
+    wire = await served.wire()
+    for most, is_larger in ((49_146, False), (49_147, True)):
+        blob, text = bytes(most), "x" * (65_534 + is_larger)
+        answer = await client.ask(PUBLISH, {"acknowledge": True}, "robot.wamp", [blob])
+        assert (answer[0] == ERROR) is is_larger
+        assert answer[4:] == (["wamp.error.payload_size_exceeded"] if is_larger else [])
+        reply = (await wire.post(publish("/robot/bayeux", text))).messages[0]
+        assert (reply["successful"], reply.get("error")) == (
+            not is_larger,
+            "413::data_too_large" if is_larger else None,
+        )
+        await robot.put(1, most, blob, nt4.RAW)
+        assert (await reader.value("/robot/blob")).value == blob
+    assert served.house.protocol("nt4").bridge.unshared == {"too_large": 1}
+    assert served.house.broker.hits["data_bytes"] == 2
+    sizes = [(each["channel"], len(json.dumps(each["data"]))) for each in await polled(served, live)]
+    assert sizes == [("/robot/wamp", 65_536), ("/robot/bayeux", 65_536), ("/robot/blob", 65_536)]
+    assert len(await history(served, "/robot/*")) == 3
+    late = await wamp.join(served.url)
+    await late.subscribe("robot.blob", get_retained=True)
+    assert await late.receive_all() == []
+    for each in (robot, reader, client, late):
         await each.close()
 
 
