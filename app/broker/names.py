@@ -1,10 +1,13 @@
 """Topic names and patterns: the canonical form of a name, and which topics a pattern matches.
 
 A canonical name is segments joined by `/`, without a leading one, in which every UTF-8 byte outside `[A-Za-z0-9_-]` is
-written `!hh` (lower-case hexadecimal). Each protocol shows a character plain where its own grammar allows it and
-escapes it where not; `!` itself is plain unless two hexadecimal digits follow. A shown name must be in that shortest
-form, so names map one to one. WAMP's form is defined here too, since string prefixes compare names as WAMP shows them,
-and Bayeux's, since the limit on length applies to names as Bayeux shows them (`protocols/nt4/names.py`).
+written `!hh` (lower-case hexadecimal). Each protocol shows a character plain where its own grammar allows it, and
+escapes it where not. Only what spells a character that the protocol does not write plain is an escape: in Bayeux `!2e`
+is a dot, but `!41` is these three characters, since `A` is written `A`. Any other `!` is plain. Where a `!` of the name
+itself would begin an escape, `21` is inserted after it: `!2e` of the name is shown `!212e`, `!212e` as `!21212e`, and
+so on. So names map one to one, and every name in a protocol's grammar is some topic's. WAMP's form is defined here too,
+since string prefixes compare names as WAMP shows them, and Bayeux's, since the limit on length applies to names as
+Bayeux shows them (`protocols/nt4/names.py`).
 
 There are five kinds of patterns, in three protocols' languages. Each is a sequence of parts, one for each segment of
 the topic, that is either closed or goes on (further segments may follow). A part names a segment, or stands for all
@@ -31,26 +34,35 @@ No name that a protocol can write maps to such a segment, so clients outside the
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
-_ESCAPE = re.compile(rb"!([0-9a-f]{2})")
-_HEX_PAIR = re.compile(r"[0-9a-f]{2}")
+_BYTE = re.compile(rb"!([0-9a-f]{2})")
+_NEXT = "(?:![89ab][0-9a-f])"
+_SPELLED = re.compile(rf"!((?:21)*)([0-7][0-9a-f]|[cd][0-9a-f]{_NEXT}|e[0-9a-f]{_NEXT}{{2}}|f[0-7]{_NEXT}{{3}})")
+"""The bytes of one character in UTF-8, and before them the `21`s that mark a `!` of the name itself."""
+
 _REMEMBERED_NAMES = 65_536
 
 
 def to_segment(shown: str, shows_plain: Callable[[str], bool]) -> str:
     """The canonical form of one segment as a protocol shows it.
 
-    `shows_plain` decides which characters besides `[A-Za-z0-9_-]` the protocol writes as they are.
-    Raises `InvalidName` if the segment is empty, is not in its shortest form or escapes bytes that are not UTF-8.
+    `shows_plain` decides which characters besides `[A-Za-z0-9_!-]` the protocol writes as they are.
+    Raises `InvalidName` if the segment is empty or has other characters.
     """
     if _PLAIN.fullmatch(shown):
         return shown
-    try:
-        text = _ESCAPE.sub(_unescaped, shown.encode()).decode()
-    except UnicodeError:
-        raise InvalidName(shown) from None
-    if not text or _show(text, shows_plain) != shown:
+    if not shown or not all(_is_plain(char, shows_plain) for char in shown):
         raise InvalidName(shown)
-    return escaped(text)
+
+    def read(found: re.Match[str]) -> str:
+        char = _spelled(found, shows_plain)
+        if not char:
+            return found[0]
+        return f"!{found[0][3:]}" if found[1] else char
+
+    try:
+        return escaped(_SPELLED.sub(read, shown))
+    except UnicodeEncodeError:  # half of a surrogate pair, which no text has
+        raise InvalidName(shown) from None
 
 
 def from_segment(canonical: str, shows_plain: Callable[[str], bool]) -> str:
@@ -67,7 +79,7 @@ def escaped(text: str) -> str:
 
 def unescaped(canonical: str) -> str:
     """The literal text of a canonical segment; the inverse of `escaped`."""
-    return _ESCAPE.sub(_unescaped, canonical.encode()).decode() if "!" in canonical else canonical
+    return _BYTE.sub(_unescaped, canonical.encode()).decode() if "!" in canonical else canonical
 
 
 def is_plain_in_channel(char: str) -> bool:
@@ -93,12 +105,23 @@ def plain_beginning(shown: str) -> str:
 
 
 def _show(text: str, shows_plain: Callable[[str], bool]) -> str:
-    def shown(at: int, char: str) -> str:
-        if char == "!":
-            return "!21" if _HEX_PAIR.match(text, at + 1) else "!"
-        return char if _PLAIN.fullmatch(char) or shows_plain(char) else _escaped(char)
+    def kept(found: re.Match[str]) -> str:
+        return f"!21{found[0][1:]}" if _spelled(found, shows_plain) else found[0]
 
-    return "".join(shown(at, char) for at, char in enumerate(text))
+    return "".join(char if _is_plain(char, shows_plain) else _escaped(char) for char in _SPELLED.sub(kept, text))
+
+
+def _spelled(found: re.Match[str], shows_plain: Callable[[str], bool]) -> str:
+    """The character whose bytes `_SPELLED` has found, or "" if there is none, or one that is written plain."""
+    try:
+        char = bytes.fromhex(found[2].replace("!", "")).decode()
+    except UnicodeDecodeError:  # no character has these bytes
+        return ""
+    return "" if _is_plain(char, shows_plain) else char
+
+
+def _is_plain(char: str, shows_plain: Callable[[str], bool]) -> bool:
+    return char == "!" or _PLAIN.fullmatch(char) is not None or shows_plain(char)
 
 
 def _escaped(chars: str) -> str:

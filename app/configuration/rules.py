@@ -146,8 +146,15 @@ def _bayeux(bayeux: Bayeux) -> Broken:
 def _wamp(settings: Settings) -> Broken:
     yield from _paths("wamp", settings.wamp.paths)
     for path in settings.wamp.paths:
-        if path in settings.bayeux.paths and _PATH.fullmatch(path):
-            yield "wamp.paths", f"expected other paths than bayeux.paths, found {shown(path)}"
+        if _is_below(path, settings.bayeux.paths) and _PATH.fullmatch(path):
+            yield "wamp.paths", f"expected other paths than bayeux.paths and those below them, found {shown(path)}"
+        if path.endswith("/open") and path.removesuffix("/open") in settings.wamp.paths:
+            yield "wamp.paths", f"{path} is where long-polling begins at {path.removesuffix('/open')}"
+
+
+def _is_below(path: str, mounts: tuple[str, ...]) -> bool:
+    """Whether a path is one of `mounts`, or below one."""
+    return any(f"{path}/".startswith(f"{mount}/") for mount in mounts)
 
 
 def _paths(protocol: str, paths: tuple[str, ...]) -> Broken:
@@ -168,7 +175,7 @@ def _nt4(settings: Settings) -> Broken:
     if nt4.enabled:
         for key, paths in (("bayeux.paths", settings.bayeux.paths), ("wamp.paths", settings.wamp.paths)):
             for path in paths:
-                if path == NT4_PATH or path.startswith(f"{NT4_PATH}/"):
+                if _is_below(path, (NT4_PATH,)):
                     yield key, f"expected other paths than NetworkTables' {NT4_PATH}, found {shown(path)}"
 
 

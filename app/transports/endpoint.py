@@ -100,7 +100,7 @@ class BayeuxEndpoint(Endpoint):
         """Whether a page may load this script; if not, respond with one that says so. Raises `Rejection`."""
         callback_polling.check(context.head, self._settings.bayeux)
         try:
-            self.guard.check_script(context.head)
+            self.guard.check_script(context.head, context.scope["headers"])
         except Rejection as rejection:
             self.note(rejection, context.head)
             body = callback_polling.render_refusal(rejection.text)

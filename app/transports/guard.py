@@ -142,12 +142,16 @@ class Guard:
             return ()
         return self._check_origin(head.fields, head.scheme, 400 if head.method == "OPTIONS" else 403)
 
-    def check_script(self, head: Head) -> None:
+    def check_script(self, head: Head, headers: Iterable[Header]) -> None:
         """Check that the page whose script element sends the request, if one does, may do so. Raises `Rejection`.
 
         Such requests have no Origin. `Sec-Fetch-Site`, which browsers send to https and to loopback, says whether the
         page is of another origin, and Referer of which; a page can hide its Referer, but cannot change either.
+        `headers` are all of the request: each of the two must be the only one of its name, as for Origin.
         """
+        deciding = [name for name, _ in headers if name in (b"referer", b"sec-fetch-site")]
+        if len(deciding) != len(set(deciding)):  # a proxy may have checked the one that this server does not go by
+            raise Rejection(403, "origin not allowed")
         fields = head.fields
         site = fields.get(b"sec-fetch-site", b"none").lower()
         if b"origin" in fields or site == b"same-origin":  # `check_origin` has decided, or there is nothing to decide

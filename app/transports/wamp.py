@@ -161,7 +161,12 @@ class WampEndpoint(Endpoint):
 
     def matches(self, path: str) -> bool:
         """Whether a path is one of WAMP's, or below one."""
-        return any(path == mount or path.startswith(f"{mount}/") for mount in self.route.service.paths)
+        return self._mount_of(path) is not None
+
+    def _mount_of(self, path: str) -> str | None:
+        """Which of WAMP's paths a path is or is below; of several the longest, as one can be below another."""
+        mounts = [mount for mount in self.route.service.paths if f"{path}/".startswith(f"{mount}/")]
+        return max(mounts, key=len, default=None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket, or a request below one of the paths: `open`, or a transport with `send` and the like."""
@@ -169,7 +174,7 @@ class WampEndpoint(Endpoint):
             await self._sockets(scope, receive, send)
             return
         path = route_path(scope)
-        below = next(path[len(mount) :] for mount in self.route.service.paths if path.startswith(mount)).strip("/")
+        below = path.removeprefix(self._mount_of(path) or "").strip("/")
         hidden = {**scope, "path": below.rpartition("/")[2]}  # a transport's id is a secret: not for the log
         methods = _METHODS if below else _ANY
         await self._middleware.dispatch(methods, partial(self._serve, below), hidden, receive, send)

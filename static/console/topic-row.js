@@ -6,6 +6,7 @@
 
 import { span } from "./clock.js";
 import { element, write } from "./element.js";
+import { topicName } from "./topic-name.js";
 import { controlOf, textOf, valueOf } from "./value-types.js";
 
 export class TopicRow {
@@ -35,7 +36,7 @@ export class TopicRow {
     this.channel = channel;
     this.#set = set;
     this.#isReadOnly = isReadOnly;
-    const shown = nameOf(channel);
+    const shown = topicName(channel);
     this.#typeText = element("span", { className: "type" });
     this.#cell = element("div", { className: "value" });
     this.#age = element("span", { className: "age numbers" });
@@ -90,7 +91,7 @@ export class TopicRow {
     this.#typeText.textContent = type;
     this.#typeText.title = type;
     this.#control = controls[this.#kind]();
-    this.#control.setAttribute("aria-label", `Value of ${nameOf(this.channel)}`);
+    this.#control.setAttribute("aria-label", `Value of ${topicName(this.channel)}`);
     this.#cell.replaceChildren(this.#control);
     this.#cell.dataset.kind = this.#kind;
     this.#settle();
@@ -197,12 +198,3 @@ const controls = {
   json: field,
   none: () => element("code", {}),
 };
-
-/** A topic's name. Its channel has each byte that Bayeux does not allow as `!` and two hexadecimal digits. */
-function nameOf(channel) {
-  try {
-    return decodeURIComponent(channel.replace(/!([\da-f]{2})/g, "%$1"));
-  } catch {
-    return channel;
-  }
-}

@@ -116,7 +116,17 @@ TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
         ),
         ("[wamp]\npaths = []", ["2: wamp.paths: expected at least one path"]),
         ("[wamp]\npaths = ['wamp/']", ['2: wamp.paths: expected paths like "/wamp" (no slash at the end), found ']),
-        ("[wamp]\npaths = ['/cometd']", ['2: wamp.paths: expected other paths than bayeux.paths, found "/cometd"']),
+        *(
+            (
+                f"[wamp]\npaths = ['/wamp', '{path}']",
+                [f'2: wamp.paths: expected other paths than bayeux.paths and those below them, found "{path}"'],
+            )
+            for path in ("/cometd", "/bayeux/ws")
+        ),
+        (
+            "[wamp]\npaths = ['/a/b/open', '/cometd2', '/a/b']",
+            ["2: wamp.paths: /a/b/open is where long-polling begins at /a/b"],
+        ),
         # users
         ("[[user]]\nid = 'i'", ["1: [[user]]: expected role and key and salt too"]),
         (USER + USER, ['7: user.id: duplicate user: "i"']),

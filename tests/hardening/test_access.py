@@ -60,6 +60,17 @@ async def test_a_token_in_either_place_makes_a_session_somebody():
         assert [(session.authid, session.role) for session in sessions[4:]] == [(None, "anonymous")] * 2
 
 
+async def test_a_rule_for_a_name_with_what_looks_like_an_escape_is_for_that_name_only():
+    """`/v2!41` is not `/v2A`, but `/caf!c3!a9` is a name with an accent, in rules as in messages."""
+    rules = (Access("*", "publish", "/v2!41/**"), Access("*", "publish", "/caf!c3!a9"))
+    async with serving(brisk(access=rules)) as served:
+        wire = await served.wire()
+        for channel, may in (("/v2!41/x", True), ("/caf!c3!a9", True), ("/v2A/x", False), ("/v2!2141/x", False)):
+            reply = (await wire.post(publish(channel, 1))).messages[0]
+            assert reply["successful"] is may
+            assert reply.get("error", "").startswith("" if may else DENIED)
+
+
 @pytest.mark.parametrize(
     ("headers", "ext", "reason"),
     [

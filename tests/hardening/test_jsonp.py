@@ -169,6 +169,26 @@ async def test_s46_a_script_of_a_page_that_may_not_post_gets_403_as_a_script(ser
     await refused(served, from_page(site, referer))
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [f"Referer: {LOOPBACK}", f"Referer: {EVIL}"],
+        [f"Referer: {EVIL}", f"Referer: {LOOPBACK}"],
+        [f"Referer: {LOOPBACK}", f"referer: {LOOPBACK}"],
+        [f"Referer: {LOOPBACK}", "Referer:"],
+        ["Origin: http://localhost:3000", f"Referer: {LOOPBACK}", f"Referer: {EVIL}"],
+        ["Sec-Fetch-Site: same-origin", f"Referer: {LOOPBACK}", f"Referer: {LOOPBACK}"],
+        ["Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: cross-site"],
+        ["Sec-Fetch-Site: none", "Sec-Fetch-Site: none", f"Referer: {LOOPBACK}"],
+    ],
+)
+async def test_s46_what_says_where_a_page_is_from_comes_once(served, fields):
+    """S46: of two Referers a proxy may check the one that this server does not go by; the same for Sec-Fetch-Site."""
+    lines = "".join(f"{field}\r\n" for field in fields)
+    data = from_page("", "").replace(b"\r\n\r\n", f"\r\n{lines}\r\n".encode())
+    await refused(served, data)
+
+
 async def test_s46_nor_can_it_use_a_session_or_say_anything(served):
     """S46: with a clientId that it has found out, a page of another origin neither polls nor publishes."""
     client_id = await served.open_session("/a")

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import io
 import json
+import random
 
 import pyarrow.parquet as pq
 import pytest
@@ -38,7 +39,14 @@ def test_channels_and_times_are_those_of_the_server(spark, tmp_path):
         "x!20y/!c3!a9",
         "a!21!7e0",
         "!217e",
+        "v2!2141",
+        *("!212e", "!21212e", "!2121!2e", "!21202e/!2e!217c", "!2121217c"),
+        *("caf!21c3!21a9", "!21c3!c3!a9", "!21e2!2182", "!21e2!2182!21ac", "!21ff", "!21c0!21ae", "!21e0!2180!2180"),
+        *("!21ed!21a0!2180", "!21ed!219f!21bf", "!21f0!219f!21a4!2196", "!21f4!2190!2180!2180", "!21f4!218f!21bf!21bf"),
     ]
+    chance = random.Random(14)
+    pieces = ["!21", "21", "2e", "41", "c3", "a9", "e2", "82", "ac", "ed", "a0", "f4", "8f", "90", "!c3!a9", "!2e", "x"]
+    topics += ["x" + "".join(chance.choices(pieces, k=chance.randrange(2, 9))) for _ in range(500)]
     add(tmp_path, "events", [row(number, topic=topic) for number, topic in enumerate(topics, 1)])
     query = "select topic, channel, unix_micros(time) = time_us, day = cast(time as date), nt4_time from events"
     for topic, channel, *are_right, nt4_time in ask(spark, tmp_path, query).rows.collect():

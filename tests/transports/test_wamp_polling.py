@@ -8,6 +8,7 @@ from time import monotonic
 
 import pytest
 from support.frames import opening
+from support.server import brisk, serving
 from support.switchboard import BYE, CLOSE, FLOOD, FLOOD_FRAMES, SILENT, speaking, speaking_plainly
 from support.wire import Wire, post, request
 
@@ -332,3 +333,21 @@ async def test_the_server_leaves_and_the_last_word_can_be_fetched():
         served.house.mounts[0].endpoint.leave(monotonic())
         assert (await said.receive()).body == BYE
         assert (await silent.receive()).status == 404
+
+
+@pytest.mark.parametrize("paths", [["/ws", "/ws2", "/ws/lp", "/w"], ["/w", "/ws/lp", "/ws2", "/ws"]], ids=str)
+async def test_a_path_that_begins_as_another_or_is_below_it(paths):
+    """Long-polling works at each, in whatever order they are; nothing is served where only the letters are the same."""
+    async with serving(brisk(wamp={"paths": paths})) as served:
+        wire = await served.wire()
+        for path in paths:
+            opened = await wire.request(post(b'{"protocols":["wamp.2.json"]}', path=f"{path}/open"))
+            assert opened.status == 200, path
+            name = json.loads(opened.body)["transport"]
+            hello = json.dumps([1, "realm1", {"roles": {"subscriber": {}}}]).encode()
+            assert (await wire.request(post(hello, path=f"{path}/{name}/send"))).status == 204
+            welcome = await wire.request(post(b"", path=f"{path}/{name}/receive"))
+            assert (welcome.status, json.loads(welcome.body)[0]) == (200, 2)
+            assert (await wire.request(post(b"", path=f"{path}/{name}/close"))).status == 204
+            assert (await wire.request(request("GET", path))).status == 426
+        assert (await wire.request(post(b"{}", path="/ws3/open"))).status == 405

@@ -9,7 +9,7 @@ import pytest_asyncio
 from support import nt4, wamp
 from support.messages import connect, publish, subscribe
 from support.server import brisk, serving
-from support.wamp import EVENT, PUBLISH
+from support.wamp import ERROR, EVENT, PUBLISH
 from support.wire import request
 
 RAW = b"\x00\xff robots"
@@ -108,3 +108,87 @@ async def test_what_the_others_publish(served):
     assert [each["data"] for each in await history(served, "/robot/speed")] == [2, 3.5]
     for each in (robot, client):
         await each.close()
+
+
+async def test_how_large_an_event_may_be(served):
+    """By its JSON text, in which bytes are base64. A larger one is refused; a larger value stays in NetworkTables."""
+    live = await served.open_session("/robot/*")
+    robot, reader = await nt4.connect(served.url, "robot"), await nt4.connect(served.url, "reader")
+    client = await wamp.join(served.url, "wamp.2.msgpack")
+    await robot.publish("/robot/blob", 1, "raw")
+    await reader.subscribe("/robot/blob", all=True)
+    wire = await served.wire()
+    for most, is_larger in ((49_146, False), (49_147, True)):
+        blob, text = bytes(most), "x" * (65_534 + is_larger)
+        answer = await client.ask(PUBLISH, {"acknowledge": True}, "robot.wamp", [blob])
+        assert (answer[0] == ERROR) is is_larger
+        assert answer[4:] == (["wamp.error.payload_size_exceeded"] if is_larger else [])
+        reply = (await wire.post(publish("/robot/bayeux", text))).messages[0]
+        assert (reply["successful"], reply.get("error")) == (
+            not is_larger,
+            "413::data_too_large" if is_larger else None,
+        )
+        await robot.put(1, most, blob, nt4.RAW)
+        assert (await reader.value("/robot/blob")).value == blob
+    assert served.house.protocol("nt4").bridge.unshared == {"too_large": 1}
+    assert served.house.broker.hits["data_bytes"] == 2
+    sizes = [(each["channel"], len(json.dumps(each["data"]))) for each in await polled(served, live)]
+    assert sizes == [("/robot/wamp", 65_536), ("/robot/bayeux", 65_536), ("/robot/blob", 65_536)]
+    assert len(await history(served, "/robot/*")) == 3
+    late = await wamp.join(served.url)
+    await late.subscribe("robot.blob", get_retained=True)
+    assert await late.receive_all() == []
+    for each in (robot, reader, client, late):
+        await each.close()
+
+
+ONE_TOPIC = [
+    ("/t/v2!41", "t.v2!41", "/t/v2!41"),
+    ("/t/rails!4b", "t.rails!4b", "/t/rails!4b"),
+    ("/t/x!6A!6b", "t.x!6A!6b", "/t/x!6A!6b"),
+    ("/t/a!21b", "t.a!21b", "/t/a!21b"),
+    ("/t/!7e!24", "t.!7e!24", "/t/!7e!24"),
+    ("/t/!ff!ab", "t.!ff!ab", "/t/!ff!ab"),
+    ("/t/two!20words", "t.two!20words", "/t/two words"),
+    ("/t/two!2120words", "t.two!2120words", "/t/two!20words"),
+    ("/t/a!7cb", "t.a|b", "/t/a|b"),
+    ("/t/a!217cb", "t.a!7cb", "/t/a!7cb"),
+    ("/t/caf!c3!a9", "t.café", "/t/café"),
+    ("/t/caf!21c3!a9", "t.caf!c3!a9", "/t/caf!c3!a9"),
+]
+"""What Bayeux, WAMP and NetworkTables call one topic."""
+
+
+async def test_names_with_what_looks_like_an_escape(served):
+    """A16: `!` before two digits is plain, unless they spell what the protocol cannot write. Each name comes back.
+
+    Live, by a pattern, by replay and in the history; what one protocol publishes reaches the names of the others.
+    """
+    channels, uris, names = zip(*ONE_TOPIC, strict=True)
+    robot, hearer = await nt4.connect(served.url, "robot"), await wamp.join(served.url)
+    await robot.subscribe("/t/", prefix=True, all=True)
+    await hearer.subscribe("t.", match="prefix")
+    by_name, by_pattern, replaying = [await served.open_session(*more) for more in (channels, ["/t/*"], [])]
+    wire = await served.wire()
+    for pubuid, name in enumerate(names, 1):
+        await robot.publish(name, pubuid, "int")
+        await robot.text("announce", name=name)
+    for number, channel in enumerate(channels):
+        (reply,) = (await wire.post(publish(channel, number))).messages
+        assert (reply["channel"], reply["successful"]) == (channel, True)
+        assert (await robot.value(names[number])).value == number
+        heard = await hearer.receive()
+        assert (heard[3]["topic"], heard[4]) == (uris[number], [number])
+        assert [(each["channel"], each["data"]) for each in await history(served, channel)] == [(channel, number)]
+    await wire.post(subscribe(replaying, "/t/*", ext={"replay": {"/t/*": -2}}))
+    for client_id in (by_name, by_pattern, replaying):
+        assert [(each["channel"], each["data"]) for each in await polled(served, client_id)] == [
+            (channel, number) for number, channel in enumerate(channels)
+        ]
+    for number, uri in enumerate(uris):
+        await hearer.publish(uri, [-number])
+    assert [(each["channel"], each["data"]) for each in await polled(served, by_name)] == [
+        (channel, -number) for number, channel in enumerate(channels)
+    ]
+    for client in (robot, hearer):
+        await client.close()

@@ -209,6 +209,13 @@ async def test_of_no_subscription(arguments, reader):
     assert (answer[0], answer[4]) == (ERROR, "wamp.error.no_such_subscription")
 
 
+@pytest.mark.parametrize("more", [[3], [None], [{"limit": 3}]], ids=str)
+async def test_a_limit_that_is_no_keyword_argument(more, reader, log):
+    """W41: a second positional argument is `invalid_argument`: ignoring it would return other events than asked for."""
+    answer = await reader.client.call(GET_EVENTS, log, *more)
+    assert (answer[0], answer[4]) == (ERROR, "wamp.error.invalid_argument")
+
+
 async def test_nothing_was_published(reader):
     """W41: the history of an unused topic is empty ("It can also be an empty array")."""
     assert await reader.events(await reader.client.subscribe("com.mycompany.quiet")) == []

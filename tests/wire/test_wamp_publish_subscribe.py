@@ -107,11 +107,13 @@ async def test_operators_see_no_authid_that_proves_nothing():
         assert [(each["authid"], each["role"]) for each in (line, *told)] == [(None, "anonymous")] * 3
 
 
-async def test_killed_without_a_reason(sessions):
-    """W47: a session that is killed without a reason gets `wamp.close.normal`."""
+@pytest.mark.parametrize("procedure", ["kill", "kill_by_authid", "kill_by_authrole", "kill_all"])
+async def test_killed_without_a_reason(sessions, procedure):
+    """W47: a session that is killed without a reason gets `wamp.close.killed`, as the specification says."""
     victim, killer = sessions
-    await killer.call("wamp.session.kill", victim.session)
-    assert await victim.receive() == [GOODBYE, {}, "wamp.close.normal"]
+    chosen = {"kill": [victim.session], "kill_by_authid": [victim.welcome["authid"]], "kill_by_authrole": ["anonymous"]}
+    await killer.call(f"wamp.session.{procedure}", *chosen.get(procedure, []))
+    assert await victim.receive() == [GOODBYE, {}, "wamp.close.killed"]
 
 
 @pytest.mark.parametrize("form", FORMS)

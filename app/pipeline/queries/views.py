@@ -8,6 +8,7 @@ day       the tables' column `day`, which is computed, since it is only in the n
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
@@ -25,6 +26,15 @@ from app.pipeline.queries.skipping import Condition, Every, Null, Some, Within
 
 _DAY_OF = {"events": "time_us", "rollups": "start_us"}
 _PLAIN_IN_CHANNELS = {"!7e": "~", "!28": "(", "!29": ")", "!24": "$", "!40": "@"}
+_ESCAPED_IN_CHANNELS = "|".join(f"{code:02x}" for code in range(128) if not re.match(r"[\w!~()$@-]", chr(code)))
+_NEXT = "!21[89ab][0-9a-f]"
+_BEYOND_ASCII = (
+    f"(?:c[2-9a-f]|d[0-9a-f]){_NEXT}|e0!21[ab][0-9a-f]{_NEXT}|ed!21[89][0-9a-f]{_NEXT}|e[1-9a-cef](?:{_NEXT}){{2}}"
+    f"|f0!21[9ab][0-9a-f](?:{_NEXT}){{2}}|f[1-3](?:{_NEXT}){{3}}|f4!218[0-9a-f](?:{_NEXT}){{2}}"
+)
+_PLAIN_MARK = f"!21(?!(?:21)*(?:{_ESCAPED_IN_CHANNELS}|{_BEYOND_ASCII}))"
+"""A `!` of the name itself, in a topic, that begins no escape in the channel: what follows spells no character that
+Bayeux escapes (`broker/names.py`)."""
 
 
 class Computed(NamedTuple):
@@ -139,5 +149,5 @@ def _channel(topic: Column) -> Column:
     shown = topic
     for escape, char in _PLAIN_IN_CHANNELS.items():
         shown = f.replace(shown, f.lit(escape), f.lit(char))
-    shown = f.regexp_replace(shown, "!21(?![0-9a-f]{2})", "!")
+    shown = f.regexp_replace(shown, _PLAIN_MARK, "!")
     return f.concat(f.lit("/"), f.when(topic.contains("!"), shown).otherwise(topic))

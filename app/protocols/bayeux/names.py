@@ -2,7 +2,7 @@
 
 A name is `/segment(/segment)*`, and a segment is one or more of `A-Z a-z 0-9 - _ ! ~ ( ) $ @`; nothing is trimmed. A
 wildcard is the whole last segment: `/a/*` is one level, `/a/**` one or more. Characters beyond the grammar, which other
-protocols' topics may have, are shown as `!hh` (see `broker/names.py`).
+protocols' topics may have, are shown as `!hh`; any other `!` is plain (see `broker/names.py`).
 """
 
 from __future__ import annotations

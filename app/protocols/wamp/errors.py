@@ -38,7 +38,6 @@ KILLED = "wamp.close.killed"
 SYSTEM_SHUTDOWN = "wamp.close.system_shutdown"
 TOKEN_EXPIRED = "wamp.close.token_expired"  # noqa: S105 - not a password
 REVOKED = "wamp.close.revoked"
-NORMAL = "wamp.close.normal"
 
 
 class Undecodable(ValueError):

@@ -2,7 +2,7 @@
 
 A URI is components joined by `.`, none empty, of any characters except white space, `.` and `#`. In a wildcard pattern
 components may be empty; a prefix may end anywhere. A strict realm accepts only `[0-9a-z_]`. Characters that other
-protocols' topics may have and WAMP forbids are shown as `!hh` (see `broker/names.py`).
+protocols' topics may have and WAMP forbids are shown as `!hh`; any other `!` is plain (see `broker/names.py`).
 
 Every realm except the first has its own space of topics, and so have the router's meta topics in each realm: `wamp.…`
 is never a topic that another protocol or a publisher can reach.

@@ -8,7 +8,6 @@ right to `call` them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 from typing import Any, Never
 
 from app.broker.errors import InvalidName
@@ -59,7 +58,7 @@ class Procedures:
         self._state = state
         sessions = SessionProcedures(inquiry)
         subscriptions = SubscriptionProcedures(state, subscriber, history, inquiry)
-        self.by_uri: dict[str, tuple[Procedure, int, float]] = {
+        self.by_uri: dict[str, tuple[Procedure, int, int]] = {
             "wamp.session.count": (sessions.count, 0, 1),
             "wamp.session.list": (sessions.list_ids, 0, 1),
             "wamp.session.get": (sessions.get, 1, 1),
@@ -68,17 +67,20 @@ class Procedures:
             "wamp.session.kill_by_authrole": (sessions.kill_by_authrole, 1, 1),
             "wamp.session.kill_all": (sessions.kill_all, 0, 0),
             "wamp.session.add_testament": (testaments.add, 1, 3),
-            "wamp.session.flush_testaments": (testaments.flush, 0, inf),
+            "wamp.session.flush_testaments": (testaments.flush, 0, 0),
             "wamp.subscription.list": (subscriptions.list_ids, 0, 0),
             "wamp.subscription.lookup": (subscriptions.lookup, 1, 2),
             "wamp.subscription.match": (subscriptions.match, 1, 1),
-            "wamp.subscription.get_events": (history.get_events, 0, inf),
+            "wamp.subscription.get_events": (history.get_events, 0, 1),
             "wamp.subscription.get": (subscriptions.get, 1, 1),
             "wamp.subscription.list_subscribers": (subscriptions.list_subscribers, 1, 1),
             "wamp.subscription.count_subscribers": (subscriptions.count_subscribers, 1, 1),
             "wamp.subscription.remove_subscriber": (subscriptions.remove_subscriber, 2, 2),
         }
-        """Each procedure with the least and the greatest number of its positional arguments."""
+        """Each procedure with the least and the greatest number of its positional arguments.
+
+        A further one is refused, since its caller means something by it, such as a limit.
+        """
 
     def call(self, session: WampSession, message: Call, now: float) -> None:
         """Call a procedure for a client, and send its RESULT unless it answers later. Raises `WampError`."""
@@ -159,7 +161,7 @@ class SessionProcedures:
         self, session: WampSession, call: Call, by: str, wanted: str | int | None, merge: Merge, now: float
     ) -> list[Any] | None:
         kwargs = call.kwargs or {}
-        reason = optional_text_argument(kwargs, "reason") or errors.NORMAL
+        reason = optional_text_argument(kwargs, "reason") or errors.KILLED
         message = optional_text_argument(kwargs, "message") or ""
         _check_reason(session, reason)
         question = {

@@ -13,6 +13,9 @@ from app.protocols.wamp import names as wamp
 
 CHARS, SEGMENTS = 255, 16
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12) | st.text(st.sampled_from("a!21b/.$~ é\0:"), max_size=10)
+TEXT |= st.lists(st.sampled_from(["!", "21", "20", "2e", "41", "c3!a9", "c2!a0", "ff", "/", "a", "."]), max_size=8).map(
+    "".join
+)
 NAMES = TEXT | TEXT.map(lambda text: "/" + text)
 BOUNDS = bayeux.Bounds(CHARS, SEGMENTS)
 GRAMMAR = wamp.Grammar(CHARS, SEGMENTS, is_strict=False)
@@ -51,6 +54,24 @@ def test_a_topic_comes_back_from_its_name(uri):
         assert topic_of(name) == topic
 
 
+@given(st.from_regex(r"/[A-Za-z0-9\-_!~()$@]{1,9}(/(![0-9a-f]{2}|21|a){1,5})?", fullmatch=True))
+def test_every_channel_of_the_grammar_has_a_topic_and_is_shown_as_it_was_sent(channel):
+    """G2: a `!` before two digits is no reason to refuse a channel; WAMP and NetworkTables show the same topic."""
+    topic = bayeux.to_topic(channel, BOUNDS)
+    assert bayeux.to_channel(topic) == channel
+    assert wamp.to_topic(wamp.to_uri(topic), "", GRAMMAR) == topic
+    name = to_name(topic)
+    assert name is None or topic_of(name) == topic
+
+
+@given(st.from_regex(r"[a-z0-9!é/]{1,9}(\.(![0-9a-f]{2}|21|a){1,5})?", fullmatch=True))
+def test_every_uri_of_the_grammar_has_a_topic_and_is_shown_as_it_was_sent(uri):
+    """The same for WAMP."""
+    topic = wamp.to_topic(uri, "", GRAMMAR)
+    assert wamp.to_uri(topic) == uri
+    assert bayeux.to_topic(bayeux.to_channel(topic), BOUNDS) == topic
+
+
 @pytest.mark.parametrize(
     ("name", "topic", "channel"),
     [
@@ -59,7 +80,9 @@ def test_a_topic_comes_back_from_its_name(uri):
         ("/x/.type", "x/!2etype", "/x/!2etype"),
         ("/a.b/c", "a!2eb/c", "/a!2eb/c"),
         ("/a!b", "a!21b", "/a!b"),
-        ("/a!21b", "a!2121b", "/a!2121b"),
+        ("/a!21b", "a!2121b", "/a!21b"),
+        ("/v2!41", "v2!2141", "/v2!41"),
+        ("/weird!20name", "weird!2120name", "/weird!2120name"),
         ("/~($@)", "!7e!28!24!40!29", "/~($@)"),
         ("/\0", "!00", "/!00"),
         ("/ü", "!c3!bc", "/!c3!bc"),

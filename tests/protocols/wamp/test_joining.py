@@ -316,7 +316,7 @@ def test_our_goodbye_waits_for_theirs() -> None:
     world = World(options=Wamp(kill_s=1))
     killer, peer = world.joined(), world.joined()
     killer.call("wamp.session.kill", peer.number)
-    assert peer.hear() == [6, {}, "wamp.close.normal"]
+    assert peer.hear() == [6, {}, "wamp.close.killed"]
     assert killer.call("wamp.session.count") == [1]
     world.pass_time(0.9)
     assert peer.closed is None

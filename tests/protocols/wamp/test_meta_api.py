@@ -278,6 +278,18 @@ def test_wrong_arguments(procedure: str, args: list[Any]) -> None:
     assert other.hears_nothing()
 
 
+@pytest.mark.parametrize("procedure", World().router.handlers.procedures.by_uri)
+def test_no_argument_is_ignored(procedure: str) -> None:
+    """W47: a positional argument more than a procedure takes is `invalid_argument`, and has no effect."""
+    world = World()
+    peer, other = world.joined(), world.joined()
+    number = peer.subscribe("a")
+    _, _, greatest = world.router.handlers.procedures.by_uri[procedure]
+    peer.say([48, 90, {}, procedure, [number, other.number, {}, "x", "y"][: greatest + 1]])
+    assert peer.hear()[:5] == [8, 48, 90, {}, "wamp.error.invalid_argument"]
+    assert other.hears_nothing()
+
+
 def test_bad_uris() -> None:
     """W47: `lookup` and `match` refuse a malformed topic with `invalid_uri`."""
     peer = World().joined()
@@ -302,12 +314,12 @@ def test_options_of_a_call_are_ignored() -> None:
 
 
 def test_kill() -> None:
-    """W47, W8: a killed session gets GOODBYE, `wamp.close.normal` if no reason is given, and ends immediately."""
+    """W47, W8: a killed session gets GOODBYE, `wamp.close.killed` if no reason is given, and ends immediately."""
     world = World()
     peer, names = witness(world, "wamp.session.on_leave")
     one, other = world.joined(), world.joined()
     assert peer.call("wamp.session.kill", one.number) == []
-    assert one.hear() == [6, {}, "wamp.close.normal"]
+    assert one.hear() == [6, {}, "wamp.close.killed"]
     assert peer.call("wamp.session.kill", other.number, reason="com.why", message="because") == []
     assert other.hear() == [6, {"message": "because"}, "com.why"]
     assert [args[0] for _, args in told(peer, names)] == [one.number, other.number]
@@ -327,7 +339,7 @@ def test_kill_by_who_they_are() -> None:
     assert reds[1].hear() == reds[2].hear() == [6, {}, "com.why"]
     assert blue.hears_nothing()
     assert killer.call("wamp.session.kill_all", message="all of you") == [1]
-    assert blue.hear() == [6, {"message": "all of you"}, "wamp.close.normal"]
+    assert blue.hear() == [6, {"message": "all of you"}, "wamp.close.killed"]
 
 
 def test_nobody_kills_itself() -> None:
@@ -358,7 +370,7 @@ def test_sessions_that_kill_one_another() -> None:
     other.say([48, 1, {}, "wamp.session.kill", [one.number]], turn=False)
     world.turn()
     assert list(one.heard) == [[50, 1, {}]]
-    assert list(other.heard) == [[6, {}, "wamp.close.normal"]]
+    assert list(other.heard) == [[6, {}, "wamp.close.killed"]]
 
 
 # Rights

@@ -239,7 +239,7 @@ def test_anything_behind_our_goodbye(serializer: str) -> None:
     """W8, W50: after the server's GOODBYE all messages but the client's GOODBYE are ignored, even violations."""
     world, peer, witness = witnessed(f"wamp.2.{serializer}")
     witness.call("wamp.session.kill", peer.number)
-    assert peer.hear() == [6, {}, "wamp.close.normal"]
+    assert peer.hear() == [6, {}, "wamp.close.killed"]
     for message in (*WITHIN_A_SESSION.values(), [16, 2, {"acknowledge": True}, "com.x"]):
         peer.say(message)
     peer.send(UNDECODABLE[serializer])

@@ -33,7 +33,12 @@ KEYWORDS = {
     "add_testament": {"publish_options": PUBLISH, "scope": "detached"},
     "flush_testaments": {"scope": "detached"},
 }
-ARGUMENTS: dict[str, list[Any]] = {"lookup": ["a", {"match": "exact"}], "add_testament": ["a", [1], {"k": 1}]}
+ARGUMENTS: dict[str, list[Any]] = {
+    "lookup": ["a", {"match": "exact"}],
+    "add_testament": ["a", [1], {"k": 1}],
+    "flush_testaments": [],
+    "get_events": [1],
+}
 MESSAGES: dict[str, list[Any]] = {
     "abort": [3, {"message": "x"}, "a.b", [1], {"k": 1}],
     "authenticate": [5, "x", {}],
