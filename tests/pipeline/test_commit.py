@@ -30,8 +30,7 @@ ctypes.CDLL(None).faults_arm(int(sys.argv[3]), 1000, globals()[sys.argv[2]], ENO
 try:
     commit_rows(table, rows_of([stored(2)]), Step("ingest", 2, 3))
 except JobRejected as refused:
-    print(refused, flush=True)
-os._exit(0)  # a thread of Arrow that is still putting its things away may abort the interpreter's own end
+    print(refused)
 """
 
 

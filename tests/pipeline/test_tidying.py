@@ -3,11 +3,14 @@
 import threading
 from contextlib import ExitStack
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from support.lake import ingested, stored
 
 from app.pipeline.jobs.ingest import Tidying
 from app.pipeline.lake import locks, tables, upkeep
+from app.pipeline.lake.files import write_files
 from app.settings import Pipeline
 
 OFTEN = Pipeline(compact_s=0.01, compact_files=4)
@@ -81,3 +84,18 @@ def test_t20_a_scan_that_is_left_early_is_closed(lake, monkeypatch):
     assert next(portions).num_rows
     portions.close()
     assert next(portions, None) is None
+
+
+def test_t20_a_write_gives_arrow_no_function_of_python(tmp_path, monkeypatch):
+    """T20: a thread of Arrow would let go of it a little after the call, perhaps while the process ends."""
+    given, write = [], ds.write_dataset
+
+    def seen(*arguments, **named):
+        given.extend([*arguments, *named.values()])
+        return write(*arguments, **named)
+
+    monkeypatch.setattr(ds, "write_dataset", seen)
+    written = write_files(tmp_path, pa.table({"offset": [1, 2, 3], "day": ["a", "a", "b"]}), ["day"])
+    assert [(file.path.parent.name, file.rows) for file in written] == [("day=a", 2), ("day=b", 1)]
+    assert given
+    assert not [each for each in given if callable(each)]
