@@ -5,11 +5,12 @@ The settings that count can change while the server runs; new ones count everywh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from app.access.json_web_tokens import JsonWebTokens
 from app.access.keys import Report
+from app.access.placeholders import claims_named
 from app.access.tokens import StaticTokens
 from app.broker.errors import TokenRefused, TokenTooLong
 from app.broker.names import Pattern
@@ -22,12 +23,22 @@ def _report_nothing(line: str, *, is_error: bool = False) -> None:
 
 
 class Authenticator:
-    """Checks static tokens, of at most `most_chars` characters, and JWTs, if they are accepted."""
+    """Checks static tokens, of at most `most_chars` characters, and JWTs, if they are accepted.
 
-    def __init__(self, tokens: Iterable[Token], jwt: JsonWebTokens | None, most_chars: int) -> None:
+    `claims` are the names of the claims that are kept of a JWT.
+    """
+
+    def __init__(
+        self,
+        tokens: Iterable[Token],
+        jwt: JsonWebTokens | None,
+        most_chars: int,
+        claims: Collection[str] = (),
+    ) -> None:
         self._static = StaticTokens(tokens)
         self._jwt = jwt
         self._most_chars = most_chars
+        self._claims = claims
 
     @classmethod
     def of(cls, settings: Settings, report: Report = _report_nothing) -> Authenticator:
@@ -37,11 +48,11 @@ class Authenticator:
         """
         has_jwt = bool(settings.jwt.jwks or settings.jwt.secret)
         jwt = JsonWebTokens(settings.jwt, report) if has_jwt else None
-        return cls(settings.tokens, jwt, settings.limits.token_chars)
+        return cls(settings.tokens, jwt, settings.limits.token_chars, claims_named(settings))
 
-    def with_tokens(self, tokens: Iterable[Token]) -> Authenticator:
-        """An authenticator with the same key files and other static tokens."""
-        return Authenticator(tokens, self._jwt, self._most_chars)
+    def changed(self, settings: Settings) -> Authenticator:
+        """An authenticator with the same key files, and the static tokens and rules of changed settings."""
+        return Authenticator(settings.tokens, self._jwt, self._most_chars, claims_named(settings))
 
     @property
     def knows_any(self) -> bool:
@@ -65,7 +76,7 @@ class Authenticator:
             return proof
         if self._jwt is None:
             raise TokenRefused("not listed")
-        return self._jwt.proof(token, now_s)
+        return self._jwt.proof(token, now_s, self._claims)
 
 
 class Grants(NamedTuple):
@@ -105,9 +116,9 @@ class AccessControl:
         """See `Rights`."""
         return self.grants.rights.may(session, verb, what, visitor)
 
-    def grants_any(self, verb: Verb, role: str) -> bool:
+    def grants_any(self, verb: Verb, visitor: Proof) -> bool:
         """See `Rights`."""
-        return self.grants.rights.grants_any(verb, role)
+        return self.grants.rights.grants_any(verb, visitor)
 
     # Identities
 

@@ -6,6 +6,11 @@ is checked before any other contents are used (RFC 8725). Times are compared wit
 
 from __future__ import annotations
 
+import json
+import re
+import unicodedata
+from collections.abc import Collection
+from types import MappingProxyType
 from typing import Any
 
 import jwt
@@ -13,10 +18,19 @@ import jwt
 from app.access.keys import Key, KeyFile, Report, read_jwks, read_secret
 from app.access.tokens import can_be_given
 from app.broker.errors import TokenExpired, TokenRefused
-from app.broker.policy import Proof
+from app.broker.policy import NO_CLAIMS, Proof
 from app.settings import Jwt
 
 _AUTHID_CHARS = 255
+_CLAIMS_BYTES = 1_024
+"""The most that the claims of a session may take, as JSON: they stay in memory as long as the session."""
+
+_COMPACT = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2}")
+"""The form of a token (RFC 7515, 2 and 7.1): base64url without padding. PyJWT would skip other characters."""
+
+_UNWRITABLE = ("Cc", "Cs")
+"""The Unicode categories of characters that no identity may have: control characters, and halves of surrogate pairs."""
+
 _LAST_S = 2**53
 _OPTIONS: Any = {
     "require": ["exp", "sub", "iss", "aud"],
@@ -40,10 +54,11 @@ class JsonWebTokens:
         for file in self._files:
             file.look(now_s)
 
-    def proof(self, token: str, now_s: float) -> Proof:
+    def proof(self, token: str, now_s: float, kept: Collection[str] = ()) -> Proof:
         """Verify a token and return what it proves; `now_s` is the wall clock in seconds.
 
-        Raises `TokenRefused` or `TokenExpired`.
+        The proof has the claims with the names in `kept`, where the token has them. Raises `TokenRefused` or
+        `TokenExpired`.
         """
         claims = self._claims(token, now_s)
         leeway_s = self._options.leeway_s
@@ -53,9 +68,11 @@ class JsonWebTokens:
         if expires_s <= now_s:
             raise TokenExpired("the JWT has expired")
         authid = claims["sub"]
-        if not isinstance(authid, str) or not 0 < len(authid) <= _AUTHID_CHARS:
+        if not isinstance(authid, str) or not 0 < len(authid) <= _AUTHID_CHARS or not _is_writable(authid):
             raise TokenRefused("sub is not a valid name")
-        return Proof(authid, self._role(claims), expires_s)
+        own = {name: claims[name] for name in kept if name in claims}
+        _check_claims(own)
+        return Proof(authid, self._role(claims), expires_s, claims=MappingProxyType(own) if own else NO_CLAIMS)
 
     def _role(self, claims: dict[str, Any]) -> str:
         role = claims.get(self._options.role_claim, self._options.role)
@@ -64,6 +81,8 @@ class JsonWebTokens:
         return str(role)
 
     def _claims(self, token: str, now_s: float) -> dict[str, Any]:
+        if not _COMPACT.fullmatch(token):
+            raise TokenRefused("not a JWT")
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
@@ -102,6 +121,27 @@ class JsonWebTokens:
             for key in file.keys
             if key.algorithm == algorithm and (kid is None or key.kid is None or key.kid == kid)
         ]
+
+
+def _check_claims(claims: dict[str, Any]) -> None:
+    """Check that claims are short, and can be written in every protocol. Raises `TokenRefused`."""
+    try:
+        written = json.dumps(claims, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (ValueError, RecursionError):  # half a surrogate pair, NaN, a number of very many digits, or too deep
+        raise TokenRefused("a claim cannot be written") from None
+    if len(written) > _CLAIMS_BYTES:
+        raise TokenRefused("the claims that are kept are too long")
+    if not _is_writable(claims):
+        raise TokenRefused("a claim has control characters")
+
+
+def _is_writable(value: object) -> bool:
+    """Whether all texts in a JSON value, of no great depth, can be written in every protocol and log."""
+    if isinstance(value, str):
+        return value.isprintable() or not any(unicodedata.category(char) in _UNWRITABLE for char in value)
+    if isinstance(value, dict):
+        return all(_is_writable(name) and _is_writable(each) for name, each in value.items())
+    return not isinstance(value, list) or all(map(_is_writable, value))
 
 
 def _seconds(claims: dict[str, Any], name: str) -> float:

@@ -109,8 +109,8 @@ class Rights(Protocol):
         For a request without a session, `session` is None and the rights are those of `visitor`.
         """
 
-    def grants_any(self, verb: Verb, role: str) -> bool:
-        """Whether there is any topic in the shared space to which `role` may do `verb`."""
+    def grants_any(self, verb: Verb, visitor: Proof) -> bool:
+        """Whether there is any topic in the shared space to which a request with this proof may do `verb`."""
 
 
 class Identities(Protocol):
@@ -190,7 +190,7 @@ class DefaultRules:
             return False
         return self.grant(verb, what)
 
-    def grants_any(self, verb: Verb, role: str) -> bool:  # noqa: ARG002 - the same for all
+    def grants_any(self, verb: Verb, visitor: Proof) -> bool:  # noqa: ARG002 - the same for all
         """See `Rights`."""
         return self.loopback or verb in ("publish", "subscribe", "call")
 

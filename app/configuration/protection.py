@@ -5,7 +5,8 @@ from __future__ import annotations
 from app.access.control import Authenticator, Grants
 from app.access.rules import AccessRules, Rule
 from app.broker.policy import DefaultRules
-from app.protocols.bayeux.names import Bounds, to_pattern
+from app.configuration.patterns import pattern_of_rule
+from app.protocols.bayeux.names import Bounds
 from app.protocols.wamp.names import spaces_of, within
 from app.settings import Settings, is_loopback
 
@@ -44,7 +45,7 @@ def rights_of(settings: Settings) -> DefaultRules | AccessRules:
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     spaces = spaces_of(settings)
     rules = [
-        Rule(rule.role, rule.verb, within(to_pattern(rule.pattern, bounds), spaces[rule.realm]), rule.allow)
+        Rule(rule.role, rule.verb, within(pattern_of_rule(rule.pattern, bounds), spaces[rule.realm]), rule.allow)
         for rule in settings.access
     ]
     return AccessRules(rules, sessionless=wanted != "off")
@@ -52,7 +53,7 @@ def rights_of(settings: Settings) -> DefaultRules | AccessRules:
 
 def grants_of(settings: Settings, authenticator: Authenticator) -> Grants:
     """What the settings grant; `authenticator` has their key files."""
-    return Grants.of(settings, rights_of(settings), authenticator.with_tokens(settings.tokens))
+    return Grants.of(settings, rights_of(settings), authenticator.changed(settings))
 
 
 def _hosts(settings: Settings) -> dict[str, str]:

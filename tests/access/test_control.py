@@ -11,7 +11,7 @@ from app.access.control import AccessControl, Authenticator
 from app.access.tokens import hash_of, new_token
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
-from app.broker.policy import Proof
+from app.broker.policy import ANONYMOUS, Proof
 from app.configuration.protection import grants_of
 from app.settings import Access, Limits, Settings, Token, User
 
@@ -37,11 +37,11 @@ def test_new_rules_count_at_once():
     now = control(access=(CHAT,))
     assert now.may(None, "subscribe", "chat/a") is True
     assert now.may(None, "subscribe", "news") is False
-    assert now.grants_any("publish", "anonymous") is False
+    assert now.grants_any("publish", ANONYMOUS) is False
     change(now, access=(NEWS, Access("*", "publish", "/news")))
     assert now.may(None, "subscribe", "chat/a") is False
     assert now.may(None, "subscribe", "news") is True
-    assert now.grants_any("publish", "anonymous") is True
+    assert now.grants_any("publish", ANONYMOUS) is True
 
 
 def test_the_first_and_the_last_rule():

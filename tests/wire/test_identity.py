@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
+import pytest
 from support import nt4, wamp
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import brisk, serving
+from support.wamp import ERROR, PUBLISH, PUBLISHED, SUBSCRIBE, SUBSCRIBED
 from support.wire import request
 
 from app.access.tokens import hash_of
 from app.embed import Identity
-from app.settings import Token
+from app.settings import Access, Token
 
 ADAS, BOBS = f"halley_{'a' * 40}", f"halley_{'b' * 40}"
 TOKENS = (Token("ada", "member", hash_of(ADAS)), Token("bob", "member", hash_of(BOBS)))
@@ -111,3 +116,134 @@ async def test_a_policy_knows_who_asks_in_every_protocol(tmp_path):
         await robot.publish("/robot/x", 1)
         await robot.time()
         assert policy.taken() == [("publish", True, who("ada", "nt4", "nt4", is_proved=False))]
+
+
+# Rules with placeholders
+
+
+COUNT = Access("*", "call", "/wamp/session/count")
+"""By this call a test knows that all events before its result have arrived (`WampClient.receive_all`)."""
+
+OWN = (Access("*", "*", "/user/{authid}/**"), Access("*", "*", "/robot/**"), COUNT)
+
+
+async def published(served, channel, **headers):
+    """Publish without a session; return whether it was allowed."""
+    answer = await (await served.wire()).post(publish(channel, 1), **headers)
+    return answer.messages[0]["successful"]
+
+
+async def read(served, channel, **headers):
+    """Read the history of a channel; return the status."""
+    return (await (await served.wire()).request(request("GET", f"/history{channel}", **headers))).status
+
+
+async def test_each_user_has_a_private_channel_in_every_protocol(tmp_path):
+    """Two users of one role, in turn, each by Bayeux, WAMP, HTTP and the history: their own, and nobody else's."""
+    async with serving(everywhere(tmp_path, access=OWN)) as served:
+        for _ in range(2):
+            for token, mine, other in ((ADAS, "ada", "bob"), (BOBS, "bob", "ada")):
+                wire = await served.wire()
+                opened = await wire.post(HANDSHAKE | {"ext": {"authentication": token}})
+                client_id = opened.messages[0]["clientId"]
+                await wire.post(connect(client_id))
+                for name, allowed in ((mine, True), (other, False), ("*", False), ("**", False)):
+                    answer = await wire.post(
+                        subscribe(client_id, f"/user/{name}" if "*" in name else f"/user/{name}/**")
+                    )
+                    assert answer.messages[0]["successful"] is allowed
+                for name, allowed in ((mine, True), (other, False)):
+                    answer = await wire.post(publish(f"/user/{name}/x", 1, clientId=client_id))
+                    assert answer.messages[0]["successful"] is allowed
+                    assert await published(served, f"/user/{name}/x", **bearer(token)) is allowed
+                    assert await read(served, f"/user/{name}/**", **bearer(token)) == (200 if allowed else 403)
+
+                peer = await with_ticket(served, token)
+                for code, accepted, *rest in (
+                    (PUBLISH, PUBLISHED, {"acknowledge": True}, "user.{}.x"),
+                    (SUBSCRIBE, SUBSCRIBED, {}, "user.{}.x"),
+                    (SUBSCRIBE, SUBSCRIBED, {"match": "wildcard"}, "user.{}."),
+                ):
+                    *options, uri = rest
+                    for name, answer in ((mine, accepted), (other, ERROR)):
+                        assert (await peer.ask(code, *options, uri.format(name)))[0] == answer
+                assert (await peer.ask(SUBSCRIBE, {"match": "prefix"}, f"user.{mine}"))[0] == ERROR, "of others too"
+                await peer.close()
+
+
+async def test_a_name_that_a_client_gives_itself_fills_nothing(tmp_path):
+    """A NetworkTables client that calls itself as a user, and an anonymous WAMP client with its random name."""
+    async with serving(everywhere(tmp_path, access=OWN)) as served:
+        robot = await nt4.connect(served.url, "ada")
+        await robot.publish("/user/ada/x", 1)
+        await robot.publish("/robot/x", 2)
+        await robot.subscribe("/user/ada/x")
+        ada = await with_ticket(served, ADAS)
+        await ada.subscribe("user.ada.x")
+        await robot.put(1, 7, 1.5)
+        assert [each.params["name"] for each in await robot.quiet()] == ["/robot/x"]
+        assert await ada.receive_all() == []
+
+        stranger = await wamp.join(served.url)
+        for name in (stranger.welcome["authid"], "ada", "anonymous"):
+            assert (await stranger.ask(PUBLISH, {"acknowledge": True}, f"user.{name}.x"))[0] == ERROR
+            assert not await published(served, f"/user/{name}/x")
+            assert await read(served, f"/user/{name}/x") == 401
+
+
+@pytest.mark.parametrize(
+    ("name", "channel", "uri"),
+    [
+        ("ada@example.org", "/user/ada@example!2eorg/x", "user.ada@example!2eorg.x"),
+        ("auth0|7", "/user/auth0!7c7/x", "user.auth0|7.x"),
+        ("a/b", "/user/a!2fb/x", "user.a/b.x"),
+    ],
+)
+async def test_an_address_is_one_segment(tmp_path, name, channel, uri):
+    """Each protocol shows it in its own form; with `/` or `*` in it, it reaches nowhere else."""
+    tokens = (Token(name, "member", hash_of(ADAS)),)
+    async with serving(brisk(tokens=tokens, access=OWN)) as served:
+        assert await published(served, channel, **bearer(ADAS))
+        assert not await published(served, "/user/a/b/x", **bearer(ADAS))
+        peer = await with_ticket(served, ADAS)
+        assert (await peer.ask(SUBSCRIBE, {}, uri))[0] == SUBSCRIBED
+        assert await published(served, channel, **bearer(ADAS))
+        assert (await peer.receive())[0] == wamp.EVENT
+
+
+async def test_what_a_rule_takes_away_depends_on_who_is_subscribed(tmp_path):
+    """New rules end the subscriptions of those whose own it is not, in the protocols alike."""
+    before = (Access("*", "*", "/user/**"), COUNT)
+    async with serving(everywhere(tmp_path, access=before)) as served:
+        held, peers = {}, {}
+        for name, token in (("ada", ADAS), ("bob", BOBS)):
+            held[name] = await served.open_session("/user/ada/x", ext={"authentication": token})
+            peers[name] = await with_ticket(served, token)
+            await peers[name].subscribe("user.ada.x")
+        robot = await nt4.connect(served.url, "ada")
+        await robot.publish("/user/ada/x", 1)
+        await robot.subscribe("/user/ada/x")
+        await robot.quiet()
+
+        house = served.house
+        settings = replace(house.reloading.settings, access=OWN)
+        house.reloading.regrant(settings)
+        assert (await robot.text("unannounce"))["name"] == "/user/ada/x"
+        ada = await with_ticket(served, ADAS)
+        await ada.publish("user.ada.x", [7])
+        assert [each[0] for each in await peers["ada"].receive_all()] == [wamp.EVENT]
+        assert await peers["bob"].receive_all() == []
+        wire = await served.wire()
+        for name, heard in (("ada", ["/user/ada/x"]), ("bob", ["/meta/unsubscribe"])):
+            answer = await wire.post(connect(held[name], advice={"timeout": 0}))
+            assert [each["channel"] for each in answer.messages if each["channel"] != "/meta/connect"] == heard
+
+
+async def test_the_rights_page_knows_who_asks(tmp_path):
+    """`GET /rights` says whether a client may read anything at all: with a placeholder, that depends on it."""
+    async with serving(everywhere(tmp_path, access=(Access("*", "*", "/user/{authid}/**"),))) as served:
+        wire = await served.wire()
+        mine = json.loads((await wire.request(request("GET", "/rights", **bearer(ADAS)))).body)
+        theirs = json.loads((await wire.request(request("GET", "/rights"))).body)
+        assert mine["may"]["subscribe"] is mine["may"]["publish"] is True
+        assert theirs["may"]["subscribe"] is theirs["may"]["publish"] is False

@@ -133,7 +133,7 @@ class Callers:
 
     def may_any(self, verb: Verb, caller: Proof) -> bool:
         """Whether a caller has the right `verb` on anything at all."""
-        return self._rights.grants_any(verb, caller.role)
+        return self._rights.grants_any(verb, caller)
 
     def require(self, verb: Verb, what: Pattern, caller: Proof) -> None:
         """Check a caller's right `verb` on `what`. Raises `Rejection`: 401 if a token could help, else 403."""
