@@ -136,12 +136,17 @@ def _check_claims(claims: dict[str, Any]) -> None:
 
 
 def _is_writable(value: object) -> bool:
-    """Whether all texts in a JSON value, of no great depth, can be written in every protocol and log."""
-    if isinstance(value, str):
-        return value.isprintable() or not any(unicodedata.category(char) in _UNWRITABLE for char in value)
-    if isinstance(value, dict):
-        return all(_is_writable(name) and _is_writable(each) for name, each in value.items())
-    return not isinstance(value, list) or all(map(_is_writable, value))
+    """Whether all texts in a JSON value can be written in every protocol and log."""
+    rest = [value]  # not recursive: a value may be nested as deep as it is long
+    while rest:
+        each = rest.pop()
+        if isinstance(each, dict):
+            rest += [*each, *each.values()]
+        elif isinstance(each, list):
+            rest += each
+        elif isinstance(each, str) and any(unicodedata.category(char) in _UNWRITABLE for char in each):
+            return False
+    return True
 
 
 def _seconds(claims: dict[str, Any], name: str) -> float:

@@ -12,7 +12,7 @@ from app.settings import Settings, is_loopback
 
 
 class NotProtected(Exception):
-    """A listener would be open to other machines, with neither access rules nor `--open`."""
+    """A listener would be open to other machines, or a running server to everyone, without rules and `--open`."""
 
 
 def check_protected(settings: Settings) -> None:
@@ -22,6 +22,18 @@ def check_protected(settings: Settings) -> None:
         raise NotProtected(
             f"{listener} can be reached from other machines, and without access rules anyone there may read and "
             f"publish everything; write access rules, or use --open to allow that"
+        )
+
+
+def check_still_protected(before: Settings, after: Settings) -> None:
+    """Check that new settings of a running server do not take its last access rule away. Raises `NotProtected`.
+
+    A file that is cut off, or emptied by mistake, is valid, and must not open a server, not even to this machine alone.
+    """
+    if before.access and not after.access and not after.open:
+        raise NotProtected(
+            "the last access rule is gone, and without rules clients may read and publish everything; only a restart "
+            "opens a server (or write rules, or start it with --open)"
         )
 
 

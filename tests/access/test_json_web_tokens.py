@@ -214,6 +214,75 @@ def test_what_is_no_token_of_ours_is_refused(keys, token):
         keys.verifier().proof(token, NOW_S)
 
 
+@pytest.mark.parametrize(
+    "sub", ["\ud800", "a\udfff", "a\r\nb", "a\0", "\t", "a\x1b[2J", "a\x7f", "a\x85b", "", "x" * 256]
+)
+def test_a_sub_must_be_text_that_can_be_written(keys, sub):
+    """Half a surrogate pair is no UTF-8, so no protocol can write it; control characters would be in logs and names."""
+    assert refusal(keys.verifier(), sign(sub=sub)) == ("token_invalid", "sub is not a valid name")
+
+
+@pytest.mark.parametrize(
+    "sub", ["Ada Lovelace", "auth0|7", "ada@example.org", "a/b", "**", "\U0001f600", "é", " ", "x" * 255]
+)
+def test_any_other_text_is_a_name(keys, sub):
+    """Issuers have names of many forms."""
+    assert keys.verifier().proof(sign(sub=sub), NOW_S).authid == sub
+
+
+@pytest.mark.parametrize("spoil", ["{}=", "{}==", "{}\n", " {}", "{}\0", "{}%", "\ufeff{}"])
+def test_a_token_has_one_form(keys, spoil):
+    """RFC 7515, 2: base64url without padding; nor is anything else skipped, which Python's decoder would."""
+    token = sign()
+    assert keys.verifier().proof(token, NOW_S).authid == "ada"
+    assert refusal(keys.verifier(), spoil.format(token)) == ("token_invalid", "not a JWT")
+    head, body, signature = token.split(".")
+    assert refusal(keys.verifier(), f"{head}.{body}.{signature[:9]}+/{signature[9:]}")[1] == "not a JWT"
+    assert refusal(keys.verifier(), f"{head}=.{body}.{signature}")[1] == "not a JWT"
+
+
+# The claims that are kept
+
+
+def test_those_claims_are_kept_that_are_named(keys):
+    """The others are dropped, whatever they are: an issuer may write them for other services."""
+    token = sign(org="acme", team=["a", {"b": 1}], address="line\nline", more="x" * 2_000)
+    proof = keys.verifier().proof(token, NOW_S, ["org", "team", "absent"])
+    assert proof.claims == {"org": "acme", "team": ["a", {"b": 1}]}
+    assert keys.verifier().proof(token, NOW_S).claims == {}
+    with pytest.raises(TypeError):
+        proof.claims["org"] = "other"
+
+
+@pytest.mark.parametrize(
+    ("claim", "detail"),
+    [
+        ("\ud800", "a claim cannot be written"),
+        (["\udc00"], "a claim cannot be written"),
+        (float("nan"), "a claim cannot be written"),
+        ("a\nb", "a claim has control characters"),
+        ({"a": ["b", "\x85"]}, "a claim has control characters"),
+        ({"a\0": 1}, "a claim has control characters"),
+        ("x" * 1_015, "the claims that are kept are too long"),
+        ("é" * 508, "the claims that are kept are too long"),
+    ],
+)
+def test_kept_claims_are_short_and_can_be_written(keys, claim, detail):
+    """At most 1 KiB as JSON for each session."""
+    with pytest.raises(TokenRefused) as refused:
+        keys.verifier().proof(sign(org=claim), NOW_S, ["org"])
+    assert (refused.value.reason, refused.value.detail) == ("token_invalid", detail)
+    assert keys.verifier().proof(sign(org="x" * 1_014), NOW_S, ["org"]).claims == {"org": "x" * 1_014}
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_a_claim_nested_as_deep_as_it_may_be_long(keys, opening):
+    """It does not exhaust the stack."""
+    closing, depth = {"[": "]", '{"a":': "}"}[opening], 1_000 // (len(opening) + 1)
+    claim = json.loads(opening * depth + "1" + closing * depth)
+    assert keys.verifier().proof(sign(org=claim), NOW_S, ["org"]).claims == {"org": claim}
+
+
 def test_a_header_nested_beyond_reason_is_refused(keys):
     """A deeply nested header is refused before the signature is checked, and does not exhaust the stack."""
     deep = b'{"alg":' + b"[" * 5_000 + b"]" * 5_000 + b"}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
+from access.signing import AUDIENCE, ISSUER, SECRET, sign
 from support import nt4, wamp
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import brisk, serving
@@ -247,3 +249,57 @@ async def test_the_rights_page_knows_who_asks(tmp_path):
         theirs = json.loads((await wire.request(request("GET", "/rights"))).body)
         assert mine["may"]["subscribe"] is mine["may"]["publish"] is True
         assert theirs["may"]["subscribe"] is theirs["may"]["publish"] is False
+
+
+# JSON Web Tokens
+
+
+@pytest.fixture
+def issuing(tmp_path):
+    """The settings of a server that accepts tokens signed with `SECRET`."""
+    (tmp_path / "secret").write_bytes(SECRET)
+    return {"jwt": {"issuer": ISSUER, "audience": AUDIENCE, "secret": str(tmp_path / "secret")}}
+
+
+def jwt(**claims):
+    return sign(exp=time.time() + 600, **claims)
+
+
+@pytest.mark.parametrize(
+    "token", [jwt(sub="\ud800"), jwt(sub="a\r\nb\0"), jwt() + "==", jwt(org="\udc00"), jwt(org="\0")]
+)
+async def test_a_token_whose_identity_cannot_be_written_is_refused(tmp_path, issuing, token):
+    """By each protocol in its own words, and never by a fault of the server's."""
+    access = (*OWN, Access("*", "*", "/org/{claim.org}/**"))
+    async with serving(everywhere(tmp_path, access=access, **issuing)) as served:
+        wire = await served.wire()
+        for path in ("/rights", "/history/a"):
+            assert (await wire.request(request("GET", path, **bearer(token)))).status == 401
+        reply = (await wire.post(HANDSHAKE | {"ext": {"authentication": token}})).messages[0]
+        assert reply["error"] == "403:token_invalid:handshake_denied"
+        reply = (await wire.post(publish("/user/a/x", 1), **bearer(token))).messages[0]
+        assert reply["error"] == "403:token_invalid:publish_denied"
+        client = await wamp.connect(served.url)
+        await client.hello(authmethods=["ticket"])
+        await client.send([wamp.AUTHENTICATE, token, {}])
+        assert (await client.receive())[0] == wamp.ABORT
+        assert not [each for each in served.log if each["event"] == "fault"]
+
+
+async def test_a_claim_names_what_is_a_clients_own(tmp_path, issuing):
+    """A claim that a rule or `jwt.claims` names is kept, for rules and for the program; no other is."""
+    policy = Noted()
+    issuing["jwt"]["claims"] = ("level",)
+    access = (Access("*", "*", "/org/{claim.org}/**"),)
+    async with serving(brisk(access=access, **issuing), lambda halley: halley.set_policy(policy)) as served:
+        ours = jwt(org="acme.org", level=3, address="somewhere")
+        assert await published(served, "/org/acme!2eorg/x", **bearer(ours))
+        assert dict(policy.taken()[-1][2].claims) == {"org": "acme.org", "level": 3}
+        assert not await published(served, "/org/other/x", **bearer(ours))
+        peer = await with_ticket(served, ours)
+        assert (await peer.ask(SUBSCRIBE, {}, "org.acme!2eorg.x"))[0] == SUBSCRIBED
+        assert dict(policy.taken()[-1][2].claims) == {"org": "acme.org", "level": 3}
+        for odd in ("", 7, ["acme"], "x" * 256, None):
+            theirs = jwt(org=odd)
+            assert not await published(served, "/org/acme!2eorg/x", **bearer(theirs))
+            assert not await published(served, "/org/7/x", **bearer(theirs))
