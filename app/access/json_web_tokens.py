@@ -6,30 +6,20 @@ is checked before any other contents are used (RFC 8725). Times are compared wit
 
 from __future__ import annotations
 
-import json
 import re
-import unicodedata
 from collections.abc import Collection
-from types import MappingProxyType
 from typing import Any
 
 import jwt
 
 from app.access.keys import Key, KeyFile, Report, read_jwks, read_secret
-from app.access.tokens import can_be_given
+from app.access.proofs import BadIdentity, proof_of
 from app.broker.errors import TokenExpired, TokenRefused
-from app.broker.policy import NO_CLAIMS, Proof
+from app.broker.policy import Proof
 from app.settings import Jwt
-
-_AUTHID_CHARS = 255
-_CLAIMS_BYTES = 1_024
-"""The most that the claims of a session may take, as JSON: they stay in memory as long as the session."""
 
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2}")
 """The form of a token (RFC 7515, 2 and 7.1): base64url without padding. PyJWT would skip other characters."""
-
-_UNWRITABLE = ("Cc", "Cs")
-"""The Unicode categories of characters that no identity may have: control characters, and halves of surrogate pairs."""
 
 _LAST_S = 2**53
 _OPTIONS: Any = {
@@ -67,18 +57,12 @@ class JsonWebTokens:
         expires_s = _seconds(claims, "exp") + leeway_s
         if expires_s <= now_s:
             raise TokenExpired("the JWT has expired")
-        authid = claims["sub"]
-        if not isinstance(authid, str) or not 0 < len(authid) <= _AUTHID_CHARS or not _is_writable(authid):
-            raise TokenRefused("sub is not a valid name")
-        own = {name: claims[name] for name in kept if name in claims}
-        _check_claims(own)
-        return Proof(authid, self._role(claims), expires_s, claims=MappingProxyType(own) if own else NO_CLAIMS)
-
-    def _role(self, claims: dict[str, Any]) -> str:
         role = claims.get(self._options.role_claim, self._options.role)
-        if not can_be_given(role):
-            raise TokenRefused("the role is missing or cannot be granted by a token")
-        return str(role)
+        own = {name: claims[name] for name in kept if name in claims}
+        try:
+            return proof_of(claims["sub"], role, expires_s, own)
+        except BadIdentity as bad:
+            raise TokenRefused(str(bad)) from None
 
     def _claims(self, token: str, now_s: float) -> dict[str, Any]:
         if not _COMPACT.fullmatch(token):
@@ -121,32 +105,6 @@ class JsonWebTokens:
             for key in file.keys
             if key.algorithm == algorithm and (kid is None or key.kid is None or key.kid == kid)
         ]
-
-
-def _check_claims(claims: dict[str, Any]) -> None:
-    """Check that claims are short, and can be written in every protocol. Raises `TokenRefused`."""
-    try:
-        written = json.dumps(claims, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except (ValueError, RecursionError):  # half a surrogate pair, NaN, a number of very many digits, or too deep
-        raise TokenRefused("a claim cannot be written") from None
-    if len(written) > _CLAIMS_BYTES:
-        raise TokenRefused("the claims that are kept are too long")
-    if not _is_writable(claims):
-        raise TokenRefused("a claim has control characters")
-
-
-def _is_writable(value: object) -> bool:
-    """Whether all texts in a JSON value can be written in every protocol and log."""
-    rest = [value]  # not recursive: a value may be nested as deep as it is long
-    while rest:
-        each = rest.pop()
-        if isinstance(each, dict):
-            rest += [*each, *each.values()]
-        elif isinstance(each, list):
-            rest += each
-        elif isinstance(each, str) and any(unicodedata.category(char) in _UNWRITABLE for char in each):
-            return False
-    return True
 
 
 def _seconds(claims: dict[str, Any], name: str) -> float:

@@ -219,7 +219,7 @@ def test_what_is_no_token_of_ours_is_refused(keys, token):
 )
 def test_a_sub_must_be_text_that_can_be_written(keys, sub):
     """Half a surrogate pair is no UTF-8, so no protocol can write it; control characters would be in logs and names."""
-    assert refusal(keys.verifier(), sign(sub=sub)) == ("token_invalid", "sub is not a valid name")
+    assert refusal(keys.verifier(), sign(sub=sub)) == ("token_invalid", "the name is not valid")
 
 
 @pytest.mark.parametrize(
