@@ -1,7 +1,7 @@
 """Placeholders in the patterns of rules: `{authid}` and `{claim.NAME}`, as in `/user/{authid}/**`.
 
 A placeholder is a whole segment. It stands for a value that the client has proved (`Proof`), in the canonical form of a
-segment: whatever characters the value has, it is one segment and no wildcard.
+segment: the value is always one segment and no wildcard.
 """
 
 from __future__ import annotations
