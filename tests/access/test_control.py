@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from access.signing import AUDIENCE, ISSUER, NOW_S, SECRET, sign
 from support.broker import Owner, join
 
 from app.access.control import AccessControl, Authenticator
@@ -13,7 +14,7 @@ from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
 from app.broker.policy import ANONYMOUS, Proof
 from app.configuration.protection import grants_of
-from app.settings import Access, Limits, Settings, Token, User
+from app.settings import Access, Jwt, Limits, Settings, Token, User
 
 ADAS, BOBS = new_token(), new_token()
 ADA, BOB = Token("ada", "member", hash_of(ADAS)), Token("bob", "member", hash_of(BOBS))
@@ -42,6 +43,20 @@ def test_new_rules_count_at_once():
     assert now.may(None, "subscribe", "chat/a") is False
     assert now.may(None, "subscribe", "news") is True
     assert now.grants_any("publish", ANONYMOUS) is True
+
+
+def test_the_claims_that_new_rules_name_are_kept_of_new_tokens(tmp_path):
+    """So new rules with placeholders count at once, for those who come then."""
+    (tmp_path / "secret").write_bytes(SECRET)
+    issuer = Jwt(issuer=ISSUER, audience=AUDIENCE, secret=str(tmp_path / "secret"), claims=("plan",))
+    now = control(access=(CHAT,), jwt=issuer)
+    token = sign(org="acme", plan="paid", more=1)
+    assert now.prove(token, NOW_S).claims == {"plan": "paid"}
+    change(now, access=(Access("*", "publish", "/org/{claim.org}/**"),), jwt=issuer)
+    proof = now.prove(token, NOW_S)
+    assert proof.claims == {"org": "acme", "plan": "paid"}
+    assert now.may(None, "publish", "org/acme/x", proof)
+    assert not now.may(None, "publish", "org/other/x", proof)
 
 
 def test_the_first_and_the_last_rule():

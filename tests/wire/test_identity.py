@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import time
+from base64 import b64encode
 from dataclasses import replace
 
 import pytest
@@ -14,11 +16,11 @@ from support.server import brisk, serving
 from support.wamp import ERROR, PUBLISH, PUBLISHED, SUBSCRIBE, SUBSCRIBED
 from support.wire import request
 
-from app.access.tokens import hash_of
+from app.access.tokens import hash_of, user_key
 from app.embed import Identity
-from app.settings import Access, Token
+from app.settings import Access, Realm, Token, User
 
-ADAS, BOBS = f"halley_{'a' * 40}", f"halley_{'b' * 40}"
+ADAS, BOBS, EVES = (f"halley_{letter * 40}" for letter in "abe")
 TOKENS = (Token("ada", "member", hash_of(ADAS)), Token("bob", "member", hash_of(BOBS)))
 NT4 = {"enabled": True, "port": 0, "ping_s": 5, "pong_s": 10, "record_every_s": 0}
 
@@ -32,10 +34,10 @@ def everywhere(tmp_path, **more):
     return brisk(data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0}, nt4=NT4, tokens=TOKENS, **more)
 
 
-async def with_ticket(served, token):
+async def with_ticket(served, token, realm=wamp.REALM):
     """A WAMP session whose client has shown the token as its ticket."""
     client = await wamp.connect(served.url)
-    assert (await client.hello(authmethods=["ticket"]))[0] == wamp.CHALLENGE
+    assert (await client.hello(realm, authmethods=["ticket"]))[0] == wamp.CHALLENGE
     await client.send([wamp.AUTHENTICATE, token, {}])
     assert (await client.receive())[0] == wamp.WELCOME
     return client
@@ -239,6 +241,35 @@ async def test_what_a_rule_takes_away_depends_on_who_is_subscribed(tmp_path):
         for name, heard in (("ada", ["/user/ada/x"]), ("bob", ["/meta/unsubscribe"])):
             answer = await wire.post(connect(held[name], advice={"timeout": 0}))
             assert [each["channel"] for each in answer.messages if each["channel"] != "/meta/connect"] == heard
+
+
+async def test_a_realm_has_rules_of_its_own(tmp_path):
+    """In another realm a name stands for a segment of that realm's topics, and for none of the router's."""
+    realms = (Realm("realm1"), Realm("lab"))
+    access = (Access("*", "*", "/{authid}/**", realm="lab"),)
+    tokens = (*TOKENS, Token("wamp", "member", hash_of(EVES)))
+    async with serving(brisk(tokens=tokens, realm=realms, access=access)) as served:
+        for realm, allowed in (("lab", SUBSCRIBED), ("realm1", ERROR)):
+            ada = await with_ticket(served, ADAS, realm)
+            assert (await ada.ask(SUBSCRIBE, {}, "ada.x"))[0] == allowed
+            assert (await ada.ask(SUBSCRIBE, {}, "bob.x"))[0] == ERROR
+        eve = await with_ticket(served, EVES, "lab")
+        assert (await eve.ask(SUBSCRIBE, {}, "wamp.session.on_join"))[0] == ERROR
+        assert (await eve.call("wamp.session.list"))[0] == ERROR
+
+
+async def test_an_identity_by_a_secret_is_proved(tmp_path):
+    """WAMP-CRA: its user has what is named after it."""
+    users = (User("ann", "member", user_key("secret", "salt", 1_000), "salt", 1_000),)
+    async with serving(brisk(user=users, access=OWN)) as served:
+        ann = await wamp.connect(served.url)
+        _, _, extra = await ann.hello(authmethods=["wampcra"], authid="ann")
+        key = user_key("secret", extra["salt"], extra["iterations"]).encode()
+        signature = b64encode(hmac.digest(key, extra["challenge"].encode(), "sha256")).decode()
+        await ann.send([wamp.AUTHENTICATE, signature, {}])
+        assert (await ann.receive())[0] == wamp.WELCOME
+        assert (await ann.ask(SUBSCRIBE, {}, "user.ann.x"))[0] == SUBSCRIBED
+        assert (await ann.ask(SUBSCRIBE, {}, "user.bob.x"))[0] == ERROR
 
 
 async def test_the_rights_page_knows_who_asks(tmp_path):

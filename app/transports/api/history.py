@@ -3,8 +3,8 @@
 Names and meanings of the filters are those of WAMP's event history: bounds follow the order of the log regardless of
 the order of reading; all bounds apply together, then `reverse`, then `limit`.
 
-A program's own policy and authorizers are asked as for a subscription without a session. A policy that reads the
-session raises then, which denies the request.
+A program's own policy and authorizers are asked as for a subscription without a session; the message's identity is that
+of the request. A policy that reads the session raises then, which denies the request.
 """
 
 from __future__ import annotations
