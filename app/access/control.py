@@ -5,15 +5,16 @@ The settings that count can change while the server runs; new ones count everywh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from app.access.json_web_tokens import JsonWebTokens
 from app.access.keys import Report
+from app.access.placeholders import claims_named
 from app.access.tokens import StaticTokens
 from app.broker.errors import TokenRefused, TokenTooLong
 from app.broker.names import Pattern
-from app.broker.policy import ANONYMOUS, Identity, Principal, Rights
+from app.broker.policy import ANONYMOUS, Principal, Proof, Rights
 from app.settings import Settings, Token, User, Verb
 
 
@@ -22,12 +23,22 @@ def _report_nothing(line: str, *, is_error: bool = False) -> None:
 
 
 class Authenticator:
-    """Checks static tokens, of at most `most_chars` characters, and JWTs, if they are accepted."""
+    """Checks static tokens, of at most `most_chars` characters, and JWTs, if they are accepted.
 
-    def __init__(self, tokens: Iterable[Token], jwt: JsonWebTokens | None, most_chars: int) -> None:
+    `claims` are the names of the claims that are kept of a JWT.
+    """
+
+    def __init__(
+        self,
+        tokens: Iterable[Token],
+        jwt: JsonWebTokens | None,
+        most_chars: int,
+        claims: Collection[str] = (),
+    ) -> None:
         self._static = StaticTokens(tokens)
         self._jwt = jwt
         self._most_chars = most_chars
+        self._claims = claims
 
     @classmethod
     def of(cls, settings: Settings, report: Report = _report_nothing) -> Authenticator:
@@ -37,11 +48,11 @@ class Authenticator:
         """
         has_jwt = bool(settings.jwt.jwks or settings.jwt.secret)
         jwt = JsonWebTokens(settings.jwt, report) if has_jwt else None
-        return cls(settings.tokens, jwt, settings.limits.token_chars)
+        return cls(settings.tokens, jwt, settings.limits.token_chars, claims_named(settings))
 
-    def with_tokens(self, tokens: Iterable[Token]) -> Authenticator:
-        """An authenticator with the same key files and other static tokens."""
-        return Authenticator(tokens, self._jwt, self._most_chars)
+    def changed(self, settings: Settings) -> Authenticator:
+        """An authenticator with the same key files, and the static tokens and rules of changed settings."""
+        return Authenticator(settings.tokens, self._jwt, self._most_chars, claims_named(settings))
 
     @property
     def knows_any(self) -> bool:
@@ -53,19 +64,19 @@ class Authenticator:
         if self._jwt is not None:
             self._jwt.look(now_s)
 
-    def __call__(self, token: str, now_s: float) -> Identity:
+    def __call__(self, token: str, now_s: float) -> Proof:
         """Check a token and return the identity that it proves; `now_s` is the wall clock in seconds.
 
         Raises `TokenRefused`: `TokenExpired` for a token that has expired, `TokenTooLong` for one over the limit.
         """
         if len(token) > self._most_chars:
             raise TokenTooLong("too long")
-        identity = self._static.identity(token, now_s)
-        if identity is not None:
-            return identity
+        proof = self._static.proof(token, now_s)
+        if proof is not None:
+            return proof
         if self._jwt is None:
             raise TokenRefused("not listed")
-        return self._jwt.identity(token, now_s)
+        return self._jwt.proof(token, now_s, self._claims)
 
 
 class Grants(NamedTuple):
@@ -101,13 +112,13 @@ class AccessControl:
         """See `Rights`."""
         return self.grants.rights.are_written
 
-    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
+    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS) -> bool:
         """See `Rights`."""
         return self.grants.rights.may(session, verb, what, visitor)
 
-    def grants_any(self, verb: Verb, role: str) -> bool:
+    def grants_any(self, verb: Verb, visitor: Proof) -> bool:
         """See `Rights`."""
-        return self.grants.rights.grants_any(verb, role)
+        return self.grants.rights.grants_any(verb, visitor)
 
     # Identities
 
@@ -121,7 +132,7 @@ class AccessControl:
         """See `Identities`."""
         return self.grants.users
 
-    def prove(self, token: str, wall_s: float) -> Identity:
+    def prove(self, token: str, wall_s: float) -> Proof:
         """See `Identities`."""
         try:
             return self.grants.authenticator(token, wall_s)

@@ -6,17 +6,21 @@ is checked before any other contents are used (RFC 8725). Times are compared wit
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from typing import Any
 
 import jwt
 
 from app.access.keys import Key, KeyFile, Report, read_jwks, read_secret
-from app.access.tokens import can_be_given
+from app.access.proofs import BadIdentity, proof_of
 from app.broker.errors import TokenExpired, TokenRefused
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 from app.settings import Jwt
 
-_AUTHID_CHARS = 255
+_COMPACT = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2}")
+"""The form of a token (RFC 7515, 2 and 7.1): base64url without padding. PyJWT would skip other characters."""
+
 _LAST_S = 2**53
 _OPTIONS: Any = {
     "require": ["exp", "sub", "iss", "aud"],
@@ -40,10 +44,11 @@ class JsonWebTokens:
         for file in self._files:
             file.look(now_s)
 
-    def identity(self, token: str, now_s: float) -> Identity:
-        """Verify a token and return its identity; `now_s` is the wall clock in seconds.
+    def proof(self, token: str, now_s: float, kept: Collection[str] = ()) -> Proof:
+        """Verify a token and return what it proves; `now_s` is the wall clock in seconds.
 
-        Raises `TokenRefused` or `TokenExpired`.
+        The proof has the claims with the names in `kept`, where the token has them. Raises `TokenRefused` or
+        `TokenExpired`.
         """
         claims = self._claims(token, now_s)
         leeway_s = self._options.leeway_s
@@ -52,18 +57,16 @@ class JsonWebTokens:
         expires_s = _seconds(claims, "exp") + leeway_s
         if expires_s <= now_s:
             raise TokenExpired("the JWT has expired")
-        authid = claims["sub"]
-        if not isinstance(authid, str) or not 0 < len(authid) <= _AUTHID_CHARS:
-            raise TokenRefused("sub is not a valid name")
-        return Identity(authid, self._role(claims), expires_s)
-
-    def _role(self, claims: dict[str, Any]) -> str:
         role = claims.get(self._options.role_claim, self._options.role)
-        if not can_be_given(role):
-            raise TokenRefused("the role is missing or cannot be granted by a token")
-        return str(role)
+        own = {name: claims[name] for name in kept if name in claims}
+        try:
+            return proof_of(claims["sub"], role, expires_s, own)
+        except BadIdentity as bad:
+            raise TokenRefused(str(bad)) from None
 
     def _claims(self, token: str, now_s: float) -> dict[str, Any]:
+        if not _COMPACT.fullmatch(token):
+            raise TokenRefused("not a JWT")
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):

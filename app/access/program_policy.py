@@ -56,7 +56,8 @@ class Policy(Protocol):
 
     Each method may be a coroutine function, and each may be missing: then that check is not made. `session` is the
     Bayeux session, or None for a request without one, such as every request of WAMP and NetworkTables. `message` is a
-    Bayeux message, which is made for the purpose where the request was none.
+    Bayeux message, which is made for the purpose where the request was none; its `identity` says who asks, in any
+    protocol.
     """
 
     def can_handshake(self, session: Any, message: Any) -> Answer:

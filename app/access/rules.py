@@ -3,6 +3,9 @@
 For a pattern, that is a subscription, an allow rule grants if it covers all that the pattern matches, and a deny rule
 denies if it overlaps any of that. An allow rule that covers only a part is skipped.
 
+A rule with placeholders (`placeholders.py`) has a pattern for each client. For one that has not proved the values, an
+allow rule grants nothing, and a deny rule denies what it could deny to anybody.
+
 A wildcard at the root of a rule leaves out the server's own topics: `/**` does not cover `/halley/**`, nor, for
 publishing, `/stats`, `/alerts` and `/replay`. Nor does it cover meta topics and procedures: those of WAMP's router are
 `/wamp/**`, the meta topics of NetworkTables `/$nt4/$...`. They must be named. A wildcard at the root of a space, which
@@ -11,11 +14,13 @@ is a WAMP realm's own, covers all else that is in that space, and one at the roo
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from app.broker.names import RESERVED, SPACE, Match, Pattern, encloses, leaves_out, meet
-from app.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Identity, Principal, as_rules_name_it
+from app.access.placeholders import filled, placeholders_of, value_of
+from app.broker.names import PLACEHOLDER, RESERVED, SPACE, Match, Pattern, encloses, leaves_out, meet
+from app.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Principal, Proof, as_rules_name_it
 from app.settings import Verb
 
 ANY = "*"
@@ -23,6 +28,8 @@ ANY = "*"
 
 _SERVERS_ROOM = frozenset({RESERVED})
 _REMEMBERED_DECISIONS = 65_536
+_DEPENDS: Final = "depends"
+"""Remembered in place of a decision that depends on what the client has proved, not on its role alone."""
 
 
 class Rule(NamedTuple):
@@ -37,13 +44,14 @@ class Rule(NamedTuple):
         """Whether this rule applies to that role and verb."""
         return self.role in (ANY, role) and self.verb in (ANY, verb)
 
-    def decides(self, role: str, verb: Verb, what: Pattern) -> bool:
+    def decides(self, role: str, verb: Verb, what: Pattern, proof: Proof) -> bool:
         """Whether this rule decides about `what`: it allows all of it, or denies a part of it."""
         if not self.is_about(role, verb):
             return False
+        pattern = filled(self.pattern, proof)
         if self.allow:
-            return covers(self.pattern, what, _own(verb))
-        return meets(self.pattern, what, _own(verb))
+            return pattern is not None and covers(pattern, what, _own(verb))
+        return meets(pattern or self.pattern, what, _own(verb))
 
 
 class AccessRules:
@@ -57,42 +65,76 @@ class AccessRules:
     def __init__(self, rules: Sequence[Rule], *, sessionless: bool = True) -> None:
         self._rules = tuple(rules)
         self._sessionless = sessionless
-        self._decisions: dict[tuple[str, Verb, str | Pattern], bool] = {}
+        self._placeholders = sorted({name for rule in self._rules for name in placeholders_of(rule.pattern)})
+        self._decisions: OrderedDict[tuple[object, ...], bool | Literal["depends"]] = OrderedDict()
 
-    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
+    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS) -> bool:
         """See `Rights.may`. Called for every publish, so decisions are cached."""
         role = visitor.role if session is None else session.role
         if session is None and role == NOBODY and verb == "publish" and not self._sessionless:
             return False
-        question = (role, verb, what)
+        question: tuple[object, ...] = (role, verb, what)
         decision = self._decisions.get(question)
-        if decision is None:
-            if len(self._decisions) >= _REMEMBERED_DECISIONS:  # clients make up topics: the cache must be bounded
-                self._decisions.clear()
-            decision = self._decisions[question] = self.decide(role, verb, what)[0]
+        if isinstance(decision, bool):
+            return decision
+        proof = visitor if session is None else session.proof
+        if decision is None and self.depends(role, verb, what):
+            self._remember(question, _DEPENDS)
+            decision = _DEPENDS
+        if decision is not None:
+            question = (*question, *(value_of(name, proof) for name in self._placeholders))
+            decision = self._decisions.get(question)
+        if not isinstance(decision, bool):
+            decision = self.decide(role, verb, what, proof)[0]
+            self._remember(question, decision)
         return decision
 
-    def grants_any(self, verb: Verb, role: str) -> bool:
+    def grants_any(self, verb: Verb, visitor: Proof) -> bool:
         """See `Rights.grants_any`. An allow rule does not count if an earlier rule denies all of it."""
         denied: list[Pattern] = []
         for rule in self._rules:
-            if not rule.is_about(role, verb) or rule.pattern.topic.startswith(SPACE):
+            if not rule.is_about(visitor.role, verb) or rule.pattern.topic.startswith(SPACE):
                 continue
+            pattern = filled(rule.pattern, visitor)
             if not rule.allow:
-                denied.append(rule.pattern)
-            elif not any(_denies_all(pattern, rule.pattern, _own(verb)) for pattern in denied):
+                denied.append(pattern or rule.pattern)
+            elif pattern is not None and not any(_denies_all(each, pattern, _own(verb)) for each in denied):
                 return True
         return False
 
-    def decide(self, role: str, verb: Verb, what: str | Pattern) -> tuple[bool, int | None]:
-        """Whether `role` may do `verb` to `what`, and the index of the rule that decides; None if none does."""
+    def decide(self, role: str, verb: Verb, what: str | Pattern, proof: Proof = ANONYMOUS) -> tuple[bool, int | None]:
+        """Whether a client may do `verb` to `what`, and the index of the rule that decides; None if none does.
+
+        `role` is the client's, and `proof` what it has proved.
+        """
         if role == SERVER:
             return True, None
-        pattern = as_rules_name_it(what if isinstance(what, Pattern) else Pattern(Match.EXACT, what))
+        pattern = _asked(what)
         for number, rule in enumerate(self._rules):
-            if rule.decides(role, verb, pattern):
+            if rule.decides(role, verb, pattern, proof):
                 return rule.allow, number
         return False, None
+
+    def depends(self, role: str, verb: Verb, what: str | Pattern) -> bool:
+        """Whether what a client of this role has proved may matter: a rule with a placeholder can be about `what`."""
+        if not self._placeholders:
+            return False
+        pattern = _asked(what)
+        return any(
+            PLACEHOLDER in rule.pattern.topic and rule.is_about(role, verb) and meet(rule.pattern, pattern)
+            for rule in self._rules
+        )
+
+    def _remember(self, question: tuple[object, ...], decision: bool | Literal["depends"]) -> None:  # noqa: FBT001
+        """Remember a decision; beyond the bound the oldest is forgotten, as clients make up topics."""
+        if len(self._decisions) >= _REMEMBERED_DECISIONS:
+            self._decisions.popitem(last=False)
+        self._decisions[question] = decision
+
+
+def _asked(what: str | Pattern) -> Pattern:
+    """What is asked about, as rules name it."""
+    return as_rules_name_it(what if isinstance(what, Pattern) else Pattern(Match.EXACT, what))
 
 
 def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:

@@ -32,6 +32,12 @@ SPACE = ":"
 No name that a protocol can write maps to such a segment, so clients outside the space cannot name its topics.
 """
 
+PLACEHOLDER = "{"
+"""Begins a segment of an access rule's pattern that stands for a value of the client that asks.
+
+A canonical name has no such character, so a pattern with it is matched as one that has any one segment there.
+"""
+
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _OTHER = re.compile(r"[^A-Za-z0-9_-]+")
 _BYTE = re.compile(rb"!([0-9a-f]{2})")
@@ -213,7 +219,7 @@ def shape_of(pattern: Pattern) -> Shape:
     segments = topic.split("/") if topic or match in WIDE_IN_WAMP else []
     if match is Match.WILDCARD:
         return Shape(tuple(Part(segment, is_open=not segment) for segment in segments), goes_on=False)
-    named = tuple(Part(segment, is_open=False) for segment in segments)
+    named = tuple(_ANY if segment.startswith(PLACEHOLDER) else Part(segment, is_open=False) for segment in segments)
     if match is Match.PREFIX:
         return Shape((*named[:-1], Part(segments[-1], is_open=True)), goes_on=True)
     if match is Match.EXACT:

@@ -1,6 +1,6 @@
-"""`halley token`, `halley user`, and `halley check-config --role R --verb V --channel C`: who may do what.
+"""`halley token`, `halley user`, and `halley check-config --verb V --channel C`: who may do what.
 
-The first two print lines for the settings file; `may` explains a right by the settings' rules.
+The first two print lines for the settings file; `may` explains a right by the settings' rules, for a role or a token.
 """
 
 from __future__ import annotations
@@ -9,21 +9,25 @@ import json
 import os
 import secrets
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
 
 import click
 
+from app.access.control import Authenticator
+from app.access.placeholders import filled
 from app.access.tokens import LEAST_CHARS, can_be_given, hash_of, is_token, new_token, user_key
 from app.broker.names import Match, Pattern
-from app.broker.policy import SERVER, DefaultRules
+from app.broker.policy import NOBODY, SERVER, DefaultRules, Proof
 from app.cli.options import pattern_of
 from app.cli.terminal import STDIN
 from app.configuration import ENTRIES, Configuration, entry_key
+from app.configuration.patterns import pattern_of_rule
 from app.configuration.protection import rights_of
-from app.protocols.bayeux.names import Bounds
+from app.protocols.bayeux.names import Bounds, to_subscription
 from app.protocols.wamp.names import spaces_of, within
-from app.settings import Verb
+from app.settings import Access, Settings, Verb
 
 LEAST_SECRET_CHARS = 8
 _MOST_TOKEN_BYTES = 8_192
@@ -117,13 +121,21 @@ def checked_secret(secret: str) -> str:
     return secret
 
 
-# Whether a role has a right
+# Whether a client has a right
 
 
-def may(configuration: Configuration, role: str, verb: Verb, channel: str, realm: str = "") -> tuple[bool, str]:
-    """Return whether a role has a right to a channel or pattern of a realm, and a line that gives the reason.
+def owner_of(token: str, authenticator: Authenticator) -> Proof:
+    """Return what a token proves now. Raises `TokenRefused`, and `click.UsageError` if no tokens are accepted."""
+    if not authenticator.knows_any:
+        raise click.UsageError("these settings accept no tokens")
+    return authenticator(token, time.time())
 
-    For the verb `call` the channel is a procedure: `/wamp/session/count` is `wamp.session.count`.
+
+def may(configuration: Configuration, client: Proof, verb: Verb, channel: str, realm: str = "") -> tuple[bool, str]:
+    """Return whether a client has a right to a channel or pattern of a realm, and a line that gives the reason.
+
+    Without an authid, the question is about all clients of the role. For the verb `call` the channel is a procedure:
+    `/wamp/session/count` is `wamp.session.count`.
 
     Raises `click.UsageError`.
     """
@@ -134,13 +146,14 @@ def may(configuration: Configuration, role: str, verb: Verb, channel: str, realm
     pattern = pattern_of(channel, Bounds(settings.limits.topic_chars, settings.limits.topic_segments))
     if verb == "publish" and pattern.match is not Match.EXACT:
         raise click.UsageError(f"cannot publish to a pattern: {channel}")
-    is_allowed, why = _decision(configuration, role, verb, within(pattern, space))
+    is_allowed, why = _decision(configuration, client, verb, within(pattern, space))
     where = f" in {realm}" if space else ""
-    return is_allowed, f"{'yes' if is_allowed else 'no'}: {role} {verb} {channel}{where}: {why}"
+    who = client.role if client.authid is None else f"{_printable(client.authid)} ({client.role})"
+    return is_allowed, f"{'yes' if is_allowed else 'no'}: {who} {verb} {channel}{where}: {why}"
 
 
-def _decision(configuration: Configuration, role: str, verb: Verb, pattern: Pattern) -> tuple[bool, str]:
-    settings = configuration.settings
+def _decision(configuration: Configuration, client: Proof, verb: Verb, pattern: Pattern) -> tuple[bool, str]:
+    settings, role = configuration.settings, client.role
     if role == SERVER:
         return True, "the server's own sessions may do everything"
     if pattern.topic.partition("/")[0] == "meta":
@@ -150,13 +163,29 @@ def _decision(configuration: Configuration, role: str, verb: Verb, pattern: Patt
         is_allowed = rights.grant(verb, pattern)
         beside = "only this machine can connect" if rights.loopback else _open(verb)
         return is_allowed, f"there are no access rules, and {beside}"
-    is_allowed, number = rights.decide(role, verb, pattern)
+    is_allowed, number = rights.decide(role, verb, pattern, client)
+    depends = client.authid is None and role != NOBODY and rights.depends(role, verb, pattern)
+    hint = "; rules with {authid} or {claim.NAME} depend on the client's token (--token-file)" if depends else ""
     if number is None:
-        return False, "no rule allows it, and what no rule allows is denied"
+        return False, f"no rule allows it, and what no rule allows is denied{hint}"
     rule = settings.access[number]
     says = "allows" if is_allowed else "denies"
     place = configuration.places[entry_key("access", number)]
-    return is_allowed, f'{place} {says} it (role "{rule.role}", verb "{rule.verb}", pattern "{rule.pattern}")'
+    named = f'role "{rule.role}", verb "{rule.verb}", pattern "{rule.pattern}"{_own_form(settings, rule, client)}'
+    return is_allowed, f"{place} {says} it ({named}){hint}"
+
+
+def _own_form(settings: Settings, rule: Access, client: Proof) -> str:
+    """Describe what a rule's pattern is for one client; empty if it is the same for all."""
+    pattern = pattern_of_rule(rule.pattern, Bounds(settings.limits.topic_chars, settings.limits.topic_segments))
+    own = filled(pattern, client)
+    if own == pattern:
+        return ""
+    return ", for a value that the client has not proved" if own is None else f', here "{to_subscription(own)}"'
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text)
 
 
 def _open(verb: Verb) -> str:

@@ -7,13 +7,15 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, BinaryIO, get_args
 
 import click
 
 from app.access.control import Authenticator
 from app.access.keys import BadKeys
-from app.cli.access import may
+from app.broker.errors import TokenRefused
+from app.broker.policy import Proof
+from app.cli.access import may, owner_of, read_token
 from app.cli.options import config_option, load_settings
 from app.cli.terminal import DONE, FAILED, WRONG_USE, say
 from app.configuration import ENTRIES, KNOBS, Configuration, Knob, entry_key, limits_table, plain_key, unnamed_roles
@@ -24,51 +26,73 @@ from app.settings import Settings, Verb
 @click.command()
 @config_option
 @click.option("--role", help="Instead, check whether this role has the right --verb on --channel.")
+@click.option(
+    "--token-file",
+    "token",
+    type=click.File("rb"),
+    help="Instead of --role: check for the owner of the token in this file; - for standard input.",
+)
 @click.option("--verb", type=click.Choice(get_args(Verb)), help="The right to check.")
 @click.option("--channel", help="The channel or pattern to check.")
 @click.option("--realm", help="The WAMP realm of the channel. [default: the first]")
 @click.option("--markdown", is_flag=True, help="Instead, print the table of limits in app/settings/README.md.")
 def check_config(
-    *, file: Path | None, role: str | None, verb: Verb | None, channel: str | None, realm: str | None, markdown: bool
+    *,
+    file: Path | None,
+    role: str | None,
+    token: BinaryIO | None,
+    verb: Verb | None,
+    channel: str | None,
+    realm: str | None,
+    markdown: bool,
 ) -> None:
     """Print every setting, or what is wrong with them.
 
     For each: the value, its unit, the meaning of a special value, its origin, and the reason for the default. The exit
     code is 2 if the server would not start with these settings. A role that no rule names is a warning.
 
-    With --role, --verb and --channel: print whether the role has that right, and why. The exit code is 0 for yes and 1
-    for no.
+    With --role (or --token-file), --verb and --channel: print whether the role (or the token's owner) has that right,
+    and why. The exit code is 0 for yes and 1 for no.
     """
     if markdown:
         for line in limits_table():
             click.echo(line)
         return
     configuration = load_settings(file, {})
-    _check_files(configuration.settings)
-    if role is verb is channel is realm is None:
+    authenticator = _check_files(configuration.settings)
+    if all(each is None for each in (role, token, verb, channel, realm)):
         for line in listing(configuration):
             click.echo(line)
         for key, text in unnamed_roles(configuration.settings):
             say(f"warning: {configuration.places[key]}: {plain_key(key)}: {text}")
         return
-    if role is None or verb is None or channel is None:
-        raise click.UsageError("--role, --verb and --channel go together")
-    is_allowed, text = may(configuration, role, verb, channel, realm or "")
+    if (role is None) == (token is None) or verb is None or channel is None:
+        raise click.UsageError("--role, --verb and --channel go together; or --token-file, --verb and --channel")
+    try:
+        client = Proof(None, role or "") if token is None else owner_of(read_token(token), authenticator)
+        is_allowed, text = may(configuration, client, verb, channel, realm or "")
+    except TokenRefused as refused:
+        is_allowed, text = False, f"no: the token is refused: {refused}"
     click.echo(text)
     sys.exit(DONE if is_allowed else FAILED)
 
 
-def _check_files(settings: Settings) -> None:
+def _check_files(settings: Settings) -> Authenticator:
     """Read the keys and the certificate that the settings name; exit with code 2 if any of them cannot be used."""
-    is_wrong = False
-    for read in (lambda: Authenticator.of(settings), lambda: settings.tls.cert and Certificate(settings.tls)):
-        try:
-            read()
-        except (BadKeys, BadCertificate) as error:
-            say(str(error))
-            is_wrong = True
-    if is_wrong:
+    authenticator: Authenticator | None = None
+    try:
+        authenticator = Authenticator.of(settings)
+    except BadKeys as error:
+        say(str(error))
+    try:
+        if settings.tls.cert:
+            Certificate(settings.tls)
+    except BadCertificate as error:
+        say(str(error))
+        authenticator = None
+    if authenticator is None:
         sys.exit(WRONG_USE)
+    return authenticator
 
 
 def listing(configuration: Configuration) -> Iterator[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from app.access.control import Authenticator, Grants
 from app.access.rules import AccessRules, Rule
 from app.broker.policy import DefaultRules
-from app.protocols.bayeux.names import Bounds, to_pattern
+from app.configuration.patterns import pattern_of_rule
+from app.protocols.bayeux.names import Bounds
 from app.protocols.wamp.names import spaces_of, within
 from app.settings import Settings, is_loopback
 
 
 class NotProtected(Exception):
-    """A listener would be open to other machines, with neither access rules nor `--open`."""
+    """A listener would be open to other machines, or a running server to everyone, without rules and `--open`."""
 
 
 def check_protected(settings: Settings) -> None:
@@ -21,6 +22,18 @@ def check_protected(settings: Settings) -> None:
         raise NotProtected(
             f"{listener} can be reached from other machines, and without access rules anyone there may read and "
             f"publish everything; write access rules, or use --open to allow that"
+        )
+
+
+def check_still_protected(before: Settings, after: Settings) -> None:
+    """Check that new settings of a running server do not take its last access rule away. Raises `NotProtected`.
+
+    A file that is cut off, or emptied by mistake, is valid, and must not open a server, not even to this machine alone.
+    """
+    if before.access and not after.access and not after.open:
+        raise NotProtected(
+            "the last access rule is gone, and without rules clients may read and publish everything; only a restart "
+            "opens a server (or write rules, or start it with --open)"
         )
 
 
@@ -44,7 +57,7 @@ def rights_of(settings: Settings) -> DefaultRules | AccessRules:
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
     spaces = spaces_of(settings)
     rules = [
-        Rule(rule.role, rule.verb, within(to_pattern(rule.pattern, bounds), spaces[rule.realm]), rule.allow)
+        Rule(rule.role, rule.verb, within(pattern_of_rule(rule.pattern, bounds), spaces[rule.realm]), rule.allow)
         for rule in settings.access
     ]
     return AccessRules(rules, sessionless=wanted != "off")
@@ -52,7 +65,7 @@ def rights_of(settings: Settings) -> DefaultRules | AccessRules:
 
 def grants_of(settings: Settings, authenticator: Authenticator) -> Grants:
     """What the settings grant; `authenticator` has their key files."""
-    return Grants.of(settings, rights_of(settings), authenticator.with_tokens(settings.tokens))
+    return Grants.of(settings, rights_of(settings), authenticator.changed(settings))
 
 
 def _hosts(settings: Settings) -> dict[str, str]:

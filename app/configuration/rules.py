@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 
+from app.access.placeholders import EXPECTED as PLACEHOLDERS
+from app.access.placeholders import is_placeholder
 from app.access.tokens import RESERVED_ROLES, can_be_given, is_hash, is_role, is_user_key
 from app.broker.errors import InvalidName
+from app.broker.names import Pattern
 from app.broker.policy import SERVER
+from app.configuration.patterns import pattern_of_rule
 from app.configuration.protection import unprotected_hosts
 from app.configuration.values import entry_key, shown
 from app.history.rules import parse_age
@@ -257,7 +261,7 @@ def _access(settings: Settings) -> Broken:
             yield entry_key("access", number, "role"), f'"{SERVER}" is allowed everything; no rule can change that'
         elif rule.role != "*" and not is_role(rule.role):
             yield entry_key("access", number, "role"), f"{_ROLE_NEED}, found {shown(rule.role)}"
-        yield from _pattern(entry_key("access", number, "pattern"), rule.pattern, bounds)
+        yield from _access_pattern(entry_key("access", number, "pattern"), rule.pattern, bounds)
         yield from _realm(entry_key("access", number, "realm"), rule.realm, settings)
 
 
@@ -331,9 +335,17 @@ def _cluster(settings: Settings) -> Broken:
         yield "cluster.tls_key", "expected cluster.tls_cert too"
 
 
-def _pattern(key: str, pattern: str, bounds: Bounds) -> Broken:
+def _access_pattern(key: str, pattern: str, bounds: Bounds) -> Broken:
+    unknown = [each for each in pattern.split("/") if "{" in each and not is_placeholder(each)]
+    if unknown:
+        yield key, f"expected {PLACEHOLDERS}, found {shown(unknown[0])}"
+    else:
+        yield from _pattern(key, pattern, bounds, pattern_of_rule)
+
+
+def _pattern(key: str, pattern: str, bounds: Bounds, parse: Callable[[str, Bounds], Pattern] = to_pattern) -> Broken:
     try:
-        to_pattern(pattern, bounds)
+        parse(pattern, bounds)
     except InvalidName:
         yield key, f"expected a channel or pattern like /chat/room, /chat/* or /chat/**, found {shown(pattern)}"
     else:
@@ -359,6 +371,8 @@ def _jwt(jwt: Jwt) -> Broken:
             yield "jwt.algorithms", f"expected some of {', '.join(_ALGORITHMS)}, found {shown(algorithm)}"
     if jwt.role:
         yield from _given_role("jwt.role", jwt.role)
+    for claim in jwt.claims:
+        yield from _name("jwt.claims", claim)
     if jwt.jwks or jwt.secret:
         for name in ("issuer", "audience", "role_claim"):
             if not getattr(jwt, name):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
+from app.access.proofs import proof_of
 from app.broker.errors import InvalidName
 from app.broker.names import Pattern
 from app.broker.policy import SERVER
@@ -40,13 +41,24 @@ class ServerSession:
 
     @property
     def authid(self) -> str | None:
-        """The client's proved identity: the `id` of a static token or the `sub` of a JWT; None if anonymous."""
+        """The client's proved name: the `id` of a static token, the `sub` of a JWT, or from `identify`."""
         return self._session.authid
 
     @property
     def role(self) -> str:
         """The role by which access rules decide: that of the token, or "anonymous"."""
         return self._session.role
+
+    def identify(self, authid: str, role: str, claims: Mapping[str, Any] | None = None) -> None:
+        """Give the session the identity that the program has proved, in `can_handshake` and before it returns True.
+
+        It counts like a token's, for access rules too. `claims` are JSON values, at most 1 KiB as JSON. Raises
+        `ValueError` for a name, role or claims that no token could have, and for a session that has begun, or has an
+        identity already: that of its token.
+        """
+        if self._session.opened_at or self._session.authid is not None:
+            raise ValueError("a session gets one identity, in its handshake")
+        self._session.prove(proof_of(authid, role, None, claims or {}), self._engine.broker.clock_offset_s)
 
     @property
     def address(self) -> str:

@@ -13,7 +13,7 @@ from app import telemetry
 from app.access.control import AccessControl
 from app.broker.broker import Broker
 from app.configuration import BadSettings, Configuration, check
-from app.configuration.protection import NotProtected, check_protected, grants_of
+from app.configuration.protection import NotProtected, check_protected, check_still_protected, grants_of
 from app.settings import Settings
 
 AT_ONCE = ("access", "tokens", "user")
@@ -51,6 +51,7 @@ class Reloading:
         if settings == self.settings:  # after a renewal of the certificate alone, for example
             return 0, 0
         check_protected(settings)
+        check_still_protected(self.settings, settings)
         self._access.grants = grants_of(settings, self._access.grants.authenticator)
         self.settings = settings
         return self._broker.rights_changed(self._access.stand_by, monotonic())

@@ -21,7 +21,10 @@ class Access:
 
     role: str = knob(MISSING, why='the role: one that tokens or users have, "anonymous", or "*" for all')
     verb: Literal["*", Verb] = knob(MISSING, why='one verb, or "*" for all')
-    pattern: str = knob(MISSING, why="a channel, or a pattern such as /chat/*, /chat/** or /**")
+    pattern: str = knob(
+        MISSING,
+        why="a channel, or a pattern such as /chat/*, /chat/** or /**; {authid} or {claim.NAME}: the client's own",
+    )
     allow: bool = knob(default=True, why="false: an exception from what a later rule allows")
     realm: str = knob("", why="the WAMP realm; empty: the first one, whose channels all protocols share")
 
@@ -53,6 +56,9 @@ class Jwt:
     )
     role_claim: str = knob("role", why="the claim that names the bearer's role")
     role: str = knob("", why="the role of tokens without that claim; empty: they are refused")
+    claims: tuple[str, ...] = knob(
+        [], why="claims that a program's own code is to see (message.identity), besides those that rules name"
+    )
     leeway_s: float = knob(
         10.0, unit="s", low=0, high=300, zero="clocks must agree exactly", why="tolerance for clocks that differ"
     )

@@ -5,15 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from access.signing import AUDIENCE, ISSUER, NOW_S, SECRET, sign
 from support.broker import Owner, join
 
 from app.access.control import AccessControl, Authenticator
 from app.access.tokens import hash_of, new_token
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
-from app.broker.policy import Identity
+from app.broker.policy import ANONYMOUS, Proof
 from app.configuration.protection import grants_of
-from app.settings import Access, Limits, Settings, Token, User
+from app.settings import Access, Jwt, Limits, Settings, Token, User
 
 ADAS, BOBS = new_token(), new_token()
 ADA, BOB = Token("ada", "member", hash_of(ADAS)), Token("bob", "member", hash_of(BOBS))
@@ -37,11 +38,25 @@ def test_new_rules_count_at_once():
     now = control(access=(CHAT,))
     assert now.may(None, "subscribe", "chat/a") is True
     assert now.may(None, "subscribe", "news") is False
-    assert now.grants_any("publish", "anonymous") is False
+    assert now.grants_any("publish", ANONYMOUS) is False
     change(now, access=(NEWS, Access("*", "publish", "/news")))
     assert now.may(None, "subscribe", "chat/a") is False
     assert now.may(None, "subscribe", "news") is True
-    assert now.grants_any("publish", "anonymous") is True
+    assert now.grants_any("publish", ANONYMOUS) is True
+
+
+def test_the_claims_that_new_rules_name_are_kept_of_new_tokens(tmp_path):
+    """So new rules with placeholders count at once, for those who come then."""
+    (tmp_path / "secret").write_bytes(SECRET)
+    issuer = Jwt(issuer=ISSUER, audience=AUDIENCE, secret=str(tmp_path / "secret"), claims=("plan",))
+    now = control(access=(CHAT,), jwt=issuer)
+    token = sign(org="acme", plan="paid", more=1)
+    assert now.prove(token, NOW_S).claims == {"plan": "paid"}
+    change(now, access=(Access("*", "publish", "/org/{claim.org}/**"),), jwt=issuer)
+    proof = now.prove(token, NOW_S)
+    assert proof.claims == {"org": "acme", "plan": "paid"}
+    assert now.may(None, "publish", "org/acme/x", proof)
+    assert not now.may(None, "publish", "org/other/x", proof)
 
 
 def test_the_first_and_the_last_rule():
@@ -64,7 +79,7 @@ def test_tokens_and_users_are_replaced():
     assert now.accept_tokens is False
     change(now, tokens=(ADA,), user=(ANN,))
     assert now.accept_tokens is True
-    assert now.prove(ADAS, 0.0) == Identity("ada", "member", None, ADA)
+    assert now.prove(ADAS, 0.0) == Proof("ada", "member", None, ADA)
     assert now.users == {"ann": ANN}
     change(now, tokens=(BOB,))
     with pytest.raises(TokenRefused):
@@ -101,7 +116,7 @@ def test_each_session_is_asked_once():
     """Sessions whose credential is withdrawn are due; the rights of all others are checked, before these end."""
     broker, owner = Broker(Limits()), Owner()
     for name, credential in (("a", ADA), ("b", BOB), ("c", None)):
-        join(broker, name, owner).credential = credential
+        join(broker, name, owner).proof = Proof(name, "member", None, credential)
     assert broker.rights_changed(lambda each: each != ADA, 5.0) == (1, 0)
     assert owner.heard == [("rights", "b", 5.0), ("rights", "c", 5.0), ("due", "a", 5.0)]
     assert broker.sessions["a"].expiry == 5.0
@@ -117,7 +132,7 @@ def test_a_fault_ends_one_session_only():
     broker, owner = Broker(Limits()), Owner()
     join(broker, "a", Faulty())
     join(broker, "b", owner)
-    join(broker, "c", owner).credential = ADA
+    join(broker, "c", owner).proof = Proof("ada", "member", None, ADA)
     with pytest.raises(ValueError, match="c4n4ry"):
         broker.rights_changed(lambda each: each != ADA, 5.0)
     assert owner.heard == [("rights", "b", 5.0), ("due", "c", 5.0)]

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from app.access.json_web_tokens import JsonWebTokens
 from app.access.keys import BadKeys, KeyFile, read_jwks, read_secret
 from app.broker.errors import TokenExpired, TokenRefused
+from app.broker.policy import Proof
 from app.settings import Jwt
 
 
@@ -51,7 +52,7 @@ def keys(tmp_path):
 def refusal(verifier, token, now_s=NOW_S):
     """Return the reason and the detail with which a token is refused."""
     with pytest.raises(TokenRefused) as refused:
-        verifier.identity(token, now_s)
+        verifier.proof(token, now_s)
     assert token not in refused.value.detail
     return refused.value.reason, refused.value.detail
 
@@ -73,19 +74,19 @@ def refusal(verifier, token, now_s=NOW_S):
 def test_each_algorithm_is_accepted_with_its_own_key(keys, key, algorithm, header):
     """HS256, RS256 and ES256 are accepted, with the key's id or without; the identity expires with token and leeway."""
     token = sign(key(), algorithm, header=header)
-    assert keys.verifier(leeway_s=5).identity(token, NOW_S) == ("ada", "user", NOW_S + 65, None)
+    assert keys.verifier(leeway_s=5).proof(token, NOW_S) == Proof("ada", "user", NOW_S + 65)
 
 
 def test_the_role_is_in_the_claim_that_the_settings_name(keys):
     """The role is in the claim jwt.role_claim, or is jwt.role if the token does not have that claim."""
     verifier = keys.verifier(role_claim="https://halley/role", role="guest")
-    assert verifier.identity(sign(**{"https://halley/role": "sensor"}), NOW_S).role == "sensor"
-    assert verifier.identity(sign(), NOW_S).role == "guest"
+    assert verifier.proof(sign(**{"https://halley/role": "sensor"}), NOW_S).role == "sensor"
+    assert verifier.proof(sign(), NOW_S).role == "guest"
 
 
 def test_an_audience_may_be_one_of_several(keys):
     """RFC 7519, 4.1.3: `aud` is a string or an array of them."""
-    assert keys.verifier().identity(sign(aud=["other", AUDIENCE]), NOW_S).authid == "ada"
+    assert keys.verifier().proof(sign(aud=["other", AUDIENCE]), NOW_S).authid == "ada"
 
 
 # Tokens that are refused
@@ -129,10 +130,10 @@ def test_every_claim_that_counts_is_needed(keys, claim):
 def test_times_have_a_leeway(keys):
     """Tokens are accepted up to jwt.leeway_s after `exp` and before `nbf`; only expiry has its own error."""
     verifier = keys.verifier(leeway_s=10)
-    assert verifier.identity(sign(exp=NOW_S), NOW_S + 9.9).expires_s == NOW_S + 10
+    assert verifier.proof(sign(exp=NOW_S), NOW_S + 9.9).expires_s == NOW_S + 10
     with pytest.raises(TokenExpired):
-        verifier.identity(sign(exp=NOW_S), NOW_S + 10)
-    assert verifier.identity(sign(nbf=NOW_S + 10), NOW_S).authid == "ada"
+        verifier.proof(sign(exp=NOW_S), NOW_S + 10)
+    assert verifier.proof(sign(nbf=NOW_S + 10), NOW_S).authid == "ada"
     assert refusal(verifier, sign(nbf=NOW_S + 10), NOW_S - 1) == ("token_invalid", "not valid yet")
 
 
@@ -176,7 +177,7 @@ def test_an_algorithm_that_is_not_wanted_is_refused_with_its_key_there(keys):
     """An algorithm that is not in jwt.algorithms is refused, even if there is a key for it."""
     verifier = keys.verifier(algorithms=("RS256",))
     assert refusal(verifier, sign()) == ("token_invalid", "no key of that algorithm and name")
-    assert verifier.identity(sign(rsa_key(), "RS256"), NOW_S).authid == "ada"
+    assert verifier.proof(sign(rsa_key(), "RS256"), NOW_S).authid == "ada"
 
 
 def test_signatures_of_others_and_changed_tokens_are_refused(keys):
@@ -210,7 +211,76 @@ def test_signatures_of_others_and_changed_tokens_are_refused(keys):
 def test_what_is_no_token_of_ours_is_refused(keys, token):
     """Malformed tokens, unknown critical headers (RFC 7515, 4.1.11) and key ids of the wrong type are refused."""
     with pytest.raises(TokenRefused):
-        keys.verifier().identity(token, NOW_S)
+        keys.verifier().proof(token, NOW_S)
+
+
+@pytest.mark.parametrize(
+    "sub", ["\ud800", "a\udfff", "a\r\nb", "a\0", "\t", "a\x1b[2J", "a\x7f", "a\x85b", "", "x" * 256]
+)
+def test_a_sub_must_be_text_that_can_be_written(keys, sub):
+    """Half a surrogate pair is no UTF-8, so no protocol can write it; control characters would be in logs and names."""
+    assert refusal(keys.verifier(), sign(sub=sub)) == ("token_invalid", "the name is not valid")
+
+
+@pytest.mark.parametrize(
+    "sub", ["Ada Lovelace", "auth0|7", "ada@example.org", "a/b", "**", "\U0001f600", "é", " ", "x" * 255]
+)
+def test_any_other_text_is_a_name(keys, sub):
+    """Issuers have names of many forms."""
+    assert keys.verifier().proof(sign(sub=sub), NOW_S).authid == sub
+
+
+@pytest.mark.parametrize("spoil", ["{}=", "{}==", "{}\n", " {}", "{}\0", "{}%", "\ufeff{}"])
+def test_a_token_has_one_form(keys, spoil):
+    """RFC 7515, 2: base64url without padding; nor is anything else skipped, which Python's decoder would."""
+    token = sign()
+    assert keys.verifier().proof(token, NOW_S).authid == "ada"
+    assert refusal(keys.verifier(), spoil.format(token)) == ("token_invalid", "not a JWT")
+    head, body, signature = token.split(".")
+    assert refusal(keys.verifier(), f"{head}.{body}.{signature[:9]}+/{signature[9:]}")[1] == "not a JWT"
+    assert refusal(keys.verifier(), f"{head}=.{body}.{signature}")[1] == "not a JWT"
+
+
+# The claims that are kept
+
+
+def test_those_claims_are_kept_that_are_named(keys):
+    """The others are dropped, whatever they are: an issuer may write them for other services."""
+    token = sign(org="acme", team=["a", {"b": 1}], address="line\nline", more="x" * 2_000)
+    proof = keys.verifier().proof(token, NOW_S, ["org", "team", "absent"])
+    assert proof.claims == {"org": "acme", "team": ["a", {"b": 1}]}
+    assert keys.verifier().proof(token, NOW_S).claims == {}
+    with pytest.raises(TypeError):
+        proof.claims["org"] = "other"
+
+
+@pytest.mark.parametrize(
+    ("claim", "detail"),
+    [
+        ("\ud800", "a claim cannot be written"),
+        (["\udc00"], "a claim cannot be written"),
+        (float("nan"), "a claim cannot be written"),
+        ("a\nb", "a claim has control characters"),
+        ({"a": ["b", "\x85"]}, "a claim has control characters"),
+        ({"a\0": 1}, "a claim has control characters"),
+        ("x" * 1_015, "the claims that are kept are too long"),
+        ("é" * 508, "the claims that are kept are too long"),
+    ],
+)
+def test_kept_claims_are_short_and_can_be_written(keys, claim, detail):
+    """At most 1 KiB as JSON for each session."""
+    with pytest.raises(TokenRefused) as refused:
+        keys.verifier().proof(sign(org=claim), NOW_S, ["org"])
+    assert (refused.value.reason, refused.value.detail) == ("token_invalid", detail)
+    assert keys.verifier().proof(sign(org="x" * 1_014), NOW_S, ["org"]).claims == {"org": "x" * 1_014}
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_a_claim_nested_as_deep_as_it_may_be_long(keys, opening):
+    """It does not exhaust the stack."""
+    closing, depth = {"[": "]", '{"a":': "}"}[opening], 1_000 // (len(opening) + 1)
+    claim = json.loads(opening * depth + "1" + closing * depth)
+    assert keys.verifier().proof(sign(org=claim), NOW_S, ["org"]).claims == {"org": claim}
 
 
 def test_a_header_nested_beyond_reason_is_refused(keys):
@@ -231,7 +301,7 @@ def test_a_new_key_is_found_when_the_file_changes(keys):
     verifier.look(100.9)
     assert refusal(verifier, sign(rsa_key(2), "RS256"))[0] == "token_invalid"
     verifier.look(101.0)
-    assert verifier.identity(sign(rsa_key(2), "RS256"), NOW_S).authid == "ada"
+    assert verifier.proof(sign(rsa_key(2), "RS256"), NOW_S).authid == "ada"
     assert refusal(verifier, sign(rsa_key(), "RS256"))[0] == "token_invalid"
     assert keys.said == [f"{keys.jwks}: 2 keys read"]
 
@@ -244,7 +314,7 @@ def test_an_unknown_key_has_the_file_read_once(keys, monkeypatch):
     assert len(reads) == 1
     keys.write(jwk(rsa_key(2), kid="r2"))
     token = sign(rsa_key(2), "RS256", header={"kid": "r2"})
-    assert verifier.identity(token, NOW_S).authid == "ada"
+    assert verifier.proof(token, NOW_S).authid == "ada"
     assert len(reads) == 2
     for number in range(100):
         unknown = sign(rsa_key(2), "RS256", header={"kid": f"guess{number}"})
@@ -252,7 +322,7 @@ def test_an_unknown_key_has_the_file_read_once(keys, monkeypatch):
     assert len(reads) == 2
     assert refusal(verifier, sign(rsa_key(2), "RS256", header={"kid": "r3"}), NOW_S + 1.0)[0] == "token_invalid"
     assert len(reads) == 3
-    verifier.identity(token, NOW_S - 3_600)  # a clock that was set back does not prevent reads
+    verifier.proof(token, NOW_S - 3_600)  # a clock that was set back does not prevent reads
     refusal(verifier, sign(rsa_key(2), "RS256", header={"kid": "r3"}), NOW_S - 3_600)
     assert len(reads) == 4
 
@@ -264,13 +334,13 @@ def test_a_broken_new_file_keeps_the_old_keys(keys, text):
     keys.jwks.write_text(text)
     for now_s in (100.0, 101.0, 102.0):
         verifier.look(now_s)
-    assert verifier.identity(sign(rsa_key(), "RS256", header={"kid": "r1"}), NOW_S).authid == "ada"
+    assert verifier.proof(sign(rsa_key(), "RS256", header={"kid": "r1"}), NOW_S).authid == "ada"
     assert len(keys.said) == 1
     assert keys.said[0].startswith(f"{keys.jwks}: ")
     assert keys.said[0].endswith("; the keys read before are kept")
     keys.write(jwk(ec_key(2)))
     verifier.look(104.0)
-    assert verifier.identity(sign(ec_key(2), "ES256"), NOW_S).authid == "ada"
+    assert verifier.proof(sign(ec_key(2), "ES256"), NOW_S).authid == "ada"
 
 
 EMPTIED = {
@@ -289,7 +359,7 @@ def test_an_emptied_or_removed_file_trusts_nobody(keys, text):
     """Tokens of its keys are refused from then on; that is an error, reported once. Keys of other files still count."""
     verifier = keys.verifier(keys_check_s=1.0)
     old = sign(rsa_key(), "RS256", header={"kid": "r1"})
-    assert verifier.identity(old, NOW_S).authid == "ada"
+    assert verifier.proof(old, NOW_S).authid == "ada"
     before = keys.jwks.with_suffix(".before")
     if text is None:
         keys.jwks.rename(before)
@@ -299,13 +369,13 @@ def test_an_emptied_or_removed_file_trusts_nobody(keys, text):
         verifier.look(now_s)
         assert refusal(verifier, old, NOW_S + now_s)[0] == "token_invalid"
     assert keys.said == [f"error: {keys.jwks}: {EMPTIED[text]}; no token is trusted by it any more"]
-    assert verifier.identity(sign(), NOW_S).authid == "ada"
+    assert verifier.proof(sign(), NOW_S).authid == "ada"
     if text is None:  # the very same file, with its old time
         before.rename(keys.jwks)
     else:
         keys.write(jwk(rsa_key(), kid="r1"))
     verifier.look(104.0)
-    assert verifier.identity(old, NOW_S).authid == "ada"
+    assert verifier.proof(old, NOW_S).authid == "ada"
 
 
 def test_an_emptied_secret_trusts_nobody(keys):

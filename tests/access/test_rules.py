@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from support.broker import session
 
 from app.access.rules import AccessRules, Rule
-from app.broker.names import Match, Pattern, is_apart
-from app.broker.policy import ANONYMOUS, NOBODY, SERVER, Identity
+from app.broker.names import Match, Pattern, escaped, is_apart
+from app.broker.policy import ANONYMOUS, NOBODY, SERVER, Proof
+from app.configuration.patterns import pattern_of_rule
 from app.protocols.bayeux.names import Bounds, to_pattern
 
 BOUNDS = Bounds(255, 16)
@@ -237,7 +238,7 @@ def test_a_topic_and_the_pattern_of_that_topic_are_one_question(written, verb, t
 def test_without_a_session_the_visitors_role_counts():
     """Publishing without a session is decided by the role of the visitor's identity."""
     access = rules(rule("/a", role="sensor"))
-    assert access.may(None, "publish", "a", Identity("s1", "sensor")) is True
+    assert access.may(None, "publish", "a", Proof("s1", "sensor")) is True
     assert access.may(None, "publish", "a", ANONYMOUS) is False
 
 
@@ -245,7 +246,7 @@ def test_the_anonymous_can_be_kept_to_sessions():
     """With `bayeux.anonymous_publish = "off"`, the anonymous need a session to publish; bearers of tokens do not."""
     access = rules("/a", sessionless=False)
     assert access.may(None, "publish", "a", ANONYMOUS) is False
-    assert access.may(None, "publish", "a", Identity("s1", "sensor")) is True
+    assert access.may(None, "publish", "a", Proof("s1", "sensor")) is True
     assert access.may(of_role(NOBODY), "publish", "a") is True
 
 
@@ -272,11 +273,154 @@ PATTERNS = ["/a", "/*", "/**", "/a/*", "/a/**", "/halley/**", "/halley/a", "/sta
 def test_something_is_granted_where_a_topic_is(written, verb):
     """`grants_any` is true if and only if the rules grant the verb for any topic."""
     access = rules(*[rule(pattern, verb=of, allow=allow) for pattern, of, allow in written])
-    assert access.grants_any(verb, "user") == any(access.decide("user", verb, topic)[0] for topic in TOPICS)
+    assert access.grants_any(verb, Proof(None, "user")) == any(
+        access.decide("user", verb, topic)[0] for topic in TOPICS
+    )
 
 
 @pytest.mark.parametrize("named", ["/halley/rates", "/stats/**"])
 def test_what_a_denial_of_all_leaves_out_can_be_granted_after_it(named):
     """`/**` does not cover the server's own topics, neither in a rule that allows nor in one that denies."""
-    assert rules(deny("/**"), named).grants_any("publish", "user")
-    assert not rules(deny("/**"), "/a").grants_any("publish", "user")
+    assert rules(deny("/**"), named).grants_any("publish", Proof(None, "user"))
+    assert not rules(deny("/**"), "/a").grants_any("publish", Proof(None, "user"))
+
+
+# Placeholders
+
+
+def own(pattern, **more):
+    """A rule whose pattern may have placeholders."""
+    fields = {"role": "*", "verb": "*", "allow": True, **more}
+    return Rule(fields["role"], fields["verb"], pattern_of_rule(pattern, BOUNDS), fields["allow"])
+
+
+def user(authid, role="user", **claims):
+    return Proof(authid, role, claims=claims)
+
+
+def can(access, proof, verb, what):
+    """Whether a client may do that: the same with a session as by a request without one."""
+    asked = to_pattern(what, BOUNDS)
+    found = of_role(proof.role)
+    found.proof = proof
+    decision = access.may(None, verb, asked, proof)
+    assert access.may(found, verb, asked) is decision
+    assert access.may(None, verb, asked, proof) is decision, "as it was remembered"
+    assert access.decide(proof.role, verb, asked, proof)[0] is decision
+    return decision
+
+
+ADA, BOB = user("ada"), user("bob")
+
+
+def test_each_has_what_is_named_after_it():
+    """Two users of one role, in turn: the decision for one is never that for the other."""
+    access = AccessRules([own("/user/{authid}/**")])
+    for _ in range(2):
+        for each, theirs, other in ((ADA, "/user/ada/inbox", "/user/bob/inbox"), (BOB, "/user/bob/**", "/user/ada/*")):
+            assert can(access, each, "subscribe", theirs)
+            assert not can(access, each, "subscribe", other)
+            assert not can(access, each, "subscribe", "/user/**")
+    assert not can(access, ANONYMOUS, "subscribe", "/user/ada/inbox")
+
+
+@pytest.mark.parametrize(
+    ("authid", "segment"),
+    [
+        ("ada@example.org", "ada@example!2eorg"),
+        ("auth0|7", "auth0!7c7"),
+        ("a/b", "a!2fb"),
+        ("**", "!2a!2a"),
+        ("*", "!2a"),
+        ("..", "!2e!2e"),
+        (":realm", "!3arealm"),
+        ("{authid}", "!7bauthid!7d"),
+        ("é" * 255, "!c3!a9" * 255),
+    ],
+)
+def test_a_name_is_one_segment_whatever_it_has(authid, segment):
+    """Its own segment and nothing else: no wildcard, no other level, no other space."""
+    wide = Bounds(4_096, 16)
+    access = AccessRules([own("/user/{authid}/box")])
+    proof = user(authid)
+    assert access.may(None, "publish", to_pattern(f"/user/{segment}/box", wide), proof)
+    for other in ("/user/ada/box", "/user/a/b/box", "/user/x/box", "/user/**", "/user/*", "/box"):
+        assert not access.may(None, "publish", to_pattern(other, wide), proof)
+
+
+@pytest.mark.parametrize("value", [None, "", 7, True, ["acme"], {"a": 1}, "x" * 256])
+def test_who_has_no_usable_value_is_granted_nothing_and_denied_all(value):
+    """Absent, empty, not text or too long: an allow rule is not about that client, and a deny rule denies."""
+    proof = user("ada") if value is None else user("ada", org=value)
+    allowed = AccessRules([own("/org/{claim.org}/**"), own("/open/**")])
+    assert not can(allowed, proof, "publish", "/org/acme/x")
+    assert not can(allowed, proof, "publish", "/org/x")
+    assert can(allowed, proof, "publish", "/open/x")
+    denied = AccessRules([own("/org/{claim.org}/private/**", allow=False), own("/**")])
+    for what, expected in (
+        ("/org/acme/private/x", False),
+        ("/org/acme/public", True),
+        ("/org/**", False),
+        ("/a", True),
+    ):
+        assert can(denied, proof, "publish" if "*" not in what else "subscribe", what) is expected
+    mine = user("ada", org="acme")
+    assert not can(denied, mine, "publish", "/org/acme/private/x")
+    assert can(denied, mine, "publish", "/org/other/private/x")
+
+
+def test_several_placeholders_are_of_one_client():
+    """All of them have to be its own."""
+    access = AccessRules([own("/org/{claim.org}/{authid}/*")])
+    assert can(access, user("ada", org="acme"), "publish", "/org/acme/ada/x")
+    assert not can(access, user("bob", org="acme"), "publish", "/org/acme/ada/x")
+    assert not can(access, user("ada", org="other"), "publish", "/org/acme/ada/x")
+    assert not can(access, user("ada"), "publish", "/org/acme/ada/x")
+
+
+@pytest.mark.parametrize("name", ["halley", "stats", "alerts", "replay", "wamp", "$nt4", "service", "meta"])
+def test_no_name_is_one_of_the_servers_own(name):
+    """At the root a placeholder stands for nothing that a rule must name, whoever has that name."""
+    access = AccessRules([own("/{authid}/**")])
+    channel = f"/{escaped(name)}/x" if name != "$nt4" else "/$nt4/x"
+    assert can(access, user("ada"), "publish", "/ada/x")
+    assert not access.may(None, "publish", to_pattern(channel, BOUNDS), user(name))
+    assert not access.may(None, "subscribe", Pattern(Match.DESCENDANTS, escaped(name)), user(name))
+
+
+@given(st.text(min_size=1, max_size=12), st.text(min_size=1, max_size=12))
+def test_no_name_reaches_what_is_anothers(one, other):
+    """Whatever two users are called, neither reaches what is named after the other, nor a wildcard over both."""
+    access = AccessRules([own("/user/{authid}/**")])
+    if one == other:
+        return
+    theirs = Pattern(Match.EXACT, f"user/{escaped(other)}/x")
+    assert not access.may(None, "subscribe", theirs, user(one))
+    assert access.may(None, "subscribe", theirs, user(other))
+    for match in (Match.CHILDREN, Match.DESCENDANTS, Match.PREFIX):
+        assert not access.may(None, "subscribe", Pattern(match, "user"), user(one))
+
+
+def test_decisions_by_name_are_kept_apart_only_where_a_name_matters(monkeypatch):
+    """A thousand users share what their role may do; what is their own is remembered for each, within the bound."""
+    access = AccessRules([own("/user/{authid}/**"), own("/chat/**")])
+    for number in range(1_000):
+        assert access.may(None, "publish", "chat/lobby", user(f"u{number}"))
+    assert len(access._decisions) == 1
+    monkeypatch.setattr("app.access.rules._REMEMBERED_DECISIONS", 10)
+    for number in range(100):
+        assert access.may(None, "publish", f"user/u{number}/x", user(f"u{number}"))
+        assert not access.may(None, "publish", f"user/u{number}/x", user("eve"))
+        assert len(access._decisions) <= 10
+
+
+def test_whether_anything_is_granted_depends_on_who_asks():
+    """`grants_any` counts a rule with a placeholder for those who have the value."""
+    access = AccessRules([own("/user/{authid}/**", role="user", verb="subscribe")])
+    assert access.grants_any("subscribe", user("ada"))
+    assert not access.grants_any("subscribe", user("ada", role="sensor"))
+    assert not access.grants_any("subscribe", ANONYMOUS)
+    shut = AccessRules([own("/user/{authid}/**", allow=False), own("/user/bob/a")])
+    assert shut.grants_any("subscribe", user("ada"))
+    assert not shut.grants_any("subscribe", user("bob"))
+    assert not shut.grants_any("subscribe", ANONYMOUS), "a deny rule denies those without a name"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.access.placeholders import EXPECTED as PLACEHOLDERS
 from app.access.tokens import hash_of, user_key
 from app.configuration import BadSettings, load
 from app.settings import Access, Jwt, Realm, Settings, Token, User
@@ -90,6 +91,20 @@ TOKEN = f'[[tokens]]\nid = "i"\nrole = "r"\nhash = "{HASH}"\n'
         (RULE.replace('"/a"', '"/a/*/b"'), ["4: access.pattern: expected a channel or pattern like /chat/room, "]),
         (RULE.replace('"/a"', '"/a/"'), ["4: access.pattern: expected a channel or pattern like /chat/room, "]),
         (RULE.replace('"/a"', '"/meta/x"'), ["4: access.pattern: rules do not apply to meta channels"]),
+        *(
+            (RULE.replace('"/a"', f'"{pattern}"'), [f"4: access.pattern: expected {PLACEHOLDERS}, found "])
+            for pattern in (
+                "/a/{name}",
+                "/a/x{authid}",
+                "/a/{authid}x",
+                "/{claim.}",
+                "/{claim.a b}",
+                "/{AUTHID}",
+                "/{}",
+            )
+        ),
+        ('[[record]]\npattern = "/a/{authid}"', ["2: record.pattern: expected a channel or pattern like /chat/room, "]),
+        ("[jwt]\nclaims = ['']", ["2: jwt.claims: expected 1 to 255 characters, found "]),
         (RULE.replace('role = "*"', 'role = "a b"'), [f'2: access.role: {ROLE_NEED}, found "a b"']),
         (
             RULE.replace('role = "*"', 'role = "server"'),

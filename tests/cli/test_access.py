@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import time
 import tomllib
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from access.signing import AUDIENCE, ISSUER, SECRET, sign
 from support.process import ended, launched, started
 from support.terminal import LOGIN, terminal
 from support.wire import Wire
@@ -237,6 +239,86 @@ async def test_check_config_asks_about_a_realm(realm, verb, channel, code, answe
     assert found.output[0].startswith(answer)
 
 
+OWN = """
+[[access]]
+role = "*"
+verb = "*"
+pattern = "/secret/{claim.org}/**"
+allow = false
+
+[[access]]
+role = "*"
+verb = "*"
+pattern = "/user/{authid}/**"
+
+[[access]]
+role = "*"
+verb = "subscribe"
+pattern = "/org/{claim.org}/**"
+"""
+
+
+@pytest.mark.parametrize("way", ["a file", "standard input"])
+async def test_check_config_explains_a_decision_for_a_token(way, tmp_path):
+    """The token is not on the command line, where others see it, and no part of it is printed."""
+    token = new_token()
+    tokens = f'\n[[tokens]]\nid = "ada@example.org"\nrole = "member"\nhash = "{hash_of(token)}"\n'
+    (tmp_path / "halley.toml").write_text(OWN + tokens)
+    (tmp_path / "token").write_text(token + "\n")
+    source = {"a file": "token", "standard input": "-"}[way]
+    for channel, code, answer in (
+        (
+            "/user/ada@example!2eorg/x",
+            DONE,
+            (
+                'yes: ada@example.org (member) publish /user/ada@example!2eorg/x: halley.toml:8 allows it (role "*", '
+                'verb "*", pattern "/user/{authid}/**", here "/user/ada@example!2eorg/**")'
+            ),
+        ),
+        (
+            "/user/bob/x",
+            FAILED,
+            "no: ada@example.org (member) publish /user/bob/x: no rule allows it, and what no rule allows is denied",
+        ),
+        (
+            "/secret/acme/x",
+            FAILED,
+            (
+                'no: ada@example.org (member) publish /secret/acme/x: halley.toml:2 denies it (role "*", verb "*", '
+                'pattern "/secret/{claim.org}/**", for a value that the client has not proved)'
+            ),
+        ),
+    ):
+        question = ["--token-file", source, "--verb", "publish", "--channel", channel]
+        stdin = token.encode() if source == "-" else b""
+        found = await ended("check-config", *question, cwd=tmp_path, stdin=stdin)
+        assert (found.code, found.output, found.lines) == (code, [answer], [])
+
+
+async def test_check_config_explains_a_decision_for_a_json_web_token(tmp_path):
+    """Its claims are filled in; one that the server would refuse is a no, with the reason that the log has."""
+    (tmp_path / "secret").write_bytes(SECRET)
+    settings = f'\n[jwt]\nissuer = "{ISSUER}"\naudience = "{AUDIENCE}"\nsecret = "secret"\n'
+    (tmp_path / "halley.toml").write_text(OWN + settings)
+    question = ["check-config", "--token-file", "-", "--verb", "subscribe", "--channel", "/org/acme/**"]
+    token = sign(exp=time.time() + 600, org="acme")
+    found = await ended(*question, cwd=tmp_path, stdin=token.encode())
+    assert found.code == DONE
+    assert found.output[0].endswith('pattern "/org/{claim.org}/**", here "/org/acme/**")')
+    expired = await ended(*question, cwd=tmp_path, stdin=sign(exp=time.time() - 600).encode())
+    assert (expired.code, expired.lines) == (FAILED, [])
+    assert expired.output == ["no: the token is refused: the JWT has expired"]
+
+
+async def test_check_config_says_that_a_role_alone_does_not_decide(tmp_path):
+    """Where a rule with a placeholder could be about the channel, the answer is for clients without the value."""
+    (tmp_path / "halley.toml").write_text(OWN)
+    question = ["--role", "member", "--verb", "publish", "--channel", "/user/ada/x"]
+    found = await ended("check-config", *question, cwd=tmp_path)
+    assert found.code == FAILED
+    assert found.output[0].endswith("depend on the client's token (--token-file)")
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -245,6 +327,9 @@ async def test_check_config_asks_about_a_realm(realm, verb, channel, code, answe
         (["--role", "x", "--verb", "sing", "--channel", "/a"], "Invalid value for '--verb'"),
         (["--role", "x", "--verb", "publish", "--channel", "a"], "a is not a channel or pattern"),
         (["--role", "x", "--verb", "publish", "--channel", "/a/*/b"], "/a/*/b is not a channel or pattern"),
+        (["--token-file", "/dev/null", "--role", "x", "--verb", "publish", "--channel", "/a"], "--role, --verb and "),
+        (["--token-file", "/dev/null", "--verb", "publish", "--channel", "/a"], "a token has at least 32 letters"),
+        (["--token-file", "absent", "--verb", "publish", "--channel", "/a"], "Invalid value for '--token-file'"),
         (["--realm", "realm1"], "--role, --verb and --channel go together"),
         (["--role", "x", "--verb", "call", "--channel", "/a", "--realm", "more"], "there is no realm more"),
         (["--role", "x", "--verb", "publish", "--channel", "/a/*"], "cannot publish to a pattern: /a/*"),

@@ -9,7 +9,7 @@ import pytest
 from support.server import DEADLINE_S, brisk, serving
 
 from app.embed import Halley, NotProtected, Refused, load
-from app.settings import Settings
+from app.settings import Access, Settings
 
 HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}
 
@@ -370,3 +370,123 @@ async def test_a_background_task_runs_with_the_server_and_ends_with_it():
         wire = await served.wire()
         assert (await wire.post(HANDSHAKE)).status == 200
     assert states == ["begun", "ended"]
+
+
+# Identities
+
+
+OWN = (Access("*", "*", "/user/{authid}/**"), Access("*", "*", "/team/{claim.team}/**"))
+
+
+class Login:
+    """A policy with names and passwords of its own, which CometD's users send in `ext.authentication`."""
+
+    def __init__(self):
+        self.trouble = []
+        self.names = []
+
+    def can_handshake(self, session, message):
+        shown = (message.ext or {}).get("authentication")
+        if shown is None:
+            return True
+        if shown["password"] != "secret":
+            return False
+        session.identify(shown["user"], "member", {"team": "red"})
+        with pytest.raises(ValueError, match="one identity") as refused:
+            session.identify("eve", "member")
+        self.trouble.append(refused.value)
+        return True
+
+    def can_publish(self, session, channel, message):
+        self.names.append((message.identity.authid, message.identity.is_proved, dict(message.identity.claims)))
+        return True
+
+
+async def test_a_program_proves_identities_itself():
+    """What it says in `can_handshake` counts as a token does: for rules, hooks and `session.authid`."""
+    login = Login()
+    async with serving(brisk(access=OWN), lambda halley: halley.set_policy(login)) as served:
+        wire = await served.wire()
+
+        async def handshake(**authentication):
+            (reply,) = (await wire.post(HANDSHAKE | {"ext": {"authentication": authentication}})).messages
+            return reply
+
+        assert (await handshake(user="ada", password="wrong"))["successful"] is False
+        client_id = (await handshake(user="ada", password="secret"))["clientId"]
+        session = served.halley.session(client_id)
+        assert (session.authid, session.role) == ("ada", "member")
+        for channel, allowed in (("/user/ada/x", True), ("/team/red/x", True), ("/user/bob/x", False)):
+            (reply,) = (await wire.post({"channel": channel, "data": 1, "clientId": client_id})).messages
+            assert reply["successful"] is allowed
+        assert login.names == [("ada", True, {"team": "red"})] * 2
+        with pytest.raises(ValueError, match="one identity"):
+            session.identify("bob", "member")
+
+        anonymous = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+        with pytest.raises(ValueError, match="one identity"):
+            served.halley.session(anonymous).identify("bob", "member")
+        by_script = await wire.get(HANDSHAKE | {"ext": {"authentication": {"user": "ada", "password": "secret"}}})
+        assert by_script.called[1][0]["error"] == "403:token_in_url:handshake_denied"
+
+
+@pytest.mark.parametrize(
+    ("authid", "role", "claims"),
+    [
+        ("", "member", {}),
+        (7, "member", {}),
+        ("a\0", "member", {}),
+        ("\ud800", "member", {}),
+        ("x" * 256, "member", {}),
+        ("ada", "server", {}),
+        ("ada", "anonymous", {}),
+        ("ada", "a b", {}),
+        ("ada", "member", {"a": object()}),
+        ("ada", "member", {"a": "x" * 1_024}),
+    ],
+)
+async def test_a_program_cannot_prove_what_no_token_could(authid, role, claims):
+    """The handshake is refused, as after any error in a policy."""
+
+    class Policy:
+        def can_handshake(self, session, message):
+            session.identify(authid, role, claims)
+            return True
+
+    async with serving(register=lambda halley: halley.set_policy(Policy())) as served:
+        (reply,) = (await (await served.wire()).post(HANDSHAKE)).messages
+        assert reply["successful"] is False
+        (fault,) = served.faults("policy.can_handshake")
+        assert isinstance(fault, dict)
+
+
+async def test_listeners_services_and_authorizers_know_who_asks():
+    """They get the same identity as policies; the program's own publishes are its own."""
+    heard = []
+
+    def register(halley):
+        @halley.listener("/a")
+        def listen(session, message):
+            heard.append(("listener", message.identity.protocol, message.identity.is_proved))
+
+        @halley.service("/service/a")
+        def serve(session, message):
+            heard.append(("service", message.identity.protocol, message.identity.is_proved))
+
+        @halley.authorizer("/a")
+        def authorize(session, operation, channel, message):
+            heard.append((operation, message.identity.protocol, message.identity.is_proved))
+            return True
+
+    async with serving(register=register) as served:
+        wire, client_id = await joined(served)
+        for message in ({"channel": "/a", "data": 1}, {"channel": "/service/a", "data": 1, "clientId": client_id}):
+            assert (await wire.post(message)).messages[0]["successful"]
+        await served.halley.publish("/a", 1)
+    assert heard == [
+        ("create", "http", False),
+        ("publish", "http", False),
+        ("listener", "http", False),
+        ("service", "bayeux", False),
+        ("listener", "local", True),
+    ]

@@ -192,7 +192,7 @@ async def test_sessions_whose_token_is_gone_end(place):
 
 
 async def test_the_first_token_and_the_first_rule_count_too(place):
-    """A server without any accepts tokens and obeys rules once the file has some, and is as before without them."""
+    """A server without any accepts tokens and obeys rules once the file has some; without tokens it looks at none."""
     place.write()
     async with launched(cwd=place.folder) as server:
         wire = await server.wire()
@@ -202,10 +202,9 @@ async def test_the_first_token_and_the_first_rule_count_too(place):
         assert notice("/a") in await page.connect()
         refused = (await wire.post(HANDSHAKE | {"ext": {"authentication": BOBS}})).messages[0]
         assert refused["error"] == "403:token_invalid:handshake_denied"
-        place.write()
+        place.write(HEARS_NEWS)
         await reload(server)
-        assert (await wire.post(publish("/a", 1))).messages[0]["successful"]
-        await Page.open(server, token=BOBS)
+        await Page.open(server, "/news", token=BOBS)
 
 
 MISTAKES = {
@@ -285,6 +284,36 @@ async def test_rules_for_a_realm_that_needs_a_restart_change_nothing(place):
         assert "access.realm: " in line["problems"][0]
         refused = (await (await server.wire()).post(publish("/news", 1))).messages[0]
         assert refused["error"] == "403:denied_by_security_policy:publish_denied"
+
+
+async def test_the_last_rule_does_not_go_while_the_server_runs(place):
+    """A file that has been emptied is valid, but only a restart opens a server; then new rules count again."""
+    place.write(HEARS_NEWS)
+    async with launched(cwd=place.folder) as server:
+        for empty in ("", "# all gone\n", "[history]\nenabled = true\n"):
+            place.file.write_text(empty)
+            line = await reload(server, "reload_failed")
+            assert line["level"] == "error"
+            assert "only a restart opens a server" in line["problems"][0]
+            refused = (await (await server.wire()).post(publish("/news", 1))).messages[0]
+            assert refused["error"] == "403:denied_by_security_policy:publish_denied"
+        place.write(HEARS_NEWS, SPEAKS)
+        await reload(server)
+        assert (await (await server.wire()).post(publish("/news", 1))).messages[0]["successful"]
+
+
+async def test_the_last_rule_may_go_where_the_server_was_started_open(place):
+    """`open = true` in the file that is read again does not count, as no such setting does; at the start it does."""
+    place.write(HEARS_NEWS)
+    async with launched(cwd=place.folder) as server:
+        place.file.write_text("open = true\n")
+        await reload(server, "reload_failed")
+        assert [each["settings"] for each in server.logged("restart_needed")] == [["open"]]
+    place.write(HEARS_NEWS)
+    async with launched("--open", cwd=place.folder) as server:
+        place.file.write_text("")
+        await reload(server)
+        assert (await (await server.wire()).post(publish("/news", 1))).messages[0]["successful"]
 
 
 async def test_the_last_rule_of_a_server_that_others_can_reach_stays(place):

@@ -79,6 +79,7 @@ ROWS = {
     "policy": Row(
         EMBED, "A policy", "from app.embed import Refused", CODE + "test_a_policy_answers_the_four_questions"
     ),
+    "who": Row(EMBED, "Who asks", "def setup(halley):", CODE + "test_an_authorizer_knows_who_asks"),
     "extension": Row(EMBED, "An extension", "class Numbered:", CODE + "test_an_extension_sees_both_ways"),
     "local session": Row(
         EMBED, "A local session", "import asyncio", CODE + "test_a_local_session_publishes_and_subscribes"
@@ -109,6 +110,7 @@ ROWS = {
     "lift": Row(PIPELINE, "Lifted columns", "[[lift]]", SPARK + "test_readme.py::test_the_settings_are_accepted"),
     "settings": Row(SETTINGS_PAGE, "Example", "port = 8080", SETTINGS + "test_a_file_says_what_holds"),
     "access": Row(ACCESS_PAGE, "Example", "[[access]]", ACCESS + "test_the_rules_do_what_the_readme_says"),
+    "own": Row(ACCESS_PAGE, "Channels of one's own", "[[access]]", ACCESS + "test_each_has_channels_of_its_own"),
     "access-asked": Row(
         ACCESS_PAGE,
         "Example",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 
+from access.signing import AUDIENCE, ISSUER, SECRET, sign
 from readme.shell import Shell, questions_of
 from readme.table import block
 from support.messages import HANDSHAKE, connect, publish, subscribe
@@ -63,6 +65,33 @@ async def test_the_rules_do_what_the_readme_says(tmp_path):
         assert without["error"] == DENIED + "publish_denied"
 
 
+async def test_each_has_channels_of_its_own(tmp_path):
+    """The user of a token has those that are named after it; a claim names those of a team."""
+    adas, bobs = new_token(), new_token()
+    tokens = "".join(
+        f'\n[[tokens]]\nid = "{name}"\nrole = "member"\nhash = "{hash_of(token)}"\n'
+        for name, token in (("ada@example.org", adas), ("bob", bobs))
+    )
+    (tmp_path / "secret").write_bytes(SECRET)
+    issuer = f'\n[jwt]\nissuer = "{ISSUER}"\naudience = "{AUDIENCE}"\nsecret = "secret"\n'
+    (tmp_path / "halley.toml").write_text(block("own") + tokens + issuer)
+    async with launched("--host", "127.0.0.1", cwd=tmp_path) as server:
+        wire = await server.wire()
+        for token, channel, allowed in (
+            (adas, "/user/ada@example!2eorg/inbox", True),
+            (bobs, "/user/ada@example!2eorg/inbox", False),
+            (bobs, "/user/bob/inbox", True),
+        ):
+            (reply,) = (await wire.post(publish(channel, 1), authorization=f"Bearer {token}")).messages
+            assert reply["successful"] is allowed
+        token = sign(exp=time.time() + 600, role="member", team="red")
+        (reply,) = (await wire.post(HANDSHAKE, authorization=f"Bearer {token}")).messages
+        member = reply["clientId"]
+        await wire.post(connect(member))
+        replies = await wire.post(subscribe(member, "/team/red/*"), subscribe(member, "/team/blue/*"))
+        assert [reply["successful"] for reply in replies.messages] == [True, False]
+
+
 async def test_check_config_says_what_the_readme_says(tmp_path):
     """Each command of the console example prints the output that is shown below it."""
     settings(tmp_path)
@@ -76,8 +105,9 @@ async def test_check_config_says_what_the_readme_says(tmp_path):
 def test_the_jwt_example_is_a_settings_file(tmp_path):
     """All settings in the example exist, including the one in a comment."""
     file = tmp_path / "halley.toml"
-    file.write_text(block("jwt").replace("# secret", "secret"))
+    file.write_text(block("jwt").replace("# secret", "secret").replace("# claims", "claims"))
     jwt = load(file, {}, {}).settings.jwt
     assert (jwt.issuer, jwt.audience) == ("https://login.example.com", "halley")
     assert jwt.jwks.endswith("jwks.json")
     assert jwt.secret.endswith("secret")
+    assert jwt.claims == ("plan",)

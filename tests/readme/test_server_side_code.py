@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from unittest.mock import ANY
 
 import uvicorn
+from access.signing import AUDIENCE, ISSUER, SECRET, sign
 from readme.table import block
-from support.server import DEADLINE_S, serving
-from support.wire import Wire
+from support.messages import subscribe
+from support.server import DEADLINE_S, brisk, serving
+from support.wire import Wire, request
 
 HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}
 
@@ -83,6 +86,23 @@ async def test_a_policy_answers_the_four_questions():
             None,
         ]
         assert replies.messages[-1] == {"channel": "/chat/a", "data": 2}
+
+
+async def test_an_authorizer_knows_who_asks(tmp_path):
+    """Who has paid may subscribe, by any protocol and in the history; nobody may publish."""
+    (tmp_path / "secret").write_bytes(SECRET)
+    jwt = {"issuer": ISSUER, "audience": AUDIENCE, "secret": str(tmp_path / "secret"), "claims": ("plan",)}
+    settings = brisk(jwt=jwt, data_dir=str(tmp_path), history={"enabled": True, "free_bytes": 0})
+    async with serving(settings, register=defined(block("who"))["setup"]) as served:
+        wire = await served.wire()
+        for plan, status in (("paid", 200), ("free", 403), (None, 403)):
+            token = {"authorization": f"Bearer {sign(exp=time.time() + 600, plan=plan)}"}
+            assert (await wire.request(request("GET", "/history/reports/a", **token))).status == status
+            (reply,) = (await wire.post({"channel": "/reports/a", "data": 1}, **token)).messages
+            assert reply["successful"] is False
+            client_id = (await wire.post(HANDSHAKE, **token)).messages[0]["clientId"]
+            (reply,) = (await wire.post(subscribe(client_id, "/reports/a"))).messages
+            assert reply["successful"] is (status == 200)
 
 
 async def test_an_extension_sees_both_ways():

@@ -116,7 +116,7 @@ class Apis:
 
 
 async def _tell_rights(request: ApiRequest, node: str | None) -> None:
-    """Respond with the caller's identity, for each verb whether its role has any such right, and the node of a cluster.
+    """Respond with the caller's identity, for each verb whether it has any such right, and the node of a cluster.
 
     It is for pages that hide what their reader may not do. Whether a verb is allowed on one channel is decided at the
     request itself, together with a program's own policies, which this response does not consider.
