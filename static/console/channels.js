@@ -14,6 +14,7 @@ import { write } from "./element.js";
 import { matches } from "./feed.js";
 import { LastData } from "./last-data.js";
 import { Recorded } from "./recorded.js";
+import { refusal } from "./refusals.js";
 import { list, number, object, text, time } from "./shape.js";
 
 const TICKS = "/halley/topics";
@@ -101,7 +102,7 @@ export class Channels {
 
   /** Called by `Feed`. */
   refused(pattern, error) {
-    this.#refused.set(pattern, error.message);
+    this.#refused.set(pattern, error);
     this.#draw();
   }
 
@@ -149,10 +150,10 @@ export class Channels {
   #tellTroubles(rows) {
     const ticks = this.#refused.get(TICKS);
     const all = this.#refused.get(ALL);
-    const numbers = ticks ? `This role may not see the channels' numbers (${TICKS}): ${ticks}` : "";
-    const data = all ? `This role may not read every channel, so last data is from the history (${ALL}): ${all}` : "";
+    const numbers = ticks ? refusal(ticks, "subscribe to /halley/**", "see the channels' numbers") : "";
+    const data = all ? refusal(all, `subscribe to ${ALL}`, "see new data; last data is from the history now") : "";
     const notice = this.#root.querySelector(".notice");
-    write(notice, [numbers, data].filter(Boolean).join(" \u00b7 "));
+    write(notice, [numbers, data].filter(Boolean).join(" "));
     notice.hidden = !numbers && !data;
     const empty = this.#root.querySelector(".empty");
     empty.hidden = rows > 0;

@@ -6,6 +6,7 @@ import { duration, even, powers, short } from "./axis.js";
 import { Chart } from "./chart.js";
 import { element } from "./element.js";
 import { PROTOCOLS } from "./protocol.js";
+import { refusal } from "./refusals.js";
 import { map, number, object, optional, time } from "./shape.js";
 
 const RATES = "/halley/rates";
@@ -46,7 +47,7 @@ const DELAY = {
 /** The current figures: a label, and a function that reads the value from a tick, or null if the tick has none. */
 const NOW = [
   ...Object.entries(PROTOCOLS).map(([key, name]) => [`${name} sessions`, ({ protocols }) => protocols[key]?.sessions ?? null]),
-  ["Subscriptions", (rates) => rates.subscriptions],
+  ["Patterns", (rates) => rates.subscriptions],
   ["Queued", (rates) => rates.queued],
   ["Held polls", (rates) => rates.holds],
   ["Memory, MiB", (rates) => rates.memory_bytes / 2 ** 20],
@@ -137,7 +138,7 @@ export class Overview {
   /** Show that the server refused the subscription. */
   #refuse(error) {
     clearInterval(this.#looks);
-    this.#say(`This server's figures cannot be shown: ${error.message}`);
+    this.#say(refusal(error, "subscribe to /halley/**", "see this server's figures"));
   }
 
   #draw(silentMs = 0) {

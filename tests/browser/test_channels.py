@@ -246,11 +246,11 @@ async def test_tail_hears_a_channel_or_a_branch_in_the_overview(profile, server)
 
 @pytest.mark.parametrize("server", [CLOSED], indirect=True)
 async def test_who_may_not_see_is_told_so(profile, server):
-    """Without rights to the numbers and the data the view shows the server's errors, and no rows."""
+    """Without rights to the numbers and the data the view names the rights that are missing, and shows no rows."""
     page = await open_channels(profile, server)
     notice = page.locator("#channels .notice")
-    await expect(notice).to_contain_text("This role may not see the channels' numbers (/halley/topics): 403")
-    await expect(notice).to_contain_text("This role may not read every channel")
+    await expect(notice).to_contain_text("a token that may subscribe to /halley/** to see the channels' numbers.")
+    await expect(notice).to_contain_text("a token that may subscribe to /** to see new data")
     await expect(page.locator("#channels tbody tr")).to_have_count(0)
     await expect(page.get_by_text("Nothing to show.")).to_be_visible()
 
