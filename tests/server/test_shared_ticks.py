@@ -3,7 +3,7 @@
 import pytest
 
 from app.broker.flow import Delays
-from app.server.shared_ticks import SharedTicks, merge_queues, merge_rates, merge_topics, sparse
+from app.server.shared_ticks import SharedTicks, merge_flow, merge_queues, merge_rates, merge_topics, sparse
 from app.server.whole import Whole
 from app.settings import Settings, Ticks
 
@@ -37,6 +37,21 @@ def test_rates_are_added_up_and_delays_are_of_all_events():
     assert bayeux["delay_ms"]["p50"] == pytest.approx(10, rel=0.13)
     assert bayeux["delay_ms"]["p99"] == pytest.approx(1_000, rel=0.13)
     assert merge_rates(rates(1), rates(1), 0)["protocols"]["bayeux"]["delay_ms"] is None
+
+
+def test_throughput_is_added_up_by_itself():
+    """It is what each node sends even without subscribers, for the past of the whole cluster."""
+
+    def flow(rate, *delays_ms):
+        delays = Delays()
+        for ms in delays_ms:
+            delays.note(ms * 1_000)
+        one = {"published_per_s": rate, "delivered_per_s": 0.0, "delay_ms": None}
+        return {"protocols": {"bayeux": one}, "delays": {"bayeux": sparse(delays)}}
+
+    merged = merge_flow(flow(1.5), flow(2.0, 10), 0)["protocols"]["bayeux"]
+    assert (merged["published_per_s"], merged["delivered_per_s"]) == (3.5, 0.0)
+    assert merged["delay_ms"]["p50"] == pytest.approx(10, rel=0.13)
 
 
 def topic(name, published, last):
