@@ -86,8 +86,8 @@ class SharedTicks:
                 except (KeyError, TypeError, IndexError, ValueError, AttributeError):
                     continue  # it is another version of Halley
                 nodes.append(node)
-        figures.pop(DELAYS, None)
-        return {**figures, "nodes": nodes}
+        # Made without changing `figures`: what was sent of them is encoded later in this turn of the loop.
+        return {**{name: value for name, value in figures.items() if name != DELAYS}, "nodes": nodes}
 
     def _receive(self, node: str, body: Any) -> None:
         topic, figures = body["topic"], body["figures"]

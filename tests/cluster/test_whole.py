@@ -130,6 +130,9 @@ async def test_ticks_are_those_of_all_nodes(cluster):
         assert rates["sessions"] == len(sessions)
         assert rates["protocols"]["bayeux"]["published"] >= 2
         assert "delays" not in rates
+        for _ in range(3):  # until the node a has received and kept what b had just published
+            while (await anext(client)).channel != "/halley/rates":
+                pass
         async with Client(url_of(a)) as late:  # it sees what was published at the other node before
             await late.subscribe("/halley/rates")
             past = (await anext(late)).data["past"]

@@ -77,6 +77,16 @@ def test_sessions_with_the_longest_queues_are_listed_first():
     assert merged["others"] == 3
 
 
+def test_figures_stay_as_they_were_sent():
+    """They are encoded after they were merged: two nodes that begin at once would send each other no delays."""
+    whole, others = Whole("a", Settings), Others()
+    shared = SharedTicks(whole, Ticks(), lambda _: True, {"t": (merge_rates, 0)})
+    whole.join(others, others, None)
+    shared.send("t", own := rates(1, 10))
+    assert "delays" not in shared.merged("t", own, 0.0)
+    assert "delays" in others.told[0][1]["figures"]
+
+
 class Others:
     """Stands for the way to two other nodes, b and c."""
 
