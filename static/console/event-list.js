@@ -5,6 +5,7 @@
  * newer ones have followed by then are never drawn.
  */
 
+import { withBytesCounted } from "./bytes.js";
 import { element, write } from "./element.js";
 
 const ROWS = 500;
@@ -125,7 +126,7 @@ function eventRow({ channel, json, at }, isFresh) {
     {},
     timeOf(at),
     element("span", { className: "channel", textContent: channel, title: channel }),
-    element("code", { className: "preview", textContent: json.slice(0, PREVIEW_CHARS) }),
+    element("code", { className: "preview", textContent: withBytesCounted(json).slice(0, PREVIEW_CHARS) }),
   );
   const details = element("details", {}, summary);
   // Most rows are never opened, so the content is created when a row is.

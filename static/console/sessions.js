@@ -137,10 +137,18 @@ export class Sessions {
     write(notice, trouble ? refusal(trouble, "subscribe to /halley/**", "see the sessions") : "");
     const empty = this.#root.querySelector(".empty");
     empty.hidden = shown > 0;
-    if (this.#tick) write(empty, this.#tick.sessions.length ? "No session matches the filter." : "No sessions.");
+    if (this.#tick) write(empty, noMatch(this.#tick));
     else write(empty, trouble ? "Nothing to show." : "Waiting for data from the server\u2026");
     const unheard = this.#refused.get(SESSIONS) ?? this.#refused.get(SUBSCRIPTIONS);
     const changes = unheard ? refusal(unheard, "subscribe to /halley/**", "see the latest changes") : this.#past;
     write(this.#root.querySelector("#sessions-past"), changes);
   }
+}
+
+/** The reason why no session of a tick is shown. */
+function noMatch({ sessions, others }) {
+  if (sessions.length === 0) return "No sessions.";
+  if (others === 0) return "No session matches the filter.";
+  const [listed, rest] = [sessions.length, others].map((count) => count.toLocaleString("en"));
+  return `None of the ${listed} sessions listed matches; ${rest} others are not listed.`;
 }

@@ -107,7 +107,7 @@ async def test_the_chosen_channel_shows_all_of_its_last_event(profile, server):
     page = await open_channels(profile, server)
     await server.post({"channel": "/a/b", "data": {"deep": [1, None]}})
     await row(page, "/a/b").click()
-    detail = page.get_by_role("complementary", name="Selected channel")
+    detail = page.get_by_role("region", name="Selected channel")
     await expect(detail.get_by_role("heading", name="/a/b")).to_be_visible()
     assert await detail.locator("pre").text_content() == '{\n  "deep": [\n    1,\n    null\n  ]\n}'
     await server.post({"channel": "/a/b", "data": "<b>newer</b>"})
@@ -187,6 +187,30 @@ async def test_a_filter_shows_what_fits_and_what_is_above_it(profile, server):
     assert await labels(page) == ["a", "b"]
     await page.get_by_role("button", name="Expand all branches").click()
     assert len(await labels(page)) == 7
+
+
+@pytest.mark.parametrize("server", [STILL], indirect=True)
+async def test_a_filter_says_that_there_may_be_others(profile, server):
+    """Where the server has more channels than it lists, none is denied; a channel or pattern leads to the history."""
+    page = await open_channels(profile, server)
+    await server.post({"channel": "/load/g00/c1", "data": "recorded"})
+    await tell(page, server, *NUMBERS, others=4_500)
+    nothing = page.locator("#channels .empty")
+    field = page.get_by_label("Filter channels by text or pattern")
+    await field.fill("g99")
+    await expect(nothing).to_have_text(
+        "None of the 5 channels listed matches; 4,499 others are not listed. "
+        "A whole channel or a pattern can be looked up in the history."
+    )
+    await field.fill("/other/**")
+    await expect(nothing).to_contain_text("4,499 others are not listed. See the history of /other/**")
+    await field.fill("/load/g0")
+    await field.fill("/load/g99/")
+    await expect(nothing.get_by_role("link")).to_have_text(["/load/g99", "/load/g99/**"])
+    await field.fill("/load/*")
+    await nothing.get_by_role("link", name="/load/*").click()
+    await expect(page.get_by_label("Read the history of")).to_have_value("/load/*")
+    await expect(page.get_by_text("Nothing is recorded for /load/* in that time.")).to_be_visible()
 
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)

@@ -299,6 +299,19 @@ async def test_data_unfolds_indented(profile, server):
     assert await events(page).locator("pre").text_content() == '{\n  "deep": [\n    1,\n    null\n  ]\n}'
 
 
+async def test_bytes_are_shown_by_their_number(profile, server):
+    """Bytes, as WAMP writes them in JSON, are counted in a row, and whole where it unfolds; other strings stay."""
+    page = await open_console(profile, server)
+    data = {"bytes": "\0AQI=", "one": ["\0AQ"], "none": "\0", "text": 'a "\0AQI=" b', "odd": "\0no base64"}
+    await server.post({"channel": "/a", "data": data}, {"channel": "/b", "data": "\0AAECAwQFBgc="})
+    await expect(events(page).first.locator("code")).to_have_text("8 bytes")
+    await expect(events(page).last.locator("code")).to_have_text(
+        r'{"bytes":2 bytes,"one":[1 byte],"none":0 bytes,"text":"a \"\u0000AQI=\" b","odd":"\u0000no base64"}'
+    )
+    await events(page).first.locator("summary").click()
+    await expect(events(page).first.locator("pre")).to_have_text(r'"\u0000AAECAwQFBgc="')
+
+
 @pytest.mark.parametrize("width", [360, 1280])
 async def test_an_event_takes_one_line(profile, server, width):
     """However long its channel and its data are; a click shows all of both, and another hides them again."""

@@ -199,6 +199,10 @@ async def test_the_table_is_sorted_by_any_column_and_filtered(profile, server):
     await expect(page.locator("#sessions-counts")).to_have_text("1 of 3 sessions")
     await field.fill("ada")
     await expect(page.get_by_text("No session matches the filter.")).to_be_visible()
+    await tell(server, told(1), others=1_200)
+    await expect(
+        page.get_by_text("None of the 1 sessions listed matches; 1,200 others are not listed.")
+    ).to_be_visible()
 
 
 @pytest.mark.parametrize("server", [CLOSED], indirect=True)
