@@ -19,7 +19,7 @@ const MEANINGS = {
   session_unknown: "the server has ended the session",
   subscription_invalid: "a pattern begins with /, and only its last segment can be * or **",
   token_expired: "the token has expired: enter a new one",
-  token_invalid: "the server does not accept this token: check that all of it was entered, or enter another",
+  token_invalid: "the server does not accept this token",
   too_many_patterns: "this session has the maximum number of patterns: unsubscribe from some",
   too_many_subscriptions: "this session has the maximum number of subscriptions: unsubscribe from some",
   too_many_topics: "the server has the maximum number of NetworkTables topics",

@@ -30,6 +30,15 @@ RULES = """async () => {
     return violations.flatMap(({ id, nodes }) => nodes.map(({ html }) => [id, html]));
 }"""
 """All of axe's rules up to level AA, also those that are off unless a page asks for them."""
+CLUSTER = {
+    "time": "2026-01-01T00:00:00Z",
+    "node": "a",
+    "space": "halley",
+    "settled_by": "keeper",
+    "nodes": [{"node": "a", "behind": 0}, {"node": "b", "behind": 3}],
+    "nats": {"server": "127.0.0.1:4222", "version": "2.10.0", "away_s": 0},
+    "differs": [{"what": "bayeux.paths", "nodes": [["a"], ["b"]]}],
+}
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 800}
 
@@ -127,11 +136,18 @@ async def test_axe_finds_nothing_after_the_server_is_lost(profile, server):
     }.items():
         await go(page, view)
         await expect(figures).to_be_visible()
+    await page.evaluate("location.hash = '#cluster'")
+    await server.until_metric("halley_subscriptions", 2.0)
+    await server.post({"channel": "/halley/cluster", "data": CLUSTER})
+    await expect(page.get_by_role("table", name="Nodes").locator("tbody tr")).to_have_count(2)
     await server.stop(signal.SIGKILL)
     await expect(state(page)).to_have_text("Reconnecting")
-    await expect(page.get_by_text("no data from the server").first).to_be_visible()
+    await expect(page.locator("#cluster.is-away")).to_be_visible()
+    assert await complaints(page) == [], "Cluster"
     for view in VIEWS:
         await go(page, view)
+        if view == "Overview":
+            await expect(page.get_by_text("no data from the server").first).to_be_visible()
         assert await complaints(page) == [], view
 
 

@@ -76,7 +76,7 @@ async def test_a_token_opens_what_nobody_may(profile, server):
     await expect(page.locator("#rates-notice")).to_have_text(missing)
     await page.get_by_role("button", name="Token", exact=True).click()
     await use(page, "wrong")
-    await expect(page.locator("#token-trouble")).to_contain_text("the server does not accept this token")
+    await expect(page.locator("#token-trouble")).to_have_text("the server does not accept this token")
     await expect(state(page)).to_have_text("Disconnected")
     await use(page, TOKEN)
     await expect(page.get_by_role("dialog")).to_be_hidden()
