@@ -79,7 +79,8 @@ async def test_forged_ticks_do_not_break_a_view(profile, server):
     await page.get_by_role("button", name="Unsubscribe from /**").click()
     history = {"first": 1, "head": 12, "bytes": 1, "recorded_per_s": 0.0, "lost": 0, "consumers": {}}
     await server.until_metric("halley_subscriptions", 1.0)
-    tick = rates("2027-01-01T00:00:00Z", dropped=41, limits_hit={"queue_events": 1}, history=history)
+    past = [{"time": TIME, "protocols": rates(TIME)["protocols"]}]
+    tick = rates("2027-01-01T00:00:00Z", dropped=41, limits_hit={"queue_events": 1}, history=history, past=past)
     await tell(server, "/halley/rates", tick)
     await expect(number(page, "Dropped")).to_have_text("41")
     await visit(page, server, "Channels", 2)
