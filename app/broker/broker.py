@@ -109,7 +109,7 @@ class Broker:
         self._sessions_of: Counter[str] = Counter()  # by account
         self.flows: defaultdict[str, Flow] = defaultdict(Flow)  # by protocol
         self.published = self.delivered = self.overflows = 0  # plain counts read by telemetry, like those below
-        self.dropped = 0  # events that still waited when their session ended and that cannot be replayed
+        self.dropped = 0  # events that were `undelivered` when their session ended
         self.opened: Counter[str] = Counter()  # by protocol
         self.closed: Counter[str] = Counter()  # by reason
         self.hits: Counter[str] = Counter()  # refusals by the limit's setting; counted here for all packages
@@ -177,7 +177,7 @@ class Broker:
             self.index.remove(pattern, session)
         session.subscriptions.clear()
         session.subscription_bytes = 0
-        self.dropped += sum(not event.position for event in session.outbox)
+        self.dropped += session.outbox.undelivered
         session.outbox.clear()
         del self.sessions[session.id]
         if session.account is not None:

@@ -141,6 +141,12 @@ def _unescaped(pair: re.Match[bytes]) -> bytes:
 RESERVED = "halley"
 """The first segment of the server's own topics."""
 
+
+def is_reserved(topic: str) -> bool:
+    """Whether a topic is one of the server's own, on which it reports what happens in it."""
+    return topic.partition("/")[0] == RESERVED
+
+
 _BAYEUX_OWN = frozenset({"meta", "service"})
 UNHEARD_UNNAMED = frozenset({RESERVED, "wamp"})
 """First segments that a WAMP pattern matches only if it names them: the server's own, and WAMP's for routers."""

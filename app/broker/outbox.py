@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Final
 
 from app.broker.events import Event
+from app.broker.names import is_reserved
 
 OVERHEAD_BYTES: Final = 64
 """What an event counts in addition to its payload: for its name and its slot in the queue."""
@@ -148,6 +149,15 @@ class Outbox:
     def nbytes(self) -> int:
         """The bytes of waiting and retained events, including each event's overhead."""
         return self._nbytes + self._retained_bytes + (self.aside.nbytes if self.aside is not None else 0)
+
+    @property
+    def undelivered(self) -> int:
+        """The number of waiting events that would be lost with the session: others are in the log, where it has one.
+
+        Those on the server's own topics are not counted. They are about the server; and the session of a page with the
+        console, which a browser ends without a word, nearly always has some.
+        """
+        return sum(not event.position and not is_reserved(event.topic) for event in self)
 
     def put(self, event: Event) -> bool:
         """Append an event; False, and nothing kept, if that would pass a bound.

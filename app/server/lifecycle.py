@@ -136,6 +136,5 @@ class Lifecycle:
         self._pump.stop()
         telemetry.report_suppressed()
         dropped = self._broker.dropped - self._dropped_before if self.is_leaving else 0
-        waiting = (event for session in self._broker.sessions.values() for event in session.outbox)
-        lost = sum(not event.position for event in waiting) + dropped
+        lost = sum(session.outbox.undelivered for session in self._broker.sessions.values()) + dropped
         telemetry.log.info("stopped", undelivered_events=lost, is_cut_short=is_cut_short)

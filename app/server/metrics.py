@@ -78,13 +78,13 @@ class HalleyCollector(Collector):
         yield _counter("halley_limits_hit", "How often a limit was reached, by its setting.", limits, "limit")
         yield _counter(
             "halley_dropped",
-            "Unrecorded events that were not yet delivered when their session ended.",
+            "Unrecorded events that were not yet delivered when their session ended, except the server's own.",
             broker.dropped,
         )
         yield _gauge("halley_holds", "Polls that are being held.", sum(each.holds for each in protocols))
         yield _counter(
             "halley_put_back",
-            "Events put back because their reply could not be written.",
+            "Events put back because their reply could not be written, except the server's own.",
             sum(each.put_back for each in protocols),
         )
         yield _histogram("halley_loop_lag_seconds", "How late the event loop ran the sweeper.", sweeper.lags)

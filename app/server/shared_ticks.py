@@ -1,5 +1,7 @@
 """The ticks of a whole cluster: each node sends its figures to the others while any of them has subscribers.
 
+Its throughput and delays it sends always: each node keeps those of the whole cluster, as its past (`past_rates.py`).
+
 The latest figures of each node are added to a node's own (`merge`). A tick has `nodes` then, the names of the nodes
 whose figures are in it, and each session in `/halley/queues` has its `node`.
 """
@@ -23,6 +25,8 @@ _OLD_TICKS, _OLD_S = 2.5, 3.0
 """Figures older than both are left out: their node sends none any more."""
 
 DELAYS = "delays"
+FLOW = "flow"
+"""What throughput and delays are sent as; it is not a topic."""
 _SUMS = (
     "sessions",
     "subscriptions",
@@ -59,7 +63,7 @@ class SharedTicks:
         self._old_s = max(_OLD_S, _OLD_TICKS * options.every_s)
         self._merges = merges
         self._received: dict[tuple[str, str], tuple[float, Figures]] = {}  # by topic and node, with the time
-        whole.facts[_HEARD] = lambda: [topic for topic in merges if has_subscribers(topic)]
+        whole.facts[_HEARD] = lambda: [topic for topic in merges if topic != FLOW and has_subscribers(topic)]
         whole.answers[_KIND] = self._receive
 
     def has_subscribers(self, topic: str) -> bool:
@@ -82,8 +86,8 @@ class SharedTicks:
                 except (KeyError, TypeError, IndexError, ValueError, AttributeError):
                     continue  # it is another version of Halley
                 nodes.append(node)
-        figures.pop(DELAYS, None)
-        return {**figures, "nodes": nodes}
+        # Made without changing `figures`: what was sent of them is encoded later in this turn of the loop.
+        return {**{name: value for name, value in figures.items() if name != DELAYS}, "nodes": nodes}
 
     def _receive(self, node: str, body: Any) -> None:
         topic, figures = body["topic"], body["figures"]
@@ -102,14 +106,22 @@ def sparse(delays: Delays) -> dict[str, int]:
     return {str(number): count for number, count in enumerate(delays.counts) if count}
 
 
-def merge_rates(mine: Figures, theirs: Figures, _most: int) -> Figures:
-    """Add up `/halley/rates`. The history is that of this node: each has all events; what was lost is added up.
+def merge_flow(mine: Figures, theirs: Figures, _most: int) -> Figures:
+    """Add up what each protocol has in `protocols`.
 
     Both have `delays`, the `sparse` histogram of each protocol.
     """
     ours, others = mine["protocols"], theirs["protocols"]
     names = sorted({*ours, *others})
     delays = {name: _sum(mine[DELAYS].get(name, {}), theirs[DELAYS].get(name, {})) for name in names}
+    return {
+        "protocols": {name: _protocol(ours.get(name), others.get(name), delays[name]) for name in names},
+        DELAYS: delays,
+    }
+
+
+def merge_rates(mine: Figures, theirs: Figures, most: int) -> Figures:
+    """Add up `/halley/rates`. The history is that of this node: each has all events; what was lost is added up."""
     history = mine["history"]
     if history is not None and theirs["history"] is not None:
         history = {**history, "lost": history["lost"] + theirs["history"]["lost"]}
@@ -117,9 +129,8 @@ def merge_rates(mine: Figures, theirs: Figures, _most: int) -> Figures:
         **mine,
         **{name: mine[name] + theirs[name] for name in _SUMS},
         "limits_hit": _sum(mine["limits_hit"], theirs["limits_hit"]),
-        "protocols": {name: _protocol(ours.get(name), others.get(name), delays[name]) for name in names},
         "history": history,
-        DELAYS: delays,
+        **merge_flow(mine, theirs, most),
     }
 
 
@@ -134,7 +145,10 @@ def _protocol(mine: Figures | None, theirs: Figures | None, counts: dict[str, in
     for number, count in counts.items():
         delays.counts[int(number)] = count
     quantiles = {"p50": delays.quantile_ms(0.5), "p99": delays.quantile_ms(0.99)} if counts else None
-    return {**{name: round(mine[name] + theirs[name], 1) for name in _PROTOCOL_SUMS}, "delay_ms": quantiles}
+    return {
+        **{name: round(mine[name] + theirs[name], 1) for name in _PROTOCOL_SUMS if name in mine},
+        "delay_ms": quantiles,
+    }
 
 
 def merge_topics(mine: Figures, theirs: Figures, most: int) -> Figures:

@@ -17,6 +17,8 @@ id itself is a secret. In a cluster each of these events has the name of its `no
         "delivered_per_s", "delay_ms": {"p50", "p99"} or null}}, "sessions", "subscriptions", "holds", "queued",
         "put_back", "conflated", "overflows", "dropped", "memory_bytes", "limits_hit": {LIMIT: TIMES},
         "history": null or {"first", "head", "bytes", "recorded_per_s", "lost", "consumers"}}
+        the first one that a session receives also has "past", the last 120: [{"time", "protocols": {NAME:
+        {"published_per_s", "delivered_per_s", "delay_ms"}}}] (`past_rates.py`)
     /halley/topics   the topics published to, the latest first
         {"time", "topics": [{"channel", "published", "per_s", "subscribers", "last"}], "others"}
     /halley/queues   the connected sessions, those with the longest outboxes first
@@ -52,16 +54,26 @@ from typing import Any, NamedTuple
 import orjson
 
 from app.broker.broker import Broker
-from app.broker.events import Event, to_text
+from app.broker.events import Event, SessionFilter, to_text
 from app.broker.flow import Delays, Trace
-from app.broker.names import RESERVED, SPACE, WIDE_IN_WAMP, Pattern
+from app.broker.names import RESERVED, SPACE, WIDE_IN_WAMP, Pattern, is_reserved
 from app.broker.policy import SERVER
 from app.broker.sessions import Session
 from app.protocols.bayeux.names import to_channel, to_subscription
 from app.protocols.contract import WireProtocol
 from app.protocols.wamp.names import uri_of
 from app.server.history import HistoryService
-from app.server.shared_ticks import SharedTicks, merge_queues, merge_rates, merge_topics, sparse
+from app.server.past_rates import PastRates
+from app.server.shared_ticks import (
+    DELAYS,
+    FLOW,
+    SharedTicks,
+    merge_flow,
+    merge_queues,
+    merge_rates,
+    merge_topics,
+    sparse,
+)
 from app.server.whole import Whole
 from app.settings import Ticks
 
@@ -189,12 +201,14 @@ class Ticker:
             RATES: (merge_rates, 0),
             TOPICS: (merge_topics, options.topics),
             QUEUES: (merge_queues, options.sessions),
+            FLOW: (merge_flow, 0),
         }
         self._shared = None if whole is None else SharedTicks(whole, options, self._has_subscribers, merges)
         self._system_events = system_events
         self._ticked_at = monotonic()
         self._counts: dict[str, _Count] = {}  # by protocol
         self._delays: dict[str, Delays] = {}  # by protocol, since the previous tick
+        self._past = PastRates()
         self._recorded = 0
         self._published: dict[str, int] = {}  # by topic, when topics were last published
         self._topics_told_at = 0.0
@@ -222,9 +236,20 @@ class Ticker:
                     told.append((topic, figures if shared is None else shared.merged(topic, figures, now)))
                 yield True
         told += self._cluster()
+        new = self._past.newcomers(frozenset(each.id for each in self._broker.index.subscribers(RATES)))
         for topic, news in told:  # after all are made, so that none counts another one as waiting
-            payload = orjson.dumps({"time": self._time(now), **news})
-            self._broker.announce(Event(topic, payload, protocol="halley", role=SERVER), now)
+            if topic == RATES and new:
+                self._publish(topic, {**news, "past": self._past.ticks}, SessionFilter(eligible=new), now)
+                self._publish(topic, news, SessionFilter(excluded=new), now)
+            else:
+                self._publish(topic, news, None, now)
+        self._past.add(self._time(now), self._whole_flow(flow, now)["protocols"])
+
+    def _publish(self, topic: str, news: dict[str, Any], chosen: SessionFilter | None, now: float) -> None:
+        payload = orjson.dumps({"time": self._time(now), **news})
+        event = Event(topic, payload, protocol="halley", role=SERVER)
+        event.chosen = chosen
+        self._broker.announce(event, now)
 
     def _has_subscribers(self, topic: str) -> bool:
         return bool(self._broker.index.subscribers(topic))
@@ -252,13 +277,26 @@ class Ticker:
         protocols = {name: self._rate(name, elapsed_s) for name in sorted(each.name for each in self._protocols)}
         return {"every_s": round(elapsed_s, 3), "protocols": protocols, "history": self._history(elapsed_s)}
 
+    def _sparse_delays(self) -> dict[str, Any]:
+        """What the other nodes of a cluster need to add up delays; nothing for a server alone."""
+        if self._shared is None:
+            return {}
+        return {DELAYS: {name: sparse(each) for name, each in self._delays.items()}}
+
+    def _whole_flow(self, flow: dict[str, Any], now: float) -> dict[str, Any]:
+        """The throughput of all nodes. Each sends its own at every tick, as each keeps the past of all of them."""
+        if self._shared is None:
+            return flow
+        figures = {"protocols": flow["protocols"], **self._sparse_delays()}
+        self._shared.send(FLOW, figures)
+        return self._shared.merged(FLOW, figures, now)
+
     def _rates(self, flow: dict[str, Any]) -> dict[str, Any]:
         broker = self._broker
-        delays = {} if self._shared is None else {"delays": {name: sparse(each) for name, each in self._delays.items()}}
         here = Counter(map(attrgetter("protocol"), self._clients()))  # fast even with very many sessions
         return {
             **flow,
-            **delays,
+            **self._sparse_delays(),
             "protocols": {name: {"sessions": here[name], **rate} for name, rate in flow["protocols"].items()},
             "sessions": here.total(),
             "subscriptions": len(broker.index.subscriptions),
@@ -354,4 +392,4 @@ def _fitting(names: list[str]) -> Iterator[str]:
 
 def _is_shown(topic: str) -> bool:
     """Whether ticks list a topic: it is in the space that all protocols share, and not the server's own."""
-    return topic.partition("/")[0] != RESERVED and not topic.startswith(SPACE)
+    return not is_reserved(topic) and not topic.startswith(SPACE)

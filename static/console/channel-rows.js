@@ -5,6 +5,7 @@
  * moves to its parent; Enter and Space select. Only one row is in the Tab order.
  */
 
+import { withBytesCounted } from "./bytes.js";
 import { element, write } from "./element.js";
 import { arrange } from "./rows.js";
 
@@ -166,7 +167,7 @@ export function whole(count) {
 }
 
 function preview(data) {
-  return JSON.stringify(data).slice(0, PREVIEW_CHARS);
+  return withBytesCounted(JSON.stringify(data)).slice(0, PREVIEW_CHARS);
 }
 
 function cell(className) {

@@ -10,10 +10,11 @@ import { ChannelRows, whole } from "./channel-rows.js";
 import { ChannelTree } from "./channel-tree.js";
 import { Clock } from "./clock.js";
 import { ColumnOrder } from "./column-order.js";
-import { write } from "./element.js";
+import { element, write } from "./element.js";
 import { matches } from "./feed.js";
 import { LastData } from "./last-data.js";
 import { Recorded } from "./recorded.js";
+import { refusal } from "./refusals.js";
 import { list, number, object, text, time } from "./shape.js";
 
 const TICKS = "/halley/topics";
@@ -54,7 +55,7 @@ export class Channels {
       scrolled: () => this.#drawSoon(),
     });
     this.#lastData = new LastData(new Recorded(bayeux, identity), () => this.#drawSoon());
-    this.#detail = new ChannelDetail(root.querySelector("aside"), this.#lastData, (pattern) => {
+    this.#detail = new ChannelDetail(root.querySelector(".aside"), this.#lastData, (pattern) => {
       subscriptions.hear(pattern);
       location.hash = "#overview";
     });
@@ -101,7 +102,7 @@ export class Channels {
 
   /** Called by `Feed`. */
   refused(pattern, error) {
-    this.#refused.set(pattern, error.message);
+    this.#refused.set(pattern, error);
     this.#draw();
   }
 
@@ -146,26 +147,52 @@ export class Channels {
     write(this.#root.querySelector("#channels-counts"), parts.join(", "));
   }
 
+  /** Say that no channel matches. If the server has others, they may be found in the history. */
+  #tellNoMatch(empty) {
+    const { size, unknown } = this.#tree;
+    const wanted = this.#filter.value.trim();
+    let text = "No channel matches the filter.";
+    let links = [];
+    if (unknown > 0) {
+      links = wanted.startsWith("/") ? pastOf(wanted) : [];
+      const hint = links.length > 0 ? "See the history of " : "A whole channel or a pattern can be looked up in the history.";
+      text = `None of the ${whole(size)} channels listed matches; ${whole(unknown)} others are not listed. ${hint}`;
+    }
+    const made = element("p", {}, text, ...links.flatMap((link, index) => (index > 0 ? [" or ", link] : [link])));
+    if (empty.textContent !== made.textContent) empty.replaceChildren(...made.childNodes);
+  }
+
   #tellTroubles(rows) {
     const ticks = this.#refused.get(TICKS);
     const all = this.#refused.get(ALL);
-    const numbers = ticks ? `This role may not see the channels' numbers (${TICKS}): ${ticks}` : "";
-    const data = all ? `This role may not read every channel, so last data is from the history (${ALL}): ${all}` : "";
+    const numbers = ticks ? refusal(ticks, "subscribe to /halley/**", "see the channels' numbers") : "";
+    const data = all ? refusal(all, `subscribe to ${ALL}`, "see new data; last data is from the history now") : "";
     const notice = this.#root.querySelector(".notice");
-    write(notice, [numbers, data].filter(Boolean).join(" \u00b7 "));
+    write(notice, [numbers, data].filter(Boolean).join(" "));
     notice.hidden = !numbers && !data;
     const empty = this.#root.querySelector(".empty");
     empty.hidden = rows > 0;
-    if (this.#tree.size > 0) write(empty, "No channel matches the filter.");
+    if (this.#tree.size > 0) this.#tellNoMatch(empty);
     else if (ticks) write(empty, "Nothing to show.");
     else write(empty, this.#isTold ? "Nothing has been published yet." : "Waiting for data from the server\u2026");
   }
 }
 
+/** Links to the history of a pattern; or of a channel, and of those below it. */
+function pastOf(wanted) {
+  const name = wanted.replace(/\/+$/, "");
+  const channels = isPattern(name) ? [name] : [name, `${name}/**`];
+  return channels.map((channel) => element("a", { href: `#history?${new URLSearchParams({ channel })}`, textContent: channel }));
+}
+
+function isPattern(text) {
+  return text.startsWith("/") && /\/\*\*?$/.test(text);
+}
+
 /** A function that returns whether a channel matches the pattern or contains the text; null for an empty filter. */
 function fitting(text) {
   if (text === "") return null;
-  if (text.startsWith("/") && /\/\*\*?$/.test(text)) return (name) => matches(text, name);
+  if (isPattern(text)) return (name) => matches(text, name);
   const wanted = text.toLowerCase();
   return (name) => name.toLowerCase().includes(wanted);
 }

@@ -6,6 +6,7 @@
 
 import { short } from "./axis.js";
 import { element, write } from "./element.js";
+import { refusal } from "./refusals.js";
 import { arrange } from "./rows.js";
 import { flag, list, number, object, optional, text, time } from "./shape.js";
 
@@ -94,7 +95,7 @@ export class Cluster {
 
   /** Called by `Feed`. */
   refused(_, error) {
-    this.#refusal = error.message;
+    this.#refusal = refusal(error, "subscribe to /halley/**", "see the cluster");
     this.#tick = null;
     this.#draw();
   }
@@ -110,7 +111,7 @@ export class Cluster {
     const empty = this.#root.querySelector(".empty");
     empty.hidden = tick !== null;
     write(empty, this.#refusal ? "Nothing to show." : "Waiting for data. A server that is not a node of a cluster sends none.");
-    this.#tell(this.#refusal ? `This role may not see the cluster (${TICKS}): ${this.#refusal}` : differing(tick?.differs ?? []));
+    this.#tell(this.#refusal || differing(tick?.differs ?? []));
   }
 
   #row(node, differs) {

@@ -3,6 +3,7 @@
  */
 
 import { write } from "./element.js";
+import { plain } from "./refusals.js";
 
 const STATES = {
   disconnected: "Disconnected",
@@ -60,7 +61,7 @@ export class Connection {
     const { state, session, error } = this.#bayeux;
     this.#state.dataset.state = state;
     write(this.#state, STATES[state]);
-    write(this.#trouble, error?.message ?? "");
+    write(this.#trouble, error ? plain(error) : "");
     this.#retry.hidden = state !== "reconnecting";
     this.#toggle.textContent = state === "disconnected" ? "Connect" : "Disconnect";
     this.#detail.title = session ? `Session ${session}` : "";

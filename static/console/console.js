@@ -28,7 +28,7 @@ const identity = new Identity(new URL("rights", location.href).href);
 const bayeux = new Bayeux(new URL(server, location.href).href, { token: () => identity.token });
 const feed = new Feed(bayeux);
 
-const events = new EventList(document.querySelector("#events"), bayeux);
+const events = new EventList(document.querySelector("#events"), bayeux, identity);
 const subscriptions = new Subscriptions(document.querySelector("#subscriptions"), bayeux, feed, events);
 new Publisher(document.querySelector("#publisher"), bayeux, identity);
 new Connection(document.querySelector("#connection"), bayeux);
@@ -51,7 +51,7 @@ const views = new Views({
 identity.addEventListener("token", async () => {
   await bayeux.disconnect();
   bayeux.connect();
-  subscriptions.restore(["/**"]);
+  subscriptions.renew();
   views.renew();
 });
 let known = null; // the session for which rights were requested

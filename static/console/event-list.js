@@ -5,7 +5,8 @@
  * newer ones have followed by then are never drawn.
  */
 
-import { element } from "./element.js";
+import { withBytesCounted } from "./bytes.js";
+import { element, write } from "./element.js";
 
 const ROWS = 500;
 const PREVIEW_CHARS = 400; // more than one line shows; an unfolded row shows all data
@@ -32,14 +33,18 @@ export class EventList {
   #drawnAt = 0;
   #session = null; // the latest session's id
 
-  constructor(root, bayeux) {
+  /** @param {import("./identity.js").Identity} identity */
+  constructor(root, bayeux, identity) {
     this.#list = root.querySelector("ol");
     this.#empty = root.querySelector("#empty");
     this.#counts = root.querySelector("#counts");
     this.#pause = root.querySelector("#pause");
     this.#pause.addEventListener("click", () => this.#pauseOrResume());
     root.querySelector("#clear").addEventListener("click", () => this.#clear());
-    root.querySelector("#command").textContent = curl(bayeux.url, "/demo/hello", { text: "Hello from a terminal" });
+    const command = root.querySelector("#command");
+    const propose = () => write(command, curl(bayeux.url, identity, "/demo/hello", { text: "Hello from a terminal" }));
+    identity.addEventListener("rights", propose);
+    propose();
     bayeux.addEventListener("change", () => this.#watchSession(bayeux));
     this.#draw();
   }
@@ -121,7 +126,7 @@ function eventRow({ channel, json, at }, isFresh) {
     {},
     timeOf(at),
     element("span", { className: "channel", textContent: channel, title: channel }),
-    element("code", { className: "preview", textContent: json.slice(0, PREVIEW_CHARS) }),
+    element("code", { className: "preview", textContent: withBytesCounted(json).slice(0, PREVIEW_CHARS) }),
   );
   const details = element("details", {}, summary);
   // Most rows are never opened, so the content is created when a row is.
@@ -140,7 +145,8 @@ function timeOf(at) {
   return element("time", { dateTime: at.toISOString() }, seconds, rest);
 }
 
-/** The command line that publishes `data`, without a session if the server allows that. */
-function curl(url, channel, data) {
-  return `curl ${url} -d '${JSON.stringify({ channel, data })}'`;
+/** The command line that publishes `data`. The token is left to the shell: a page is looked at by others, too. */
+function curl(url, { token, isReadOnly }, channel, data) {
+  const header = token || isReadOnly ? ' -H "Authorization: Bearer $TOKEN"' : "";
+  return `curl ${url}${header} -d '${JSON.stringify({ channel, data })}'`;
 }

@@ -2,6 +2,7 @@
  * One recorded event as a row that unfolds to its whole data.
  */
 
+import { withBytesCounted } from "./bytes.js";
 import { element } from "./element.js";
 import { badge } from "./protocol.js";
 
@@ -34,13 +35,13 @@ export function historyRow({ channel, data, position, time, protocol, nt4 }, rep
     element("time", { dateTime: time, textContent: WHEN.format(new Date(time)).replace(",", "."), title: time }),
     kind,
     element("span", { className: "channel", textContent: channel, title: channel }),
-    element("code", { className: "preview", textContent: json.slice(0, PREVIEW_CHARS) }),
+    element("code", { className: "preview", textContent: withBytesCounted(json).slice(0, PREVIEW_CHARS) }),
   );
   const details = element("details", {}, summary);
   const unfold = () => details.append(element("pre", { textContent: JSON.stringify(data, null, 2) }));
   details.addEventListener("toggle", unfold, { once: true });
   const button = element("button", { type: "button", textContent: "Replay from here" });
-  button.setAttribute("aria-label", `Replay from position ${position}`);
+  button.setAttribute("aria-label", `Replay from here, position ${position}`);
   button.addEventListener("click", replay);
   return element("li", { className: "event recorded" }, details, button);
 }

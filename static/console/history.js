@@ -5,13 +5,10 @@
 import { element } from "./element.js";
 import { read } from "./history-pages.js";
 import { historyRow } from "./history-row.js";
+import { isDenied, refusal } from "./refusals.js";
 
 const MINUTE_MS = 60_000;
-const HELP = {
-  401: "Use the button Token to enter another token.",
-  403: "Use the button Token to enter another token.",
-  404: "A server records events unless it is started with --history off or its setting history.enabled is false.",
-};
+const OFF = "A server records events unless it is started with --history off or its setting history.enabled is false.";
 
 export class History {
   #identity;
@@ -106,7 +103,7 @@ export class History {
       }
       this.#list.replaceChildren();
       this.#empty.hidden = true;
-      this.#say([error.message, HELP[error.status]].filter(Boolean).join(". "), "bad");
+      this.#say(failure(error, this.#asked.channel), "bad");
       this.#showLinks(this.#page);
     }
   }
@@ -144,7 +141,7 @@ export class History {
       this.#subscriptions.replay(channel, position, Math.max(position, events[0]?.position ?? 0));
       location.hash = "#overview";
     } catch (error) {
-      this.#say(error.message, "bad");
+      this.#say(failure(error, channel), "bad");
     }
   }
 
@@ -152,6 +149,11 @@ export class History {
     this.#status.textContent = text;
     this.#status.className = `fine ${className}`;
   }
+}
+
+function failure(error, channel) {
+  if (isDenied(error)) return refusal(error, `subscribe to ${channel}`, "read its history");
+  return error.status === 404 ? `${error.message}. ${OFF}` : error.message;
 }
 
 function summary(events) {

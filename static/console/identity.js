@@ -56,9 +56,11 @@ export class Identity extends EventTarget {
 
   /** Request the rights of the token. */
   async ask() {
+    const { token } = this;
     try {
       const answer = await fetch(this.#url, { headers: this.headers, signal: AbortSignal.timeout(ANSWER_MS) });
       const { authid, role, may, node = "" } = answer.ok ? await answer.json() : { authid: null, role: "", may: {} };
+      if (token !== this.token) return; // those of an earlier identity
       Object.assign(this, { authid, role, may, node });
     } catch {
       return; // the connection shows the failure; rights are requested again with the next session

@@ -11,6 +11,7 @@ const COUNTS = ["next", "lag_events", "lag_s", "rows_per_s"].map((name) => [name
 const STATUS = object({ ...Object.fromEntries(COUNTS), remarks: optional(map(number)) });
 const JOBS = 50; // the maximum number of cards; more than pipelines have
 const SILENT_MS = 5_000; // without a report; jobs report each second
+const BEHIND_S = 30; // a job that works every few seconds is always some of them behind
 
 export class Jobs {
   #list;
@@ -65,10 +66,10 @@ function makeCard(name) {
 
 function fill(card, { next = 0, lag_events = 0, lag_s = 0, rows_per_s = 0, remarks }, silentMs) {
   const isSilent = silentMs >= SILENT_MS;
-  const isBehind = lag_events > 0;
-  const state = isSilent ? `no report for ${span(silentMs / 1_000)}` : isBehind ? `${whole(lag_s)} s behind` : "up to date";
+  const isBehind = lag_events > 0 && lag_s >= BEHIND_S;
+  const lag = lag_events > 0 ? `${whole(lag_s)} s behind` : "up to date";
   card.element.dataset.state = isSilent ? "silent" : isBehind ? "behind" : "good";
-  write(card.state, state);
+  write(card.state, isSilent ? `no report for ${span(silentMs / 1_000)}` : lag);
   write(card.next, whole(next));
   write(card.lag, `${whole(lag_events)} events`);
   write(card.rate, isSilent ? "–" : whole(rows_per_s));

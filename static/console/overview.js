@@ -6,7 +6,8 @@ import { duration, even, powers, short } from "./axis.js";
 import { Chart } from "./chart.js";
 import { element } from "./element.js";
 import { PROTOCOLS } from "./protocol.js";
-import { map, number, object, optional, time } from "./shape.js";
+import { refusal } from "./refusals.js";
+import { list, map, number, object, optional, time } from "./shape.js";
 
 const RATES = "/halley/rates";
 const SILENT_MS = 5_000; // without a tick; or, if that is longer, this number of intervals:
@@ -18,7 +19,8 @@ const ORDINARY_LIMITS = new Set(["holds_per_browser", "keep_alive_s", "max_inter
 const BACK_MS = 5_000; // a tick that is older than the newest by more than this is not late: the clock was set back
 
 const DELAYS = object({ p50: number, p99: number });
-const PROTOCOL = object({ sessions: number, published_per_s: number, delivered_per_s: number, delay_ms: optional(DELAYS) });
+const FLOW = { published_per_s: number, delivered_per_s: number };
+const PROTOCOL = object({ sessions: number, ...FLOW, delay_ms: optional(DELAYS) });
 const COUNTS = ["subscriptions", "queued", "holds", "memory_bytes", "dropped", "overflows", "put_back", "conflated"];
 const TICK = object({
   time,
@@ -27,6 +29,7 @@ const TICK = object({
   limits_hit: map(number),
   history: optional(object({ head: number, bytes: number, recorded_per_s: number, lost: number })),
   ...Object.fromEntries(COUNTS.map((name) => [name, number])),
+  past: optional(list(object({ time, protocols: map(object({ ...FLOW, delay_ms: optional(DELAYS) })) }))),
 });
 
 const THROUGHPUT = {
@@ -46,7 +49,7 @@ const DELAY = {
 /** The current figures: a label, and a function that reads the value from a tick, or null if the tick has none. */
 const NOW = [
   ...Object.entries(PROTOCOLS).map(([key, name]) => [`${name} sessions`, ({ protocols }) => protocols[key]?.sessions ?? null]),
-  ["Subscriptions", (rates) => rates.subscriptions],
+  ["Patterns", (rates) => rates.subscriptions],
   ["Queued", (rates) => rates.queued],
   ["Held polls", (rates) => rates.holds],
   ["Memory, MiB", (rates) => rates.memory_bytes / 2 ** 20],
@@ -117,7 +120,10 @@ export class Overview {
     const newest = this.#newest === null ? -Infinity : Date.parse(this.#newest.time);
     const isBack = at < newest - BACK_MS;
     if (isBack) for (const chart of this.#charts) chart.clear();
-    for (const chart of this.#charts) chart.add(at, rates, rates.every_s * 1_000);
+    const before = (rates.past ?? []).map((tick) => [Date.parse(tick.time), tick]).filter(([moment]) => moment < at);
+    for (const chart of this.#charts) {
+      for (const point of [...before, [at, rates]]) chart.add(...point, rates.every_s * 1_000);
+    }
     if (this.#newest === null) this.#say("");
     this.#heardAt = performance.now();
     if (isBack || at >= newest) this.#newest = rates;
@@ -137,7 +143,7 @@ export class Overview {
   /** Show that the server refused the subscription. */
   #refuse(error) {
     clearInterval(this.#looks);
-    this.#say(`This server's figures cannot be shown: ${error.message}`);
+    this.#say(refusal(error, "subscribe to /halley/**", "see this server's figures"));
   }
 
   #draw(silentMs = 0) {

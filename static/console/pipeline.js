@@ -7,6 +7,7 @@
 import { Alerts } from "./alerts.js";
 import { read } from "./history-pages.js";
 import { Jobs } from "./jobs.js";
+import { refusal } from "./refusals.js";
 import { Rollups } from "./rollups.js";
 
 const JOBS = "/halley/pipeline";
@@ -72,7 +73,7 @@ export class Pipeline {
 
   /** Called by `Feed`. */
   refused(pattern, error) {
-    this.#refusals.set(pattern, error.message);
+    this.#refusals.set(pattern, error);
     this.#draw();
   }
 
@@ -103,7 +104,7 @@ export class Pipeline {
         for (const event of events) this.heard(event);
       } catch (error) {
         if (reading.signal.aborted) return;
-        this.#earlier.textContent = `Earlier results cannot be read: ${error.message}.`;
+        this.#earlier.textContent = refusal(error, `subscribe to ${pattern}`, "read earlier results");
       }
     }
   }
@@ -114,8 +115,9 @@ export class Pipeline {
     this.#jobs.draw();
     this.#alerts.draw();
     this.#rollups.draw();
-    const refused = [...this.#refusals].map(([pattern, error]) => `${pattern} (${error})`).join(", ");
-    this.#notice.textContent = refused && `The server refused these subscriptions: ${refused}`;
-    this.#notice.hidden = refused === "";
+    const [error] = this.#refusals.values();
+    const right = `subscribe to ${[...this.#refusals.keys()].join(" and ")}`;
+    this.#notice.textContent = error ? refusal(error, right, "see all of the pipeline") : "";
+    this.#notice.hidden = !error;
   }
 }

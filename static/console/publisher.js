@@ -4,6 +4,7 @@
 
 import { timeOfDay } from "./clock.js";
 import { parsed } from "./json.js";
+import { refusal } from "./refusals.js";
 
 export class Publisher {
   #bayeux;
@@ -57,7 +58,7 @@ export class Publisher {
       await this.#bayeux.publish(channel, read.data);
       this.#say(`Published to ${channel} at ${timeOfDay(new Date())}`, "good");
     } catch (error) {
-      this.#say(`${outcome(error)}: ${error.message}`, "bad");
+      this.#say(outcome(error, channel), "bad");
     }
   }
 
@@ -67,7 +68,7 @@ export class Publisher {
   }
 }
 
-function outcome(error) {
-  if (error.reply) return "Refused";
-  return error.cause ? "Unknown whether published" : "Not published";
+function outcome(error, channel) {
+  if (error.reply) return refusal(error, `publish to ${channel}`, "publish this");
+  return `${error.cause ? "Unknown whether published" : "Not published"}: ${error.message}`;
 }

@@ -3,6 +3,7 @@
  */
 
 import { read } from "./history-pages.js";
+import { isDenied } from "./refusals.js";
 
 const OFF = "the history is off on this server (start it with: halley serve --history on)";
 
@@ -35,12 +36,12 @@ export class Recorded {
       return (await read(channel, `?reverse=true&limit=${limit}`, { headers: this.#identity.headers })).events;
     } catch (error) {
       if (error.status === 404) this.#offIn = session;
-      throw new Error(inPlainWords(error));
+      throw new Error(inPlainWords(error, channel));
     }
   }
 }
 
-function inPlainWords({ status, message }) {
-  if (status === 404) return OFF;
-  return status === 401 || status === 403 ? `this role may not read the history: ${status} ${message}` : message;
+function inPlainWords(error, channel) {
+  if (error.status === 404) return OFF;
+  return isDenied(error) ? `reading its history needs a token that may subscribe to ${channel}` : error.message;
 }

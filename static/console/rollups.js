@@ -97,7 +97,7 @@ export class Rollups {
     const newest = windows.get(this.#newest);
     write(cells.events, newest ? newest.events.toLocaleString("en") : "0");
     write(cells.bytes, newest ? BYTES.format(newest.bytes) : "0");
-    write(cells.publishers, newest ? newest.publishers.toLocaleString("en") : "0");
+    write(cells.publishers, newest?.publishers ? newest.publishers.toLocaleString("en") : "–");
     write(cells.numbers, newest ? numbersOf(newest) : "");
     const starts = Array.from({ length: WINDOWS }, (_, at) => this.#newest - (WINDOWS - 1 - at) * this.#lengthMs);
     spark.show(starts.map((start) => windows.get(start)?.events ?? 0));

@@ -7,6 +7,7 @@ import { ColumnOrder } from "./column-order.js";
 import { Comings } from "./comings.js";
 import { write } from "./element.js";
 import { Recorded } from "./recorded.js";
+import { refusal } from "./refusals.js";
 import { SessionRows } from "./session-rows.js";
 import { list, number, object, optional, text, time } from "./shape.js";
 
@@ -86,7 +87,7 @@ export class Sessions {
 
   /** Called by `Feed`. */
   refused(pattern, error) {
-    this.#refused.set(pattern, error.message);
+    this.#refused.set(pattern, error);
     if (pattern === TICKS) this.#tick = null;
     this.#draw();
   }
@@ -133,13 +134,21 @@ export class Sessions {
     const trouble = this.#refused.get(TICKS);
     const notice = this.#root.querySelector(".notice");
     notice.hidden = !trouble;
-    write(notice, trouble ? `This role may not see the sessions (${TICKS}): ${trouble}` : "");
+    write(notice, trouble ? refusal(trouble, "subscribe to /halley/**", "see the sessions") : "");
     const empty = this.#root.querySelector(".empty");
     empty.hidden = shown > 0;
-    if (this.#tick) write(empty, this.#tick.sessions.length ? "No session matches the filter." : "No sessions.");
+    if (this.#tick) write(empty, noMatch(this.#tick));
     else write(empty, trouble ? "Nothing to show." : "Waiting for data from the server\u2026");
-    const unheard = [SESSIONS, SUBSCRIPTIONS].filter((pattern) => this.#refused.has(pattern));
-    const refusals = unheard.map((pattern) => `This role may not subscribe to ${pattern}: ${this.#refused.get(pattern)}.`);
-    write(this.#root.querySelector("#sessions-past"), [...refusals, this.#past].filter(Boolean).join(" "));
+    const unheard = this.#refused.get(SESSIONS) ?? this.#refused.get(SUBSCRIPTIONS);
+    const changes = unheard ? refusal(unheard, "subscribe to /halley/**", "see the latest changes") : this.#past;
+    write(this.#root.querySelector("#sessions-past"), changes);
   }
+}
+
+/** The reason why no session of a tick is shown. */
+function noMatch({ sessions, others }) {
+  if (sessions.length === 0) return "No sessions.";
+  if (others === 0) return "No session matches the filter.";
+  const [listed, rest] = [sessions.length, others].map((count) => count.toLocaleString("en"));
+  return `None of the ${listed} sessions listed matches; ${rest} others are not listed.`;
 }

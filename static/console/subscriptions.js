@@ -1,13 +1,15 @@
 /**
- * The reader's subscriptions, whose events the list shows. They are remembered across reloads of the tab.
+ * The reader's subscriptions, whose events the list shows. They are remembered across reloads of the tab, also those
+ * that the server refuses to the present identity: another one may be allowed to have them.
  *
  * The pipeline publishes several rollups for each channel that is in use, so that they would outnumber what people and
  * programs publish. The list shows them only if a subscription names them, such as `/stats/**`, and counts them else.
  */
 
-import { element } from "./element.js";
+import { element, write } from "./element.js";
 import { matches } from "./feed.js";
 import { recall, remember } from "./memory.js";
+import { isDenied, plain, refusal } from "./refusals.js";
 import { Replay } from "./replay.js";
 import { isRollup, namesRollups } from "./rollups.js";
 
@@ -21,6 +23,7 @@ export class Subscriptions {
   #input;
   #result;
   #hint; // the text while there is no error
+  #refused = new Map(); // pattern that is wanted -> whether the server refuses it
   #rows = new Map(); // pattern -> its row
   #replays = new Map(); // pattern -> the replay in progress
 
@@ -30,7 +33,7 @@ export class Subscriptions {
     this.#feed = feed;
     this.#owner = {
       heard: (message) => this.#heard(message, events),
-      refused: (pattern, error) => this.#complain(`${pattern}: ${error.message}`),
+      refused: (pattern, error) => this.#refuse(pattern, error),
     };
     this.#list = root.querySelector("ul");
     this.#input = root.querySelector("input");
@@ -52,8 +55,15 @@ export class Subscriptions {
     for (const pattern of recall(REMEMBERED_AS) ?? patterns) this.hear(pattern);
   }
 
+  /** Request what was refused again, for another identity. */
+  renew() {
+    this.#complain("");
+    for (const [pattern, isRefused] of this.#refused) if (isRefused) this.hear(pattern);
+  }
+
   /** Subscribe; `ext` can request a replay (see `Feed.hear`). */
   hear(pattern, ext) {
+    this.#refused.set(pattern, false);
     this.#feed.hear(pattern, this.#owner, ext);
     this.#show();
   }
@@ -85,17 +95,26 @@ export class Subscriptions {
     return this.#feed.patternsOf(this.#owner).some((pattern) => namesRollups(pattern) && matches(pattern, channel));
   }
 
+  /** Show an error; what nobody can be allowed is not wanted any more. */
+  #refuse(pattern, error) {
+    if (isDenied(error) && !pattern.startsWith("/meta/")) this.#refused.set(pattern, true);
+    else this.#refused.delete(pattern);
+    this.#complain(refusal(error, `subscribe to ${pattern}`, "receive its events"));
+    this.#show();
+  }
+
   /** Update the list. Rows are kept, so that none loses the focus. */
   #show() {
-    const subscriptions = this.#feed.patternsOf(this.#owner);
-    for (const [pattern, row] of this.#rows) if (!subscriptions.includes(pattern)) this.#drop(pattern, row);
-    for (const pattern of subscriptions) {
+    for (const [pattern, row] of this.#rows) if (!this.#refused.has(pattern)) this.#drop(pattern, row);
+    for (const [pattern, isRefused] of this.#refused) {
       if (!this.#rows.has(pattern)) this.#rows.set(pattern, this.#row(pattern));
       const row = this.#rows.get(pattern);
-      row.querySelector(".waiting").hidden = this.#bayeux.isGranted(pattern);
+      const waiting = row.querySelector(".waiting");
+      waiting.hidden = this.#bayeux.isGranted(pattern);
+      write(waiting, isRefused ? "not allowed" : "waiting");
       if (!row.isConnected) this.#list.append(row);
     }
-    remember(REMEMBERED_AS, subscriptions);
+    remember(REMEMBERED_AS, [...this.#refused.keys()]);
   }
 
   #row(pattern) {
@@ -103,7 +122,7 @@ export class Subscriptions {
     button.setAttribute("aria-label", `Unsubscribe from ${pattern}`);
     button.addEventListener("click", () => this.#unsubscribe(pattern));
     const name = element("span", { className: "channel", textContent: pattern, title: pattern });
-    return element("li", {}, name, element("span", { className: "waiting", textContent: "waiting" }), button);
+    return element("li", {}, name, element("span", { className: "waiting" }), button);
   }
 
   #drop(pattern, row) {
@@ -118,12 +137,13 @@ export class Subscriptions {
   async #unsubscribe(pattern) {
     this.#complain("");
     this.#replays.delete(pattern);
+    this.#refused.delete(pattern);
     try {
       const told = this.#feed.leave(pattern, this.#owner);
       this.#show();
       await told;
     } catch (error) {
-      this.#complain(`${pattern}: ${error.message}`);
+      this.#complain(`${pattern}: ${plain(error)}`);
     }
   }
 

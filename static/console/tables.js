@@ -7,6 +7,7 @@
 
 import { Clock } from "./clock.js";
 import { write } from "./element.js";
+import { refusal } from "./refusals.js";
 import { arrange } from "./rows.js";
 import { map, object, time } from "./shape.js";
 import { TopicRow } from "./topic-row.js";
@@ -92,7 +93,7 @@ export class Tables {
   /** Called by `Feed`. */
   refused(pattern, error) {
     if (pattern === RATES) return;
-    this.#refusal = `${pattern}: ${error.message}`;
+    this.#refusal = refusal(error, `subscribe to ${pattern}`, "receive its values");
     this.#draw();
   }
 
@@ -183,7 +184,7 @@ export class Tables {
 
   /** The reason why there are no values or values cannot be set, and the notice's class. */
   #trouble() {
-    if (this.#refusal) return [`The server refused the subscription: ${this.#refusal}`, "bad"];
+    if (this.#refusal) return [this.#refusal, "bad"];
     if (this.#topics.size === 0 && this.#isServed === false) {
       return ["This server does not serve NetworkTables. Start it with: halley serve --nt4", "plain"];
     }

@@ -3,6 +3,7 @@
  */
 
 import { write } from "./element.js";
+import { plain } from "./refusals.js";
 
 export class TokenDialog {
   #bayeux;
@@ -12,6 +13,7 @@ export class TokenDialog {
   #now;
   #role;
   #readOnly;
+  #isEntered = false; // whether the session of a token that was just entered is still to begin
 
   /** @param {Document} page @param {import("./identity.js").Identity} identity */
   constructor(page, bayeux, identity) {
@@ -39,7 +41,9 @@ export class TokenDialog {
     this.#show();
   }
 
+  /** Use another token, or none; the dialog closes when there is a session with it. */
   #enter(token) {
+    this.#isEntered = true;
     this.#trouble.textContent = "";
     this.#identity.enter(token);
   }
@@ -47,8 +51,9 @@ export class TokenDialog {
   /** Show a refused token's error in the dialog too, since the page behind an open dialog is inert. */
   #watch() {
     const { state, error } = this.#bayeux;
-    const text = state === "disconnected" && error ? error.message : "";
-    write(this.#trouble, text);
+    write(this.#trouble, state === "disconnected" && error ? plain(error) : "");
+    if (state === "connected" && this.#isEntered) this.#dialog.close();
+    if (state === "connected") this.#isEntered = false;
     if (state === "disconnected") this.#identity.forgetRights();
   }
 
@@ -57,7 +62,7 @@ export class TokenDialog {
     const name = authid === null ? role : `${authid}, role ${role}`;
     this.#role.textContent = role && `You are ${name}`;
     this.#now.textContent = role ? `To this server you are ${name}.` : "The server has not reported your identity yet.";
-    const text = isReadOnly ? `Read-only: the role ${role} has no right to publish` : "";
+    const text = isReadOnly ? `Read-only: the role ${role} has no right to publish. Sign in with a token that may.` : "";
     write(this.#readOnly, text);
     this.#readOnly.hidden = !isReadOnly;
   }

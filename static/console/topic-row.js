@@ -6,6 +6,7 @@
 
 import { span } from "./clock.js";
 import { element, write } from "./element.js";
+import { refusal } from "./refusals.js";
 import { topicName } from "./topic-name.js";
 import { controlOf, textOf, valueOf } from "./value-types.js";
 
@@ -143,7 +144,7 @@ export class TopicRow {
       this.#release();
     } catch (error) {
       if (this.#kind === "switch") this.#fill();
-      this.#say(`${error.reply ? "Refused: " : ""}${error.message}`, "bad");
+      this.#say(refusal(error, `publish to ${this.channel}`, "set this value"), "bad");
     }
   }
 

@@ -2,6 +2,7 @@
  * NetworkTables' types in the page: the control for a type, and the conversion between values and the control's text.
  */
 
+import { withBytesCounted } from "./bytes.js";
 import { parsed } from "./json.js";
 
 const NUMBERS = ["double", "float", "int"];
@@ -21,7 +22,9 @@ export function controlOf(type) {
 
 /** A value as the control's text. */
 export function textOf(type, value) {
-  return type === "string" && typeof value === "string" ? value : JSON.stringify(value);
+  if (type === "string" && typeof value === "string") return value;
+  const json = JSON.stringify(value);
+  return controlOf(type) === "none" ? withBytesCounted(json) : json; // what can be set is shown as it is set
 }
 
 /** The value of the control's text. Throws `SyntaxError`. */

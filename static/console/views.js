@@ -18,6 +18,10 @@ export class Views {
   constructor(views) {
     this.#views = views;
     addEventListener("hashchange", () => this.#follow());
+    document.querySelector(".skip").addEventListener("click", (click) => {
+      click.preventDefault(); // else the fragment would name no view any more
+      document.querySelector("main").focus();
+    });
     this.#follow();
   }
 
@@ -50,8 +54,10 @@ export class Views {
       link.setAttribute("aria-current", "page");
       reveal(link);
     }
-    // Hiding a view can remove the focus; then it moves to the new view's link, for keyboard users.
-    if (before !== null && document.activeElement === document.body) {
+    // Hiding a view can remove the focus; then it moves to the new view's link, for keyboard users. It does not stay on
+    // the link of the view before, either.
+    const focused = document.activeElement;
+    if (before !== null && (focused === document.body || focused.matches("nav a[href^='#']"))) {
       document.querySelector(`nav a[href="#${id}"]`)?.focus();
     }
   }

@@ -107,7 +107,7 @@ async def test_the_chosen_channel_shows_all_of_its_last_event(profile, server):
     page = await open_channels(profile, server)
     await server.post({"channel": "/a/b", "data": {"deep": [1, None]}})
     await row(page, "/a/b").click()
-    detail = page.get_by_role("complementary", name="Selected channel")
+    detail = page.get_by_role("region", name="Selected channel")
     await expect(detail.get_by_role("heading", name="/a/b")).to_be_visible()
     assert await detail.locator("pre").text_content() == '{\n  "deep": [\n    1,\n    null\n  ]\n}'
     await server.post({"channel": "/a/b", "data": "<b>newer</b>"})
@@ -190,6 +190,30 @@ async def test_a_filter_shows_what_fits_and_what_is_above_it(profile, server):
 
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
+async def test_a_filter_says_that_there_may_be_others(profile, server):
+    """Where the server has more channels than it lists, none is denied; a channel or pattern leads to the history."""
+    page = await open_channels(profile, server)
+    await server.post({"channel": "/load/g00/c1", "data": "recorded"})
+    await tell(page, server, *NUMBERS, others=4_500)
+    nothing = page.locator("#channels .empty")
+    field = page.get_by_label("Filter channels by text or pattern")
+    await field.fill("g99")
+    await expect(nothing).to_have_text(
+        "None of the 5 channels listed matches; 4,499 others are not listed. "
+        "A whole channel or a pattern can be looked up in the history."
+    )
+    await field.fill("/other/**")
+    await expect(nothing).to_contain_text("4,499 others are not listed. See the history of /other/**")
+    await field.fill("/load/g0")
+    await field.fill("/load/g99/")
+    await expect(nothing.get_by_role("link")).to_have_text(["/load/g99", "/load/g99/**"])
+    await field.fill("/load/*")
+    await nothing.get_by_role("link", name="/load/*").click()
+    await expect(page.get_by_label("Read the history of")).to_have_value("/load/*")
+    await expect(page.get_by_text("Nothing is recorded for /load/* in that time.")).to_be_visible()
+
+
+@pytest.mark.parametrize("server", [STILL], indirect=True)
 async def test_a_channel_that_the_server_tells_no_more_stays(profile, server):
     """Its total stays; its rate becomes 0 once a tick lists a channel without an event since the tick before."""
     page = await open_channels(profile, server)
@@ -246,11 +270,11 @@ async def test_tail_hears_a_channel_or_a_branch_in_the_overview(profile, server)
 
 @pytest.mark.parametrize("server", [CLOSED], indirect=True)
 async def test_who_may_not_see_is_told_so(profile, server):
-    """Without rights to the numbers and the data the view shows the server's errors, and no rows."""
+    """Without rights to the numbers and the data the view names the rights that are missing, and shows no rows."""
     page = await open_channels(profile, server)
     notice = page.locator("#channels .notice")
-    await expect(notice).to_contain_text("This role may not see the channels' numbers (/halley/topics): 403")
-    await expect(notice).to_contain_text("This role may not read every channel")
+    await expect(notice).to_contain_text("a token that may subscribe to /halley/** to see the channels' numbers.")
+    await expect(notice).to_contain_text("a token that may subscribe to /** to see new data")
     await expect(page.locator("#channels tbody tr")).to_have_count(0)
     await expect(page.get_by_text("Nothing to show.")).to_be_visible()
 

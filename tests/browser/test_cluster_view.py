@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 import pytest_asyncio
 from browser.conftest import keep
+from browser.test_accessibility import complaints
 from browser.test_console import open_console
 from browser.test_history import go
 from support.nats import SETTINGS, nats_servers, node
@@ -53,4 +54,5 @@ async def test_the_nodes_and_what_differs(profile, server):
     await expect(rows).to_have_count(2)
     await expect(rows.nth(1)).to_contain_text("bayeux.paths")
     await expect(page.locator("#cluster .notice")).to_have_text("The nodes differ in bayeux.paths (one, unlike two).")
+    assert await complaints(page) == []
     await keep(page, "cluster")

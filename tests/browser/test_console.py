@@ -209,17 +209,25 @@ async def test_markup_in_events_is_shown_and_never_obeyed(profile, server):
     assert await page.evaluate("window.attacked") is None
 
 
-async def test_refusals_are_shown_in_the_servers_words(profile, server):
-    """A68: a refused subscription or publish shows the Bayeux error text, and the subscription is not listed."""
+async def test_refusals_say_why_in_words(profile, server):
+    """A68: a refused subscription or publish says what is wrong; what nobody may subscribe to is not listed."""
     page = await open_console(profile, server)
     await subscribe(page, "/meta/connect")
-    await expect(page.get_by_text("/meta/connect: 403:denied_by_security_policy:subscribe_denied")).to_be_visible()
+    await expect(page.get_by_text("No client may subscribe to /meta/connect.")).to_be_visible()
     await expect(subscription(page, "/meta/connect")).to_have_count(0)
     await publish(page, "/meta/nothing", "1")
-    await expect(page.get_by_text("Refused: 403:denied_by_security_policy:publish_denied")).to_be_visible()
+    await expect(page.get_by_text("No client may publish to /meta/nothing.")).to_be_visible()
+    for pattern in ("demo", "/a/**/b"):
+        await subscribe(page, pattern)
+        await expect(
+            page.get_by_text("a pattern begins with /, and only its last segment can be * or **")
+        ).to_be_visible()
+        await expect(subscription(page, pattern)).to_have_count(0)
+    await publish(page, "demo", "1")
+    await expect(page.get_by_text("Cannot publish this: a channel begins with /")).to_be_visible()
     await subscribe(page, "/demo/**")
     await expect_granted(page, "/demo/**")
-    await expect(page.get_by_text("subscribe_denied")).to_have_count(0)
+    await expect(page.locator("#subscriptions .bad")).to_have_count(0)
 
 
 async def test_what_is_no_json_is_named_with_its_place_and_not_published(profile, server):
@@ -289,6 +297,19 @@ async def test_data_unfolds_indented(profile, server):
     await events(page).locator("summary").press("Enter")
     await expect(events(page).locator("pre")).to_be_visible()
     assert await events(page).locator("pre").text_content() == '{\n  "deep": [\n    1,\n    null\n  ]\n}'
+
+
+async def test_bytes_are_shown_by_their_number(profile, server):
+    """Bytes, as WAMP writes them in JSON, are counted in a row, and whole where it unfolds; other strings stay."""
+    page = await open_console(profile, server)
+    data = {"bytes": "\0AQI=", "one": ["\0AQ"], "none": "\0", "text": 'a "\0AQI=" b', "odd": "\0no base64"}
+    await server.post({"channel": "/a", "data": data}, {"channel": "/b", "data": "\0AAECAwQFBgc="})
+    await expect(events(page).first.locator("code")).to_have_text("8 bytes")
+    await expect(events(page).last.locator("code")).to_have_text(
+        r'{"bytes":2 bytes,"one":[1 byte],"none":0 bytes,"text":"a \"\u0000AQI=\" b","odd":"\u0000no base64"}'
+    )
+    await events(page).first.locator("summary").click()
+    await expect(events(page).first.locator("pre")).to_have_text(r'"\u0000AAECAwQFBgc="')
 
 
 @pytest.mark.parametrize("width", [360, 1280])

@@ -224,8 +224,8 @@ async def test_without_a_history_the_view_says_so(profile, server, tmp_path):
     await expect(said(page)).to_contain_text("--history off")
 
 
-async def test_what_the_role_may_not_read_is_refused_in_the_servers_words(profile, server, tmp_path):
-    """With access rules the view shows what the role may read, and the server's error for the rest."""
+async def test_what_the_role_may_not_read_is_named_by_the_missing_right(profile, server, tmp_path):
+    """With access rules the view shows what the role may read, and for the rest which right it needs."""
     await server.stop()
     rules = '[[access]]\nrole = "*"\nverb = "subscribe"\npattern = "/open/**"\n'
     (tmp_path / "halley.toml").write_text(rules)
@@ -233,9 +233,8 @@ async def test_what_the_role_may_not_read_is_refused_in_the_servers_words(profil
     profile.expected = "status of 40"
     page = await profile.open(f"{server.url}/#history")
     await expect(state(page)).to_have_text("Connected")
-    await expect(said(page)).to_contain_text(
-        "not allowed to subscribe to that, so not to read its history. Use the button Token"
-    )
+    missing = "Sign in with a token that may subscribe to /** to read its history."
+    await expect(said(page)).to_have_text(missing)
     await ask(page, "/open/**")
     await expect(page.get_by_text("Nothing is recorded for /open/** in that time.")).to_be_visible()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 from contextlib import suppress
@@ -9,6 +10,7 @@ from contextlib import suppress
 import pytest
 from browser.conftest import keep
 from browser.test_console import events, open_console, state
+from support.wire import DEADLINE_S
 
 from app.broker.flow import DELAY
 
@@ -72,6 +74,46 @@ async def test_charts_and_numbers_say_what_the_server_told(profile, server):
     await expect(chart(page, "Throughput")).not_to_have_attribute("aria-label", re.compile(", now:"))
     await chart(page, "Throughput").press("Escape")
     await expect(chart(page, "Throughput")).to_have_attribute("aria-label", re.compile(", now:"))
+
+
+async def test_charts_begin_with_the_past_of_the_server(profile, server):
+    """What was published before a page was opened is in its charts with the first tick that it receives."""
+    first = await open_console(profile, server)
+    await expect(number(first, "Bayeux sessions")).to_have_text("1")
+    await server.post(*({"channel": "/a", "data": number} for number in range(40)))
+    async with asyncio.timeout(DEADLINE_S):
+        while not await has_peak(first):
+            pass
+    later = await open_console(profile, server)
+    await expect(number(later, "Bayeux sessions")).to_have_text("2")
+    assert await has_peak(later)
+
+
+async def has_peak(page):
+    """Whether the chart has a point of about 40 events/s, which the keyboard reaches."""
+    await chart(page, "Throughput").press("Escape")
+    for _ in range(12):
+        await chart(page, "Throughput").press("ArrowLeft")
+        label = await chart(page, "Throughput").get_attribute("aria-label")
+        if re.search("Bayeux published (3[0-9]|4[0-9])", label):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("server", [STILL], indirect=True)
+async def test_the_past_is_drawn_once_and_in_its_place(profile, server):
+    """A point of the past is a point of the chart; those that are not past are ignored."""
+    page = await open_console(profile, server)
+    flow = {"published_per_s": 70.0, "delivered_per_s": 1.0, "delay_ms": {"p50": 1, "p99": 2}}
+    times = [f"2026-01-01T00:00:0{second}Z" for second in (1, 2)] + ["2999-01-01T00:00:00Z"]
+    past = [{"time": time, "protocols": {"bayeux": flow}} for time in times]
+    await server.post({"channel": "/halley/rates", "data": rates("2026-01-01T00:00:03Z", past=past)})
+    line = page.locator("#charts path.line[data-protocol=bayeux]").first
+    await expect(line).to_have_attribute("d", re.compile(r"^M[\d. ]+h0L[\d. ]+L[\d. ]+$"))
+    await expect(chart(page, "Throughput")).to_have_attribute("aria-label", re.compile("now: Bayeux published 12,"))
+    await chart(page, "Throughput").press("ArrowLeft")
+    await chart(page, "Throughput").press("ArrowLeft")
+    await expect(chart(page, "Throughput")).to_have_attribute("aria-label", re.compile(": Bayeux published 70,"))
 
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)

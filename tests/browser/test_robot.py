@@ -38,5 +38,5 @@ async def test_a_page_sees_and_sets_a_robots_values(profile, server):
         assert (await robot.value("/robot/speed")).value == 7.0
         await expect(events(page)).to_have_count(3)
         await publish(page, "/robot/speed", '"fast"')
-        await expect(page.get_by_text("400:double:value_type_mismatch")).to_be_visible()
+        await expect(page.get_by_text("Cannot publish this: expected a value of the type double.")).to_be_visible()
         await expect(events(page)).to_have_count(3)

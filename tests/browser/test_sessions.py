@@ -199,18 +199,21 @@ async def test_the_table_is_sorted_by_any_column_and_filtered(profile, server):
     await expect(page.locator("#sessions-counts")).to_have_text("1 of 3 sessions")
     await field.fill("ada")
     await expect(page.get_by_text("No session matches the filter.")).to_be_visible()
+    await tell(server, told(1), others=1_200)
+    await expect(
+        page.get_by_text("None of the 1 sessions listed matches; 1,200 others are not listed.")
+    ).to_be_visible()
 
 
 @pytest.mark.parametrize("server", [CLOSED], indirect=True)
 async def test_who_may_not_see_is_told_so(profile, server):
-    """Without the right to see sessions the view shows the server's error, and no sessions."""
+    """Without the right to see sessions the view names the right that is missing, and shows no sessions."""
     profile.expected = "403"
     page = await open_sessions(profile, server)
     notice = page.locator("#sessions .notice")
-    await expect(notice).to_contain_text("This role may not see the sessions (/halley/queues): 403")
+    await expect(notice).to_have_text("Sign in with a token that may subscribe to /halley/** to see the sessions.")
     past = page.locator("#sessions-past")
-    await expect(past).to_contain_text("This role may not subscribe to /halley/sessions: 403")
-    await expect(past).to_contain_text("Earlier changes cannot be shown: this role may not read the history: 403")
+    await expect(past).to_have_text("Sign in with a token that may subscribe to /halley/** to see the latest changes.")
     await expect(rows(page)).to_have_count(0)
     await expect(page.get_by_text("Nothing to show.")).to_be_visible()
 

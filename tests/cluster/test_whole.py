@@ -108,6 +108,8 @@ async def test_ticks_are_those_of_all_nodes(cluster):
         await other.subscribe("/chat/ticks")
         await other.publish("/chat/ticks", 1)
         await client.publish("/chat/ticks", 2)
+        for number in range(9):
+            await client.publish("/chat/elsewhere", number)
         seen = {}
 
         def is_whole(event):
@@ -128,6 +130,13 @@ async def test_ticks_are_those_of_all_nodes(cluster):
         assert rates["sessions"] == len(sessions)
         assert rates["protocols"]["bayeux"]["published"] >= 2
         assert "delays" not in rates
+        for _ in range(3):  # until the node a has received and kept what b had just published
+            while (await anext(client)).channel != "/halley/rates":
+                pass
+        async with Client(url_of(a)) as late:  # it sees what was published at the other node before
+            await late.subscribe("/halley/rates")
+            past = (await anext(late)).data["past"]
+            assert sum(each["protocols"]["bayeux"]["published_per_s"] for each in past) > 5
 
 
 async def test_wamp_sessions_and_subscriptions_of_all_nodes(cluster):

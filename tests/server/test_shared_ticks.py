@@ -3,7 +3,7 @@
 import pytest
 
 from app.broker.flow import Delays
-from app.server.shared_ticks import SharedTicks, merge_queues, merge_rates, merge_topics, sparse
+from app.server.shared_ticks import SharedTicks, merge_flow, merge_queues, merge_rates, merge_topics, sparse
 from app.server.whole import Whole
 from app.settings import Settings, Ticks
 
@@ -39,6 +39,21 @@ def test_rates_are_added_up_and_delays_are_of_all_events():
     assert merge_rates(rates(1), rates(1), 0)["protocols"]["bayeux"]["delay_ms"] is None
 
 
+def test_throughput_is_added_up_by_itself():
+    """It is what each node sends even without subscribers, for the past of the whole cluster."""
+
+    def flow(rate, *delays_ms):
+        delays = Delays()
+        for ms in delays_ms:
+            delays.note(ms * 1_000)
+        one = {"published_per_s": rate, "delivered_per_s": 0.0, "delay_ms": None}
+        return {"protocols": {"bayeux": one}, "delays": {"bayeux": sparse(delays)}}
+
+    merged = merge_flow(flow(1.5), flow(2.0, 10), 0)["protocols"]["bayeux"]
+    assert (merged["published_per_s"], merged["delivered_per_s"]) == (3.5, 0.0)
+    assert merged["delay_ms"]["p50"] == pytest.approx(10, rel=0.13)
+
+
 def topic(name, published, last):
     return {"channel": name, "published": published, "per_s": 1.5, "subscribers": 1, "last": last}
 
@@ -60,6 +75,16 @@ def test_sessions_with_the_longest_queues_are_listed_first():
     merged = merge_queues(one, two, 3)
     assert [each["session"] for each in merged["sessions"]] == ["c", "a", "d"]
     assert merged["others"] == 3
+
+
+def test_figures_stay_as_they_were_sent():
+    """They are encoded after they were merged: two nodes that begin at once would send each other no delays."""
+    whole, others = Whole("a", Settings), Others()
+    shared = SharedTicks(whole, Ticks(), lambda _: True, {"t": (merge_rates, 0)})
+    whole.join(others, others, None)
+    shared.send("t", own := rates(1, 10))
+    assert "delays" not in shared.merged("t", own, 0.0)
+    assert "delays" in others.told[0][1]["figures"]
 
 
 class Others:

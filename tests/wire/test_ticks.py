@@ -12,6 +12,7 @@ from support.server import brisk, serving
 from support.wire import DEADLINE_S, request, until
 
 from app.broker.flow import GRACE_S
+from app.server.metrics import exposition
 from app.settings import Access
 
 EVERY_S = 0.05
@@ -118,6 +119,66 @@ async def test_rates_are_of_the_time_since_the_tick_before():
         assert rates["history"] is None
         rates = await heard("/halley/rates", lambda data: not of_bayeux("published_per_s")(data))
         assert of_bayeux("published")(rates) == 10
+
+
+async def test_the_first_rates_that_a_session_receives_have_those_before():
+    """So a chart begins with the past, also with that of a time without subscribers; each session receives it once."""
+    async with ticking() as served:
+        await say(served, *[publish("/a", number) for number in range(10)])
+        await until(lambda: len(served.house.ticker._past.ticks) > 3)
+        heard = await listen(served, "/halley/rates")
+        first = await heard("/halley/rates")
+        assert len(first["past"]) > 3
+        assert all(set(each) == {"time", "protocols"} for each in first["past"])
+        times = [each["time"] for each in first["past"]]
+        assert times == sorted(times)
+        assert times[-1] < first["time"]
+        figures = {"published_per_s", "delivered_per_s", "delay_ms"}
+        assert {frozenset(each["protocols"]["bayeux"]) for each in first["past"]} == {frozenset(figures)}
+        rates = [each["protocols"]["bayeux"]["published_per_s"] for each in first["past"]]
+        assert sum(rate > 0 for rate in rates) == 1
+        for _ in range(3):
+            assert "past" not in await heard("/halley/rates")
+        client = await wamp.join(served.url)
+        subscription = await client.subscribe("halley.rates")
+        other = (await client.receive())[4][0]
+        assert other["past"][-1]["time"] >= first["time"]
+        assert "past" not in (await client.receive())[4][0]
+        assert "past" not in await heard("/halley/rates")
+        await client.unsubscribe(subscription)
+        await until(lambda: len(served.house.ticker._past._given) == 1)
+        await client.subscribe("halley.rates")
+        assert "past" in (await client.receive())[4][0]
+
+
+async def test_the_past_is_bounded():
+    """It has the last 120 ticks."""
+    async with ticking() as served:
+        for second in range(200):
+            served.house.ticker._past.add(
+                f"{second:03}", {"bayeux": dict.fromkeys(("published_per_s", "delivered_per_s", "delay_ms"))}
+            )
+        heard = await listen(served, "/halley/rates")
+        past = (await heard("/halley/rates"))["past"]
+        assert len(past) == 120
+
+
+async def test_figures_that_a_closed_tab_does_not_get_are_not_dropped_events(tmp_path):
+    """A tab that is closed without a goodbye leaves ticks in its queue: no application loses events by that."""
+    async with ticking(tmp_path, bayeux={"max_interval_s": 0.5}) as served:
+        await say(served, publish("/a", 0))
+        wire = await served.wire()
+        client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+        channels = ("/halley/rates", "/halley/queues", "/halley/sessions", "/halley/pipeline")
+        await wire.post(*[subscribe(client_id, channel) for channel in channels])
+        await wire.post(connect(client_id, advice={"timeout": 0}))
+        session = served.house.broker.sessions[client_id]
+        await say(served, publish("/halley/pipeline", {}))
+        await until(lambda: len(session.outbox) > 4)
+        await until(lambda: session.closed == "expired")
+        heard = await listen(served, "/halley/rates")
+        assert (await heard("/halley/rates"))["dropped"] == 0
+        assert b"\nhalley_dropped_total 0.0\n" in exposition(served.house)
 
 
 async def test_topics_tell_how_busy_they_are_and_who_hears_them_and_no_data():

@@ -20,7 +20,7 @@ from typing import Any, Final
 from app.broker.broker import Broker
 from app.broker.events import Event
 from app.broker.flow import GRACE_S
-from app.broker.names import matches, patterns_heard
+from app.broker.names import is_reserved, matches, patterns_heard
 from app.broker.policy import SERVER, Identities, Rights
 from app.broker.ports import Page, Query
 from app.broker.sessions import Session
@@ -118,7 +118,7 @@ class Polling:
             self.history.settled(reply, is_written=False)
             if session.acks is None:
                 session.outbox.put_back(reply.events)
-                self.put_back += len(reply.events)
+                self.put_back += sum(not is_reserved(event.topic) for event in reply.events)
         self.written(reply)  # the rest is the same as for a written reply
 
     def lost(self, hold: Hold, now: float) -> None:
