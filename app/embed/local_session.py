@@ -70,8 +70,7 @@ class LocalSession:
         pattern = pattern_of(channel, self._engine)
         self._heard.setdefault(pattern, []).append(heard)
         self._heard_of.clear()
-        self._engine.broker.subscribe(self._session, pattern)
-        self._engine.hooks.tell(self._engine.hooks.subscribed, self._session, channel)
+        self._engine.subscribe(self._session, channel, pattern)
 
     def unsubscribe(self, channel: str) -> None:
         """Remove all callbacks for this channel or pattern. Raises `ValueError` for an invalid one."""
@@ -80,8 +79,7 @@ class LocalSession:
         if heard is not None:
             heard.clear()  # also for an event that is being delivered
             self._heard_of.clear()
-            self._engine.broker.unsubscribe(self._session, pattern)
-            self._engine.hooks.tell(self._engine.hooks.unsubscribed, self._session, channel)
+            self._engine.unsubscribe(self._session, channel, pattern)
 
     def close(self) -> None:
         """End the session."""
@@ -94,16 +92,21 @@ class LocalSession:
         self._engine.broker.touch(session, now + _DEADLINE_S)
 
     def flush_session(self, session: Session, now: float) -> tuple[()]:  # noqa: ARG002 - Owner's form
-        """Call the callbacks for the waiting events; there is nothing to write."""
-        for event in session.outbox.take():
-            self._call(event)
-        if session.outbox.has_rest:
-            self._engine.broker.mark_ready(session)
+        """Call the callbacks for the waiting events, unless a batch holds them back; there is nothing to write."""
+        if not self._session.open_batches:
+            self._deliver()
         return ()
 
-    def overflow(self, session: Session, event: Event, now: float) -> None:
+    def _deliver(self) -> None:
+        outbox = self._session.outbox
+        for event in outbox.take():
+            self._call(event)
+        if outbox.has_rest:
+            self._engine.broker.mark_ready(self._session)
+
+    def overflow(self, session: Session, event: Event, now: float) -> None:  # noqa: ARG002 - Owner's form
         """Deliver the events of the full outbox now, and take `event`."""
-        self.flush_session(session, now)
+        self._deliver()
         session.outbox.put(event)
         self._engine.broker.mark_ready(session)
 
