@@ -185,6 +185,12 @@ class WireProtocol:
         """Make the engine for a new connection; it is asked for output in later turns, never before this returns."""
         raise NotImplementedError
 
+    def begin(self, now: float) -> None:
+        """Accept sessions from now on: the server starts, or starts again after a drain.
+
+        End the clients' sessions of an earlier run that are still there; their connections are gone.
+        """
+
     def sweep(self, now: float) -> bool | None:
         """Handle the deadlines that are not those of sessions; called a few times a second.
 

@@ -66,13 +66,20 @@ class Lifecycle:
             service.open()
 
     def start(self) -> None:
-        """Open the services and begin sweeping, once; the first request does it where no lifespan has."""
+        """Open the services and begin sweeping, once; the first request does it where no lifespan has.
+
+        After `stop` the server can be started again, on another event loop too: one lifespan may follow another.
+        """
         if not self._tasks:
+            self.is_leaving = False
+            for mount in self._mounts:
+                mount.protocol.begin(monotonic())
+                mount.endpoint.begin(monotonic())
             self.open()
             self._sweeper.begin()
             jobs = [self._sweeper.run(), *(self._run(job) for job in self.background)]
             self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
-            self._pump.wake()
+            self._pump.begin()
 
     async def _run(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:

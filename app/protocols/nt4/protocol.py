@@ -127,6 +127,12 @@ class NetworkTables(WireProtocol):
             client.meter = self._meters.new() if client.account is not None else None
         return engine
 
+    def begin(self, now: float) -> None:
+        """Accept clients from now on (`WireProtocol.begin`); topics and values are still those of the earlier run."""
+        self.is_draining = False
+        for engine in self._engines():
+            engine.lost(now)
+
     @property
     def due(self) -> float:
         """When `turn` is to be called next, in monotonic seconds; infinity if nothing waits for it."""

@@ -1,0 +1,114 @@
+"""One `Halley` of a module serves through several lifespans, as it does in the tests of most programs.
+
+Each lifespan has an event loop of its own here, which ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from support import nt4, wamp
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.wire import DEADLINE_S, Wire, request, until
+
+from app.embed import Halley
+from app.settings import Drain, History, Nt4, Record, Settings
+
+
+def settings(folder, **changed):
+    """Return settings of a server that records /log/**, and serves NetworkTables."""
+    return Settings(
+        data_dir=str(folder),
+        drain=Drain(spread_s=0, grace_s=2),
+        history=History(free_bytes=0),
+        record=(Record(pattern="/log/**", age="1d", durable=True),),
+        nt4=Nt4(enabled=True),
+        **changed,
+    )
+
+
+@asynccontextmanager
+async def lifespan_of(halley):
+    """Serve a program that mounts `halley` at /, by uvicorn; yields its URL and a connection."""
+    program = Starlette(routes=[Mount("/", app=halley.app)], lifespan=halley.lifespan)
+    config = uvicorn.Config(program, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    wire = await Wire.open(port)
+    try:
+        yield f"http://127.0.0.1:{port}", wire
+    finally:
+        await wire.close()
+        server.should_exit = True
+        async with asyncio.timeout(DEADLINE_S):
+            await running
+
+
+async def handshake(wire):
+    client_id = (await wire.post(HANDSHAKE)).messages[0]["clientId"]
+    assert (await wire.post(connect(client_id))).messages[0]["successful"]
+    return client_id
+
+
+def test_a_second_lifespan_serves_as_the_first(tmp_path):
+    """Every protocol is served, the history goes on in the same folder, and background tasks run again."""
+    halley = Halley(settings(tmp_path))
+    begun, told = [], []
+
+    @halley.background
+    async def work():
+        begun.append(True)
+        told.append(await halley.publish("/log/begun", len(begun)))
+        await asyncio.sleep(3600)
+
+    async def use():
+        told.clear()
+        async with lifespan_of(halley) as (url, wire):
+            client_id = await handshake(wire)
+            await wire.post(subscribe(client_id, "/chat/a", "/SmartDashboard/x"))
+            async with await wamp.join(url) as peer, await nt4.connect(url) as robot:
+                await peer.publish("chat.a", ["from WAMP"])
+                assert (await wire.post(connect(client_id))).data == ["from WAMP"]
+                await robot.publish("/SmartDashboard/x", 1, "double")
+                await robot.put_all({"/SmartDashboard/x": 7.5})
+                assert (await wire.post(connect(client_id))).data == [7.5]
+                held = asyncio.create_task(wire.post(connect(client_id)))
+                await until(lambda: halley.server.engine.holds == 1)
+                halley.publish("/chat/a", "from the program")
+                assert (await held).data == ["from the program"]
+            await until(lambda: told)
+            assert (await wire.post(publish("/log/a", 1))).messages[0]["ext"]["position"] > 1
+            events = (await wire.request(request("GET", "/history/log/begun"))).body
+            return [event["data"] for event in json.loads(events)["events"]]
+
+    assert [asyncio.run(use()) for _ in range(3)] == [[1], [1, 2], [1, 2, 3]]
+
+
+def test_clients_of_an_earlier_lifespan_have_no_session_in_the_next(tmp_path):
+    """As after a restart: their sessions have ended, and they are told to begin new ones."""
+    halley = Halley(settings(tmp_path))
+    ended = []
+    halley.on("session_closed")(lambda session, reason: ended.append((session.id, reason)))
+
+    async def join():
+        async with lifespan_of(halley) as (_, wire):
+            return await handshake(wire)
+
+    async def come_back(client_id):
+        async with lifespan_of(halley) as (_, wire):
+            assert halley.sessions == []
+            reply = (await wire.post(connect(client_id))).messages[0]
+            assert (reply["error"], reply["advice"]["reconnect"]) == ("402::session_unknown", "handshake")
+            await handshake(wire)
+
+    client_id = asyncio.run(join())
+    assert not ended
+    asyncio.run(come_back(client_id))
+    assert ended == [(client_id, "drained")]
