@@ -217,7 +217,7 @@ class Side:
         self.shared = ServerContext(SETTINGS.limits, server.broker.hits)
         config = config_of(server.application, SETTINGS, BayeuxConnection, 5)
         config.load()
-        way = ShortWay(server)
+        way = ShortWay(server, server.endpoint)
         self.times_known = 0
         self.transports = [Transport() for _ in range(3)]
         self.connections = []
