@@ -13,7 +13,7 @@ from app.access.keys import Report
 from app.access.tokens import StaticTokens
 from app.broker.errors import TokenRefused, TokenTooLong
 from app.broker.names import Pattern
-from app.broker.policy import ANONYMOUS, Identity, Principal, Rights
+from app.broker.policy import ANONYMOUS, Principal, Proof, Rights
 from app.settings import Settings, Token, User, Verb
 
 
@@ -53,19 +53,19 @@ class Authenticator:
         if self._jwt is not None:
             self._jwt.look(now_s)
 
-    def __call__(self, token: str, now_s: float) -> Identity:
+    def __call__(self, token: str, now_s: float) -> Proof:
         """Check a token and return the identity that it proves; `now_s` is the wall clock in seconds.
 
         Raises `TokenRefused`: `TokenExpired` for a token that has expired, `TokenTooLong` for one over the limit.
         """
         if len(token) > self._most_chars:
             raise TokenTooLong("too long")
-        identity = self._static.identity(token, now_s)
-        if identity is not None:
-            return identity
+        proof = self._static.proof(token, now_s)
+        if proof is not None:
+            return proof
         if self._jwt is None:
             raise TokenRefused("not listed")
-        return self._jwt.identity(token, now_s)
+        return self._jwt.proof(token, now_s)
 
 
 class Grants(NamedTuple):
@@ -101,7 +101,7 @@ class AccessControl:
         """See `Rights`."""
         return self.grants.rights.are_written
 
-    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
+    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS) -> bool:
         """See `Rights`."""
         return self.grants.rights.may(session, verb, what, visitor)
 
@@ -121,7 +121,7 @@ class AccessControl:
         """See `Identities`."""
         return self.grants.users
 
-    def prove(self, token: str, wall_s: float) -> Identity:
+    def prove(self, token: str, wall_s: float) -> Proof:
         """See `Identities`."""
         try:
             return self.grants.authenticator(token, wall_s)

@@ -13,7 +13,7 @@ import jwt
 from app.access.keys import Key, KeyFile, Report, read_jwks, read_secret
 from app.access.tokens import can_be_given
 from app.broker.errors import TokenExpired, TokenRefused
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 from app.settings import Jwt
 
 _AUTHID_CHARS = 255
@@ -40,8 +40,8 @@ class JsonWebTokens:
         for file in self._files:
             file.look(now_s)
 
-    def identity(self, token: str, now_s: float) -> Identity:
-        """Verify a token and return its identity; `now_s` is the wall clock in seconds.
+    def proof(self, token: str, now_s: float) -> Proof:
+        """Verify a token and return what it proves; `now_s` is the wall clock in seconds.
 
         Raises `TokenRefused` or `TokenExpired`.
         """
@@ -55,7 +55,7 @@ class JsonWebTokens:
         authid = claims["sub"]
         if not isinstance(authid, str) or not 0 < len(authid) <= _AUTHID_CHARS:
             raise TokenRefused("sub is not a valid name")
-        return Identity(authid, self._role(claims), expires_s)
+        return Proof(authid, self._role(claims), expires_s)
 
     def _role(self, claims: dict[str, Any]) -> str:
         role = claims.get(self._options.role_claim, self._options.role)

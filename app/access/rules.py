@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from app.broker.names import RESERVED, SPACE, Match, Pattern, encloses, leaves_out, meet
-from app.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Identity, Principal, as_rules_name_it
+from app.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Principal, Proof, as_rules_name_it
 from app.settings import Verb
 
 ANY = "*"
@@ -59,7 +59,7 @@ class AccessRules:
         self._sessionless = sessionless
         self._decisions: dict[tuple[str, Verb, str | Pattern], bool] = {}
 
-    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
+    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS) -> bool:
         """See `Rights.may`. Called for every publish, so decisions are cached."""
         role = visitor.role if session is None else session.role
         if session is None and role == NOBODY and verb == "publish" and not self._sessionless:

@@ -17,7 +17,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable
 
 from app.broker.errors import TokenExpired
-from app.broker.policy import NOBODY, SERVER, Identity
+from app.broker.policy import NOBODY, SERVER, Proof
 from app.settings import Token
 from app.settings.protocols import KEY_BYTES
 
@@ -61,25 +61,25 @@ class StaticTokens:
     """The tokens that the settings list."""
 
     def __init__(self, tokens: Iterable[Token]) -> None:
-        self._identities = [
-            (token.hash, Identity(token.id, token.role, token.expires.timestamp() if token.expires else None, token))
+        self._proofs = [
+            (token.hash, Proof(token.id, token.role, token.expires.timestamp() if token.expires else None, token))
             for token in tokens
         ]
 
     def __len__(self) -> int:
-        return len(self._identities)
+        return len(self._proofs)
 
-    def identity(self, token: str, now_s: float) -> Identity | None:
-        """The identity of a token's owner; None if the token is not listed. Raises `TokenExpired`.
+    def proof(self, token: str, now_s: float) -> Proof | None:
+        """What a token proves; None if the token is not listed. Raises `TokenExpired`.
 
         `now_s` is the wall clock in seconds.
         """
         shown = hash_of(token)
-        for known, identity in self._identities:
+        for known, proof in self._proofs:
             if hmac.compare_digest(known, shown):
-                if identity.expires_s is not None and identity.expires_s <= now_s:
+                if proof.expires_s is not None and proof.expires_s <= now_s:
                     raise TokenExpired("the static token has expired")
-                return identity
+                return proof
         return None
 
 

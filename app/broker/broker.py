@@ -219,7 +219,7 @@ class Broker:
         end that their rights no longer grant. Returns the numbers of these sessions and of these subscriptions.
         Exceptions are as for `due`.
         """
-        withdrawn = {session for session in self.sessions.values() if not stand_by(session.credential)}
+        withdrawn = {session for session in self.sessions.values() if not stand_by(session.proof.credential)}
         taken = 0
 
         def apply(session: Session) -> None:

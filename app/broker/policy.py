@@ -2,7 +2,8 @@
 
 All checks go through one method, `Rights.may`. It is answered by an operator's access rules (`app/access/rules.py`) or,
 if there are none, by the default rules below (`DefaultRules`); `app/access/control.py` has those that count now. The
-rights are those of a `Session`, or, for a request without one, of the `Identity` that it proved.
+rights are those of a `Session`, or, for a request without one, of the `Proof` that it gave. A program's own policy gets
+an `Identity`, which says who asks.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from app.broker.errors import TokenRefused
 from app.broker.names import RESERVED, SPACE, Match, Pattern, escaped, meet
@@ -36,20 +37,51 @@ _KILLS = Pattern(Match.PREFIX, "wamp/session/kill")
 """The router's procedures that end other clients' sessions."""
 
 
-class Identity(NamedTuple):
-    """A client's proved identity.
+Claims = Mapping[str, Any]
+"""Claims of a JSON Web Token by name; the values are JSON."""
+
+NO_CLAIMS: Claims = MappingProxyType({})
+
+
+class Proof(NamedTuple):
+    """What a client has proved about itself, by a token or a secret.
 
     `authid` is None for anonymous clients. `expires_s` is when the proof expires, in wall-clock seconds; None: never.
-    `credential` is the entry of the settings that proved it, a static token or a user; None for other proofs.
+    `credential` is the entry of the settings that proved it, a static token or a user; None for other proofs. `claims`
+    are those of a JSON Web Token that a rule or `jwt.claims` names.
     """
 
     authid: str | None
     role: str
     expires_s: float | None = None
     credential: Token | User | None = None
+    claims: Claims = NO_CLAIMS
+
+    def identity(self, protocol: str, address: str) -> Identity:
+        """Who asks, where it is a request without a session, of this `protocol` and from this IP address."""
+        return Identity(self.authid, self.role, self.claims, protocol, address, is_proved=self.role != NOBODY)
 
 
-ANONYMOUS = Identity(None, NOBODY)
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks, for a program's own hooks; the same for all protocols.
+
+    `authid` is the client's name, or None. It is surely the client's own only if `is_proved`: a client of NetworkTables
+    names itself as it likes, and an anonymous one of WAMP has a random name. `claims` are those of its JSON Web Token
+    that a rule or `jwt.claims` names, as JSON values by name. `protocol` is "bayeux", "wamp" or "nt4" for a session,
+    "local" for one of the program itself, and "http" for a request without a session, such as a publish by curl or a
+    read of the history. `address` is the IP address of the request or connection; empty for the program itself.
+    """
+
+    authid: str | None
+    role: str
+    claims: Claims
+    protocol: str
+    address: str
+    is_proved: bool
+
+
+ANONYMOUS = Proof(None, NOBODY)
 
 
 class Principal(Protocol):
@@ -59,6 +91,10 @@ class Principal(Protocol):
     def role(self) -> str:
         """The role, by which rules grant."""
 
+    @property
+    def proof(self) -> Proof:
+        """What its client has proved; rules that name the authid or a claim look at nothing else."""
+
 
 class Rights(Protocol):
     """The check of what clients may do."""
@@ -67,7 +103,7 @@ class Rights(Protocol):
     def are_written(self) -> bool:
         """Whether an operator has written rules; if not, a request without a session learns only that it has none."""
 
-    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
+    def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS) -> bool:
         """Whether `session` may do `verb` to `what`: a canonical topic, or a pattern and so all that it matches.
 
         For a request without a session, `session` is None and the rights are those of `visitor`.
@@ -88,11 +124,11 @@ class Identities(Protocol):
     def users(self) -> Mapping[str, User]:
         """The users, by id."""
 
-    def prove(self, token: str, wall_s: float) -> Identity:
-        """The identity that a token proves at `wall_s`, in seconds since 1970. Raises `TokenRefused`."""
+    def prove(self, token: str, wall_s: float) -> Proof:
+        """What a token proves at `wall_s`, in seconds since 1970. Raises `TokenRefused`."""
 
     def stand_by(self, credential: Token | User | None) -> bool:
-        """Whether an identity with this credential still counts: the credential has not been withdrawn or changed."""
+        """Whether a proof with this credential still counts: the credential has not been withdrawn or changed."""
 
 
 class NoIdentities:
@@ -101,7 +137,7 @@ class NoIdentities:
     accept_tokens = False
     users: ClassVar[Mapping[str, User]] = MappingProxyType({})
 
-    def prove(self, token: str, wall_s: float) -> Identity:  # noqa: ARG002 - none is accepted
+    def prove(self, token: str, wall_s: float) -> Proof:  # noqa: ARG002 - none is accepted
         """See `Identities`."""
         raise TokenRefused("no tokens are accepted")
 
@@ -145,7 +181,7 @@ class DefaultRules:
         session: Principal | None,
         verb: Verb,
         what: str | Pattern,
-        visitor: Identity = ANONYMOUS,  # noqa: ARG002 - the same for all
+        visitor: Proof = ANONYMOUS,  # noqa: ARG002 - the same for all
     ) -> bool:
         """See `Rights`."""
         if session is not None and session.role == SERVER:

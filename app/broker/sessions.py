@@ -21,9 +21,8 @@ from app.broker.events import Event
 from app.broker.limits import Meter
 from app.broker.names import Pattern, patterns_heard
 from app.broker.outbox import Outbox
-from app.broker.policy import NOBODY
+from app.broker.policy import ANONYMOUS, NOBODY, SERVER, Identity, Proof
 from app.broker.subscriptions import Subscription
-from app.settings import Token, User
 
 
 class Cursor:
@@ -161,11 +160,11 @@ class Session:
     `deadline` is never None: a session that nothing would end is a leak (CometD #674, #1134, #1716). Only
     `Broker.touch` moves it, which keeps the heap of deadlines correct, and never beyond `expiry`, when the token that
     the session began with expires. Both are monotonic seconds; `expiry` is infinity if the token does not expire.
-    `authid` is None, or random, if the client is anonymous; `credential` is the entry of the settings that proved its
-    identity, if one did (`policy.Identity`). `opened_at` is when the session was admitted. Its client counts as ready
-    for events until `reads_until`, infinity while it is (`flow.py`); the owner sets it. `cursor` is None until the
-    session asks for the history. `account` is the address whose limit of sessions this one counts towards, or None;
-    `meter` bounds its publishes.
+    `proof` is what its client has proved. `authid` and `role` are from it, unless the client is anonymous: `authid` is
+    None then, random (WAMP) or the name that the client gave itself (NetworkTables). `opened_at` is when the session
+    was admitted. Its client counts as ready for events until `reads_until`, infinity while it is (`flow.py`); the owner
+    sets it. `cursor` is None until the session asks for the history. `account` is the address whose limit of sessions
+    this one counts towards, or None; `meter` bounds its publishes.
     """
 
     __slots__ = (
@@ -175,7 +174,6 @@ class Session:
         "alarm_at",
         "authid",
         "closed",
-        "credential",
         "cursor",
         "deadline",
         "expiry",
@@ -186,6 +184,7 @@ class Session:
         "opened_at",
         "outbox",
         "owner",
+        "proof",
         "protocol",
         "reads_until",
         "role",
@@ -201,7 +200,7 @@ class Session:
         self.outbox = outbox
         self.authid: str | None = None
         self.role = NOBODY
-        self.credential: Token | User | None = None
+        self.proof = ANONYMOUS
         self.expiry = inf
         self.address = ""  # of the peer that began it
         self.user_agent = ""
@@ -218,6 +217,21 @@ class Session:
         self.is_ready = False  # waits in Broker.ready
         self.closed: str | None = None  # why it ended
         self.had: tuple[Pattern, ...] = ()  # the subscriptions that it had when it ended
+
+    def prove(self, proof: Proof, clock_offset_s: float) -> None:
+        """Give a session that is about to begin the identity that its client has proved.
+
+        `clock_offset_s` is by how much the wall clock is ahead of the monotonic one.
+        """
+        self.proof = proof
+        self.authid, self.role = proof.authid, proof.role
+        if proof.expires_s is not None:
+            self.expiry = proof.expires_s - clock_offset_s
+
+    def identity(self, address: str) -> Identity:
+        """Who asks by a request or connection from this IP address."""
+        is_proved = self.proof.role != NOBODY or self.role == SERVER
+        return Identity(self.authid, self.role, self.proof.claims, self.protocol, address, is_proved=is_proved)
 
     def subscription_names(self) -> Sequence[Pattern | str]:
         """The subscriptions that the session has or had: patterns, or names as its protocol writes them."""

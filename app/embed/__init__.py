@@ -14,6 +14,7 @@ or `halley serve --load module:setup`, where `setup(halley)` registers the same 
 loop's thread. Policies and services may be coroutine functions; all other hooks must return without blocking.
 """
 
+from app.broker.policy import Identity
 from app.configuration.protection import NotProtected
 from app.embed.halley import Halley, load
 from app.embed.local_session import LocalSession
@@ -21,4 +22,4 @@ from app.embed.server_session import ServerSession
 from app.protocols.bayeux.hooks import Refused
 from app.protocols.bayeux.messages import Message
 
-__all__ = ["Halley", "LocalSession", "Message", "NotProtected", "Refused", "ServerSession", "load"]
+__all__ = ["Halley", "Identity", "LocalSession", "Message", "NotProtected", "Refused", "ServerSession", "load"]

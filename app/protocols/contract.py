@@ -29,7 +29,8 @@ from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from app.broker.names import Pattern
-from app.broker.sessions import Outlet
+from app.broker.policy import Proof
+from app.broker.sessions import Outlet, Session
 from app.settings import Verb
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY_VIOLATION, INTERNAL_ERROR = 1000, 1001, 1002, 1008, 1011
@@ -132,11 +133,16 @@ class ProgramDecisions(Protocol):
     def has_policy(self) -> bool:
         """Whether there is a policy to ask."""
 
-    def permit(self, verb: Verb, what: str | Pattern, context: Context) -> bool | Awaitable[bool]:
-        """Whether the program allows a request about a topic or pattern, or an awaitable of that."""
+    def permit(
+        self, verb: Verb, what: str | Pattern, sender: Session | Proof, context: Context
+    ) -> bool | Awaitable[bool]:
+        """Whether the program allows a request about a topic or pattern, or an awaitable of that.
+
+        `sender` is the session that asks, or, without one, what the request has proved.
+        """
 
     def permit_each(
-        self, verb: Verb, patterns: Sequence[Pattern | None], context: Context
+        self, verb: Verb, patterns: Sequence[Pattern | None], sender: Session | Proof, context: Context
     ) -> list[bool] | Awaitable[list[bool]]:
         """Ask about each pattern, None being allowed: the decisions, or an awaitable of all of them."""
 

@@ -11,7 +11,7 @@ from app.access.control import AccessControl, Authenticator
 from app.access.tokens import hash_of, new_token
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 from app.configuration.protection import grants_of
 from app.settings import Access, Limits, Settings, Token, User
 
@@ -64,7 +64,7 @@ def test_tokens_and_users_are_replaced():
     assert now.accept_tokens is False
     change(now, tokens=(ADA,), user=(ANN,))
     assert now.accept_tokens is True
-    assert now.prove(ADAS, 0.0) == Identity("ada", "member", None, ADA)
+    assert now.prove(ADAS, 0.0) == Proof("ada", "member", None, ADA)
     assert now.users == {"ann": ANN}
     change(now, tokens=(BOB,))
     with pytest.raises(TokenRefused):
@@ -101,7 +101,7 @@ def test_each_session_is_asked_once():
     """Sessions whose credential is withdrawn are due; the rights of all others are checked, before these end."""
     broker, owner = Broker(Limits()), Owner()
     for name, credential in (("a", ADA), ("b", BOB), ("c", None)):
-        join(broker, name, owner).credential = credential
+        join(broker, name, owner).proof = Proof(name, "member", None, credential)
     assert broker.rights_changed(lambda each: each != ADA, 5.0) == (1, 0)
     assert owner.heard == [("rights", "b", 5.0), ("rights", "c", 5.0), ("due", "a", 5.0)]
     assert broker.sessions["a"].expiry == 5.0
@@ -117,7 +117,7 @@ def test_a_fault_ends_one_session_only():
     broker, owner = Broker(Limits()), Owner()
     join(broker, "a", Faulty())
     join(broker, "b", owner)
-    join(broker, "c", owner).credential = ADA
+    join(broker, "c", owner).proof = Proof("ada", "member", None, ADA)
     with pytest.raises(ValueError, match="c4n4ry"):
         broker.rights_changed(lambda each: each != ADA, 5.0)
     assert owner.heard == [("rights", "b", 5.0), ("due", "c", 5.0)]

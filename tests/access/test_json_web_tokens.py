@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from app.access.json_web_tokens import JsonWebTokens
 from app.access.keys import BadKeys, KeyFile, read_jwks, read_secret
 from app.broker.errors import TokenExpired, TokenRefused
+from app.broker.policy import Proof
 from app.settings import Jwt
 
 
@@ -51,7 +52,7 @@ def keys(tmp_path):
 def refusal(verifier, token, now_s=NOW_S):
     """Return the reason and the detail with which a token is refused."""
     with pytest.raises(TokenRefused) as refused:
-        verifier.identity(token, now_s)
+        verifier.proof(token, now_s)
     assert token not in refused.value.detail
     return refused.value.reason, refused.value.detail
 
@@ -73,19 +74,19 @@ def refusal(verifier, token, now_s=NOW_S):
 def test_each_algorithm_is_accepted_with_its_own_key(keys, key, algorithm, header):
     """HS256, RS256 and ES256 are accepted, with the key's id or without; the identity expires with token and leeway."""
     token = sign(key(), algorithm, header=header)
-    assert keys.verifier(leeway_s=5).identity(token, NOW_S) == ("ada", "user", NOW_S + 65, None)
+    assert keys.verifier(leeway_s=5).proof(token, NOW_S) == Proof("ada", "user", NOW_S + 65)
 
 
 def test_the_role_is_in_the_claim_that_the_settings_name(keys):
     """The role is in the claim jwt.role_claim, or is jwt.role if the token does not have that claim."""
     verifier = keys.verifier(role_claim="https://halley/role", role="guest")
-    assert verifier.identity(sign(**{"https://halley/role": "sensor"}), NOW_S).role == "sensor"
-    assert verifier.identity(sign(), NOW_S).role == "guest"
+    assert verifier.proof(sign(**{"https://halley/role": "sensor"}), NOW_S).role == "sensor"
+    assert verifier.proof(sign(), NOW_S).role == "guest"
 
 
 def test_an_audience_may_be_one_of_several(keys):
     """RFC 7519, 4.1.3: `aud` is a string or an array of them."""
-    assert keys.verifier().identity(sign(aud=["other", AUDIENCE]), NOW_S).authid == "ada"
+    assert keys.verifier().proof(sign(aud=["other", AUDIENCE]), NOW_S).authid == "ada"
 
 
 # Tokens that are refused
@@ -129,10 +130,10 @@ def test_every_claim_that_counts_is_needed(keys, claim):
 def test_times_have_a_leeway(keys):
     """Tokens are accepted up to jwt.leeway_s after `exp` and before `nbf`; only expiry has its own error."""
     verifier = keys.verifier(leeway_s=10)
-    assert verifier.identity(sign(exp=NOW_S), NOW_S + 9.9).expires_s == NOW_S + 10
+    assert verifier.proof(sign(exp=NOW_S), NOW_S + 9.9).expires_s == NOW_S + 10
     with pytest.raises(TokenExpired):
-        verifier.identity(sign(exp=NOW_S), NOW_S + 10)
-    assert verifier.identity(sign(nbf=NOW_S + 10), NOW_S).authid == "ada"
+        verifier.proof(sign(exp=NOW_S), NOW_S + 10)
+    assert verifier.proof(sign(nbf=NOW_S + 10), NOW_S).authid == "ada"
     assert refusal(verifier, sign(nbf=NOW_S + 10), NOW_S - 1) == ("token_invalid", "not valid yet")
 
 
@@ -176,7 +177,7 @@ def test_an_algorithm_that_is_not_wanted_is_refused_with_its_key_there(keys):
     """An algorithm that is not in jwt.algorithms is refused, even if there is a key for it."""
     verifier = keys.verifier(algorithms=("RS256",))
     assert refusal(verifier, sign()) == ("token_invalid", "no key of that algorithm and name")
-    assert verifier.identity(sign(rsa_key(), "RS256"), NOW_S).authid == "ada"
+    assert verifier.proof(sign(rsa_key(), "RS256"), NOW_S).authid == "ada"
 
 
 def test_signatures_of_others_and_changed_tokens_are_refused(keys):
@@ -210,7 +211,7 @@ def test_signatures_of_others_and_changed_tokens_are_refused(keys):
 def test_what_is_no_token_of_ours_is_refused(keys, token):
     """Malformed tokens, unknown critical headers (RFC 7515, 4.1.11) and key ids of the wrong type are refused."""
     with pytest.raises(TokenRefused):
-        keys.verifier().identity(token, NOW_S)
+        keys.verifier().proof(token, NOW_S)
 
 
 def test_a_header_nested_beyond_reason_is_refused(keys):
@@ -231,7 +232,7 @@ def test_a_new_key_is_found_when_the_file_changes(keys):
     verifier.look(100.9)
     assert refusal(verifier, sign(rsa_key(2), "RS256"))[0] == "token_invalid"
     verifier.look(101.0)
-    assert verifier.identity(sign(rsa_key(2), "RS256"), NOW_S).authid == "ada"
+    assert verifier.proof(sign(rsa_key(2), "RS256"), NOW_S).authid == "ada"
     assert refusal(verifier, sign(rsa_key(), "RS256"))[0] == "token_invalid"
     assert keys.said == [f"{keys.jwks}: 2 keys read"]
 
@@ -244,7 +245,7 @@ def test_an_unknown_key_has_the_file_read_once(keys, monkeypatch):
     assert len(reads) == 1
     keys.write(jwk(rsa_key(2), kid="r2"))
     token = sign(rsa_key(2), "RS256", header={"kid": "r2"})
-    assert verifier.identity(token, NOW_S).authid == "ada"
+    assert verifier.proof(token, NOW_S).authid == "ada"
     assert len(reads) == 2
     for number in range(100):
         unknown = sign(rsa_key(2), "RS256", header={"kid": f"guess{number}"})
@@ -252,7 +253,7 @@ def test_an_unknown_key_has_the_file_read_once(keys, monkeypatch):
     assert len(reads) == 2
     assert refusal(verifier, sign(rsa_key(2), "RS256", header={"kid": "r3"}), NOW_S + 1.0)[0] == "token_invalid"
     assert len(reads) == 3
-    verifier.identity(token, NOW_S - 3_600)  # a clock that was set back does not prevent reads
+    verifier.proof(token, NOW_S - 3_600)  # a clock that was set back does not prevent reads
     refusal(verifier, sign(rsa_key(2), "RS256", header={"kid": "r3"}), NOW_S - 3_600)
     assert len(reads) == 4
 
@@ -264,13 +265,13 @@ def test_a_broken_new_file_keeps_the_old_keys(keys, text):
     keys.jwks.write_text(text)
     for now_s in (100.0, 101.0, 102.0):
         verifier.look(now_s)
-    assert verifier.identity(sign(rsa_key(), "RS256", header={"kid": "r1"}), NOW_S).authid == "ada"
+    assert verifier.proof(sign(rsa_key(), "RS256", header={"kid": "r1"}), NOW_S).authid == "ada"
     assert len(keys.said) == 1
     assert keys.said[0].startswith(f"{keys.jwks}: ")
     assert keys.said[0].endswith("; the keys read before are kept")
     keys.write(jwk(ec_key(2)))
     verifier.look(104.0)
-    assert verifier.identity(sign(ec_key(2), "ES256"), NOW_S).authid == "ada"
+    assert verifier.proof(sign(ec_key(2), "ES256"), NOW_S).authid == "ada"
 
 
 EMPTIED = {
@@ -289,7 +290,7 @@ def test_an_emptied_or_removed_file_trusts_nobody(keys, text):
     """Tokens of its keys are refused from then on; that is an error, reported once. Keys of other files still count."""
     verifier = keys.verifier(keys_check_s=1.0)
     old = sign(rsa_key(), "RS256", header={"kid": "r1"})
-    assert verifier.identity(old, NOW_S).authid == "ada"
+    assert verifier.proof(old, NOW_S).authid == "ada"
     before = keys.jwks.with_suffix(".before")
     if text is None:
         keys.jwks.rename(before)
@@ -299,13 +300,13 @@ def test_an_emptied_or_removed_file_trusts_nobody(keys, text):
         verifier.look(now_s)
         assert refusal(verifier, old, NOW_S + now_s)[0] == "token_invalid"
     assert keys.said == [f"error: {keys.jwks}: {EMPTIED[text]}; no token is trusted by it any more"]
-    assert verifier.identity(sign(), NOW_S).authid == "ada"
+    assert verifier.proof(sign(), NOW_S).authid == "ada"
     if text is None:  # the very same file, with its old time
         before.rename(keys.jwks)
     else:
         keys.write(jwk(rsa_key(), kid="r1"))
     verifier.look(104.0)
-    assert verifier.identity(old, NOW_S).authid == "ada"
+    assert verifier.proof(old, NOW_S).authid == "ada"
 
 
 def test_an_emptied_secret_trusts_nobody(keys):

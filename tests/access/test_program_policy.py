@@ -17,6 +17,7 @@ from support.wamp_peers import Context
 
 from app.access.program_policy import DENIED, NOT_GRANTED, ProgramPolicy, Refused
 from app.broker.names import WIDE_IN_WAMP, Match, Pattern
+from app.broker.policy import ANONYMOUS
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import covering_channels
 
@@ -63,7 +64,7 @@ def hooks(policy: Any = None) -> tuple[Hooks, list[tuple[str, Exception]]]:
 
 async def ask(made: Hooks, verb: Any, what: Any) -> tuple[Any, bool]:
     """Return the program's decision, and whether it had to be awaited."""
-    answer = made.permit(verb, what, Context())
+    answer = made.permit(verb, what, ANONYMOUS, Context())
     if inspect.isawaitable(answer):
         return await answer, True
     return answer, False

@@ -11,7 +11,7 @@ from support.broker import session
 
 from app.access.rules import AccessRules, Rule
 from app.broker.names import Match, Pattern, is_apart
-from app.broker.policy import ANONYMOUS, NOBODY, SERVER, Identity
+from app.broker.policy import ANONYMOUS, NOBODY, SERVER, Proof
 from app.protocols.bayeux.names import Bounds, to_pattern
 
 BOUNDS = Bounds(255, 16)
@@ -237,7 +237,7 @@ def test_a_topic_and_the_pattern_of_that_topic_are_one_question(written, verb, t
 def test_without_a_session_the_visitors_role_counts():
     """Publishing without a session is decided by the role of the visitor's identity."""
     access = rules(rule("/a", role="sensor"))
-    assert access.may(None, "publish", "a", Identity("s1", "sensor")) is True
+    assert access.may(None, "publish", "a", Proof("s1", "sensor")) is True
     assert access.may(None, "publish", "a", ANONYMOUS) is False
 
 
@@ -245,7 +245,7 @@ def test_the_anonymous_can_be_kept_to_sessions():
     """With `bayeux.anonymous_publish = "off"`, the anonymous need a session to publish; bearers of tokens do not."""
     access = rules("/a", sessionless=False)
     assert access.may(None, "publish", "a", ANONYMOUS) is False
-    assert access.may(None, "publish", "a", Identity("s1", "sensor")) is True
+    assert access.may(None, "publish", "a", Proof("s1", "sensor")) is True
     assert access.may(of_role(NOBODY), "publish", "a") is True
 
 

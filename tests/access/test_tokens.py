@@ -44,19 +44,19 @@ def test_a_token_names_its_owner():
     """A token's identity has authid and role of the entry with its hash; other strings have no identity."""
     one, other = new_token(), new_token()
     tokens = StaticTokens([known(one), known(other, id="bob", role="sensor")])
-    assert tokens.identity(other, NOW_S)[:3] == ("bob", "sensor", None)
-    assert tokens.identity(one, NOW_S)[:3] == ("ada", "user", None)
+    assert tokens.proof(other, NOW_S)[:3] == ("bob", "sensor", None)
+    assert tokens.proof(one, NOW_S)[:3] == ("ada", "user", None)
     for wrong in (new_token(), one[:-1], one + "x", one.upper(), hash_of(one), "", "\udc00", "ä"):
-        assert tokens.identity(wrong, NOW_S) is None
+        assert tokens.proof(wrong, NOW_S) is None
 
 
 def test_a_token_ends_when_it_says():
     """A token is accepted before its time of expiry, and refused as expired from then on."""
     token = new_token()
     tokens = StaticTokens([known(token, expires=datetime.fromtimestamp(NOW_S, UTC))])
-    assert tokens.identity(token, NOW_S - 0.001).expires_s == NOW_S
+    assert tokens.proof(token, NOW_S - 0.001).expires_s == NOW_S
     with pytest.raises(TokenExpired):
-        tokens.identity(token, NOW_S)
+        tokens.proof(token, NOW_S)
 
 
 @pytest.mark.parametrize("token", ["", "x", "a.b.c", "x" * 9_000, "\udc00", "."])

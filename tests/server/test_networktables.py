@@ -38,7 +38,7 @@ class Policy(Hooks):
         super().__init__()
         self.permissions = permissions
 
-    def permit(self, verb, pattern, context):
+    def permit(self, verb, pattern, sender, context):
         return self.permissions(verb, pattern, context)
 
     def has_policy(self):

@@ -30,7 +30,7 @@ from support.messages import JSON, publish
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from app.broker.policy import Identity, Rights
+    from app.broker.policy import Proof, Rights
 
 START_S = 1_000.0
 """The time at which the house's clock starts: not 0, so that a forgotten `now +` is noticed."""
@@ -61,7 +61,7 @@ class House:
         loopback: bool = True,
         anonymous_publish: bool = True,
         rights: Rights | None = None,
-        authenticate: Callable[[str, float], Identity] | None = None,
+        authenticate: Callable[[str, float], Proof] | None = None,
         history: JSON | None = None,
         **options: Any,
     ) -> None:

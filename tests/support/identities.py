@@ -10,7 +10,7 @@ from app.settings import User
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from app.broker.policy import Identity
+    from app.broker.policy import Proof
     from app.settings import Token
 
 
@@ -20,9 +20,7 @@ class Known:
     `withdrawn` are credentials that no longer count.
     """
 
-    def __init__(
-        self, authenticate: Callable[[str, float], Identity] | None = None, users: Iterable[User] = ()
-    ) -> None:
+    def __init__(self, authenticate: Callable[[str, float], Proof] | None = None, users: Iterable[User] = ()) -> None:
         self._authenticate = authenticate
         self.users = {user.id: user for user in users}
         self.withdrawn: set[Token | User] = set()
@@ -32,7 +30,7 @@ class Known:
         """Whether any tokens are accepted."""
         return self._authenticate is not None
 
-    def prove(self, token: str, wall_s: float) -> Identity:
+    def prove(self, token: str, wall_s: float) -> Proof:
         """The identity that a token proves. Raises `TokenRefused`."""
         if self._authenticate is None:
             raise TokenRefused

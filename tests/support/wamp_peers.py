@@ -69,7 +69,7 @@ class FakePolicy:
 
     def __init__(self) -> None:
         self.permit: Callable[..., Any] = lambda *_: True
-        self.permit_each: Callable[..., Any] = lambda _verb, patterns, _context: [True] * len(patterns)
+        self.permit_each: Callable[..., Any] = lambda _verb, patterns, *_: [True] * len(patterns)
 
     def has_policy(self) -> bool:
         """There is one."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.access.program_policy import Checks, Refused
-from app.broker.policy import SERVER
+from app.broker.policy import ANONYMOUS, SERVER, Proof
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.exchange import Steps
@@ -92,11 +92,14 @@ class Authorization:
         verb: Verb,
         channel: str,
         message: Message,
+        visitor: Proof = ANONYMOUS,
     ) -> Steps:
         """Check that policy and authorizers let a session subscribe or publish to a channel. Raises `Fault`.
 
         A subscription may also be to a pattern. The first to use a channel also needs the permission to create it.
+        `visitor` is what a request without a session has proved.
         """
+        message.sender = visitor if session is None else session
         if session is not None and session.role == SERVER:
             return
         hooks, pattern = self._engine.hooks, to_pattern(channel, self._engine.bounds)
@@ -107,6 +110,7 @@ class Authorization:
 
     def may_handshake(self, handler: RequestHandler, session: BayeuxSession, message: Message) -> Steps:
         """Check that the policy lets a client have a session. Raises `Fault`."""
+        message.sender = session
         yield from self._passed(handler, self._engine.hooks.check_handshake(session, message), errors.HANDSHAKE_DENIED)
 
     def ensure_channel(self, name: str) -> None:

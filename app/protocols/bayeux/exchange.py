@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any
 
 from app.broker.errors import TokenRefused
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 from app.protocols.bayeux.messages import HttpContext
 from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
 
@@ -48,7 +48,7 @@ class Request:
     session: BayeuxSession | None = None
     token: str | None = None
     has_odd_numbers = False
-    visitor: Identity | None = None
+    visitor: Proof | None = None
     refused: TokenRefused | None = None
 
     def __init__(

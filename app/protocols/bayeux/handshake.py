@@ -50,7 +50,7 @@ class Handshaker:
             self._identify(request, message, session, handler.now)
             arrived_ms = engine.wall_ms(handler.now)
             yield from self._authorization.may_handshake(handler, session, message)
-            if not engine.identities.stand_by(session.credential):  # withdrawn while a policy was awaited
+            if not engine.identities.stand_by(session.proof.credential):  # withdrawn while a policy was awaited
                 raise Fault(errors.HANDSHAKE_DENIED.format(TokenRefused.reason))
             if engine.is_draining:  # checked last: a drain may have begun while the policy was awaited
                 raise TooManySessions
@@ -76,12 +76,10 @@ class Handshaker:
             token = shown if shown is not None else request.token
             if not isinstance(token, str):
                 raise TokenRefused("the token is not a string")
-            identity = self._engine.identities.prove(token, self._engine.wall_s(now))
+            proof = self._engine.identities.prove(token, self._engine.wall_s(now))
         except TokenRefused as refused:
             raise Fault(errors.HANDSHAKE_DENIED.format(refused.reason)) from None
-        session.authid, session.role, session.credential = identity.authid, identity.role, identity.credential
-        if identity.expires_s is not None:
-            session.expiry = identity.expires_s - self._engine.broker.clock_offset_s
+        session.prove(proof, self._engine.broker.clock_offset_s)
 
     def _welcome(self, handler: RequestHandler, session: BayeuxSession, message: Message, arrived_ms: int) -> Reply:
         engine = self._engine

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from app.access.program_policy import ProgramPolicy, Refused, Registry, report_nothing
 from app.broker.names import SPACE, Match, Pattern
+from app.broker.policy import Proof
+from app.broker.sessions import Session
 from app.protocols.bayeux.messages import Message
 from app.protocols.bayeux.names import covering_channels, to_subscription
 from app.protocols.bayeux.session import BayeuxSession
@@ -74,13 +76,16 @@ class Hooks(ProgramPolicy):
         """Whether any hook depends on the creation of channels."""
         return bool(self.channel_created or self.authorizers or hasattr(self.policy, "can_create"))
 
-    def permit(self, verb: Verb, what: str | Pattern, context: Context) -> bool | Awaitable[bool]:
+    def permit(
+        self, verb: Verb, what: str | Pattern, sender: Session | Proof, context: Context
+    ) -> bool | Awaitable[bool]:
         """Whether the program allows a request without a Bayeux session, or an awaitable of that, which never raises.
 
         So WAMP, NetworkTables and readers of the history ask about a topic or pattern, `what`. The hooks get None for
-        the session, and a message that was made from the request with which `context` began. A pattern of WAMP is
-        given as the narrowest channel pattern that covers it. Other realms than the first have no channels, so the
-        hooks are not asked about them.
+        the session, and a message that was made from the request with which `context` began; its identity is that of
+        `sender`, a session of another protocol or what the request has proved. A pattern of WAMP is given as the
+        narrowest channel pattern that covers it. Other realms than the first have no channels, so the hooks are not
+        asked about them.
         """
         asked = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
         if not self.has_policy() or asked.topic.startswith(SPACE):
@@ -91,13 +96,14 @@ class Hooks(ProgramPolicy):
         channel = to_subscription(pattern)
         fields = {"channel": channel} if verb == "publish" else {"channel": "/meta/subscribe", "subscription": channel}
         message = Message(fields, context)  # type: ignore[arg-type]  # a context has what a WebSocket's request has
+        message.sender = sender
         return self.decide(verb, channel, pattern, None, message)
 
     def permit_each(
-        self, verb: Verb, patterns: Sequence[Pattern | None], context: Context
+        self, verb: Verb, patterns: Sequence[Pattern | None], sender: Session | Proof, context: Context
     ) -> list[bool] | Awaitable[list[bool]]:
         """Return what `permit` returns for each pattern, None being allowed; or an awaitable of all the decisions."""
-        decisions = [True if each is None else self.permit(verb, each, context) for each in patterns]
+        decisions = [True if each is None else self.permit(verb, each, sender, context) for each in patterns]
         decided = [each for each in decisions if isinstance(each, bool)]
         return decided if len(decided) == len(decisions) else _all(decisions)
 

@@ -15,7 +15,9 @@ from typing import Any, Final, Protocol
 from orjson import dumps, loads
 
 from app.broker.events import Event, to_text
+from app.broker.policy import ANONYMOUS, Identity, Proof
 from app.broker.ports import shown
+from app.broker.sessions import Session
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.names import to_channel
@@ -47,10 +49,11 @@ class Message:
 
     `fields` is the whole JSON object as the extensions returned it, for listeners; `sent` is the object as the client
     sent it, for the reply. `data` is `ABSENT` if there was none; listeners may replace it. `context` is the HTTP
-    request that carried the message, if there was one.
+    request that carried the message, if there was one. `sender` is the session that sent it, or, without a session,
+    what the request has proved; it is set before the hooks of a program are asked about the message.
     """
 
-    __slots__ = ("advice", "channel", "client_id", "context", "data", "ext", "fields", "id", "sent")
+    __slots__ = ("advice", "channel", "client_id", "context", "data", "ext", "fields", "id", "sender", "sent")
 
     def __init__(
         self, fields: dict[str, Any], context: HttpContext | None = None, sent: dict[str, Any] | None = None
@@ -59,6 +62,7 @@ class Message:
         self.fields = fields
         self.sent = fields if sent is None else sent
         self.context = context
+        self.sender: Session | Proof = ANONYMOUS
         self.id = fields.get("id")
         if not is_id(self.id) and self.id is not None:
             raise Fault(errors.MESSAGE_ID_INVALID)
@@ -79,6 +83,13 @@ class Message:
         self.ext: dict[str, Any] | None = ext
         self.advice: dict[str, Any] | None = advice
         self.data = fields.get("data", ABSENT)
+
+    @property
+    def identity(self) -> Identity:
+        """Who sent the message, in any protocol."""
+        address = "" if self.context is None else self.context.address
+        sender = self.sender
+        return sender.identity("http", address) if isinstance(sender, Proof) else sender.identity(address)
 
     def milliseconds(self, name: str) -> float | None:
         """A number from the client's advice in milliseconds, at least 0; None if there is none. Raises `Fault`."""

@@ -19,7 +19,7 @@ from typing import Any
 from app.broker.commits import Published
 from app.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimited, Refusal, TokenRefused
 from app.broker.events import Audience, Event
-from app.broker.policy import ANONYMOUS, Identity
+from app.broker.policy import ANONYMOUS, Proof
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.authorization import Authorization
 from app.protocols.bayeux.errors import Fault, fault_of
@@ -55,18 +55,18 @@ class Publisher:
         """Publish a message; `reply` is completed now, or when the event is settled. Raises `Fault`."""
         channel, request = message.channel, handler.request
         self._topic(channel)  # what is wrong with the channel is said first
-        session, identity = None, ANONYMOUS
+        session, visitor = None, ANONYMOUS
         if message.client_id is not None or request.session is not None:
             session = handler.session_of(message)
         elif request.transport is not Transport.LONG_POLLING:  # a <script> must not publish
             raise Fault(errors.SESSION_UNKNOWN)
         else:
-            identity = self._visitor(request, handler.now)
-        event = self.event_of(session, channel, self._data(message), identity)
+            visitor = self._visitor(request, handler.now)
+        event = self.event_of(session, channel, self._data(message), visitor)
         self._check_predecessor(message, event, handler.now)
         address = request.context.address if session is None and request.context is not None else ""
         self.check_rate(session, address, handler.now)
-        yield from self._authorization.may(handler, session, "publish", channel, message)
+        yield from self._authorization.may(handler, session, "publish", channel, message, visitor)
         if session is not None and session.closed is not None:  # it ended while the policy was awaited
             raise Fault(errors.SESSION_UNKNOWN)
         self._authorization.ensure_channel(channel)
@@ -92,9 +92,7 @@ class Publisher:
         self.issue(event, session, session, now)
         return event
 
-    def event_of(
-        self, session: BayeuxSession | None, channel: str, data: object, visitor: Identity = ANONYMOUS
-    ) -> Event:
+    def event_of(self, session: BayeuxSession | None, channel: str, data: object, visitor: Proof = ANONYMOUS) -> Event:
         """Make the event for a channel, if the session may publish it, or without one the visitor. Raises `Fault`."""
         topic = self._topic(channel)
         payload = self._encode(data)
@@ -123,8 +121,8 @@ class Publisher:
         except Refusal as refusal:
             raise fault_of(refusal) from None
 
-    def _visitor(self, request: Request, now: float) -> Identity:
-        """The identity of a publisher without a session; checked once a request, since a signature costs time.
+    def _visitor(self, request: Request, now: float) -> Proof:
+        """What a publisher without a session has proved; checked once a request, since a signature costs time.
 
         Raises `Fault`.
         """

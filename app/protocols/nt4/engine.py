@@ -251,7 +251,7 @@ class Engine:
         if not policy.program.has_policy():
             go_on([True] * len(names), now)
             return
-        verdicts = policy.program.permit_each(verb, [*map(pattern_of, names)], self.context)
+        verdicts = policy.program.permit_each(verb, [*map(pattern_of, names)], self.client, self.context)
         if isinstance(verdicts, list):
             self._apply_verdicts(verdicts, go_on, now)
             return

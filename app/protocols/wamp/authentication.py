@@ -17,7 +17,7 @@ import orjson
 
 from app.broker.errors import TokenRefused
 from app.broker.events import to_text
-from app.broker.policy import ANONYMOUS, Identities, Identity, NoIdentities
+from app.broker.policy import ANONYMOUS, Identities, NoIdentities, Proof
 from app.protocols.wamp.errors import (
     AUTHENTICATION_REQUIRED,
     NO_MATCHING_AUTH_METHOD,
@@ -47,9 +47,9 @@ class AuthDetails(NamedTuple):
 
 
 class Authenticated(NamedTuple):
-    """An authenticated client: its identity, and what WELCOME says about it."""
+    """An authenticated client: what it has proved, and what WELCOME says about it."""
 
-    identity: Identity
+    proof: Proof
     details: AuthDetails
 
 
@@ -164,10 +164,10 @@ class _Wampcra:
         is_user = self._identities.stand_by(self._user)  # a stranger's key is in no settings
         if not (is_right and is_user):
             raise AuthenticationDenied
-        return _authenticated(Identity(self._user.id, self._user.role, credential=self._user), WAMPCRA)
+        return _authenticated(Proof(self._user.id, self._user.role, credential=self._user), WAMPCRA)
 
 
-def _authenticated(identity: Identity, method: str, random_authid: str | None = None) -> Authenticated:
-    """Return the result for an identity; `random_authid` is the authid in WELCOME where the identity has none."""
-    authid = identity.authid or random_authid or ""
-    return Authenticated(identity, AuthDetails(authid, identity.role, method, _PROVIDER))
+def _authenticated(proof: Proof, method: str, random_authid: str | None = None) -> Authenticated:
+    """Return the result for a proof; `random_authid` is the authid in WELCOME where the proof has none."""
+    authid = proof.authid or random_authid or ""
+    return Authenticated(proof, AuthDetails(authid, proof.role, method, _PROVIDER))

@@ -466,7 +466,8 @@ class Engine:
         `request` is the message that is refused otherwise. `blocks` makes the requests behind it wait meanwhile.
         Raises `WampError` where the policy denies it at once.
         """
-        permission = self._state.environment.policy.permit(verb, what, self.context)
+        assert self.session is not None
+        permission = self._state.environment.policy.permit(verb, what, self.session, self.context)
 
         def decided(is_allowed: object, error: Exception | None, now: float) -> None:
             if error is not None:

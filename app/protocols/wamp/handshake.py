@@ -94,10 +94,8 @@ class Handshake:
         realm, details, number = applicant
         requests = RequestQueue(broker, state.options.waiting_calls)
         session = WampSession(number, realm, found.details, engine, broker.outbox(), requests)
-        session.authid, session.role = found.details.authid, found.identity.role
-        session.credential = found.identity.credential
-        if found.identity.expires_s is not None:
-            session.expiry = found.identity.expires_s - broker.clock_offset_s
+        session.prove(found.proof, broker.clock_offset_s)
+        session.authid = found.details.authid
         session.announces_passthru = _announces(details, "publisher", "payload_passthru_mode")
         session.announces_revocation = _announces(details, "subscriber", "subscription_revocation")
         session.transport = {"type": engine.format.kind, "protocol": engine.format.subprotocol}

@@ -25,8 +25,9 @@ import orjson
 from app.broker.errors import InvalidName
 from app.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
 from app.broker.names import Match, Pattern, narrowed
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 from app.broker.ports import USUAL_LIMIT, Durability, Page, Query, UnknownPublication
+from app.broker.sessions import Session
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import InvalidArgument, WampError
 from app.protocols.wamp.events import arguments, details_of, parts
@@ -72,8 +73,7 @@ class EventHistory:
         archive, options = self._state.archive, self._recording.options
         if archive is None:  # closed while a policy decided
             raise WampError(errors.HISTORY_UNAVAILABLE)
-        identity = Identity(session.authid, session.role)
-        page = archive.page(lambda head: reading.query(pattern, identity, head, options.page_bytes))
+        page = archive.page(lambda head: reading.query(pattern, session, head, options.page_bytes))
         answer = partial(self._answer, session, call.request, reading, pattern)
         session.engine.wait_for(call, page, options.commit_s + options.read_s, answer)
 
@@ -108,10 +108,10 @@ class Reading:
     is_reverse: bool
     filters: dict[str, Any]
 
-    def query(self, pattern: Pattern, identity: Identity, head: int, max_bytes: int) -> Query | None:
+    def query(self, pattern: Pattern, reader: Session | Proof, head: int, max_bytes: int) -> Query | None:
         """Return the query for a log that ends at the position `head`; None where nothing can match.
 
-        `pattern` is the subscription's pattern, `identity` the caller's. The page's events are bounded by `max_bytes`.
+        `pattern` is the subscription's pattern, `reader` the caller. The page's events are bounded by `max_bytes`.
         """
         wanted = pattern if self.topic is None else narrowed(pattern, self.topic)
         if wanted is None:
@@ -119,8 +119,8 @@ class Reading:
         return Query(
             ((wanted, 0),),
             head,
-            authid=identity.authid,
-            role=identity.role,
+            authid=reader.authid,
+            role=reader.role,
             limit=self.limit,
             max_bytes=max_bytes,
             is_reverse=self.is_reverse,

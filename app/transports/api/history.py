@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from app.broker.errors import InvalidName
 from app.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
 from app.broker.names import Pattern, narrowed
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 from app.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication, shown
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
@@ -95,7 +95,7 @@ class Reading:
         """Whether the log is read from its newest events back; the order in the response can differ."""
         return self.is_reverse if self.cursor is None else self.cursor.is_before
 
-    def query(self, wanted: Pattern, start: int, head: int, caller: Identity, max_bytes: int) -> Query:
+    def query(self, wanted: Pattern, start: int, head: int, caller: Proof, max_bytes: int) -> Query:
         """The query for one page of a log that has the offsets from `start` to `head`, as `caller` may see it."""
         first, last = self.bounds(start, head)
         if self.cursor is not None:
@@ -188,7 +188,7 @@ class HistoryApi:
 
     async def _check_policy(self, pattern: Pattern, request: ArchiveRequest) -> None:
         """Check that the program's policy and authorizers allow reading `pattern`. Raises `Rejection` (403)."""
-        answer = self._hooks.permit("subscribe", pattern, request.head)
+        answer = self._hooks.permit("subscribe", pattern, request.caller, request.head)
         if not isinstance(answer, bool):
             answer, error = await outcome_of(answer, self._policy_s)
             if error is not None:

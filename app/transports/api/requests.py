@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from app.broker.errors import TokenRefused
 from app.broker.names import Match, Pattern
-from app.broker.policy import ANONYMOUS, Identities, Identity, Rights
+from app.broker.policy import ANONYMOUS, Identities, Proof, Rights
 from app.broker.ports import Erasure, Page, Query
 from app.history.stored import Stored
 from app.settings import Verb
@@ -120,7 +120,7 @@ class Callers:
         self._rights = rights
         self._identities = identities
 
-    def identify(self, head: Head) -> Identity:
+    def identify(self, head: Head) -> Proof:
         """The identity of a request's bearer token, or `ANONYMOUS`. Raises `Rejection` (401) for an invalid token."""
         token = bearer_token(head.fields.get(b"authorization"))
         if token is None or not self._identities.accept_tokens:
@@ -131,11 +131,11 @@ class Callers:
             challenge = (b"www-authenticate", b'Bearer error="invalid_token"')
             raise Rejection(401, refused.reason, headers=(challenge,)) from None
 
-    def may_any(self, verb: Verb, caller: Identity) -> bool:
+    def may_any(self, verb: Verb, caller: Proof) -> bool:
         """Whether a caller has the right `verb` on anything at all."""
         return self._rights.grants_any(verb, caller.role)
 
-    def require(self, verb: Verb, what: Pattern, caller: Identity) -> None:
+    def require(self, verb: Verb, what: Pattern, caller: Proof) -> None:
         """Check a caller's right `verb` on `what`. Raises `Rejection`: 401 if a token could help, else 403."""
         if self._rights.may(None, verb, what, caller):
             return

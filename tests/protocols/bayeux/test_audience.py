@@ -8,9 +8,9 @@ from support.bayeux_peers import Peer, handshake
 from support.messages import publish
 
 from app.broker.events import Audience
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 
-PEOPLE = {"ann's": Identity("ann", "staff"), "bob's": Identity("bob", "staff"), "eve's": Identity("eve", "guest")}
+PEOPLE = {"ann's": Proof("ann", "staff"), "bob's": Proof("bob", "staff"), "eve's": Proof("eve", "guest")}
 INVALID = "400::audience_invalid"
 
 

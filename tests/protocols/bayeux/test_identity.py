@@ -9,7 +9,7 @@ from support.messages import connect, publish, subscribe
 
 from app.access.rules import AccessRules, Rule
 from app.broker.errors import TokenExpired, TokenRefused
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 from app.protocols.bayeux.exchange import Transport
 from app.protocols.bayeux.hooks import Refused
 from app.protocols.bayeux.names import Bounds, to_pattern
@@ -26,7 +26,7 @@ def authenticate(token, now_s):
         raise TokenExpired
     if token != GOOD:
         raise TokenRefused("not listed")
-    return Identity("ada", "user", WALL_S + ENDS_S)
+    return Proof("ada", "user", WALL_S + ENDS_S)
 
 
 def rule(role, verb, pattern, *, allow=True):

@@ -8,7 +8,7 @@ from support.bayeux_peers import handshake
 
 from app.access.rules import AccessRules, Rule
 from app.broker.events import Event
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 from app.protocols.bayeux.names import Bounds, to_pattern
 from app.settings import Token
 
@@ -37,7 +37,7 @@ def notice(channel):
 
 @pytest.fixture
 def house():
-    return House(rights=rules(CHAT, NEWS), authenticate=lambda *_: Identity("ada", "member", None, ADA))
+    return House(rights=rules(CHAT, NEWS), authenticate=lambda *_: Proof("ada", "member", None, ADA))
 
 
 def test_a_held_connect_is_answered_with_the_notice(house):

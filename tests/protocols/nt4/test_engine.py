@@ -26,7 +26,7 @@ class Policy:
         self.about = about
         self.asked = []
 
-    def __call__(self, verb, patterns, context):
+    def __call__(self, verb, patterns, *_):
         self.asked.append((verb, patterns))
         topics = {pattern.topic for pattern in patterns if pattern is not None}
         return "a thought" if topics & set(self.about) else [True] * len(patterns)
@@ -306,7 +306,7 @@ def test_a_second_question_stops_what_is_behind_it_again():
 def test_of_several_names_those_count_that_the_policy_allows():
     """The policy gets patterns as Bayeux has them, and None for names that are not shared."""
 
-    def permission(verb, patterns, context):
+    def permission(verb, patterns, _client, context):
         asked.append((verb, patterns, context.path))
         return [pattern != Pattern(Match.EXACT, "shut") for pattern in patterns]
 

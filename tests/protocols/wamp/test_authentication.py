@@ -11,7 +11,7 @@ import pytest
 from support.identities import Known
 
 from app.broker.errors import TokenExpired, TokenRefused, TokenTooLong
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 from app.protocols.wamp.authentication import AuthDetails, Authenticated, Authentication
 from app.protocols.wamp.errors import AuthenticationDenied, Violation, WampError
 from app.settings import User
@@ -41,7 +41,7 @@ BOB = User("bob", "guest", derived("other", "bobs salt", 2_000), "bobs salt", 2_
 def tokens(token, wall_s):
     """An `authenticate` that accepts the token "good" and raises the right error for others."""
     if token == "good":
-        return Identity("ann", "staff", wall_s + 60)
+        return Proof("ann", "staff", wall_s + 60)
     raise {"old": TokenExpired, "long": TokenTooLong}.get(token, TokenRefused)("no")
 
 
@@ -72,7 +72,7 @@ def test_the_anonymous(details):
     """A client without a list of methods, or with `anonymous` in it, is anonymous and has a random authid (W6, W55)."""
     first, second = begun(details), begun(details)
     assert isinstance(first, Authenticated)
-    assert first.identity == Identity(None, "anonymous", None)
+    assert first.proof == Proof(None, "anonymous", None)
     authid = first.details.authid
     assert first.details == AuthDetails(authid, authrole="anonymous", authmethod="anonymous", authprovider="static")
     assert len(authid) > 16
@@ -115,7 +115,7 @@ def test_a_ticket_is_a_token():
     """The token decides authid, role and expiry, regardless of the authid in HELLO (W57)."""
     asked = begun({"authmethods": ["ticket"], "authid": "root"})
     identity, details = asked.check("good", {}, WALL_S + 1)
-    assert identity == Identity("ann", "staff", WALL_S + 61)
+    assert identity == Proof("ann", "staff", WALL_S + 61)
     assert details == AuthDetails(authid="ann", authrole="staff", authmethod="ticket", authprovider="static")
 
 
@@ -148,7 +148,7 @@ def test_a_challenge_of_wampcra():
     }
     asked = begun({"authmethods": ["wampcra"], "authid": "ada"})
     assert asked.check(sign(asked.challenge), {}, WALL_S) == Authenticated(
-        Identity("ada", "member", None, ADA),
+        Proof("ada", "member", None, ADA),
         AuthDetails(authid="ada", authrole="member", authmethod="wampcra", authprovider="static"),
     )
 
@@ -162,7 +162,7 @@ def test_a_known_signature(monkeypatch):
         '{"authid":"ada","authrole":"member","authmethod":"wampcra","authprovider":"static",'
         '"nonce":"LHRTC9zeOIrt_9U3","timestamp":"2023-11-14T22:13:20.250000Z","session":3251278072152162}'
     )
-    assert asked.check("oSd4KoYhdxu6GyptTOwVzspVS6ZUWdvNxAJUp5Juqso=", {}, WALL_S).identity.authid == "ada"
+    assert asked.check("oSd4KoYhdxu6GyptTOwVzspVS6ZUWdvNxAJUp5Juqso=", {}, WALL_S).proof.authid == "ada"
 
 
 @pytest.mark.parametrize("answer", ["", "é", "\ud800", "AAAA"])

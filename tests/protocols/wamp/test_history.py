@@ -12,7 +12,7 @@ from support.wire import DEADLINE_S
 
 from app.broker.events import Audience, to_text
 from app.broker.names import Match
-from app.broker.policy import ANONYMOUS, Identity
+from app.broker.policy import ANONYMOUS, Proof
 from app.broker.ports import Page, UnknownPublication
 from app.protocols.wamp.errors import InvalidArgument
 from app.protocols.wamp.events import to_payload
@@ -269,7 +269,7 @@ def test_paging_visits_every_event_once(router, monkeypatch, is_reverse, most_ro
     monkeypatch.setattr("app.history.query.MOST_ROWS", most_rows)
     mine = Audience(eligible_authids=("ann",))
     ids = [router.publish(f"t.{n % 90}", [n], audience=mine if n % 7 else None) for n in range(300)]
-    ann = Identity("ann", "user")
+    ann = Proof("ann", "user")
     onwards = -1 if is_reverse else 1
     for limit in (1, 7, 300):
         assert router.walk("t.", "prefix", identity=ann, limit=limit, reverse=is_reverse) == ids[::onwards]
@@ -359,9 +359,9 @@ def test_the_caller_s_audience_decides(router):
     not_staff = router.publish("a.b", [4], audience=Audience(excluded_roles=("staff",)))
     nobody = router.publish("a.b", [5], audience=Audience(eligible_authids=()))
     for who, expected in (
-        (Identity("ann", "staff"), [everyone, staff, ann]),
-        (Identity("ann", "user"), [everyone, ann, not_staff]),
-        (Identity("bob", "staff"), [everyone, staff, not_ann]),
+        (Proof("ann", "staff"), [everyone, staff, ann]),
+        (Proof("ann", "user"), [everyone, ann, not_staff]),
+        (Proof("bob", "staff"), [everyone, staff, not_ann]),
         (ANONYMOUS, [everyone, not_ann, not_staff]),
     ):
         assert router.found("a.b", identity=who) == expected

@@ -10,7 +10,7 @@ from support.wamp_peers import CAPABLE, ROLES, Peer, World
 
 from app import __version__
 from app.broker.errors import TokenRefused
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.handshake import roles
 from app.settings import Limits, Realm, Wamp
@@ -265,10 +265,10 @@ def test_a_session_that_the_broker_has_ended() -> None:
 def ticketed(**options: Any) -> tuple[World, Peer]:
     """A world where the ticket "the word" belongs to ann, and a peer that has received a CHALLENGE for it."""
 
-    def authenticate(token: str, wall_s: float) -> Identity:
+    def authenticate(token: str, wall_s: float) -> Proof:
         if token != "the word":
             raise TokenRefused
-        return Identity("ann", "red", wall_s + 100)
+        return Proof("ann", "red", wall_s + 100)
 
     world = World(authentication=Authentication(Known(authenticate), anonymous=False), **options)
     peer = world.peer()

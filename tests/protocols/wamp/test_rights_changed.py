@@ -10,7 +10,7 @@ from support.wamp_peers import CAPABLE, World
 
 from app.access.rules import AccessRules, Rule
 from app.broker.names import Match, Pattern
-from app.broker.policy import Identity
+from app.broker.policy import Proof
 from app.protocols.wamp.authentication import Authentication, Pending
 from app.protocols.wamp.errors import AuthenticationDenied
 from app.settings import Token, User
@@ -92,7 +92,7 @@ def test_a_subscription_that_awaits_a_policy_is_checked_again() -> None:
 
 def test_a_session_whose_token_is_gone_ends_as_with_an_expired_one() -> None:
     """GOODBYE has the reason of an expired token; others go on. A testament follows the new rules."""
-    known = Known(lambda *_: Identity("ada", "member", None, ADA))
+    known = Known(lambda *_: Proof("ada", "member", None, ADA))
     world = World(rights=rules("chat"), authentication=Authentication(known))
     hearer = world.joined()
     hearer.subscribe("chat")
@@ -116,7 +116,7 @@ def test_a_user_who_is_gone_cannot_answer_an_earlier_challenge() -> None:
     pending = Authentication(known).begin({"authmethods": ["wampcra"], "authid": "ann"}, 1, 0.0)
     assert not isinstance(pending, tuple)
     signature = _signed(pending)
-    assert pending.check(signature, {}, 0.0).identity == Identity("ann", "staff", None, ann)
+    assert pending.check(signature, {}, 0.0).proof == Proof("ann", "staff", None, ann)
     known.withdrawn.add(ann)
     with pytest.raises(AuthenticationDenied):
         pending.check(signature, {}, 0.0)

@@ -221,7 +221,7 @@ def test_a_program_s_policy_is_asked(is_asked_for: bool) -> None:
     async def no() -> bool:
         return False
 
-    def permission(verb: str, what: Any, _context: Any) -> bool | Awaitable[bool]:
+    def permission(verb: str, what: Any, *_: Any) -> bool | Awaitable[bool]:
         assert (verb, what) == ("publish", "a")
         return no() if is_asked_for else False
 

@@ -27,7 +27,7 @@ def thinking(verbs: tuple[str, ...] = ("publish", "subscribe"), **options: Any) 
     """A world with a policy that decides later about these verbs."""
     world = World(**options)
 
-    def permission(verb: str, _what: Any, _context: Any) -> bool | Awaitable[bool]:
+    def permission(verb: str, *_: Any) -> bool | Awaitable[bool]:
         return Later() if verb in verbs else True
 
     world.policy.permit = permission
@@ -95,7 +95,7 @@ def test_no(value: Any, error: Exception | None, uri: str) -> None:
 def test_a_policy_that_says_no_at_once() -> None:
     """W23: a policy that refuses immediately is `not_authorized`."""
     world = World()
-    world.policy.permit = lambda verb, _what, _context: verb == "subscribe"
+    world.policy.permit = lambda verb, *_: verb == "subscribe"
     peer = world.joined()
     assert peer.is_refused([16, 1, {"acknowledge": True}, "a"]) == "wamp.error.not_authorized"
     peer.subscribe("a")
