@@ -39,7 +39,8 @@ class Halley:
     def __init__(self, settings: Settings | None = None, protocols: Sequence[Compose] = PROTOCOLS) -> None:
         """Make a server that speaks `protocols` (`app/server/protocols.py`).
 
-        Raises `NotProtected` for a host that others can reach, unless `settings.open`.
+        Raises `BadSettings` for settings that a file could not have, `NotProtected` for a host that others can reach,
+        unless `settings.open`.
         """
         self._hooks = Hooks(telemetry.fault)
         self.server = Server(settings, self._hooks, protocols)

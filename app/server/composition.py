@@ -16,7 +16,8 @@ from app.access.control import AccessControl, Authenticator
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
 from app.broker.policy import SERVER
-from app.configuration.protection import check_protected, grants_of
+from app.configuration.programs import checked
+from app.configuration.protection import grants_of
 from app.protocols.bayeux.engine import Engine, new_id
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.protocol import BayeuxProtocol
@@ -45,7 +46,8 @@ from app.transports.waits import Waits
 class Server:
     """One server: its parts, and the ASGI application that they make.
 
-    Raises `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` and `hooks` are the defaults where None.
+    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` and `hooks` are the defaults
+    where None.
     """
 
     def __init__(
@@ -54,8 +56,7 @@ class Server:
         hooks: Hooks | None = None,
         protocols: Sequence[Compose] = PROTOCOLS,
     ) -> None:
-        settings = settings or Settings()
-        check_protected(settings)
+        settings = checked(settings or Settings())
         self.hooks = hooks or Hooks(telemetry.fault)
         self.guard = Guard(settings)
         self.proxies = Proxies(settings.proxies)
@@ -240,6 +241,6 @@ def _node_id(settings: Settings) -> str:
 def create_app(settings: Settings | None = None) -> Server:
     """Make an ASGI application for any server: `uvicorn app.server:create_app --factory`.
 
-    Raises `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` are the defaults where None.
+    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` are the defaults where None.
     """
     return Server(settings)
