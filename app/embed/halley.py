@@ -160,7 +160,8 @@ class Halley:
         """Pass all messages through `extension.incoming(session, message)` and `.outgoing(session, message)`.
 
         Either may be missing. Both get the message as a JSON object and return it, changed or not; None drops an
-        incoming message or an outgoing event.
+        incoming message or an outgoing event, and so does `Refused`, with its reason in the reply. An incoming message
+        also has the attributes `context`, the HTTP request that carried it, and `identity`, who sent it.
         """
         seen = {name: self._with_session(getattr(extension, name)) for name in _WAYS if hasattr(extension, name)}
         self._hooks.extensions.append(SimpleNamespace(**seen))

@@ -112,7 +112,7 @@ EVENTS: dict[str, LogEvent] = {
         "status",
     ),
     "message_refused": LogEvent(
-        "a handshake, subscribe, publish or WAMP request was denied: `channel`, `error`", 1, "verb"
+        "a Bayeux message or WAMP request was denied: `channel`, `error`", 1, "verb"
     ),
     "connection_cut": LogEvent("a connection was aborted without a complete response: `reason`", 1, "reason"),
     "out_of_files": LogEvent(

@@ -11,30 +11,59 @@ from typing import Any, Protocol
 
 from app.access.program_policy import ProgramPolicy, Refused, Registry, report_nothing
 from app.broker.names import SPACE, Match, Pattern
-from app.broker.policy import Proof
+from app.broker.policy import Identity, Proof
 from app.broker.sessions import Session
-from app.protocols.bayeux.messages import Message
+from app.protocols.bayeux.messages import HttpContext, Message
 from app.protocols.bayeux.names import covering_channels, to_subscription
 from app.protocols.bayeux.session import BayeuxSession
 from app.protocols.contract import Context
 from app.settings import Verb
 
-__all__ = ["Extension", "Hooks", "Listener", "Refused"]
+__all__ = ["Extension", "Fields", "Hooks", "Listener", "Refused"]
+
+
+class Fields(dict[str, Any]):
+    """A message as extensions see it: its JSON object, which also says by which request it came.
+
+    `context` is the HTTP request that carried the message; None for messages of the program and those to clients.
+    """
+
+    __slots__ = ("_identify", "context")
+
+    def __init__(
+        self,
+        fields: dict[str, Any],
+        context: HttpContext | None = None,
+        identify: Callable[[], Identity] | None = None,
+    ) -> None:
+        super().__init__(fields)
+        self.context = context
+        self._identify = identify
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who sent the message, as other hooks are told; None for a message to a client."""
+        return None if self._identify is None else self._identify()
+
+    def replaced(self, fields: dict[str, Any]) -> Fields:
+        """The same message with these fields, which an extension has returned."""
+        return fields if isinstance(fields, Fields) else Fields(fields, self.context, self._identify)
 
 
 class Extension(Protocol):
     """A hook that sees every message from and to every client; either method may be missing.
 
-    Both get the message as a JSON object and return it, changed or not, or another. `incoming` may return None to have
-    the message answered with `404::message_deleted` and not handled; `outgoing` may return None to keep an event from
-    this client (replies cannot be kept back: a client that gets none sends its message again). `session` is None before
-    there is one. An extension that raises is skipped for that message.
+    Both get the message as a JSON object and return it, changed or not, or another. `incoming` may raise `Refused` to
+    have the message refused with a reason, or return None to have it answered with `404::message_deleted`; it is not
+    handled then. `outgoing` may do the same to keep an event from this client (replies cannot be kept back: a client
+    that gets none sends its message again). `session` is None before there is one. An extension that raises anything
+    else is skipped for that message.
     """
 
-    def incoming(self, session: BayeuxSession | None, message: dict[str, Any]) -> dict[str, Any] | None:
+    def incoming(self, session: BayeuxSession | None, message: Fields) -> dict[str, Any] | None:
         """Process a message from a client before it is handled."""
 
-    def outgoing(self, session: BayeuxSession | None, message: dict[str, Any]) -> dict[str, Any] | None:
+    def outgoing(self, session: BayeuxSession | None, message: Fields) -> dict[str, Any] | None:
         """Process a reply or event before it is written."""
 
 
@@ -115,16 +144,19 @@ class Hooks(ProgramPolicy):
             except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
                 self.report("listener", error)
 
-    def incoming(self, session: BayeuxSession | None, fields: dict[str, Any]) -> dict[str, Any] | None:
-        """Pass a message from a client through the extensions, in order of registration."""
+    def incoming(self, session: BayeuxSession | None, fields: Fields) -> dict[str, Any] | None:
+        """Pass a message from a client through the extensions, in order of registration. Raises `Refused`."""
         return self._pass("incoming", self.extensions, session, fields)
 
     def outgoing(self, session: BayeuxSession | None, fields: dict[str, Any]) -> dict[str, Any] | None:
         """Pass a message to a client through the extensions, in reverse order of registration."""
-        return self._pass("outgoing", self.extensions[::-1], session, fields)
+        try:
+            return self._pass("outgoing", self.extensions[::-1], session, Fields(fields))
+        except Refused:
+            return None
 
     def _pass(
-        self, way: str, extensions: list[Extension], session: BayeuxSession | None, fields: dict[str, Any]
+        self, way: str, extensions: list[Extension], session: BayeuxSession | None, fields: Fields
     ) -> dict[str, Any] | None:
         for extension in extensions:
             see = getattr(extension, way, None)
@@ -132,12 +164,14 @@ class Hooks(ProgramPolicy):
                 continue
             try:
                 passed = see(session, fields)
+            except Refused:
+                raise
             except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
                 self.report(f"extension.{way}", error)
                 continue
             if not isinstance(passed, dict):
                 return None
-            fields = passed
+            fields = fields.replaced(passed)
         return fields
 
 
