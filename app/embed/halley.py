@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from app import telemetry
 from app.embed.local_session import LocalSession
 from app.embed.server_session import ServerSession, pattern_of
-from app.protocols.bayeux.hooks import Hooks, Listener
+from app.protocols.bayeux.hooks import PUBLISHES, VALUES, Hooks, Listener
 from app.protocols.bayeux.session import BayeuxSession
 from app.server.composition import Server
 from app.server.protocols import PROTOCOLS, Compose
@@ -98,18 +98,33 @@ class Halley:
 
         return register
 
-    def listener(self, channel: str, *, vetoes: bool = False) -> Callable[[Hook], Hook]:
+    def listener(
+        self, channel: str, *, vetoes: bool = False, protocols: Collection[str] = PUBLISHES
+    ) -> Callable[[Hook], Hook]:
         """Register a hook for publishes before they are delivered: `listener(session, message)`.
 
         It may set `message.data`. If it returns False or raises `Refused`, the message is not delivered. If it raises
-        any other exception the message is delivered, or with `vetoes` it is not. Raises `ValueError` for an invalid
-        channel, and `TypeError` for a coroutine function.
+        any other exception the message is delivered, or with `vetoes` it is not. `session` is None for all but Bayeux's
+        sessions and the program's own.
+
+        `protocols` are some of "bayeux", "wamp", "http" (requests without a session), "local" (the program) and "nt4":
+        the values of NetworkTables' clients, which are heard, no more often than `nt4.record_every_s`, where they pass
+        to the clients of other protocols and the history, but only if they are asked for.
+
+        Raises `ValueError` for an invalid channel or protocol, and `TypeError` for a coroutine function.
         """
         pattern = pattern_of(channel, self._engine)
+        wanted = frozenset(protocols)
+        if not wanted or not wanted <= {*PUBLISHES, VALUES}:
+            raise ValueError(f"protocols must be some of {', '.join(sorted({*PUBLISHES, VALUES}))}, not {protocols!r}")
 
         def register(hook: Hook) -> Hook:
             _must_be_plain(hook)
-            self._hooks.listeners.add(pattern, Listener(self._with_session(hook), vetoes=vetoes))
+            listener = Listener(self._with_session(hook), vetoes=vetoes, protocols=wanted)
+            if wanted & PUBLISHES:
+                self._hooks.listeners.add(pattern, listener)
+            if VALUES in wanted:
+                self._hooks.value_listeners.add(pattern, listener)
             return hook
 
         return register

@@ -111,9 +111,7 @@ EVENTS: dict[str, LogEvent] = {
         1,
         "status",
     ),
-    "message_refused": LogEvent(
-        "a Bayeux message or WAMP request was denied: `channel`, `error`", 1, "verb"
-    ),
+    "message_refused": LogEvent("a Bayeux message or WAMP request was denied: `channel`, `error`", 1, "verb"),
     "connection_cut": LogEvent("a connection was aborted without a complete response: `reason`", 1, "reason"),
     "out_of_files": LogEvent(
         "the process can open no more files, so new connections are not accepted: raise `LimitNOFILE`"

@@ -6,15 +6,17 @@ as each hook's docstring says, and never ends a request.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Final, Protocol
 
 from app.access.program_policy import ProgramPolicy, Refused, Registry, report_nothing
+from app.broker.errors import Vetoed
+from app.broker.events import Event
 from app.broker.names import SPACE, Match, Pattern
 from app.broker.policy import Identity, Proof
 from app.broker.sessions import Session
-from app.protocols.bayeux.messages import HttpContext, Message
-from app.protocols.bayeux.names import covering_channels, to_subscription
+from app.protocols.bayeux.messages import HttpContext, Message, decode_data, encode_data
+from app.protocols.bayeux.names import covering_channels, to_channel, to_subscription
 from app.protocols.bayeux.session import BayeuxSession
 from app.protocols.contract import Context
 from app.settings import Verb
@@ -67,18 +69,30 @@ class Extension(Protocol):
         """Process a reply or event before it is written."""
 
 
-class Listener:
-    """A hook that is called with each publish before it is delivered.
+PUBLISHES: Final = frozenset(("bayeux", "http", "local", "wamp"))
+VALUES: Final = "nt4"
+"""What a listener can hear, as `Identity.protocol` names it: publishes of clients and of the program, and values."""
 
-    It may change `message.data`. If it returns False the message is not delivered (`404::message_deleted`). An
+
+class Listener:
+    """A hook that is called with each event before it is delivered; with the publishes of these `protocols` only.
+
+    It may change `message.data`. If it returns False or raises `Refused`, the message is not delivered. Any other
     exception counts as None, or as False if the listener `vetoes`.
     """
 
-    __slots__ = ("hear", "vetoes")
+    __slots__ = ("hear", "protocols", "vetoes")
 
-    def __init__(self, hear: Callable[[BayeuxSession | None, Message], Any], *, vetoes: bool) -> None:
+    def __init__(
+        self,
+        hear: Callable[[BayeuxSession | None, Message], Any],
+        *,
+        vetoes: bool,
+        protocols: Collection[str] = PUBLISHES,
+    ) -> None:
         self.hear = hear
         self.vetoes = vetoes
+        self.protocols = protocols
 
 
 class Hooks(ProgramPolicy):
@@ -88,6 +102,8 @@ class Hooks(ProgramPolicy):
         super().__init__(report)
         self.extensions: list[Extension] = []
         self.listeners: Registry[Listener] = Registry()
+        self.value_listeners: Registry[Listener] = Registry()
+        """Of NetworkTables' values, which are heard where they pass to the other protocols and the history."""
         self.services: Registry[Callable[[BayeuxSession | None, Message], Any]] = Registry()
         """A service's result (or its coroutine's), unless it is None, is sent to the sender of the message."""
         self.channel_created: list[Callable[[str], None]] = []
@@ -135,6 +151,56 @@ class Hooks(ProgramPolicy):
         decisions = [True if each is None else self.permit(verb, each, sender, context) for each in patterns]
         decided = [each for each in decisions if isinstance(each, bool)]
         return decided if len(decided) == len(decisions) else _all(decisions)
+
+    # Listeners
+
+    def hears_values(self, topic: str) -> bool:
+        """Whether any listener is for the values of this topic."""
+        return bool(self.value_listeners.over(topic))
+
+    def listen(self, event: Event, sender: Session, context: Context) -> None:
+        """Have the listeners see an event of WAMP or NetworkTables (`contract.ProgramDecisions`). Raises `Vetoed`.
+
+        They get None for the session, and a message that has what Bayeux's subscribers would get as its data. Topics
+        of other realms than the first have no channels, so listeners do not hear of them.
+        """
+        topic = event.topic
+        listeners = (self.value_listeners if sender.protocol == VALUES else self.listeners).over(topic)
+        if not listeners or topic.startswith(SPACE):
+            return
+        fields = {"channel": to_channel(topic), "data": decode_data(event.payload)}
+        message = Message(fields, context)  # type: ignore[arg-type]  # a context has what a WebSocket's request has
+        message.sender = sender
+        before = encode_data(message.data)
+        try:
+            after = self.hear(listeners, None, message, before)
+        except Refused as refused:
+            raise Vetoed(refused.reason) from None
+        if after != before:
+            event.payload = after
+
+    def hear(self, listeners: list[Listener], session: BayeuxSession | None, message: Message, payload: bytes) -> bytes:
+        """Have listeners see a message whose data is `payload`, as JSON text; returns what they leave of it.
+
+        Raises `Refused`, without a reason where a listener has given none.
+        """
+        sender = message.sender
+        protocol = "http" if isinstance(sender, Proof) else sender.protocol
+        for listener in listeners:
+            if protocol not in listener.protocols:
+                continue
+            try:
+                answer = listener.hear(session, message)
+                payload = encode_data(message.data)
+            except Refused:
+                raise
+            except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+                self.report("listener", error)
+                message.data = decode_data(payload)  # the listener may have made half a change
+                answer = False if listener.vetoes else None
+            if answer is False:
+                raise Refused
+        return payload
 
     def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
         """Call each listener with `news`; an exception is reported and does not keep the others from being called."""

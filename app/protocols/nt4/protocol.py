@@ -64,7 +64,7 @@ class NetworkTables(WireProtocol):
 
     def _set_up(self) -> None:
         self.tables = Tables(self._broker, self._options, self._rights)
-        self.bridge = Bridge(self.tables)
+        self.bridge = Bridge(self.tables, self.policy.program)
         self._meta = MetaTopics(self.tables, self.bridge)
         self._publishing = Publishing(self.tables, self.bridge)
         self._subscribing = Subscribing(self.tables, self._meta)
