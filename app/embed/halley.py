@@ -46,6 +46,7 @@ class Halley:
         self.server = Server(settings, self._hooks, protocols)
         self._engine = self.server.engine
         self._own: LocalSession | None = None
+        self.server.lifecycle.on_begin.append(self._end_run)
 
     @property
     def app(self) -> Server:
@@ -62,12 +63,15 @@ class Halley:
     def publish(self, channel: str, data: Any) -> asyncio.Future[dict[str, Any]]:
         """Publish as the program itself; `data` is JSON, and the future is that of `LocalSession.publish`."""
         if self._own is None:
-            self._own = self.local_session("program")
+            self._own = LocalSession(self._engine, "program")
         return self._own.publish(channel, data)
 
     def local_session(self, name: str) -> LocalSession:
-        """Create a session of the program itself; `name` is for its log lines."""
-        return LocalSession(self._engine, name)
+        """Create a session of the program itself; `name` is for its log lines.
+
+        If the server runs, the session ends with that run; so does what an older one subscribes to meanwhile.
+        """
+        return LocalSession(self._engine, name, lambda: self.server.lifecycle.is_running)
 
     @property
     def sessions(self) -> list[ServerSession]:
@@ -185,6 +189,12 @@ class Halley:
         """Run a coroutine function while the server runs; it is cancelled when the server stops."""
         self.server.lifecycle.background.append(task)
         return task
+
+    def _end_run(self) -> None:
+        """End what sessions of the program have begun in an earlier run of the server."""
+        for owner in [session.owner for session in self.server.broker.sessions.values()]:
+            if isinstance(owner, LocalSession):
+                owner.end_run()
 
     def _with_session(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a hook so that it gets a `ServerSession`."""

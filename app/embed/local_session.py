@@ -16,7 +16,7 @@ from app.embed.server_session import pattern_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import AwaitHook, Outcome, Request, Transport
 from app.protocols.bayeux.messages import decode_data
-from app.protocols.bayeux.names import to_channel
+from app.protocols.bayeux.names import to_channel, to_subscription
 from app.protocols.bayeux.session import BayeuxSession, Reply
 from app.transports.exchange import verdict_on
 
@@ -33,11 +33,14 @@ class LocalSession:
     """A session that publishes and subscribes for the program.
 
     Its messages pass through extensions and listeners like any client's, but no policy is asked: they are the program's
-    own.
+    own. What is begun while the server runs ends with that run: `is_running` says whether it does.
     """
 
-    def __init__(self, engine: Engine, name: str) -> None:
+    def __init__(self, engine: Engine, name: str, is_running: Callable[[], bool] = lambda: False) -> None:
         self._engine = engine
+        self._is_running = is_running
+        self._is_of_run = is_running()
+        self._lasting: dict[Pattern, list[Heard]] = {}  # the callbacks that no run has begun
         self._heard: dict[Pattern, list[Heard]] = {}
         self._heard_of: dict[str, list[list[Heard]]] = {}  # the same lists, by topic
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,12 +72,15 @@ class LocalSession:
             raise TypeError("the callback must not be a coroutine function; put events into a queue instead")
         pattern = pattern_of(channel, self._engine)
         self._heard.setdefault(pattern, []).append(heard)
+        if not self._is_running():
+            self._lasting.setdefault(pattern, []).append(heard)
         self._heard_of.clear()
         self._engine.subscribe(self._session, channel, pattern)
 
     def unsubscribe(self, channel: str) -> None:
         """Remove all callbacks for this channel or pattern. Raises `ValueError` for an invalid one."""
         pattern = pattern_of(channel, self._engine)
+        self._lasting.pop(pattern, None)
         heard = self._heard.pop(pattern, None)
         if heard is not None:
             heard.clear()  # also for an event that is being delivered
@@ -84,6 +90,15 @@ class LocalSession:
     def close(self) -> None:
         """End the session."""
         self._engine.leave(self._session, monotonic(), by_client=False)
+
+    def end_run(self) -> None:
+        """End what was begun while the server ran: this session, or its callbacks of that time."""
+        if self._is_of_run:
+            self.close()
+        for pattern, callbacks in tuple(self._heard.items()):
+            callbacks[:] = self._lasting.get(pattern, ())
+            if not callbacks:
+                self.unsubscribe(to_subscription(pattern))
 
     # broker.sessions.Owner
 

@@ -91,6 +91,34 @@ def test_a_second_lifespan_serves_as_the_first(tmp_path):
     assert [asyncio.run(use()) for _ in range(3)] == [[1], [1, 2], [1, 2, 3]]
 
 
+def test_what_a_program_subscribes_to_in_one_lifespan_ends_with_it(tmp_path):
+    """Else a background task that begins again would hear each event twice, and then three times."""
+    halley = Halley(settings(tmp_path))
+    ear, heard = halley.local_session("ear"), []
+    ear.subscribe("/chat/a", lambda channel, data: heard.append(("from the beginning", data)))
+
+    @halley.background
+    async def listen():
+        queue = asyncio.Queue()
+        ear.subscribe("/chat/a", lambda channel, data: queue.put_nowait(("task", data)))
+        ear.subscribe("/chat/*", lambda channel, data: queue.put_nowait(("wildcard", data)))
+        halley.local_session("other").subscribe("/chat/a", lambda channel, data: queue.put_nowait(("other", data)))
+        while True:
+            heard.append(await queue.get())
+
+    async def use(number):
+        heard.clear()
+        async with lifespan_of(halley) as (_, wire):
+            assert (await wire.post(publish("/chat/a", number))).messages[0]["successful"]
+            await until(lambda: len(heard) >= 4)
+            await wire.post(publish("/chat/b", number))
+            await until(lambda: len(heard) >= 5)
+            return sorted(name for name, data in heard if data == number)
+
+    names = ["from the beginning", "other", "task", "wildcard", "wildcard"]
+    assert [asyncio.run(use(number)) for number in range(3)] == [names] * 3
+
+
 def test_clients_of_an_earlier_lifespan_have_no_session_in_the_next(tmp_path):
     """As after a restart: their sessions have ended, and they are told to begin new ones."""
     halley = Halley(settings(tmp_path))
