@@ -112,8 +112,8 @@ class Halley:
         sessions and the program's own.
 
         `protocols` are some of "bayeux", "wamp", "http" (requests without a session), "local" (the program) and "nt4":
-        the values of NetworkTables' clients, which are heard, no more often than `nt4.record_every_s`, where they pass
-        to the clients of other protocols and the history, but only if they are asked for.
+        the values of NetworkTables' clients, before they pass to other protocols and the history. That is no more often
+        than every `nt4.record_every_s` for each topic, and only where a listener asks for it.
 
         Raises `ValueError` for an invalid channel or protocol, and `TypeError` for a coroutine function.
         """

@@ -155,7 +155,7 @@ class ProgramDecisions(Protocol):
     ) -> list[bool] | Awaitable[list[bool]]:
         """Ask about each pattern, None being allowed: the decisions, or an awaitable of all of them."""
 
-    def hears_values(self, topic: str) -> bool:
+    def listens_to(self, topic: str) -> bool:
         """Whether any of `value_listeners` is for this topic."""
 
     def listen(self, event: Event, sender: Session, context: Context) -> None:

@@ -77,6 +77,9 @@ ROWS = {
     "policy": Row(
         EMBED, "A policy", "from app.embed import Refused", CODE + "test_a_policy_answers_the_four_questions"
     ),
+    "values": Row(
+        EMBED, "What a listener gets", "def setup(halley):", CODE + "test_a_listener_keeps_values_from_other_protocols"
+    ),
     "extension": Row(EMBED, "An extension", "class Numbered:", CODE + "test_an_extension_sees_both_ways"),
     "local session": Row(
         EMBED, "A local session", "import asyncio", CODE + "test_a_local_session_publishes_and_subscribes"

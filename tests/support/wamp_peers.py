@@ -81,7 +81,7 @@ class FakePolicy:
         """There is one."""
         return True
 
-    def hears_values(self, topic: str) -> bool:
+    def listens_to(self, topic: str) -> bool:
         """Whether there are any listeners of values."""
         return bool(self.value_listeners)
 

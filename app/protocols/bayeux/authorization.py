@@ -141,7 +141,7 @@ class Authorization:
         if not listeners:
             return False
         try:
-            hooks.hear(listeners, session, message, payload)
+            hooks.ask_listeners(listeners, session, message, payload)
         except Refused as refused:
             error = errors.PUBLISH_DENIED.format(refused.reason) if refused.reason else errors.MESSAGE_DELETED
             raise Fault(error, refused.advice, refused.ext) from None

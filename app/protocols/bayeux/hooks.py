@@ -44,7 +44,7 @@ class Fields(dict[str, Any]):
 
     @property
     def identity(self) -> Identity | None:
-        """Who sent the message, as other hooks are told; None for a message to a client."""
+        """Who sent the message, as in messages of other hooks; None for a message to a client."""
         return None if self._identify is None else self._identify()
 
     def replaced(self, fields: dict[str, Any]) -> Fields:
@@ -71,7 +71,7 @@ class Extension(Protocol):
 
 PUBLISHES: Final = frozenset(("bayeux", "http", "local", "wamp"))
 VALUES: Final = "nt4"
-"""What a listener can hear, as `Identity.protocol` names it: publishes of clients and of the program, and values."""
+"""What a listener can be for, as `Identity.protocol` names it: publishes of clients and of the program, and values."""
 
 
 class Listener:
@@ -103,7 +103,7 @@ class Hooks(ProgramPolicy):
         self.extensions: list[Extension] = []
         self.listeners: Registry[Listener] = Registry()
         self.value_listeners: Registry[Listener] = Registry()
-        """Of NetworkTables' values, which are heard where they pass to the other protocols and the history."""
+        """Of NetworkTables' values; they are asked before these pass to the other protocols and the history."""
         self.services: Registry[Callable[[BayeuxSession | None, Message], Any]] = Registry()
         """A service's result (or its coroutine's), unless it is None, is sent to the sender of the message."""
         self.channel_created: list[Callable[[str], None]] = []
@@ -154,7 +154,7 @@ class Hooks(ProgramPolicy):
 
     # Listeners
 
-    def hears_values(self, topic: str) -> bool:
+    def listens_to(self, topic: str) -> bool:
         """Whether any listener is for the values of this topic."""
         return bool(self.value_listeners.over(topic))
 
@@ -162,7 +162,7 @@ class Hooks(ProgramPolicy):
         """Have the listeners see an event of WAMP or NetworkTables (`contract.ProgramDecisions`). Raises `Vetoed`.
 
         They get None for the session, and a message that has what Bayeux's subscribers would get as its data. Topics
-        of other realms than the first have no channels, so listeners do not hear of them.
+        of other realms than the first have no channels, so listeners are not asked.
         """
         topic = event.topic
         listeners = (self.value_listeners if sender.protocol == VALUES else self.listeners).over(topic)
@@ -173,13 +173,15 @@ class Hooks(ProgramPolicy):
         message.sender = sender
         before = encode_data(message.data)
         try:
-            after = self.hear(listeners, None, message, before)
+            after = self.ask_listeners(listeners, None, message, before)
         except Refused as refused:
             raise Vetoed(refused.reason) from None
         if after != before:
             event.payload = after
 
-    def hear(self, listeners: list[Listener], session: BayeuxSession | None, message: Message, payload: bytes) -> bytes:
+    def ask_listeners(
+        self, listeners: list[Listener], session: BayeuxSession | None, message: Message, payload: bytes
+    ) -> bytes:
         """Have listeners see a message whose data is `payload`, as JSON text; returns what they leave of it.
 
         Raises `Refused`, without a reason where a listener has given none.

@@ -75,7 +75,7 @@ class Bridge(Observer):
         if type(value) is float and not isfinite(value):  # and must not replace a value that waits to be recorded
             self.unshared["no_json"] += 1
             return
-        if self._program.value_listeners and self._is_heard(topic):
+        if self._program.value_listeners and self._has_listeners(topic):
             self._record(topic, _Value(time_us, value, origin), now, is_newest=is_newest)  # and deliver it then
             return
         event = None
@@ -109,7 +109,7 @@ class Bridge(Observer):
         self._recent[topic] = None
         self._recent.move_to_end(topic)
         broker = self._broker
-        if isinstance(what, Event) or not self._is_heard(topic):
+        if isinstance(what, Event) or not self._has_listeners(topic):
             broker.record_value(event, now)
         elif self._passes(topic, event, what.origin):
             if broker.commits.log is not None:
@@ -118,10 +118,10 @@ class Bridge(Observer):
 
     # Listeners of the program
 
-    def _is_heard(self, topic: Topic) -> bool:
-        """Whether listeners hear the values of a topic: then only those that they let pass leave the tables."""
+    def _has_listeners(self, topic: Topic) -> bool:
+        """Whether there are listeners for a topic's values: then only those that they let pass leave the tables."""
         are_some = bool(self._program.value_listeners)
-        return are_some and topic.shared is not None and self._program.hears_values(topic.shared)
+        return are_some and topic.shared is not None and self._program.listens_to(topic.shared)
 
     def _passes(self, topic: Topic, event: Event, origin: Session | None) -> bool:
         """Whether the listeners let a client's value pass to the other protocols; they may have changed it."""
@@ -232,8 +232,8 @@ class Bridge(Observer):
         time_us = tables.time_us(now)
         event.nt4_type, event.nt4_time_us = topic.type, time_us
         is_newest = tables.put(topic, time_us, value, session, event.authid, time_us)
-        if self._is_heard(topic):
-            self._passed[topic] = event  # listeners of publishes have heard it
+        if self._has_listeners(topic):
+            self._passed[topic] = event  # listeners of publishes have let it pass
         if self._broker.commits.log is not None:
             self._record(topic, event, now, is_newest=is_newest)  # before delivery, so that all get the same id
         self._broker.deliver_value(event, now, without=without)
@@ -298,8 +298,8 @@ class Bridge(Observer):
         return [event for event in map(self._last, reversed(youngest)) if event is not None]
 
     def _last(self, topic: Topic) -> Event | None:
-        """The last value of a topic as a new event; where listeners hear its values, the last that they let pass."""
-        if self._is_heard(topic):
+        """The last value of a topic as a new event; where there are listeners, the last that they let pass."""
+        if self._has_listeners(topic):
             passed = self._passed.get(topic)
             return None if passed is None else _again(passed)
         return self._event(topic, topic.time_us, topic.value, _session(topic.origin))
