@@ -9,12 +9,13 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 
+import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from support import nt4, wamp
 from support.messages import HANDSHAKE, connect, publish, subscribe
-from support.wire import DEADLINE_S, Wire, request, until
+from support.wire import DEADLINE_S, Wire, post, request, until
 
 from app.embed import Halley
 from app.settings import Drain, History, Nt4, Record, Settings
@@ -33,10 +34,15 @@ def settings(folder, **changed):
 
 
 @asynccontextmanager
-async def lifespan_of(halley):
-    """Serve a program that mounts `halley` at /, by uvicorn; yields its URL and a connection."""
+async def lifespan_of(halley, *, is_mounted=True):
+    """Serve a program that mounts `halley` at /, or `halley` alone, by uvicorn; yields its URL and a connection.
+
+    The server of a program drains at the end. One that is alone does not: uvicorn has closed all connections before.
+    """
     program = Starlette(routes=[Mount("/", app=halley.app)], lifespan=halley.lifespan)
-    config = uvicorn.Config(program, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        program if is_mounted else halley.app, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=2
+    )
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())
     await until(lambda: server.started)
@@ -57,7 +63,8 @@ async def handshake(wire):
     return client_id
 
 
-def test_a_second_lifespan_serves_as_the_first(tmp_path):
+@pytest.mark.parametrize("is_mounted", [True, False])
+def test_a_second_lifespan_serves_as_the_first(tmp_path, is_mounted):
     """Every protocol is served, the history goes on in the same folder, and background tasks run again."""
     halley = Halley(settings(tmp_path))
     begun, told = [], []
@@ -70,7 +77,9 @@ def test_a_second_lifespan_serves_as_the_first(tmp_path):
 
     async def use():
         told.clear()
-        async with lifespan_of(halley) as (url, wire):
+        async with lifespan_of(halley, is_mounted=is_mounted) as (url, wire):
+            opened = await wire.request(post(b'{"protocols": ["wamp.2.json"]}', path="/ws/open"))
+            assert opened.status == 200, "WAMP by long-polling"
             client_id = await handshake(wire)
             await wire.post(subscribe(client_id, "/chat/a", "/SmartDashboard/x"))
             async with await wamp.join(url) as peer, await nt4.connect(url) as robot:

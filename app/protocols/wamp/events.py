@@ -50,8 +50,9 @@ def reshaped(payload: bytes, shape: str) -> tuple[bytes, str]:
     An object of arguments stays one if it still has the same two members; anything else is the only argument now.
     """
     value = orjson.loads(payload) if shape != BARE else None
-    match value:
-        case {"args": list(args), "kwargs": dict(kwargs), **rest} if not rest:
+    if isinstance(value, dict) and value.keys() == {"args", "kwargs"}:
+        args, kwargs = value["args"], value["kwargs"]
+        if isinstance(args, list) and isinstance(kwargs, dict):
             has_kwargs = bool(kwargs) or shape == ARGS_AND_KWARGS
             return _text(orjson.dumps(args), orjson.dumps(kwargs)), ARGS_AND_KWARGS if has_kwargs else ARGS
     return payload, BARE
