@@ -29,6 +29,7 @@ Refusal                 the peer's request is not carried out; nothing has chang
   WrongType             the topic has a type, and the data is not a value of it
   NotForAll             the topic's value is shared by all clients, and the event was for some only
   NoHome                no node of the cluster serves NetworkTables at present
+  Vetoed                a listener of the program keeps the event back
 """
 
 import re
@@ -232,3 +233,9 @@ class TokenExpired(TokenRefused):
     """The token was valid, but has expired."""
 
     reason = "token_expired"
+
+
+class Vetoed(Refusal):
+    """A listener of the program keeps the event back; the exception's text is its reason, or empty."""
+
+    reason = "vetoed"

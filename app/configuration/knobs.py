@@ -68,23 +68,24 @@ def declared(table: type) -> Mapping[str, Knob]:
 LISTS = dict(_lists(Settings))
 """The lists of tables of the settings file, by name: access (written as [[access]]) and Access, tokens and Token."""
 
-_TABLES = dict(_tables(Settings))
+TABLE_KINDS = dict(_tables(Settings))
+"""The classes of all tables, by the prefix of their keys: "" is Settings, "bayeux." Bayeux."""
 
-TABLES = tuple(prefix.removesuffix(".") for prefix in _TABLES if prefix)
+TABLES = tuple(prefix.removesuffix(".") for prefix in TABLE_KINDS if prefix)
 """The names of all tables of the settings file, without lists of tables."""
 
-KNOBS: Mapping[str, Knob] = {key: knob for prefix, table in _TABLES.items() for key, knob in _knobs(prefix, table)}
+KNOBS: Mapping[str, Knob] = {key: knob for prefix, table in TABLE_KINDS.items() for key, knob in _knobs(prefix, table)}
 """Every setting by its key, in the order of their declaration."""
 
 
 def assemble(values: Mapping[str, Any], prefix: str = "") -> Any:
     """Make the `Settings` from `values`, all settings by key; with a `prefix`, only the table of that name."""
-    return _TABLES[prefix](
+    return TABLE_KINDS[prefix](
         **{
             field.name: assemble(values, f"{prefix}{field.name}.")
-            if f"{prefix}{field.name}." in _TABLES
+            if f"{prefix}{field.name}." in TABLE_KINDS
             else values[prefix + field.name]
-            for field in fields(_TABLES[prefix])
+            for field in fields(TABLE_KINDS[prefix])
         }
     )
 

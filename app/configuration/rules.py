@@ -1,6 +1,6 @@
 """Rules beyond the type of each setting: names and addresses must be valid, and settings must fit each other.
 
-`broken_rules` checks `Settings` from any source; a program that makes its own can call it too.
+`broken_rules` checks `Settings` from any source.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ loop's thread. Policies and services may be coroutine functions; all other hooks
 """
 
 from app.broker.policy import Identity
+from app.configuration import BadSettings
 from app.configuration.protection import NotProtected
 from app.embed.halley import Halley, load
 from app.embed.local_session import LocalSession
@@ -22,4 +23,14 @@ from app.embed.server_session import ServerSession
 from app.protocols.bayeux.hooks import Refused
 from app.protocols.bayeux.messages import Message
 
-__all__ = ["Halley", "Identity", "LocalSession", "Message", "NotProtected", "Refused", "ServerSession", "load"]
+__all__ = [
+    "BadSettings",
+    "Halley",
+    "Identity",
+    "LocalSession",
+    "Message",
+    "NotProtected",
+    "Refused",
+    "ServerSession",
+    "load",
+]

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from app import telemetry
 from app.embed.local_session import LocalSession
 from app.embed.server_session import ServerSession, pattern_of
-from app.protocols.bayeux.hooks import Hooks, Listener
+from app.protocols.bayeux.hooks import PUBLISHES, VALUES, Hooks, Listener
 from app.protocols.bayeux.session import BayeuxSession
 from app.server.composition import Server
 from app.server.protocols import PROTOCOLS, Compose
@@ -39,12 +39,14 @@ class Halley:
     def __init__(self, settings: Settings | None = None, protocols: Sequence[Compose] = PROTOCOLS) -> None:
         """Make a server that speaks `protocols` (`app/server/protocols.py`).
 
-        Raises `NotProtected` for a host that others can reach, unless `settings.open`.
+        Raises `BadSettings` for settings that a file could not have, `NotProtected` for a host that others can reach,
+        unless `settings.open`.
         """
         self._hooks = Hooks(telemetry.fault)
         self.server = Server(settings, self._hooks, protocols)
         self._engine = self.server.engine
         self._own: LocalSession | None = None
+        self.server.lifecycle.on_begin.append(self._end_run)
 
     @property
     def app(self) -> Server:
@@ -61,12 +63,15 @@ class Halley:
     def publish(self, channel: str, data: Any) -> asyncio.Future[dict[str, Any]]:
         """Publish as the program itself; `data` is JSON, and the future is that of `LocalSession.publish`."""
         if self._own is None:
-            self._own = self.local_session("program")
+            self._own = LocalSession(self._engine, "program")
         return self._own.publish(channel, data)
 
     def local_session(self, name: str) -> LocalSession:
-        """Create a session of the program itself; `name` is for its log lines."""
-        return LocalSession(self._engine, name)
+        """Create a session of the program itself; `name` is for its log lines.
+
+        If the server runs, the session ends with that run; so does what an older one subscribes to meanwhile.
+        """
+        return LocalSession(self._engine, name, lambda: self.server.lifecycle.is_running)
 
     @property
     def sessions(self) -> list[ServerSession]:
@@ -97,18 +102,33 @@ class Halley:
 
         return register
 
-    def listener(self, channel: str, *, vetoes: bool = False) -> Callable[[Hook], Hook]:
+    def listener(
+        self, channel: str, *, vetoes: bool = False, protocols: Collection[str] = PUBLISHES
+    ) -> Callable[[Hook], Hook]:
         """Register a hook for publishes before they are delivered: `listener(session, message)`.
 
         It may set `message.data`. If it returns False or raises `Refused`, the message is not delivered. If it raises
-        any other exception the message is delivered, or with `vetoes` it is not. Raises `ValueError` for an invalid
-        channel, and `TypeError` for a coroutine function.
+        any other exception the message is delivered, or with `vetoes` it is not. `session` is None for all but Bayeux's
+        sessions and the program's own.
+
+        `protocols` are some of "bayeux", "wamp", "http" (requests without a session), "local" (the program) and "nt4":
+        the values of NetworkTables' clients, before they pass to other protocols and the history. That is no more often
+        than every `nt4.record_every_s` for each topic, and only where a listener asks for it.
+
+        Raises `ValueError` for an invalid channel or protocol, and `TypeError` for a coroutine function.
         """
         pattern = pattern_of(channel, self._engine)
+        wanted = frozenset(protocols)
+        if not wanted or not wanted <= {*PUBLISHES, VALUES}:
+            raise ValueError(f"protocols must be some of {', '.join(sorted({*PUBLISHES, VALUES}))}, not {protocols!r}")
 
         def register(hook: Hook) -> Hook:
             _must_be_plain(hook)
-            self._hooks.listeners.add(pattern, Listener(self._with_session(hook), vetoes=vetoes))
+            listener = Listener(self._with_session(hook), vetoes=vetoes, protocols=wanted)
+            if wanted & PUBLISHES:
+                self._hooks.listeners.add(pattern, listener)
+            if VALUES in wanted:
+                self._hooks.value_listeners.add(pattern, listener)
             return hook
 
         return register
@@ -159,7 +179,8 @@ class Halley:
         """Pass all messages through `extension.incoming(session, message)` and `.outgoing(session, message)`.
 
         Either may be missing. Both get the message as a JSON object and return it, changed or not; None drops an
-        incoming message or an outgoing event.
+        incoming message or an outgoing event, and so does `Refused`, with its reason in the reply. An incoming message
+        also has the attributes `context`, the HTTP request that carried it, and `identity`, who sent it.
         """
         seen = {name: self._with_session(getattr(extension, name)) for name in _WAYS if hasattr(extension, name)}
         self._hooks.extensions.append(SimpleNamespace(**seen))
@@ -168,6 +189,12 @@ class Halley:
         """Run a coroutine function while the server runs; it is cancelled when the server stops."""
         self.server.lifecycle.background.append(task)
         return task
+
+    def _end_run(self) -> None:
+        """End what sessions of the program have begun in an earlier run of the server."""
+        for owner in [session.owner for session in self.server.broker.sessions.values()]:
+            if isinstance(owner, LocalSession):
+                owner.end_run()
 
     def _with_session(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a hook so that it gets a `ServerSession`."""

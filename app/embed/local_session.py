@@ -16,7 +16,7 @@ from app.embed.server_session import pattern_of
 from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import AwaitHook, Outcome, Request, Transport
 from app.protocols.bayeux.messages import decode_data
-from app.protocols.bayeux.names import to_channel
+from app.protocols.bayeux.names import to_channel, to_subscription
 from app.protocols.bayeux.session import BayeuxSession, Reply
 from app.transports.exchange import verdict_on
 
@@ -33,11 +33,14 @@ class LocalSession:
     """A session that publishes and subscribes for the program.
 
     Its messages pass through extensions and listeners like any client's, but no policy is asked: they are the program's
-    own.
+    own. What is begun while the server runs ends with that run: `is_running` says whether it does.
     """
 
-    def __init__(self, engine: Engine, name: str) -> None:
+    def __init__(self, engine: Engine, name: str, is_running: Callable[[], bool] = lambda: False) -> None:
         self._engine = engine
+        self._is_running = is_running
+        self._is_of_run = is_running()
+        self._lasting: dict[Pattern, list[Heard]] = {}  # the callbacks that no run has begun
         self._heard: dict[Pattern, list[Heard]] = {}
         self._heard_of: dict[str, list[list[Heard]]] = {}  # the same lists, by topic
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,23 +72,33 @@ class LocalSession:
             raise TypeError("the callback must not be a coroutine function; put events into a queue instead")
         pattern = pattern_of(channel, self._engine)
         self._heard.setdefault(pattern, []).append(heard)
+        if not self._is_running():
+            self._lasting.setdefault(pattern, []).append(heard)
         self._heard_of.clear()
-        self._engine.broker.subscribe(self._session, pattern)
-        self._engine.hooks.tell(self._engine.hooks.subscribed, self._session, channel)
+        self._engine.subscribe(self._session, channel, pattern)
 
     def unsubscribe(self, channel: str) -> None:
         """Remove all callbacks for this channel or pattern. Raises `ValueError` for an invalid one."""
         pattern = pattern_of(channel, self._engine)
+        self._lasting.pop(pattern, None)
         heard = self._heard.pop(pattern, None)
         if heard is not None:
             heard.clear()  # also for an event that is being delivered
             self._heard_of.clear()
-            self._engine.broker.unsubscribe(self._session, pattern)
-            self._engine.hooks.tell(self._engine.hooks.unsubscribed, self._session, channel)
+            self._engine.unsubscribe(self._session, channel, pattern)
 
     def close(self) -> None:
         """End the session."""
         self._engine.leave(self._session, monotonic(), by_client=False)
+
+    def end_run(self) -> None:
+        """End what was begun while the server ran: this session, or its callbacks of that time."""
+        if self._is_of_run:
+            self.close()
+        for pattern, callbacks in tuple(self._heard.items()):
+            callbacks[:] = self._lasting.get(pattern, ())
+            if not callbacks:
+                self.unsubscribe(to_subscription(pattern))
 
     # broker.sessions.Owner
 
@@ -94,16 +107,21 @@ class LocalSession:
         self._engine.broker.touch(session, now + _DEADLINE_S)
 
     def flush_session(self, session: Session, now: float) -> tuple[()]:  # noqa: ARG002 - Owner's form
-        """Call the callbacks for the waiting events; there is nothing to write."""
-        for event in session.outbox.take():
-            self._call(event)
-        if session.outbox.has_rest:
-            self._engine.broker.mark_ready(session)
+        """Call the callbacks for the waiting events, unless a batch holds them back; there is nothing to write."""
+        if not self._session.open_batches:
+            self._deliver()
         return ()
 
-    def overflow(self, session: Session, event: Event, now: float) -> None:
+    def _deliver(self) -> None:
+        outbox = self._session.outbox
+        for event in outbox.take():
+            self._call(event)
+        if outbox.has_rest:
+            self._engine.broker.mark_ready(self._session)
+
+    def overflow(self, session: Session, event: Event, now: float) -> None:  # noqa: ARG002 - Owner's form
         """Deliver the events of the full outbox now, and take `event`."""
-        self.flush_session(session, now)
+        self._deliver()
         session.outbox.put(event)
         self._engine.broker.mark_ready(session)
 

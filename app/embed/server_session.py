@@ -140,13 +140,11 @@ class ServerSession:
 
     def subscribe(self, channel: str) -> None:
         """Subscribe the session to a channel or pattern, without asking the policy. Raises `ValueError`."""
-        pattern = pattern_of(channel, self._engine)
-        if self.is_connected:
-            self._engine.broker.subscribe(self._session, pattern)
+        self._engine.subscribe(self._session, channel, pattern_of(channel, self._engine))
 
     def unsubscribe(self, channel: str) -> None:
         """Remove a subscription, made by the client or by the program. Raises `ValueError`."""
-        self._engine.broker.unsubscribe(self._session, pattern_of(channel, self._engine))
+        self._engine.unsubscribe(self._session, channel, pattern_of(channel, self._engine))
 
     def disconnect(self) -> None:
         """End the session; the client is notified immediately if a connect is held, else by its next request."""
@@ -154,14 +152,17 @@ class ServerSession:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Hold back the session's events until the block ends, so that they reach the client together."""
+        """Hold back the session's events until the block ends, so that they reach the client together.
+
+        Replies that are sent within the block carry none. If the events are more than fit into the session's queue,
+        those before are sent to make room.
+        """
         self._session.open_batches += 1
         try:
             yield
         finally:
             self._session.open_batches -= 1
-            if self._session.outbox:
-                self._engine.broker.mark_ready(self._session)
+            self._engine.broker.mark_ready(self._session)
 
 
 def pattern_of(channel: str, engine: Engine) -> Pattern:

@@ -27,7 +27,7 @@ from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import AwaitHook, Elsewhere, Outcome
 from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from app.server.composition import Server
-from app.transports.endpoint import HEADERS, PostHead, leaving
+from app.transports.endpoint import HEADERS, BayeuxEndpoint, PostHead, leaving
 from app.transports.exchange import verdict_on
 from app.transports.guard import TEXT_HEADERS, Rejection
 from app.transports.head import CLOSE, Head, Header
@@ -45,9 +45,9 @@ _REMEMBERED_LENGTHS = 1_024
 class ShortWay:
     """What all connections of one server share for the short way: parts of the server, and the paths of Bayeux."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, endpoint: BayeuxEndpoint) -> None:
         self.engine = server.engine
-        self.endpoint = server.endpoint
+        self.endpoint = endpoint
         self.guard = server.guard
         self.proxies = server.proxies
         self.mounts = frozenset(path.encode() for path in server.settings.bayeux.paths)

@@ -185,8 +185,8 @@ def _protocol(
 ) -> Callable[..., asyncio.Protocol]:
     """Return the factory of the protocols for new public connections."""
     plain: Callable[..., Connection] = partial(Connection, shared=shared)
-    if server.settings.short_way:
-        plain = partial(BayeuxConnection, shared=shared, short_way=ShortWay(server))
+    if server.settings.short_way and server.endpoint is not None:
+        plain = partial(BayeuxConnection, shared=shared, short_way=ShortWay(server, server.endpoint))
     if certificate is None:
         return plain
 

@@ -137,7 +137,8 @@ class NodeServer(SideServer):
         archive: Any = server.history.archive
         members = archive.members
         door = Door(members.key, members.id, deadline_s(settings))
-        protocol = partial(RelayedConnection, door=door, short_way=ShortWay(server))
+        assert server.endpoint is not None  # `halley serve` speaks every protocol
+        protocol = partial(RelayedConnection, door=door, short_way=ShortWay(server, server.endpoint))
         grace_s = settings.drain.grace_s
         limits = settings.limits
         limits = replace(limits, head_bytes=limits.head_bytes + _HEAD_BYTES, headers=limits.headers + 1)

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
+from app.broker.events import Event
 from app.broker.names import Pattern
 from app.broker.policy import Proof
 from app.broker.sessions import Outlet, Session
@@ -128,7 +129,15 @@ class Context(Protocol):
 
 
 class ProgramDecisions(Protocol):
-    """The policy of the program that embeds the server, as a protocol asks it. Its awaitables never raise."""
+    """The policy and the listeners of the program that embeds the server. Its awaitables never raise."""
+
+    @property
+    def listeners(self) -> Collection[object]:
+        """The listeners of publishes."""
+
+    @property
+    def value_listeners(self) -> Collection[object]:
+        """The listeners of NetworkTables' values."""
 
     def has_policy(self) -> bool:
         """Whether there is a policy to ask."""
@@ -145,6 +154,15 @@ class ProgramDecisions(Protocol):
         self, verb: Verb, patterns: Sequence[Pattern | None], sender: Session | Proof, context: Context
     ) -> list[bool] | Awaitable[list[bool]]:
         """Ask about each pattern, None being allowed: the decisions, or an awaitable of all of them."""
+
+    def listens_to(self, topic: str) -> bool:
+        """Whether any of `value_listeners` is for this topic."""
+
+    def listen(self, event: Event, sender: Session, context: Context) -> None:
+        """Have the listeners for an event's topic see it before it is delivered; they may set another `payload`.
+
+        `sender` is the session of another protocol than Bayeux that has published it. Raises `Vetoed`.
+        """
 
 
 class Engine(Outlet, Protocol):
@@ -190,6 +208,12 @@ class WireProtocol:
     def connect(self, link: Link, context: Context, now: float) -> Engine:
         """Make the engine for a new connection; it is asked for output in later turns, never before this returns."""
         raise NotImplementedError
+
+    def begin(self, now: float) -> None:
+        """Accept sessions from now on: the server starts, or starts again after a drain.
+
+        End the clients' sessions of an earlier run that are still there; their connections are gone.
+        """
 
     def sweep(self, now: float) -> bool | None:
         """Handle the deadlines that are not those of sessions; called a few times a second.

@@ -16,13 +16,16 @@ from app.access.control import AccessControl, Authenticator
 from app.broker.broker import Broker
 from app.broker.errors import TokenRefused
 from app.broker.policy import SERVER
-from app.configuration.protection import check_protected, grants_of
-from app.protocols.bayeux.engine import Engine
+from app.configuration.programs import checked
+from app.configuration.protection import grants_of
+from app.protocols.bayeux.engine import Engine, new_id
 from app.protocols.bayeux.hooks import Hooks
+from app.protocols.bayeux.protocol import BayeuxProtocol
 from app.protocols.contract import Count, WireProtocol
 from app.server.application import Application
 from app.server.history import HistoryService, Opening, OpenLog
 from app.server.lifecycle import Lifecycle
+from app.server.persistence import PersistentTopics
 from app.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
 from app.server.pump import Pump
 from app.server.reloading import Reloading
@@ -43,7 +46,8 @@ from app.transports.waits import Waits
 class Server:
     """One server: its parts, and the ASGI application that they make.
 
-    Raises `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` and `hooks` are the defaults where None.
+    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` and `hooks` are the defaults
+    where None.
     """
 
     def __init__(
@@ -52,8 +56,7 @@ class Server:
         hooks: Hooks | None = None,
         protocols: Sequence[Compose] = PROTOCOLS,
     ) -> None:
-        settings = settings or Settings()
-        check_protected(settings)
+        settings = checked(settings or Settings())
         self.hooks = hooks or Hooks(telemetry.fault)
         self.guard = Guard(settings)
         self.proxies = Proxies(settings.proxies)
@@ -73,6 +76,19 @@ class Server:
         self.broker.observers += [session_log, system_events]
         self.middleware = GuardMiddleware(self.guard, session_log.request_refused)
         waits = Waits()
+        node_id = _node_id(settings)
+        self.engine = Engine(
+            self.broker,
+            settings.bayeux,
+            self.access,
+            self.hooks,
+            identities=self.access,
+            connection_types=_connection_types(settings, self.guard),
+            new_id=lambda: node_id + new_id(),
+            read=self.history.read,
+        )
+        self.hooks.message_refused.append(session_log.message_refused)
+        self._bayeux = BayeuxProtocol(self.engine, self._drain_s)
         parts = Parts(
             settings,
             self.broker,
@@ -83,12 +99,14 @@ class Server:
             self.history,
             waits,
             session_log,
-            self._drain_s,
-            _node_id(settings),
+            self._bayeux,
+            node_id,
             self.whole,
         )
         self.mounts = [mount for compose in protocols if (mount := compose(parts)) is not None]
         self.protocols: list[WireProtocol] = [mount.protocol for mount in self.mounts]
+        if self.protocol("nt4") is None:  # the values that an earlier run has kept can still be erased
+            self.broker.holders.append(PersistentTopics.of(settings))
         self.services: list[Service] = [self.history, *(each for mount in self.mounts for each in mount.services)]
         self.planning = self._planning()
         self.pump = Pump(self.broker, self.planning)
@@ -96,7 +114,7 @@ class Server:
         self.on_sweep: list[Sweep] = []  # the host's
         slow = [self.broker.meters.sweep, self.access.look, session_log.report_limits, _report_suppressed]
         routes = [mount.endpoint.route for mount in self.mounts]
-        every_s = min(settings.sweep_s, *(route.service.look_s for route in routes if route is not None))
+        every_s = min([settings.sweep_s, *(route.service.look_s for route in routes if route is not None)])
         self.sweeper = Sweeper(every_s, self.broker, self._sweeps, slow)
         self.reloading = Reloading(settings, self.access, self.broker)
         self.lifecycle = Lifecycle(
@@ -128,21 +146,14 @@ class Server:
         return self.reloading.settings
 
     @property
-    def engine(self) -> Engine:
-        """The engine of Bayeux."""
-        engine: Engine = self.protocol("bayeux").engine
-        return engine
-
-    @property
-    def endpoint(self) -> BayeuxEndpoint:
-        """The endpoint of Bayeux."""
-        endpoint: Any = next(each.endpoint for each in self.mounts if each.protocol.name == "bayeux")
-        assert isinstance(endpoint, BayeuxEndpoint)
-        return endpoint
+    def endpoint(self) -> BayeuxEndpoint | None:
+        """The endpoint of Bayeux; None if the server does not speak it."""
+        endpoints = (mount.endpoint for mount in self.mounts if mount.protocol is self._bayeux)
+        return next((each for each in endpoints if isinstance(each, BayeuxEndpoint)), None)
 
     def protocol(self, name: str) -> Any:
-        """The protocol of that name. Raises `StopIteration` if the server does not speak it."""
-        return next(each for each in self.protocols if each.name == name)
+        """The protocol of that name; None if the server does not speak it."""
+        return next((each for each in self.protocols if each.name == name), None)
 
     def mount(self, mount: Mount) -> None:
         """Speak another protocol, in place of the one with the same name if there is one; before the server starts."""
@@ -172,7 +183,7 @@ class Server:
         return min(options.spread_s, clients / options.clients_per_s)
 
     def _sweeps(self) -> Sequence[Sweep]:
-        sweeps: list[Sweep] = [self.broker.due, self.ticker.sweep, *self.on_sweep]
+        sweeps: list[Sweep] = [self.broker.due, self.ticker.sweep, *self.on_sweep, self._bayeux.sweep]
         for mount in self.mounts:
             sweeps += [mount.protocol.sweep, mount.endpoint.sweep]
         return [*dict.fromkeys([*sweeps, *(service.sweep for service in self.services)])]
@@ -180,6 +191,16 @@ class Server:
     def _token_refused(self, refused: TokenRefused) -> None:
         self.broker.counted(refused)
         telemetry.log.info("token_refused", reason=refused.reason, detail=refused.detail)
+
+
+def _connection_types(settings: Settings, guard: Guard) -> list[str]:
+    """The connection types that Bayeux's clients may choose from."""
+    types = ["long-polling"]
+    if guard.serves_other_origins:
+        types.append("cross-origin-long-polling")  # Faye's name for a POST by CORS, which it must find here
+    if settings.bayeux.callback_polling:
+        types.append("callback-polling")
+    return types
 
 
 def _report_suppressed(_now: float) -> None:
@@ -220,6 +241,6 @@ def _node_id(settings: Settings) -> str:
 def create_app(settings: Settings | None = None) -> Server:
     """Make an ASGI application for any server: `uvicorn app.server:create_app --factory`.
 
-    Raises `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` are the defaults where None.
+    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` are the defaults where None.
     """
     return Server(settings)

@@ -42,6 +42,7 @@ class Lifecycle:
         drain_s: Callable[[], float],
     ) -> None:
         self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.on_begin: list[Callable[[], None]] = []  # what is done before each start
         self.is_leaving = False
         self._broker = broker
         self._mounts = mounts
@@ -56,9 +57,14 @@ class Lifecycle:
         self._drain_told_at = 0.0
 
     @property
+    def is_running(self) -> bool:
+        """Whether the server has started and has not stopped."""
+        return bool(self._tasks)
+
+    @property
     def is_ready(self) -> bool:
         """Whether new clients are accepted: the server has started and does not drain."""
-        return bool(self._tasks) and not self.is_leaving
+        return self.is_running and not self.is_leaving
 
     def open(self) -> None:
         """Open all services that are not open yet. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
@@ -66,13 +72,22 @@ class Lifecycle:
             service.open()
 
     def start(self) -> None:
-        """Open the services and begin sweeping, once; the first request does it where no lifespan has."""
+        """Open the services and begin sweeping, once; the first request does it where no lifespan has.
+
+        After `stop` the server can be started again, on another event loop too: one lifespan may follow another.
+        """
         if not self._tasks:
+            self.is_leaving = False
+            for mount in self._mounts:
+                mount.protocol.begin(monotonic())
+                mount.endpoint.begin(monotonic())
+            for begin in self.on_begin:
+                begin()
             self.open()
             self._sweeper.begin()
             jobs = [self._sweeper.run(), *(self._run(job) for job in self.background)]
             self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
-            self._pump.wake()
+            self._pump.begin()
 
     async def _run(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:

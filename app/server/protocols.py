@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 from app import __version__
 from app.access.control import AccessControl
 from app.broker.broker import Broker
-from app.protocols.bayeux.engine import Engine, new_id
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.protocol import BayeuxProtocol
 from app.protocols.contract import Count, WireProtocol
@@ -50,8 +49,8 @@ class Parts(NamedTuple):
     history: HistoryService
     waits: Waits
     session_log: SessionLog
-    drain_s: Callable[[], float]
-    """Over how many seconds a drain is spread."""
+    bayeux: BayeuxProtocol
+    """Bayeux without an endpoint, which every server has: the program's own sessions and publishes use it."""
     node_id: str
     """What the ids of sessions begin with, in a cluster: four letters of this node. Else it is empty."""
     whole: Whole | None = None
@@ -88,24 +87,8 @@ Compose = Callable[[Parts], Mount | None]
 
 def bayeux(parts: Parts) -> Mount:
     """Compose Bayeux."""
-    settings = parts.settings
-    connection_types = ["long-polling"]
-    if parts.guard.serves_other_origins:
-        connection_types.append("cross-origin-long-polling")  # Faye's name for a POST by CORS, which it must find here
-    if settings.bayeux.callback_polling:
-        connection_types.append("callback-polling")
-    engine = Engine(
-        parts.broker,
-        settings.bayeux,
-        parts.access,
-        parts.hooks,
-        identities=parts.access,
-        connection_types=connection_types,
-        new_id=lambda: parts.node_id + new_id(),
-        read=parts.history.read,
-    )
-    parts.hooks.message_refused.append(parts.session_log.message_refused)
-    return Mount(BayeuxProtocol(engine, parts.drain_s), BayeuxEndpoint(engine, parts.guard, parts.middleware, settings))
+    endpoint = BayeuxEndpoint(parts.bayeux.engine, parts.guard, parts.middleware, parts.settings)
+    return Mount(parts.bayeux, endpoint)
 
 
 def wamp(parts: Parts) -> Mount:
@@ -140,10 +123,9 @@ def wamp(parts: Parts) -> Mount:
 
 
 def nt4(parts: Parts) -> Mount | None:
-    """Compose NetworkTables; where it is off, the values that an earlier run has kept can still be erased."""
+    """Compose NetworkTables."""
     settings, file = parts.settings, PersistentTopics.of(parts.settings)
     if not settings.nt4.enabled:
-        parts.broker.holders.append(file)
         return None
     protocol = NetworkTables(
         parts.broker,

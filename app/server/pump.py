@@ -18,7 +18,7 @@ FLUSH_S = 0.003
 class Pump:
     """Flushes the broker in the turn of the loop after `wake`, and has protocols do what is due.
 
-    It begins with `start`: until then nothing is scheduled, since there need not be a running loop.
+    Until `begin` nothing need be scheduled, since there need not be a running loop.
     """
 
     def __init__(self, broker: Broker, protocols: Sequence[WireProtocol]) -> None:
@@ -28,6 +28,11 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = inf
         self._began = 0.0  # the latest turn
+
+    def begin(self) -> None:
+        """Schedule the first turn on the running loop; what was scheduled on an earlier one may never come."""
+        self._is_woken = False
+        self.wake()
 
     def wake(self) -> None:
         """Schedule a turn; without a running loop, the first call after it has begun to run does that."""

@@ -100,6 +100,7 @@ EVENTS: dict[str, LogEvent] = {
     ),
     "session_closed": LogEvent(
         "a session has ended: `reason` is disconnected, expired, dismissed, slow_consumer or token_expired; "
+        "drained where a program starts its server again; "
         "for WAMP also goodbye, connection_lost, killed, protocol_violation, aborted or drained; "
         "for NetworkTables connection_lost, binary_decode_error, drained, or moved: another node is its home",
         SESSIONS,
@@ -110,9 +111,7 @@ EVENTS: dict[str, LogEvent] = {
         1,
         "status",
     ),
-    "message_refused": LogEvent(
-        "a handshake, subscribe, publish or WAMP request was denied: `channel`, `error`", 1, "verb"
-    ),
+    "message_refused": LogEvent("a Bayeux message or WAMP request was denied: `channel`, `error`", 1, "verb"),
     "connection_cut": LogEvent("a connection was aborted without a complete response: `reason`", 1, "reason"),
     "out_of_files": LogEvent(
         "the process can open no more files, so new connections are not accepted: raise `LimitNOFILE`"

@@ -219,6 +219,12 @@ class WampEndpoint(Endpoint):
             if poll.wake is None and now - poll.heard_at > self._options.poll_gone_s:
                 self._forget(name, poll, now)
 
+    def begin(self, now: float) -> None:
+        """Accept connections from now on, without those of an earlier run."""
+        self._is_leaving = False
+        for name, poll in list(self._polls.items()):
+            self._forget(name, poll, now)
+
     def leave(self, now: float) -> None:
         """End all waiting receives because the server drains; the engines' last messages can still be fetched."""
         self._is_leaving = True

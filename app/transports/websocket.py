@@ -89,6 +89,9 @@ class Endpoint:
         """Serve a request or a WebSocket at one of its paths."""
         raise NotImplementedError
 
+    def begin(self, now: float) -> None:
+        """Accept connections from now on: the server starts, or starts again after it has drained."""
+
     def sweep(self, now: float) -> None:
         """Handle the deadlines of connections that the transport keeps itself."""
 

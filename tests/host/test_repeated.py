@@ -162,7 +162,7 @@ OTHER_RULES = (Access("*", "publish", "/b", allow=False), *RULES)
 SETTINGS = brisk(
     access=RULES,
     tokens=(Token("owner", "staff", "sha256:" + sha256(TOKEN.encode()).hexdigest()),),
-    limits={"body_bytes": 900, "head_bytes": 600},
+    limits={"body_bytes": 1_024, "head_bytes": 600},
     bayeux={"hold_s": 60.0},
 )
 FIELDS = (
@@ -217,7 +217,7 @@ class Side:
         self.shared = ServerContext(SETTINGS.limits, server.broker.hits)
         config = config_of(server.application, SETTINGS, BayeuxConnection, 5)
         config.load()
-        way = ShortWay(server)
+        way = ShortWay(server, server.endpoint)
         self.times_known = 0
         self.transports = [Transport() for _ in range(3)]
         self.connections = []
@@ -303,7 +303,7 @@ def steps(draw):
     )
 
 
-LENGTHS = (b"0", b"1", b"007", b"99", b"901", b"+5", b"5 ", b"", b"99999999999999999999")
+LENGTHS = (b"0", b"1", b"007", b"99", b"1025", b"+5", b"5 ", b"", b"99999999999999999999")
 
 
 def spoil(data, how, place, value):
@@ -337,7 +337,7 @@ def pieces_of(step, client_id, numbers):
             "publish": publish("/ab"[:: 1 + value % 2][:2], place, clientId=client_id, id=str(next(numbers))),
             "subscribe": subscribe(client_id, "/c"),
             "text": "text",
-            "large": publish("/a", "x" * place * 3, clientId=client_id),
+            "large": publish("/a", "x" * place * 4, clientId=client_id),
         }[kind]
         data = whole(json.dumps([message]).encode(), FIELDS[field], header)
         for piece in spoil(data, how, place, value):

@@ -11,6 +11,7 @@ from unittest.mock import ANY
 import uvicorn
 from access.signing import AUDIENCE, ISSUER, SECRET, sign
 from readme.table import block
+from support import nt4
 from support.messages import subscribe
 from support.server import DEADLINE_S, brisk, serving
 from support.wire import Wire, request
@@ -103,6 +104,21 @@ async def test_an_authorizer_knows_who_asks(tmp_path):
             client_id = (await wire.post(HANDSHAKE, **token)).messages[0]["clientId"]
             (reply,) = (await wire.post(subscribe(client_id, "/reports/a"))).messages
             assert reply["successful"] is (status == 200)
+
+
+async def test_a_listener_keeps_values_from_other_protocols():
+    """The page's clients get the plausible value alone, and the robot's dashboard both."""
+    settings = brisk(nt4={"enabled": True, "port": 0, "record_every_s": 0})
+    async with serving(settings, register=defined(block("values"))["setup"]) as served:
+        client_id = await served.open_session("/robot/speed")
+        async with await nt4.connect(served.url, "robot") as robot, await nt4.connect(served.url, "dash") as dash:
+            await dash.subscribe("/robot/speed", all=True)
+            await robot.publish("/robot/speed", 1)
+            await robot.put(1, 1, 99.0)
+            await robot.put(1, 2, 9.0)
+            assert [(await dash.value("/robot/speed")).value for _ in range(2)] == [99.0, 9.0]
+            connect = {"channel": "/meta/connect", "clientId": client_id, "connectionType": "long-polling"}
+            assert (await (await served.wire()).post(connect)).data == [9.0]
 
 
 async def test_an_extension_sees_both_ways():

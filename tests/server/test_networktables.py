@@ -37,6 +37,7 @@ class Policy(Hooks):
     def __init__(self, permissions):
         super().__init__()
         self.permissions = permissions
+        self.value_listeners = ()
 
     def permit(self, verb, pattern, sender, context):
         return self.permissions(verb, pattern, context)

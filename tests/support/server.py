@@ -176,7 +176,7 @@ async def serving(
     url = url_of(socket, "https" if certificate else "http")
     watch = ServerContext(settings.limits, halley.server.broker.hits)
     beside = []
-    if settings.nt4.enabled:
+    if halley.server.protocol("nt4") is not None:
         beside.append(nt4_server(halley.server, bind(settings.nt4.host, settings.nt4.port, "--nt4-port")))
     server = HalleyServer(halley.server, watch, certificate, beside)
     served = Served(halley, server, watch, url)

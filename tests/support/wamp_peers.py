@@ -22,7 +22,7 @@ from app.settings import Limits, Settings, Wamp
 from support.wamp import check
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from app.access.rules import AccessRules
     from app.protocols.wamp.engine import Engine
@@ -65,15 +65,25 @@ class Waiting:
 
 
 class FakePolicy:
-    """A program's policy (`contract.ProgramDecisions`) that allows everything until a test replaces what decides."""
+    """A program's policy (`contract.ProgramDecisions`) that allows everything until a test replaces what decides.
+
+    `listen` is asked about events where `listeners`, or `value_listeners`, is not empty.
+    """
 
     def __init__(self) -> None:
+        self.listeners: Sequence[object] = ()
+        self.value_listeners: Sequence[object] = ()
+        self.listen: Callable[..., None] = lambda *_: None
         self.permit: Callable[..., Any] = lambda *_: True
         self.permit_each: Callable[..., Any] = lambda _verb, patterns, *_: [True] * len(patterns)
 
     def has_policy(self) -> bool:
         """There is one."""
         return True
+
+    def listens_to(self, topic: str) -> bool:
+        """Whether there are any listeners of values."""
+        return bool(self.value_listeners)
 
 
 class World:

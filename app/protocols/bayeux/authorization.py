@@ -16,7 +16,7 @@ from app.broker.policy import ANONYMOUS, SERVER, Proof
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.exchange import Steps
-from app.protocols.bayeux.messages import Message, decode_data, encode_data
+from app.protocols.bayeux.messages import Message, encode_data
 from app.protocols.bayeux.names import to_pattern
 from app.protocols.bayeux.polling import Polling
 from app.protocols.bayeux.request import RequestHandler
@@ -138,20 +138,14 @@ class Authorization:
         """
         hooks = self._engine.hooks
         listeners = hooks.listeners.over(topic)
-        for listener in listeners:
-            try:
-                answer = listener.hear(session, message)
-                payload = encode_data(message.data)
-            except Refused as refused:
-                error = errors.PUBLISH_DENIED.format(refused.reason) if refused.reason else errors.MESSAGE_DELETED
-                raise Fault(error, refused.advice, refused.ext) from None
-            except Exception as fault:  # noqa: BLE001 - a program's hook may raise anything
-                hooks.report("listener", fault)
-                message.data = decode_data(payload)  # the listener may have made half a change
-                answer = False if listener.vetoes else None
-            if answer is False:
-                raise Fault(errors.MESSAGE_DELETED)
-        return bool(listeners)
+        if not listeners:
+            return False
+        try:
+            hooks.ask_listeners(listeners, session, message, payload)
+        except Refused as refused:
+            error = errors.PUBLISH_DENIED.format(refused.reason) if refused.reason else errors.MESSAGE_DELETED
+            raise Fault(error, refused.advice, refused.ext) from None
+        return True
 
     def serve(self, handler: RequestHandler, session: BayeuxSession | None, topic: str, message: Message) -> Steps:
         """Let the channel's services answer the sender. Raises `Fault`."""

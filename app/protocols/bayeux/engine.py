@@ -22,7 +22,8 @@ from typing import Any, Final
 from app.broker.broker import Broker
 from app.broker.errors import Refusal
 from app.broker.events import Event
-from app.broker.policy import Identities, NoIdentities, Rights
+from app.broker.names import Pattern
+from app.broker.policy import SERVER, Identities, NoIdentities, Rights
 from app.broker.ports import Page, Query
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.authorization import Authorization, Channels
@@ -46,7 +47,7 @@ from app.protocols.bayeux.names import META, SERVICE
 from app.protocols.bayeux.polling import CONNECT, HANDSHAKE, Polling
 from app.protocols.bayeux.publishing import Publisher, is_publish, names_predecessor
 from app.protocols.bayeux.request import RequestHandler, client_id_of
-from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from app.protocols.bayeux.session import DRAINED, BayeuxSession, Hold, Reply
 from app.protocols.bayeux.subscribing import Subscriber
 from app.settings import Bayeux
 
@@ -125,7 +126,29 @@ class Engine(Polling):
         assert wait.steps is not None
         return self._go_on(wait.steps, (verdict, now))
 
+    # What the program does with sessions
+
+    def subscribe(self, session: BayeuxSession, name: str, pattern: Pattern) -> None:
+        """Subscribe a session to a pattern, without asking whether it may; no effect if the session has ended.
+
+        A session that replays gets its events from now on.
+        """
+        if session.closed is None:
+            self._subscriber.add(session, {name: pattern}, {})
+
+    def unsubscribe(self, session: BayeuxSession, name: str, pattern: Pattern) -> None:
+        """End a session's subscription to a pattern, and what it has yet to replay of that; no effect without one."""
+        if pattern in session.subscriptions:
+            self._subscriber.remove(session, {name: pattern})
+
     # What the server calls
+
+    def begin(self, now: float) -> None:
+        """Admit sessions and hold connects from now on, and end the clients' sessions that an earlier run has left."""
+        self.advisor.is_draining = False
+        for session in tuple(self.broker.sessions.values()):
+            if isinstance(session, BayeuxSession) and session.role != SERVER:
+                self._apply(session, "cut", now, DRAINED)
 
     @property
     def channels(self) -> Channels:

@@ -63,8 +63,25 @@ DENIED_BY_POLICY = program_policy.DENIED
 DENIED_BY_URL = "token_in_url"  # a handshake over callback-polling; for other bad tokens see broker.errors.TokenRefused
 PUBLISH_DENIED = "403:{}:publish_denied"
 SUBSCRIBE_DENIED = "403:{}:subscribe_denied"
+CONNECT_DENIED = "403:{}:connect_denied"  # this and the next two by an extension alone
+UNSUBSCRIBE_DENIED = "403:{}:unsubscribe_denied"
+DISCONNECT_DENIED = "403:{}:disconnect_denied"
 CREATE_DENIED = "403:{}:create_denied"  # for a subscription to a channel that may not be created
 CHANNEL_CREATE_DENIED = "403:{}:channel_create_denied"  # for a publish to a channel that may not be created
+
+
+_denied_meta = {
+    "/meta/handshake": HANDSHAKE_DENIED,
+    "/meta/connect": CONNECT_DENIED,
+    "/meta/subscribe": SUBSCRIBE_DENIED,
+    "/meta/unsubscribe": UNSUBSCRIBE_DENIED,
+    "/meta/disconnect": DISCONNECT_DENIED,
+}
+
+
+def denial(channel: str, reason: str) -> str:
+    """The error text for a message to that channel which is denied as a whole, for this reason."""
+    return _denied_meta.get(channel, PUBLISH_DENIED).format(reason or DENIED_BY_POLICY)
 
 
 def is_denial(error: str) -> bool:

@@ -94,7 +94,8 @@ class Handshaker:
         events: list[Event] = []
         if session.acks is not None:
             ext["ack"] = True
-        if engine.options.handshake_delivery and session.outbox and not engine.hooks.extensions:
+        is_held_back = bool(engine.hooks.extensions or session.open_batches)
+        if engine.options.handshake_delivery and session.outbox and not is_held_back:
             # An extension may keep an event back, but cometd.js waits for exactly the promised number.
             events = engine.take(session, handler.now)
             reply["x-messages"] = len(events)

@@ -84,13 +84,17 @@ class Replayer:
         furthest = max((asked[name] for name in wanted if _is_integer(asked.get(name))), default=0)
         return reach(furthest) if furthest > self._broker.commits.tail.head else None
 
-    def wishes(self, session: BayeuxSession, message: Message, wanted: dict[str, Pattern]) -> dict[Pattern, int] | None:
+    def wishes(
+        self, session: BayeuxSession, ext: dict[str, Any], wanted: dict[str, Pattern]
+    ) -> dict[Pattern, int] | None:
         """The offset after which each of a subscribe's patterns is wanted; None if it does not concern replay.
+
+        `ext` is the subscribe's.
 
         Patterns that a replaying session is already subscribed to, and for which the subscribe gives no position, are
         left out. Raises `Fault` if any of the positions is invalid.
         """
-        log, ext = self._broker.commits.log, message.ext or {}
+        log = self._broker.commits.log
         if log is None or self.read is None or (session.cursor is None and "replay" not in ext):
             return None
         asked = ext.get("replay", {})

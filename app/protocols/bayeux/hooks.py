@@ -6,50 +6,93 @@ as each hook's docstring says, and never ends a request.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Final, Protocol
 
 from app.access.program_policy import ProgramPolicy, Refused, Registry, report_nothing
+from app.broker.errors import Vetoed
+from app.broker.events import Event
 from app.broker.names import SPACE, Match, Pattern
-from app.broker.policy import Proof
+from app.broker.policy import Identity, Proof
 from app.broker.sessions import Session
-from app.protocols.bayeux.messages import Message
-from app.protocols.bayeux.names import covering_channels, to_subscription
+from app.protocols.bayeux.messages import HttpContext, Message, decode_data, encode_data
+from app.protocols.bayeux.names import covering_channels, to_channel, to_subscription
 from app.protocols.bayeux.session import BayeuxSession
 from app.protocols.contract import Context
 from app.settings import Verb
 
-__all__ = ["Extension", "Hooks", "Listener", "Refused"]
+__all__ = ["Extension", "Fields", "Hooks", "Listener", "Refused"]
+
+
+class Fields(dict[str, Any]):
+    """A message as extensions see it: its JSON object, which also says by which request it came.
+
+    `context` is the HTTP request that carried the message; None for messages of the program and those to clients.
+    """
+
+    __slots__ = ("_identify", "context")
+
+    def __init__(
+        self,
+        fields: dict[str, Any],
+        context: HttpContext | None = None,
+        identify: Callable[[], Identity] | None = None,
+    ) -> None:
+        super().__init__(fields)
+        self.context = context
+        self._identify = identify
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who sent the message, as in messages of other hooks; None for a message to a client."""
+        return None if self._identify is None else self._identify()
+
+    def replaced(self, fields: dict[str, Any]) -> Fields:
+        """The same message with these fields, which an extension has returned."""
+        return fields if isinstance(fields, Fields) else Fields(fields, self.context, self._identify)
 
 
 class Extension(Protocol):
     """A hook that sees every message from and to every client; either method may be missing.
 
-    Both get the message as a JSON object and return it, changed or not, or another. `incoming` may return None to have
-    the message answered with `404::message_deleted` and not handled; `outgoing` may return None to keep an event from
-    this client (replies cannot be kept back: a client that gets none sends its message again). `session` is None before
-    there is one. An extension that raises is skipped for that message.
+    Both get the message as a JSON object and return it, changed or not, or another. `incoming` may raise `Refused` to
+    have the message refused with a reason, or return None to have it answered with `404::message_deleted`; it is not
+    handled then. `outgoing` may do the same to keep an event from this client (replies cannot be kept back: a client
+    that gets none sends its message again). `session` is None before there is one. An extension that raises anything
+    else is skipped for that message.
     """
 
-    def incoming(self, session: BayeuxSession | None, message: dict[str, Any]) -> dict[str, Any] | None:
+    def incoming(self, session: BayeuxSession | None, message: Fields) -> dict[str, Any] | None:
         """Process a message from a client before it is handled."""
 
-    def outgoing(self, session: BayeuxSession | None, message: dict[str, Any]) -> dict[str, Any] | None:
+    def outgoing(self, session: BayeuxSession | None, message: Fields) -> dict[str, Any] | None:
         """Process a reply or event before it is written."""
 
 
-class Listener:
-    """A hook that is called with each publish before it is delivered.
+PUBLISHES: Final = frozenset(("bayeux", "http", "local", "wamp"))
+VALUES: Final = "nt4"
+"""What a listener can be for, as `Identity.protocol` names it: publishes of clients and of the program, and values."""
 
-    It may change `message.data`. If it returns False the message is not delivered (`404::message_deleted`). An
+
+class Listener:
+    """A hook that is called with each event before it is delivered; with the publishes of these `protocols` only.
+
+    It may change `message.data`. If it returns False or raises `Refused`, the message is not delivered. Any other
     exception counts as None, or as False if the listener `vetoes`.
     """
 
-    __slots__ = ("hear", "vetoes")
+    __slots__ = ("hear", "protocols", "vetoes")
 
-    def __init__(self, hear: Callable[[BayeuxSession | None, Message], Any], *, vetoes: bool) -> None:
+    def __init__(
+        self,
+        hear: Callable[[BayeuxSession | None, Message], Any],
+        *,
+        vetoes: bool,
+        protocols: Collection[str] = PUBLISHES,
+    ) -> None:
         self.hear = hear
         self.vetoes = vetoes
+        self.protocols = protocols
 
 
 class Hooks(ProgramPolicy):
@@ -59,6 +102,8 @@ class Hooks(ProgramPolicy):
         super().__init__(report)
         self.extensions: list[Extension] = []
         self.listeners: Registry[Listener] = Registry()
+        self.value_listeners: Registry[Listener] = Registry()
+        """Of NetworkTables' values; they are asked before these pass to the other protocols and the history."""
         self.services: Registry[Callable[[BayeuxSession | None, Message], Any]] = Registry()
         """A service's result (or its coroutine's), unless it is None, is sent to the sender of the message."""
         self.channel_created: list[Callable[[str], None]] = []
@@ -107,6 +152,58 @@ class Hooks(ProgramPolicy):
         decided = [each for each in decisions if isinstance(each, bool)]
         return decided if len(decided) == len(decisions) else _all(decisions)
 
+    # Listeners
+
+    def listens_to(self, topic: str) -> bool:
+        """Whether any listener is for the values of this topic."""
+        return bool(self.value_listeners.over(topic))
+
+    def listen(self, event: Event, sender: Session, context: Context) -> None:
+        """Have the listeners see an event of WAMP or NetworkTables (`contract.ProgramDecisions`). Raises `Vetoed`.
+
+        They get None for the session, and a message that has what Bayeux's subscribers would get as its data. Topics
+        of other realms than the first have no channels, so listeners are not asked.
+        """
+        topic = event.topic
+        listeners = (self.value_listeners if sender.protocol == VALUES else self.listeners).over(topic)
+        if not listeners or topic.startswith(SPACE):
+            return
+        fields = {"channel": to_channel(topic), "data": decode_data(event.payload)}
+        message = Message(fields, context)  # type: ignore[arg-type]  # a context has what a WebSocket's request has
+        message.sender = sender
+        before = encode_data(message.data)
+        try:
+            after = self.ask_listeners(listeners, None, message, before)
+        except Refused as refused:
+            raise Vetoed(refused.reason) from None
+        if after != before:
+            event.payload = after
+
+    def ask_listeners(
+        self, listeners: list[Listener], session: BayeuxSession | None, message: Message, payload: bytes
+    ) -> bytes:
+        """Have listeners see a message whose data is `payload`, as JSON text; returns what they leave of it.
+
+        Raises `Refused`, without a reason where a listener has given none.
+        """
+        sender = message.sender
+        protocol = "http" if isinstance(sender, Proof) else sender.protocol
+        for listener in listeners:
+            if protocol not in listener.protocols:
+                continue
+            try:
+                answer = listener.hear(session, message)
+                payload = encode_data(message.data)
+            except Refused:
+                raise
+            except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
+                self.report("listener", error)
+                message.data = decode_data(payload)  # the listener may have made half a change
+                answer = False if listener.vetoes else None
+            if answer is False:
+                raise Refused
+        return payload
+
     def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
         """Call each listener with `news`; an exception is reported and does not keep the others from being called."""
         for listener in tuple(listeners):
@@ -115,16 +212,19 @@ class Hooks(ProgramPolicy):
             except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
                 self.report("listener", error)
 
-    def incoming(self, session: BayeuxSession | None, fields: dict[str, Any]) -> dict[str, Any] | None:
-        """Pass a message from a client through the extensions, in order of registration."""
+    def incoming(self, session: BayeuxSession | None, fields: Fields) -> dict[str, Any] | None:
+        """Pass a message from a client through the extensions, in order of registration. Raises `Refused`."""
         return self._pass("incoming", self.extensions, session, fields)
 
     def outgoing(self, session: BayeuxSession | None, fields: dict[str, Any]) -> dict[str, Any] | None:
         """Pass a message to a client through the extensions, in reverse order of registration."""
-        return self._pass("outgoing", self.extensions[::-1], session, fields)
+        try:
+            return self._pass("outgoing", self.extensions[::-1], session, Fields(fields))
+        except Refused:
+            return None
 
     def _pass(
-        self, way: str, extensions: list[Extension], session: BayeuxSession | None, fields: dict[str, Any]
+        self, way: str, extensions: list[Extension], session: BayeuxSession | None, fields: Fields
     ) -> dict[str, Any] | None:
         for extension in extensions:
             see = getattr(extension, way, None)
@@ -132,12 +232,14 @@ class Hooks(ProgramPolicy):
                 continue
             try:
                 passed = see(session, fields)
+            except Refused:
+                raise
             except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
                 self.report(f"extension.{way}", error)
                 continue
             if not isinstance(passed, dict):
                 return None
-            fields = passed
+            fields = fields.replaced(passed)
         return fields
 
 

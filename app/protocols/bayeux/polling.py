@@ -148,7 +148,9 @@ class Polling:
         """Handle a full outbox: answer a held connect with its events, else end the session as a slow consumer."""
         assert isinstance(session, BayeuxSession)
         if session.held is not None and session.unsettled is None:
+            batches, session.open_batches = session.open_batches, 0  # better sent before the others than lost
             self._apply(session, "events", now)
+            session.open_batches = batches
         if not session.outbox.put(event):
             self._apply(session, "cut", now, SLOW_CONSUMER)
 
@@ -296,7 +298,7 @@ class Polling:
         terms = (session.hold_s, interval_s, hold.is_crowded)
         if session.announced != terms or hold.is_crowded or hold.wants_advice or self.advisor.is_draining:
             more["advice"] = self.advisor.for_reply(hold, terms)
-        takes_events = hold.takes_events and session.unsettled is None
+        takes_events = hold.takes_events and session.unsettled is None and not session.open_batches
         if not takes_events:
             events = []
         elif session.acks is None:
@@ -425,8 +427,10 @@ class Polling:
 
     def _has_news(self, session: BayeuxSession) -> bool:
         """Whether a connect is to be answered: events may go with its reply, or the replay has something to report."""
+        if session.open_batches:
+            return False
         outbox = session.outbox
-        if (outbox.queue or outbox.aside is not None) and session.unsettled is None and not session.open_batches:
+        if (outbox.queue or outbox.aside is not None) and session.unsettled is None:
             return True
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True

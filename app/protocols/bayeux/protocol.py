@@ -34,6 +34,10 @@ class BayeuxProtocol(WireProtocol):
         """The number of events whose reply did not reach its socket."""
         return self.engine.put_back
 
+    def begin(self, now: float) -> None:
+        """Admit sessions from now on (`WireProtocol.begin`)."""
+        self.engine.begin(now)
+
     def sweep(self, now: float) -> None:
         """Forget unused channels, about once a second (`WireProtocol.sweep`)."""
         if now - self._swept_at >= _SWEEP_S:

@@ -17,13 +17,13 @@ from __future__ import annotations
 from typing import Any
 
 from app.broker.commits import Published
-from app.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimited, Refusal, TokenRefused
+from app.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimited, Refusal
 from app.broker.events import Audience, Event
 from app.broker.policy import ANONYMOUS, Proof
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.authorization import Authorization
 from app.protocols.bayeux.errors import Fault, fault_of
-from app.protocols.bayeux.exchange import Request, Steps, Transport
+from app.protocols.bayeux.exchange import Steps, Transport
 from app.protocols.bayeux.messages import ABSENT, Message, encode_data
 from app.protocols.bayeux.names import META, SERVICE, Bounds, is_wildcard, to_pattern, to_topic
 from app.protocols.bayeux.polling import Polling
@@ -61,7 +61,7 @@ class Publisher:
         elif request.transport is not Transport.LONG_POLLING:  # a <script> must not publish
             raise Fault(errors.SESSION_UNKNOWN)
         else:
-            visitor = self._visitor(request, handler.now)
+            visitor = handler.visitor()
         event = self.event_of(session, channel, self._data(message), visitor)
         self._check_predecessor(message, event, handler.now)
         address = request.context.address if session is None and request.context is not None else ""
@@ -120,24 +120,6 @@ class Publisher:
             self._engine.broker.publish(event, now, without, source)
         except Refusal as refusal:
             raise fault_of(refusal) from None
-
-    def _visitor(self, request: Request, now: float) -> Proof:
-        """What a publisher without a session has proved; checked once a request, since a signature costs time.
-
-        Raises `Fault`.
-        """
-        engine = self._engine
-        if not engine.identities.accept_tokens or request.token is None:
-            return ANONYMOUS
-        if request.visitor is None and request.refused is None:
-            try:
-                request.visitor = engine.identities.prove(request.token, engine.wall_s(now))
-            except TokenRefused as refused:
-                request.refused = refused
-        if request.visitor is None:
-            assert request.refused is not None
-            raise Fault(errors.PUBLISH_DENIED.format(request.refused.reason))
-        return request.visitor
 
     def _was_published(self, handler: RequestHandler, event: Event, reply: dict[str, Any], message: Message) -> bool:
         """Whether this publish is a repeat; it is then answered like the first, after waiting for it if need be."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from app.broker.errors import Refusal
+from app.broker.errors import Refusal, TokenRefused
 from app.broker.events import Event
 from app.broker.names import Pattern
+from app.broker.policy import ANONYMOUS, Identity, Proof
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault, fault_of
 from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, AwaitTurn, Request, Steps
+from app.protocols.bayeux.hooks import Fields, Refused
 from app.protocols.bayeux.messages import Message
 from app.protocols.bayeux.polling import Polling
 from app.protocols.bayeux.session import BayeuxSession
@@ -87,13 +89,48 @@ class RequestHandler:
         message = Message(fields, self.request.context)
         if self.request.has_odd_numbers and has_out_of_range(fields):
             raise Fault(errors.NUMBER_OUT_OF_RANGE)
-        hooks = self._engine.hooks
-        if hooks.extensions:
-            seen = hooks.incoming(self._session_if_known(message), dict(fields))
-            if seen is None:
-                raise Fault(errors.MESSAGE_DELETED)
-            message = Message(seen, self.request.context, sent=fields)
-        return message
+        return self._passed(message) if self._engine.hooks.extensions else message
+
+    def _passed(self, message: Message) -> Message:
+        """Pass a message through the extensions. Raises `Fault`."""
+        fields, context, session = message.fields, message.context, self._session_if_known(message)
+
+        def identify() -> Identity:
+            message.sender = session or self._visitor_if_proved()
+            return message.identity
+
+        try:
+            seen = self._engine.hooks.incoming(session, Fields(fields, context, identify))
+        except Refused as refused:
+            error = errors.denial(message.channel, refused.reason)
+            raise Fault(error, refused.advice, refused.ext) from None
+        if seen is None:
+            raise Fault(errors.MESSAGE_DELETED)
+        return Message(seen, context, sent=fields)
+
+    def visitor(self) -> Proof:
+        """What a request without a session has proved; checked once a request, since a signature costs time.
+
+        Raises `Fault`.
+        """
+        engine, request = self._engine, self.request
+        if not engine.identities.accept_tokens or request.token is None:
+            return ANONYMOUS
+        if request.visitor is None and request.refused is None:
+            try:
+                request.visitor = engine.identities.prove(request.token, engine.wall_s(self.now))
+            except TokenRefused as refused:
+                request.refused = refused
+        if request.visitor is None:
+            assert request.refused is not None
+            raise Fault(errors.PUBLISH_DENIED.format(request.refused.reason))
+        return request.visitor
+
+    def _visitor_if_proved(self) -> Proof:
+        try:
+            return self.visitor()
+        except Fault:
+            return ANONYMOUS
 
     # Waiting
 

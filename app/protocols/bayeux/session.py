@@ -40,6 +40,7 @@ _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
 
 DISCONNECTED: Final = "disconnected"
 DISMISSED: Final = "dismissed"
+DRAINED: Final = "drained"  # the server has stopped, and starts again in the same process
 EXPIRED: Final = "expired"
 SLOW_CONSUMER: Final = "slow_consumer"
 TOKEN_EXPIRED: Final = "token_expired"  # noqa: S105 - not a password

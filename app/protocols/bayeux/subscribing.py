@@ -18,7 +18,7 @@ from app.protocols.bayeux.session import BayeuxSession
 
 
 class Subscriber:
-    """Changes the subscriptions of sessions, as their messages say."""
+    """Changes the subscriptions of sessions, as their messages or the program say."""
 
     def __init__(self, engine: Polling, authorization: Authorization) -> None:
         self._engine = engine
@@ -49,21 +49,16 @@ class Subscriber:
         for pattern in wanted.values():
             self._check_right(session, pattern)  # again: the rules may have changed meanwhile
         self._check_capacity(session, list(wanted.values()))
-        positions = engine.history.wishes(session, message, wanted)
-        ext = None if positions is None else engine.history.seek(session, positions)
-        for name, pattern in wanted.items():
-            self._authorization.ensure_channel(name)
-            if engine.broker.subscribe(session, pattern):
-                engine.hooks.tell(engine.hooks.subscribed, session, name)
-            if message.ext is not None and message.ext.get("latest") is True:
-                handler.latest[pattern] = None
+        ext = self.add(session, wanted, message.ext or {})
+        if message.ext is not None and message.ext.get("latest") is True:
+            handler.latest |= dict.fromkeys(wanted.values())
         reply["clientId"] = session.id
         if ext is not None:
             reply["ext"] = ext
 
     def unsubscribe(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
         """End the subscriptions to a message's names. Raises `Fault`."""
-        engine, session = self._engine, handler.session_of(message)
+        session = handler.session_of(message)
         reply["clientId"] = session.id
         patterns: dict[str, Pattern] = {}
         for name in message.subscriptions():
@@ -72,6 +67,25 @@ class Subscriber:
             patterns[name] = self._pattern(name)
         if session.closed is not None:  # it ended meanwhile
             raise Fault(errors.SESSION_UNKNOWN)
+        self.remove(session, patterns)
+
+    def add(self, session: BayeuxSession, wanted: dict[str, Pattern], ext: dict[str, Any]) -> dict[str, Any] | None:
+        """Subscribe a session to patterns, by name; one that replays begins to at the positions that `ext` asks for.
+
+        Returns the `ext` of the reply, if there is one. Raises `Fault` for positions that are not valid.
+        """
+        engine = self._engine
+        positions = engine.history.wishes(session, ext, wanted)
+        told = None if positions is None else engine.history.seek(session, positions)
+        for name, pattern in wanted.items():
+            self._authorization.ensure_channel(name)
+            if engine.broker.subscribe(session, pattern):
+                engine.hooks.tell(engine.hooks.subscribed, session, name)
+        return told
+
+    def remove(self, session: BayeuxSession, patterns: dict[str, Pattern]) -> None:
+        """End a session's subscriptions to patterns, by name, and its replay of them."""
+        engine = self._engine
         engine.history.forget(session, patterns.values())
         for name, pattern in patterns.items():
             if engine.broker.unsubscribe(session, pattern):

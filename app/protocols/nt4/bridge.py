@@ -4,6 +4,9 @@ Outwards, every value of a shared topic goes to its current subscribers; the his
 topic, at most once every `nt4.record_every_s`. Inwards, an event becomes a value if its topic already exists here or
 is below one of `nt4.bridge_in`; it must be of the topic's type. A publishing session counts as a publisher of the topic
 until it ends; a request without a session keeps the topic for `nt4.visitor_topic_s`.
+
+Where a program listens to a topic's values, they pass outwards one by one, no more often than they are recorded: the
+program is asked about the newest, which then goes to the subscribers and the history alike, as it has left it.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ from itertools import count, islice, takewhile
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
-from app.broker.errors import TooManyTopics, WrongType
+from app.broker.errors import TooManyTopics, Vetoed, WrongType
 from app.broker.events import BARE, Event
 from app.broker.names import Match, Pattern, matcher
 from app.broker.ports import Durability, Erasure
 from app.broker.sessions import Session
+from app.protocols.contract import ProgramDecisions
 from app.protocols.nt4 import names, types
 from app.protocols.nt4.errors import BadValue, Unportable
+from app.protocols.nt4.session import Client
 from app.protocols.nt4.tables import Observer, Tables
 from app.protocols.nt4.topics import Publisher, Topic
 
@@ -40,8 +45,9 @@ class _Value(NamedTuple):
 class Bridge(Observer):
     """The bridge of one NetworkTables server (`broker.ports.Values`), which also observes its tables."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, program: ProgramDecisions) -> None:
         self._tables = tables
+        self._program = program
         self._broker = tables.broker
         self._every_s = tables.options.record_every_s
         self._unrecorded: dict[Topic, Event | _Value] = {}  # the newest value of each, until it may be recorded
@@ -49,6 +55,7 @@ class Bridge(Observer):
         self._invites = tuple(tables.options.bridge_in)
         self._external: dict[Session, dict[Topic, Publisher]] = {}  # the publishers of other protocols, by session
         self._ended: list[Publisher] = []  # of sessions that have ended
+        self._passed: dict[Topic, Event] = {}  # the newest value that listeners have let pass, where there are any
         self._uids = count(1)
         # plain counts, read by telemetry
         self.shed = 0  # values that were not recorded because a newer one of their topic was
@@ -67,6 +74,9 @@ class Bridge(Observer):
         self._broker.activity.note(topic.shared, now)
         if type(value) is float and not isfinite(value):  # and must not replace a value that waits to be recorded
             self.unshared["no_json"] += 1
+            return
+        if self._program.value_listeners and self._has_listeners(topic):
+            self._record(topic, _Value(time_us, value, origin), now, is_newest=is_newest)  # and deliver it then
             return
         event = None
         if self._broker.index.match(topic.shared).subscribers:
@@ -93,11 +103,44 @@ class Bridge(Observer):
 
     def _keep(self, topic: Topic, what: Event | _Value, now: float) -> None:
         event = what if isinstance(what, Event) else self._event(topic, *what)
-        if event is not None:
-            topic.recorded_at = now
-            self._recent[topic] = None
-            self._recent.move_to_end(topic)
-            self._broker.record_value(event, now)
+        if event is None:
+            return
+        topic.recorded_at = now
+        self._recent[topic] = None
+        self._recent.move_to_end(topic)
+        broker = self._broker
+        if isinstance(what, Event) or not self._has_listeners(topic):
+            broker.record_value(event, now)
+        elif self._passes(topic, event, what.origin):
+            if broker.commits.log is not None:
+                broker.record_value(event, now)
+            broker.deliver_value(event, now)
+
+    # Listeners of the program
+
+    def _has_listeners(self, topic: Topic) -> bool:
+        """Whether there are listeners for a topic's values: then only those that they let pass leave the tables."""
+        are_some = bool(self._program.value_listeners)
+        return are_some and topic.shared is not None and self._program.listens_to(topic.shared)
+
+    def _passes(self, topic: Topic, event: Event, origin: Session | None) -> bool:
+        """Whether the listeners let a client's value pass to the other protocols; they may have changed it."""
+        payload = event.payload
+        assert isinstance(origin, Client)
+        try:
+            self._program.listen(event, origin, origin.context)
+            if event.payload is not payload:
+                types.from_json(topic.type, event.payload)
+        except Vetoed:
+            self.unshared["vetoed"] += 1
+        except BadValue:
+            self.unshared["wrong_type"] += 1
+        else:
+            if len(event.payload) <= self._broker.limits.data_bytes:
+                self._passed[topic] = event
+                return True
+            self.unshared["too_large"] += 1
+        return False
 
     @property
     def due(self) -> float:
@@ -121,6 +164,7 @@ class Bridge(Observer):
         """Record the waiting value of a topic that was deleted (`Observer.deleted`)."""
         self._record_waiting(topic, now)
         self._recent.pop(topic, None)
+        self._passed.pop(topic, None)
 
     def erase(self, erasure: Erasure) -> None:
         """Drop the waiting values that an erasure concerns, so that they are not recorded."""
@@ -129,6 +173,9 @@ class Bridge(Observer):
             if erasure.concerns(topic.acl_name, publisher.authid if publisher is not None else None):
                 del self._unrecorded[topic]
                 self.shed += 1
+        for topic, event in tuple(self._passed.items()):
+            if erasure.concerns(topic.acl_name, event.authid):
+                del self._passed[topic]
 
     def record_all(self, now: float) -> None:
         """Record all waiting values, because the history is about to close."""
@@ -185,6 +232,8 @@ class Bridge(Observer):
         time_us = tables.time_us(now)
         event.nt4_type, event.nt4_time_us = topic.type, time_us
         is_newest = tables.put(topic, time_us, value, session, event.authid, time_us)
+        if self._has_listeners(topic):
+            self._passed[topic] = event  # listeners of publishes have let it pass
         if self._broker.commits.log is not None:
             self._record(topic, event, now, is_newest=is_newest)  # before delivery, so that all get the same id
         self._broker.deliver_value(event, now, without=without)
@@ -246,8 +295,14 @@ class Bridge(Observer):
             wanted.update(dict.fromkeys(filter(is_wanted, shared)))
         found = [topic for topic in map(shared.get, wanted) if topic is not None and topic.frame is not None]
         youngest = nlargest(most, found, key=lambda topic: topic.last_us)
-        events = (self._event(each, each.time_us, each.value, _session(each.origin)) for each in reversed(youngest))
-        return [event for event in events if event is not None]
+        return [event for event in map(self._last, reversed(youngest)) if event is not None]
+
+    def _last(self, topic: Topic) -> Event | None:
+        """The last value of a topic as a new event; where there are listeners, the last that they let pass."""
+        if self._has_listeners(topic):
+            passed = self._passed.get(topic)
+            return None if passed is None else _again(passed)
+        return self._event(topic, topic.time_us, topic.value, _session(topic.origin))
 
 
 def _again(event: Event) -> Event:

@@ -64,7 +64,7 @@ class NetworkTables(WireProtocol):
 
     def _set_up(self) -> None:
         self.tables = Tables(self._broker, self._options, self._rights)
-        self.bridge = Bridge(self.tables)
+        self.bridge = Bridge(self.tables, self.policy.program)
         self._meta = MetaTopics(self.tables, self.bridge)
         self._publishing = Publishing(self.tables, self.bridge)
         self._subscribing = Subscribing(self.tables, self._meta)
@@ -126,6 +126,12 @@ class NetworkTables(WireProtocol):
         else:
             client.meter = self._meters.new() if client.account is not None else None
         return engine
+
+    def begin(self, now: float) -> None:
+        """Accept clients from now on (`WireProtocol.begin`); topics and values are still those of the earlier run."""
+        self.is_draining = False
+        for engine in self._engines():
+            engine.lost(now)
 
     @property
     def due(self) -> float:

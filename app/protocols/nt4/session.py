@@ -44,12 +44,23 @@ class Client(Session):
                    subscription that has replaced another, if that is the reason
     """
 
-    __slots__ = ("announced", "connection", "name", "output", "publishers", "subscribed", "unexamined", "version")
+    __slots__ = (
+        "announced",
+        "connection",
+        "context",
+        "name",
+        "output",
+        "publishers",
+        "subscribed",
+        "unexamined",
+        "version",
+    )
 
     def __init__(self, name: str, owner: Owner, link: Link, context: Context, broker: Broker, options: Nt4) -> None:
         super().__init__(secrets.token_hex(_ID_BYTES), "nt4", owner, broker.outbox())
         self.name = self.authid = name
         self.role = ROLE
+        self.context = context
         self.address = context.address
         self.account = broker.account_of(context.address)
         self.user_agent = context.headers.get("user-agent", "")

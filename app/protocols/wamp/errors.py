@@ -91,6 +91,7 @@ _URIS: tuple[tuple[type[Exception], str, str], ...] = (
     (broker.WrongType, INVALID_ARGUMENT, "expected a value of type {}"),
     (broker.NotForAll, INVALID_ARGUMENT, "a NetworkTables value must be for all subscribers"),
     (broker.TooManyTopics, UNAVAILABLE, "too many NetworkTables topics"),
+    (broker.Vetoed, NOT_AUTHORIZED, "{}"),
     (broker.NoHome, UNAVAILABLE, "no node of the cluster serves NetworkTables now"),
     (broker.RateLimited, UNAVAILABLE, "too many publications"),
     (broker.TooManySubscriptions, UNAVAILABLE, "too many subscriptions"),

@@ -44,6 +44,20 @@ def to_payload(args: list[Any] | None, kwargs: dict[str, Any] | None, serializer
     return _text(serializer.to_json(args), b"{}"), ARGS
 
 
+def reshaped(payload: bytes, shape: str) -> tuple[bytes, str]:
+    """Return a payload that a listener has made, and its shape; `shape` is that of the payload that it replaces.
+
+    An object of arguments stays one if it still has the same two members; anything else is the only argument now.
+    """
+    value = orjson.loads(payload) if shape != BARE else None
+    if isinstance(value, dict) and value.keys() == {"args", "kwargs"}:
+        args, kwargs = value["args"], value["kwargs"]
+        if isinstance(args, list) and isinstance(kwargs, dict):
+            has_kwargs = bool(kwargs) or shape == ARGS_AND_KWARGS
+            return _text(orjson.dumps(args), orjson.dumps(kwargs)), ARGS_AND_KWARGS if has_kwargs else ARGS
+    return payload, BARE
+
+
 def parts(payload: bytes, shape: str) -> tuple[bytes | None, bytes | None]:
     """Return the JSON texts of the positional and keyword arguments; None for each that was not sent."""
     if shape == NONE:

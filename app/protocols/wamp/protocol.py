@@ -12,6 +12,7 @@ from app.protocols.wamp.authentication import Authentication
 from app.protocols.wamp.engine import Engine, Handlers
 from app.protocols.wamp.inquiry import pattern_of
 from app.protocols.wamp.roster import Roster
+from app.protocols.wamp.session import SessionEngine
 from app.protocols.wamp.state import Environment, RouterState
 from app.settings import Realm, Wamp
 
@@ -57,6 +58,12 @@ class Router(RouterState, WireProtocol):
         if realm is not None and uri.startswith("wamp."):
             self.meta.arrived(realm, uri, args, None if about is None else pattern_of(about), now)
 
+    def begin(self, now: float) -> None:
+        """Accept sessions from now on (`WireProtocol.begin`)."""
+        self.is_draining = False
+        for engine in self._engines():
+            engine.lost(now)
+
     def sweep(self, now: float) -> bool:
         """Close the connections whose peers did not say in time what they had to; see what is new at other nodes."""
         for engine in [engine for engine, deadline in self.awaited.items() if deadline <= now]:
@@ -66,8 +73,12 @@ class Router(RouterState, WireProtocol):
     def drain(self) -> list[Callable[[float], None]]:
         """Stop accepting sessions, and return what releases each client (`WireProtocol.drain`)."""
         self.is_draining = True
+        return [engine.release for engine in self._engines()]
+
+    def _engines(self) -> list[SessionEngine]:
+        """The engines of all sessions, and of the connections that have none yet or no more."""
         joined = [session.engine for realm in self.realms.values() for session in realm.sessions.values()]
-        return [engine.release for engine in (*joined, *self.awaited)]
+        return [*joined, *self.awaited]
 
     def counts(self) -> Iterator[Count]:
         """Yield WAMP's own metrics (`WireProtocol.counts`)."""

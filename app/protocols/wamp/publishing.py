@@ -13,9 +13,10 @@ import orjson
 from app.broker.commits import Published
 from app.broker.errors import AudienceTooLong, BadKey, InvalidName, Refusal
 from app.broker.events import Audience, Event, SessionFilter
+from app.protocols.contract import ProgramDecisions
 from app.protocols.wamp import errors
 from app.protocols.wamp.errors import InvalidOption, Unportable, Violation, WampError, wamp_error
-from app.protocols.wamp.events import to_payload
+from app.protocols.wamp.events import reshaped, to_payload
 from app.protocols.wamp.messages import PUBLISHED, Publish, audience_of, flag_option, ids_option, text_option
 from app.protocols.wamp.names import is_own
 from app.protocols.wamp.session import Realm, WampSession
@@ -58,9 +59,7 @@ class Publisher:
             payload, shape = to_payload(message.args, message.kwargs, session.engine.format.serializer)
         except (Refusal, Unportable) as refusal:
             raise wamp_error(refusal) from None
-        if len(payload) > broker.limits.data_bytes:
-            broker.hits["data_bytes"] += 1
-            raise WampError(errors.PAYLOAD_SIZE_EXCEEDED)
+        self._check_size(payload)
         authid = session.lasting_authid
         event = Event(topic, payload, publisher=session.id, protocol="wamp", authid=authid, role=session.role)
         event.shape = shape
@@ -78,6 +77,7 @@ class Publisher:
         """
         broker, options = self._broker, message.options
         acknowledgement = PublishAck(session, message, session.realm if options.get("retain") is True else None)
+        program = self._state.environment.policy
         try:
             earlier = broker.commits.repeated(event, now)
             if earlier is not None:
@@ -87,15 +87,33 @@ class Publisher:
                 else:
                     earlier.waiters.append(acknowledgement)
                 return
+            if program.listeners:
+                self._listen(program, session, event)
             is_excluded = options.get("exclude_me") is not False
             broker.publish(event, now, without=session if is_excluded else None, source=session)
         except Refusal as refusal:
             acknowledgement.settled(event, refusal, now)
             return
+        except WampError as error:
+            acknowledgement.refuse(error)
+            return
         if event.is_pending:
             event.waiters.append(acknowledgement)
         else:
             acknowledgement.settled(event, None, now)
+
+    def _listen(self, program: ProgramDecisions, session: WampSession, event: Event) -> None:
+        """Have the program's listeners see an event; what they change is its payload. Raises `Vetoed`, `WampError`."""
+        payload = event.payload
+        program.listen(event, session, session.engine.context)
+        if event.payload is not payload:
+            event.payload, event.shape = reshaped(event.payload, event.shape)
+            self._check_size(event.payload)
+
+    def _check_size(self, payload: bytes) -> None:
+        if len(payload) > self._broker.limits.data_bytes:
+            self._broker.hits["data_bytes"] += 1
+            raise WampError(errors.PAYLOAD_SIZE_EXCEEDED)
 
     def _topic(self, realm: Realm, uri: str) -> str:
         """Return the topic of a URI to publish to. Raises `WampError`, also for the router's own topics."""
@@ -142,8 +160,13 @@ class PublishAck:
             if self.realm is not None:
                 self.realm.retained.keep(event)
             self.published(event.publication)
-        elif not self.message.is_acknowledged or self.session.engine.session is self.session:
-            self.session.engine.refuse(self.message, wamp_error(refusal))
+        else:
+            self.refuse(wamp_error(refusal))
+
+    def refuse(self, error: WampError) -> None:
+        """Answer with ERROR, if that was asked for and the session has not ended; else it is counted."""
+        if not self.message.is_acknowledged or self.session.engine.session is self.session:
+            self.session.engine.refuse(self.message, error)
 
     def published(self, publication: int) -> None:
         """Answer with PUBLISHED and the id of the publication, if that was asked for."""

@@ -95,6 +95,9 @@ class SessionEngine(Owner, Protocol):
     def late(self, now: float) -> None:
         """Close the connection because the peer did not say in time what it had to."""
 
+    def lost(self, now: float) -> None:
+        """End the session, if it has not ended, because its connection was lost."""
+
     def release(self, now: float) -> None:
         """End the session, or refuse the client one, because the server is draining."""
 

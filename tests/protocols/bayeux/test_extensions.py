@@ -5,6 +5,9 @@ from support.bayeux import House
 from support.bayeux_peers import handshake
 from support.messages import publish
 
+from app.protocols.bayeux.hooks import Refused
+from app.protocols.bayeux.names import to_pattern
+
 
 class Extension:
     """An extension that notes the messages it sees, and calls functions that a test gives it."""
@@ -290,3 +293,60 @@ def test_nothing_is_doubled_without_extensions(house):
         each.publish("/a", {"z": "é<", "a": [1.5, None]})
         bodies.append(peer.connect().events)
     assert bodies[0] == bodies[1]
+
+
+@pytest.mark.parametrize(
+    ("channel", "error"),
+    [
+        ("/meta/handshake", "403:too_early:handshake_denied"),
+        ("/meta/connect", "403:too_early:connect_denied"),
+        ("/meta/subscribe", "403:too_early:subscribe_denied"),
+        ("/meta/unsubscribe", "403:too_early:unsubscribe_denied"),
+        ("/meta/disconnect", "403:too_early:disconnect_denied"),
+        ("/a", "403:too_early:publish_denied"),
+        ("/service/a", "403:too_early:publish_denied"),
+    ],
+)
+def test_what_an_extension_refuses_is_not_handled(house, channel, error):
+    """The reply has the reason, advice and `ext` of `Refused`, and nothing has changed: no session, event or end."""
+    served = []
+    house.hooks.services.add(to_pattern("/service/a", house.engine.bounds), lambda *_: served.append(1))
+    peer = house.join()
+    peer.subscribe("/a")
+
+    def refuse(message):
+        if message["channel"] == channel:
+            raise Refused("too_early", advice={"reconnect": "retry", "interval": 5}, ext={"again": True})
+        return message
+
+    extend(house, Extension(incoming=refuse))
+    sessions, published = [*house.broker.sessions], house.broker.published
+    fields = handshake() if channel == "/meta/handshake" else {"channel": channel, "clientId": peer.id, "data": 1}
+    fields |= {"subscription": "/a", "connectionType": "long-polling"}
+    (reply,) = house.send(fields).messages
+    assert (reply["successful"], reply["error"], reply["ext"]) == (False, error, {"again": True})
+    assert reply["advice"]["interval"] == 5
+    assert (served, [*house.broker.sessions], house.broker.published) == ([], sessions, published)
+    assert [*peer.session.subscriptions] == [to_pattern("/a", house.engine.bounds)]
+    assert house.reported == []
+
+
+def test_an_extension_that_refuses_without_a_reason_denies_as_a_policy_does(house):
+    def refuse(message):
+        raise Refused
+
+    extend(house, Extension(incoming=refuse))
+    assert house.send(publish("/a", 1)).messages[0]["error"] == "403:denied_by_security_policy:publish_denied"
+
+
+def test_an_event_that_an_extension_refuses_is_kept_back(house):
+    """Like one for which it returns None; it is no fault of the extension."""
+
+    def refuse(message):
+        raise Refused("secret")
+
+    peer = house.join()
+    peer.subscribe("/a")
+    extend(house, Extension(outgoing=only_events(refuse)))
+    assert peer.publish("/a", 1).events == []
+    assert house.reported == []
