@@ -78,6 +78,11 @@ KNOBS: Mapping[str, Knob] = {key: knob for prefix, table in TABLE_KINDS.items() 
 """Every setting by its key, in the order of their declaration."""
 
 
+def defaults() -> dict[str, Any]:
+    """Return the default of every setting, by key; lists of tables are empty."""
+    return {key: knob.default for key, knob in KNOBS.items()} | dict.fromkeys(LISTS, ())
+
+
 def assemble(values: Mapping[str, Any], prefix: str = "") -> Any:
     """Make the `Settings` from `values`, all settings by key; with a `prefix`, only the table of that name."""
     return TABLE_KINDS[prefix](

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from app.configuration.knobs import KNOBS, LISTS, TABLE_KINDS, assemble
+from app.configuration.knobs import KNOBS, LISTS, TABLE_KINDS, assemble, defaults
 from app.configuration.protection import check_protected
-from app.configuration.rules import broken_rules
-from app.configuration.values import ENTRIES, BadSettings, Problem, conform, read_entries, shown
+from app.configuration.rules import check
+from app.configuration.values import ENTRIES, Problem, conform, read_entries, shown
 from app.settings import Settings
 
 
@@ -17,15 +17,12 @@ def checked(settings: Settings) -> Settings:
 
     Raises `BadSettings` with all mistakes, and `NotProtected`.
     """
-    values: dict[str, Any] = {}
+    values = defaults()
     problems = _read(settings, "", values)
-    if problems:
-        raise BadSettings(problems)
     found: Settings = assemble(values)
-    check_protected(found)
-    problems = [Problem("", key, text) for key, text in broken_rules(found)]
-    if problems:
-        raise BadSettings(problems)
+    if not problems:
+        check_protected(found)
+    check(found, {}, problems)
     return found
 
 
@@ -58,4 +55,4 @@ def _entries(key: str, value: object) -> tuple[tuple[Any, ...], list[Problem]]:
         for entry in value
     ]
     entries, problems = read_entries(key, tables, lambda at: at)
-    return entries, [Problem("", each.place, each.text) for each in problems]
+    return tuple(entries.values()), [Problem("", each.place, each.text) for each in problems]

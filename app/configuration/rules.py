@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from app.access.placeholders import EXPECTED as PLACEHOLDERS
@@ -16,9 +16,10 @@ from app.access.tokens import RESERVED_ROLES, can_be_given, is_hash, is_role, is
 from app.broker.errors import InvalidName
 from app.broker.names import Pattern
 from app.broker.policy import SERVER
+from app.configuration.knobs import KNOBS, LISTS
 from app.configuration.patterns import pattern_of_rule
 from app.configuration.protection import unprotected_hosts
-from app.configuration.values import entry_key, shown
+from app.configuration.values import BadSettings, Problem, entry_key, plain_key, shown
 from app.history.rules import parse_age
 from app.history.stored import COLUMNS
 from app.protocols.bayeux.names import META, Bounds, to_pattern
@@ -51,6 +52,28 @@ _RESERVED = " and ".join(RESERVED_ROLES)
 _ALGORITHMS = ("RS256", "ES256", "HS256")
 _ID_CHARS = 255
 _USUAL_PORTS = {"http": "80", "https": "443"}
+
+
+def check(settings: Settings, places: Mapping[str, str], problems: Sequence[Problem] = ()) -> None:
+    """Check the rules between settings; `places` has where each was set, by key, if that is known.
+
+    `problems` are the mistakes found before; the settings in which they were made have their defaults, or lack entries.
+    A rule that depends on one of these says nothing. Raises `BadSettings` with all mistakes.
+    """
+    unknown = {f"[[{key}]]" for key in LISTS if any(_is_in(problem, key) for problem in problems)}
+    unknown |= {problem.key for problem in problems if problem.key in KNOBS}
+    broken = [
+        Problem(places[key], plain_key(key), text) if key in places else Problem("", key, text)
+        for key, text in broken_rules(settings)
+        if not any(name == key or name in text for name in unknown)
+    ]
+    if problems or broken:
+        raise BadSettings([*problems, *broken])
+
+
+def _is_in(problem: Problem, key: str) -> bool:
+    """Whether a mistake was made in the list of tables `key`, or in one of its entries."""
+    return problem.key in (key, f"[[{key}]]") or problem.key.startswith(f"{key}.")
 
 
 def broken_rules(settings: Settings) -> Broken:

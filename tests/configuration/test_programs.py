@@ -42,6 +42,7 @@ def test_all_mistakes_are_reported_at_once():
         "nt4": "expected an object Nt4, found a table",
         "limits.queue_events": "expected a whole number of at least 1 (events), found -3",
         "access": "expected a tuple of objects Access",
+        "tokens[0].hash": "expected sha256: and 64 hexadecimal digits (see halley token)",
     }
     assert [*mistakes(Settings(access=(Access("*", "look", "/chat"),)))] == ["access[0].verb"]
     assert "secret" not in str(mistakes(Settings(tokens=(token,))))
