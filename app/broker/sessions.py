@@ -219,6 +219,10 @@ class Session:
         self.closed: str | None = None  # why it ended
         self.had: tuple[Pattern, ...] = ()  # the subscriptions that it had when it ended
 
+    def clear(self) -> None:
+        """Drop the events that wait for a session that has ended."""
+        self.outbox.clear()
+
     def subscription_names(self) -> Sequence[Pattern | str]:
         """The subscriptions that the session has or had: patterns, or names as its protocol writes them."""
         return list(self.subscriptions if self.closed is None else self.had)

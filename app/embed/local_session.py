@@ -95,7 +95,9 @@ class LocalSession:
 
     def flush_session(self, session: Session, now: float) -> tuple[()]:  # noqa: ARG002 - Owner's form
         """Call the callbacks for the waiting events; there is nothing to write."""
-        for event in session.outbox.take():
+        events = session.outbox.take()
+        self._engine.broker.waiting.release(events)
+        for event in events:
             self._call(event)
         if session.outbox.has_rest:
             self._engine.broker.mark_ready(session)

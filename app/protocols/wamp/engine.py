@@ -238,10 +238,13 @@ class Engine:
             return
         broker, form = self._state.broker, self.format
         key = form.key
-        events = broker.take(session, now)
+        events = broker.take_held(session, now)
         if not events:
             return
         for event in events:
+            event.holds = holds = event.holds - 1  # `Waiting.release`, inlined
+            if not holds:
+                broker.waiting.let_go(event)
             for subscription in event.matched:
                 number = subscription.number
                 if number and session in subscription.sessions:
