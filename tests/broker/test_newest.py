@@ -226,14 +226,19 @@ def test_a_recorded_value_outdates_one_that_is_not():
     """In a session that replays, a recorded value replaces the value of its topic that was set apart unrecorded."""
     outbox = filled(*[value("a", b"%d" % number) for number in range(5)])
     outbox.keeps_recorded = True
-    assert payloads(outbox.take()) == [b"4"]
+    taken = outbox.take()
+    assert payloads(taken) == [b"4"]
+    outbox.waiting.release(taken)
     for number in range(5):
         assert outbox.put(value("a", b"%d" % number))
     recorded = value("a", b"recorded")
     recorded.position = 1
     assert outbox.put(recorded)
-    assert payloads(outbox.take()) == [b"recorded"]
+    taken = outbox.take()
+    assert payloads(taken) == [b"recorded"]
     assert outbox.nbytes == 0
+    outbox.waiting.release(taken)
+    assert outbox.waiting.value == 0
 
 
 def test_it_is_no_overflow_and_it_is_counted():
