@@ -191,6 +191,7 @@ class Broker:
             self.values.closed(session)
         for observer in self.observers:
             observer.closed(session, reason)
+        session.had = ()  # a connection may still refer to the session, and must not keep its names
         return True
 
     def touch(self, session: Session, deadline: float) -> None:

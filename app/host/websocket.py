@@ -195,6 +195,9 @@ class WebSocket(asyncio.Protocol):
         self._work = None
         self._sockets.remove(self)
         self._lose()
+        # The engine refers to this. Its garbage may be kept for long, since the collector counts objects and not bytes.
+        self._parts = bytearray()
+        del self._engine, self._reader, self._head
 
     # What the sweeper and the server call
 

@@ -216,6 +216,8 @@ class _Socket:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
             self._engine.lost(monotonic())
+            self._waiting.clear()
+            del self._engine  # a cycle of both would outlive the connection
 
     async def _read(self, receive: Receive) -> None:
         """Return when the peer has disconnected."""

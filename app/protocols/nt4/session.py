@@ -62,6 +62,11 @@ class Client(Session):
         self.announced: dict[Topic, None] = {}
         self.unexamined: OrderedDict[Topic, int | None] = OrderedDict()
 
+    def forget(self) -> None:
+        """Drop what it has subscribed to, since its session has ended and everybody has been told of that."""
+        self.subscribed = Subscriptions(0)
+        self.unexamined.clear()
+
     def subscription_names(self) -> list[Pattern | str]:
         """The names of its subscriptions, each prefix with a star at its end."""
         return [name for each in self.subscribed for name in listed(each)]

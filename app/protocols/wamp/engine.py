@@ -132,7 +132,7 @@ class Engine:
         self.format = Format.of(link)
         self.context = context
         self.session: WampSession | None = None
-        self._handshake = Handshake(state, self)
+        self._handshake = Handshake(state)
         self._is_leaving = False  # our GOODBYE has been sent
         self._has_left = False  # the client has ended a session with GOODBYE and may begin another
         self._is_over = False
@@ -397,9 +397,9 @@ class Engine:
         handshake = self._handshake
         try:
             if isinstance(message, Hello) and not handshake.is_challenged:
-                found = handshake.hello(message, now)
+                found = handshake.hello(self, message, now)
             elif isinstance(message, Authenticate) and handshake.is_challenged:
-                found = handshake.authenticate(message, now)
+                found = handshake.authenticate(self, message, now)
             elif isinstance(message, Abort):
                 self._give_up(now)
                 return
