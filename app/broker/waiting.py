@@ -1,18 +1,18 @@
 """The bytes of the events that wait, and so whether the server takes more (`limits.waiting_bytes`).
 
 An event waits from when it is put into an outbox until no outbox, no reply on its way and no list of unacknowledged
-events has it any more. It counts once, whatever the number of sessions that it waits for: each place that has it is one
-of its `holds`, and its bytes are counted while it has any. Its holds go with it:
+events contains it any more. It counts once for all sessions: each of these places is one of its `holds`, and its bytes
+are counted while it has any. They change as follows:
 
-* `Outbox.put` adds one. What an outbox drops, also because its session ends, is released there.
-* `Outbox.take` hands the holds to its caller: `Broker.take` releases them, since what it returns is written at once, to
-  a connection whose buffer has a bound of its own. `Broker.take_held` leaves that to its caller.
-* A Bayeux `Reply` has one of each of its events until it is written, which releases it, or is known not to have been,
-  which returns it to the outbox. It does so also after its session has ended.
-* With the acknowledge extension the outbox has another one, from `Outbox.retain` to `Outbox.release`.
+* `Outbox.put` adds a hold. For an event that the outbox drops, also because its session ends, the outbox releases it.
+* `Outbox.take` leaves the holds to its caller. `Broker.take` releases them: what it returns is written now, to a
+  connection whose buffer has a bound of its own. The callers of `Broker.take_held` release them later.
+* A Bayeux `Reply` keeps one for each of its events, also after the end of its session. They are released when the reply
+  is written; when it is not, they return to the outbox with the events.
+* With the acknowledge extension there is another one from `Outbox.retain` to `Outbox.release`.
 
-What else refers to an event does not count here and has a bound of its own: events that are pending
-(`history.inbox_bytes`), the history's newest (`history.tail_bytes`), retained events and last values.
+Other references to an event do not count here, and have bounds of their own: those of pending events
+(`history.inbox_bytes`), of the history's newest events (`history.tail_bytes`), of retained events and of last values.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Waiting(Watermark):
     __slots__ = ()
 
     def hold(self, event: Event, times: int = 1) -> None:
-        """Note that an event waits in so many more places.
+        """Note that an event waits in further places, `times` of them.
 
-        They may be noted after some of them have released it: during a fan-out its holds can be negative.
+        Some of them may have released it before that is noted: during a fan-out the number of holds can be negative.
         """
         before = event.holds
         event.holds = after = before + times
@@ -43,8 +43,8 @@ class Waiting(Watermark):
         for event in events:
             event.holds = left = event.holds - 1
             if left == 0:
-                self.let_go(event)
+                self.drop(event)
 
-    def let_go(self, event: Event) -> None:
-        """Note that an event waits nowhere any more."""
+    def drop(self, event: Event) -> None:
+        """Stop counting an event that has no holds any more."""
         self.set(self.value - event.nbytes)

@@ -85,8 +85,8 @@ class Peer(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: notify the application, for running and for queued requests.
 
-        What refers to the connection is let go, and what it refers to: then both are freed now. The cyclic collector
-        counts objects, not their bytes, and can be long in coming.
+        All cycles of references with its requests and timers are broken, so that everything is freed immediately. The
+        cyclic collector counts objects and not their bytes, so it may run much later.
         """
         self._is_lost = True
         self.shared.connections -= 1
@@ -111,7 +111,7 @@ class Peer(HttpToolsProtocol):
         self._settle(is_written=exc is None and not self._was_cut)
 
     def _forget_request(self) -> None:
-        """Forget the application's latest request, which refers to the connection too (`scope["extensions"]`)."""
+        """Forget the application's latest request, which refers to the connection (`scope["extensions"]`)."""
         self.cycle = self.scope = self._running = None  # type: ignore[assignment]
 
     # What applications and the sweeper call

@@ -394,7 +394,7 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's form
         """The connection is closed."""
         self._home.forget(self)
-        self._parser = None  # it refers to this: both, with a part of a response, are freed now
+        self._parser = None  # it refers to this
         relaying, self._relaying = self._relaying, None
         if relaying is not None and not self._is_last:
             relaying.link = None

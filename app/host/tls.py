@@ -166,9 +166,9 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed: notify the connection, and let go of it, since it refers to this.
+        """The socket is closed: notify the connection, and drop the references to it, since it refers to this.
 
-        What OpenSSL keeps for a connection is then freed now, and not when the cyclic collector comes.
+        So the memory that OpenSSL uses for it is freed immediately, and not by the cyclic collector.
         """
         above, self._above = self._above, _NO_CONNECTION
         self._on_failure = _ignore

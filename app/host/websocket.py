@@ -195,7 +195,7 @@ class WebSocket(asyncio.Protocol):
         self._work = None
         self._sockets.remove(self)
         self._lose()
-        # The engine refers to this. Its garbage may be kept for long, since the collector counts objects and not bytes.
+        # The engine refers to this, and the cyclic collector may run much later: it counts objects, not their bytes.
         self._parts = bytearray()
         del self._engine, self._reader, self._head
 

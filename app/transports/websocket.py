@@ -217,7 +217,7 @@ class _Socket:
             await asyncio.gather(*ends, return_exceptions=True)
             self._engine.lost(monotonic())
             self._waiting.clear()
-            del self._engine  # a cycle of both would outlive the connection
+            del self._engine  # it refers to this: else both would wait for the cyclic collector
 
     async def _read(self, receive: Receive) -> None:
         """Return when the peer has disconnected."""

@@ -111,7 +111,7 @@ class Polling:
             for event in reply.events:
                 event.holds = holds = event.holds - 1  # `Waiting.release`, inlined
                 if not holds:
-                    self.broker.waiting.let_go(event)
+                    self.broker.waiting.drop(event)
             reply.events = []
 
     def unwritten(self, reply: Reply) -> None:

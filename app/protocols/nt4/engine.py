@@ -128,7 +128,7 @@ class Engine:
         if self.client.closed is None:
             self._tables.leave(self.client, LOST, now)
         self._pending.clear()
-        self.client.owner = _NOBODY  # a cycle of both would outlive the connection, with all that they have
+        self.client.owner = _NOBODY  # else both would wait for the cyclic collector
 
     # What the broker reports (sessions.Owner)
 

@@ -63,7 +63,7 @@ class Client(Session):
         self.unexamined: OrderedDict[Topic, int | None] = OrderedDict()
 
     def forget(self) -> None:
-        """Drop what it has subscribed to, since its session has ended and everybody has been told of that."""
+        """Drop the names of its subscriptions; to be called once the end of its session has been noted."""
         self.subscribed = Subscriptions(0)
         self.unexamined.clear()
 

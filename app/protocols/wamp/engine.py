@@ -244,7 +244,7 @@ class Engine:
         for event in events:
             event.holds = holds = event.holds - 1  # `Waiting.release`, inlined
             if not holds:
-                broker.waiting.let_go(event)
+                broker.waiting.drop(event)
             for subscription in event.matched:
                 number = subscription.number
                 if number and session in subscription.sessions:

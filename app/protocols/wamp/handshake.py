@@ -20,7 +20,7 @@ _CLIENT_ROLES = frozenset({"publisher", "subscriber", "caller", "callee"})
 class Handshake:
     """HELLO to WELCOME on one connection, whose client may begin one session after the other.
 
-    The connection's engine is an argument, and not kept: it has this, and a cycle of both would outlive the connection.
+    The connection's engine is an argument, since it refers to this: else both would wait for the cyclic collector.
     """
 
     __slots__ = ("_applicant", "_challenge", "_state")
