@@ -37,6 +37,7 @@ from app.broker.outbox import Conflation, Outbox
 from app.broker.ports import Erasure, Holder, Values, Work
 from app.broker.sessions import Deadlines, Outlet, Session, SessionObserver
 from app.broker.subscriptions import TopicIndex
+from app.broker.waiting import Waiting
 from app.settings import History, Limits, Ticks, Token, User
 
 _HISTORY, _TICKS = History(), Ticks()
@@ -96,7 +97,7 @@ class Broker:
         self.ready: deque[Session | Outlet] = deque()
         self.ready_later: deque[Session | Outlet] = deque()  # those of which there are many
         self.meters = Meters(limits.publishes_per_s, limits.publish_burst)  # of accounts that publish without a session
-        self.waiting = Watermark(limits.waiting_bytes)  # bytes of events that are not yet delivered to all subscribers
+        self.waiting = Waiting(limits.waiting_bytes)
         self.memory = Watermark(float("inf"))  # bytes of the process; set by the code that can measure it
         self.commits = Commits(history, self._fan_out, self.counted, self._subscribed)
         self.publications = Publications(new_key())
@@ -116,7 +117,7 @@ class Broker:
 
     def outbox(self) -> Outbox:
         """Create an outbox with the bounds that apply to every session."""
-        return Outbox(self.limits.queue_events, self.limits.queue_bytes, self._conflation)
+        return Outbox(self.limits.queue_events, self.limits.queue_bytes, self._conflation, self.waiting)
 
     @property
     def conflated(self) -> int:
@@ -178,7 +179,7 @@ class Broker:
         session.subscriptions.clear()
         session.subscription_bytes = 0
         self.dropped += session.outbox.undelivered
-        session.outbox.clear()
+        session.clear()
         del self.sessions[session.id]
         if session.account is not None:
             self._sessions_of[session.account] -= 1
@@ -190,6 +191,7 @@ class Broker:
             self.values.closed(session)
         for observer in self.observers:
             observer.closed(session, reason)
+        session.had = ()  # a connection may still refer to the session, and must not keep its names
         return True
 
     def touch(self, session: Session, deadline: float) -> None:
@@ -449,27 +451,34 @@ class Broker:
         subscribers, event.matched = self.index.match(event.topic)
         if not subscribers:
             return
-        event.charge_to(self.waiting)
         mark = self.mark_ready if len(subscribers) <= MANY else self.mark_ready_later
-        for session in subscribers:
-            cursor = session.cursor
-            if session is without or not (is_live if cursor is None else is_committed):
-                continue
-            if audience is not None and not audience.admits(session.authid, session.role):
-                continue
-            if chosen is not None and not chosen.admits(session.id):
-                continue
-            if cursor is not None and (
-                (event.position and not cursor.is_live)  # the session will read it from the history
-                or (not is_live and event.publication in cursor.given)
-            ):
-                continue
-            if session.closed is None and session.outbox.put(event):  # `deliver`, inlined: a publish can have thousands
-                self.delivered += 1
-                if not session.is_ready:
-                    mark(session)
-            else:
-                self._deliver_beyond(session, event, now)
+        count = 0
+        try:
+            for session in subscribers:
+                cursor = session.cursor
+                if cursor is None:
+                    if not is_live:
+                        continue
+                elif (
+                    not is_committed
+                    or (event.position and not cursor.is_live)  # the session will read it from the history
+                    or (not is_live and event.publication in cursor.given)
+                ):
+                    continue
+                if session is without or (audience is not None and not audience.admits(session.authid, session.role)):
+                    continue
+                if chosen is not None and not chosen.admits(session.id):
+                    continue
+                # `deliver`, inlined: a publish can have thousands
+                if session.closed is None and session.outbox.put_uncounted(event):
+                    count += 1
+                    if not session.is_ready:
+                        mark(session)
+                else:
+                    self._deliver_beyond(session, event, now)
+        finally:
+            self.delivered += count
+            self.waiting.hold(event, count)
 
     def _subscribed(self, topics: Sequence[str]) -> set[str]:
         """Those of the topics that have subscribers."""
@@ -498,12 +507,23 @@ class Broker:
         self.overflows += 1
         self.hits[session.outbox.limit(event)] += 1
         session.owner.overflow(session, event, now)
-        is_open = session.id in self.sessions
+        is_open = session.closed is None
+        if not is_open:  # a program's hook may have ended it before the owner put the event into its outbox
+            session.clear()
         self.delivered += is_open
         return is_open
 
     def take(self, session: Session, now: float) -> list[Event]:
-        """Take the events that wait for a session, to be written to its client now. On the hot path."""
+        """Take the events that wait for a session, to be written to its client now.
+
+        They wait no longer (`waiting.py`): the connection that they are written to has a bound of its own.
+        """
+        events = self.take_held(session, now)
+        self.waiting.release(events)
+        return events
+
+    def take_held(self, session: Session, now: float) -> list[Event]:
+        """Do the same, for callers who release the events themselves: once they are written. On the hot path."""
         events = session.outbox.take()
         if events:
             flow = self.flows[session.protocol]

@@ -19,7 +19,6 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from app.broker.errors import Refusal
-from app.broker.limits import Watermark
 
 _OBJECTS_BYTES = 640
 """About how many bytes Python needs for an event in addition to its texts."""
@@ -108,15 +107,16 @@ class Event:
     `frames` keeps each protocol's encoded bytes: made at the first delivery, reused at all others.
     `matched` are the subscriptions that the latest fan-out found for it: WAMP names them in what it writes.
     `chosen` restricts delivery to some sessions.
+    `holds` is the number of places in which it waits to be delivered (`waiting.py`).
     """
 
     __slots__ = (
-        "_waiting",
         "audience",
         "authid",
         "chosen",
         "details",
         "frames",
+        "holds",
         "idempotency_key",
         "is_durable",
         "is_pending",
@@ -169,7 +169,7 @@ class Event:
         self.position = 0
         self.frames: dict[Hashable, bytes] = {}
         self.matched: tuple[Any, ...] = ()  # of `subscriptions.Subscription`
-        self._waiting: Watermark | None = None
+        self.holds = 0
         # used while the event is pending, see `Commits`
         self.source: object = None
         self.chosen: SessionFilter | None = None
@@ -179,16 +179,6 @@ class Event:
         self.is_recorded = False
         self.is_durable = False
         self.is_pending = False  # not delivered to anyone yet
-
-    def charge_to(self, waiting: Watermark) -> None:
-        """Count this event's bytes in `waiting`, once for all subscribers, until nothing refers to the event."""
-        if self._waiting is None:
-            self._waiting = waiting
-            waiting.set(waiting.value + self.nbytes)
-
-    def __del__(self) -> None:
-        if self._waiting is not None:
-            self._waiting.set(self._waiting.value - self.nbytes)
 
     @property
     def nbytes(self) -> int:

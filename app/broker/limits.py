@@ -92,7 +92,8 @@ class Watermark:
     def set(self, value: int) -> None:
         """Set the present value."""
         self.value = value
-        self.peak = max(self.peak, value)
+        if value > self.peak:  # noqa: PLR1730 - a call of `max` costs more than the rest
+            self.peak = value
         self.is_over = value > (self.low if self.is_over else self.high)
 
 

@@ -7,12 +7,14 @@ for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from math import inf
 from typing import Final
 
 from app.broker.events import Event
 from app.broker.names import is_reserved
+from app.broker.waiting import Waiting
 
 OVERHEAD_BYTES: Final = 64
 """What an event counts in addition to its payload: for its name and its slot in the queue."""
@@ -32,10 +34,11 @@ class Conflation:
 class Newest:
     """One outbox's conflated values: one for each topic, the topic that has waited longest first."""
 
-    __slots__ = ("_bounds", "_events", "nbytes")
+    __slots__ = ("_bounds", "_events", "_waiting", "nbytes")
 
-    def __init__(self, bounds: Conflation) -> None:
+    def __init__(self, bounds: Conflation, waiting: Waiting) -> None:
         self._bounds = bounds
+        self._waiting = waiting
         self._events: dict[str, Event] = {}
         self.nbytes = 0
 
@@ -61,7 +64,9 @@ class Newest:
             return False
         self._events[event.topic] = event  # in the older one's place, so that no topic waits behind the others forever
         self.nbytes = nbytes
-        self._bounds.dropped += before is not None
+        if before is not None:
+            self._bounds.dropped += 1
+            self._waiting.release((before,))
         return True
 
     def take(self, count: int, nbytes: int, at_least: int) -> list[Event]:
@@ -83,10 +88,14 @@ class Newest:
         if dropped is not None:
             self.nbytes -= cost(dropped)
             self._bounds.dropped += 1
+            self._waiting.release((dropped,))
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
         """Drop the events for which `is_unwanted` is true."""
-        self._events = {topic: event for topic, event in self._events.items() if not is_unwanted(event)}
+        dropped = [event for event in self._events.values() if is_unwanted(event)]
+        for event in dropped:
+            del self._events[event.topic]
+        self._waiting.release(dropped)
         self.nbytes = sum(map(cost, self._events.values()))
 
 
@@ -105,7 +114,8 @@ class Outbox:
     `release`), else the outbox of a peer that never acknowledges would grow without end. Values for which the queue
     has no room wait apart from it, only the newest of each topic, within their own bounds (`conflation`). Where
     `keeps_recorded` is set, as for sessions that replay, recorded values are treated as other events: they can be read
-    again from the history. `queue` and `aside` are for the hot path to see whether any event waits.
+    again from the history. `queue` and `aside` are for the hot path to see whether any event waits. What is here counts
+    in `waiting` once for all outboxes (`waiting.py`).
     """
 
     __slots__ = (
@@ -119,14 +129,22 @@ class Outbox:
         "max_bytes",
         "max_events",
         "queue",
+        "waiting",
     )
 
-    def __init__(self, max_events: int, max_bytes: int, conflation: Conflation = _NOTHING_BESIDE) -> None:
+    def __init__(
+        self,
+        max_events: int,
+        max_bytes: int,
+        conflation: Conflation = _NOTHING_BESIDE,
+        waiting: Waiting | None = None,
+    ) -> None:
         self.max_events = max_events
         self.max_bytes = max_bytes
         self.keeps_recorded = False
         self.has_rest = False  # whether the latest `take` has left events for the next
         self._conflation = conflation
+        self.waiting = Waiting(inf) if waiting is None else waiting
         self.queue: list[Event] = []
         self._nbytes = 0
         self._retained = 0
@@ -166,6 +184,13 @@ class Outbox:
         apart from the queue if the queue is full or another value of its topic waits there. Values in a full queue are
         also set apart to make room for other events.
         """
+        if not self.put_uncounted(event):
+            return False
+        self.waiting.hold(event)
+        return True
+
+    def put_uncounted(self, event: Event) -> bool:
+        """Do the same as `put`, for a caller that counts an event as waiting in many outboxes at once."""
         count = len(self.queue) + self._retained
         nbytes = self._nbytes + len(event.payload) + OVERHEAD_BYTES
         if (
@@ -184,6 +209,8 @@ class Outbox:
 
     def take(self) -> list[Event]:
         """Take the waiting events, oldest first, then the values set apart; values that those outdate are dropped.
+
+        What is taken still counts in `waiting`, until it is put back, retained or released there by the caller.
 
         When events were returned in front of newer ones, or many values are set apart, there can be more than the
         bounds allow. The rest then waits for the next call (`has_rest`), else the outbox of a peer whose sockets always
@@ -212,14 +239,15 @@ class Outbox:
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
         """Drop the events for which `is_unwanted` is true."""
-        self.queue = [event for event in self.queue if not is_unwanted(event)]
-        self._nbytes = sum(map(cost, self.queue))
+        dropped, kept = _parted(self.queue, is_unwanted)
+        self.waiting.release(dropped)
+        self.queue, self._nbytes = kept, sum(map(cost, kept))
         if self.aside is not None:
             self.aside.discard(is_unwanted)
             self._lay_down()
 
     def retain(self, events: Sequence[Event]) -> None:
-        """Count events that were taken as if they still waited."""
+        """Count events that were taken as if they still waited, until `release`."""
         self._retained += len(events)
         self._retained_bytes += sum(map(cost, events))
 
@@ -227,12 +255,14 @@ class Outbox:
         """Stop counting events that were retained."""
         self._retained -= len(events)
         self._retained_bytes -= sum(map(cost, events))
+        self.waiting.release(events)
 
     def clear(self) -> None:
-        """Drop all events, and the count of the retained ones."""
+        """Drop all events that wait; those that are retained are the caller's to release."""
+        dropped = list(self)
         self.queue.clear()
-        self._nbytes = self._retained = self._retained_bytes = 0
-        self.aside = None
+        self._nbytes, self.aside = 0, None
+        self.waiting.release(dropped)
 
     def _take_some(self) -> list[Event]:
         """Take as many of the waiting events as the bounds allow, and fill up with values set apart."""
@@ -280,7 +310,7 @@ class Outbox:
 
     def _put_aside(self, event: Event) -> bool:
         if self.aside is None:
-            self.aside = Newest(self._conflation)
+            self.aside = Newest(self._conflation, self.waiting)
         return self.aside.put(event)
 
     def _move_values_aside(self) -> None:
@@ -292,8 +322,9 @@ class Outbox:
 
     def _drop_outdated(self, aside: Newest) -> None:
         """Drop the values in the queue for which a newer one is set apart."""
-        fresh = [event for event in self.queue if not (self._may_yield(event) and aside.outdates(event))]
-        self._conflation.dropped += len(self.queue) - len(fresh)
+        outdated, fresh = _parted(self.queue, lambda event: self._may_yield(event) and aside.outdates(event))
+        self._conflation.dropped += len(outdated)
+        self.waiting.release(outdated)
         self.queue, self._nbytes = fresh, sum(map(cost, fresh))
 
     def _fill_up(self, events: list[Event], aside: Newest) -> list[Event]:
@@ -309,3 +340,12 @@ class Outbox:
         """Delete the store of values set apart once it is empty, so that `put` is fast again."""
         if self.aside is not None and len(self.aside) == 0:  # compiled, an empty object is true
             self.aside = None
+
+
+def _parted(events: Iterable[Event], is_unwanted: Callable[[Event], bool]) -> tuple[list[Event], list[Event]]:
+    """The events for which `is_unwanted` is true, and the others."""
+    dropped: list[Event] = []
+    kept: list[Event] = []
+    for event in events:
+        (dropped if is_unwanted(event) else kept).append(event)
+    return dropped, kept

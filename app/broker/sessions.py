@@ -216,7 +216,11 @@ class Session:
         self.alarm_at = -inf  # when that entry's time is reached
         self.is_ready = False  # waits in Broker.ready
         self.closed: str | None = None  # why it ended
-        self.had: tuple[Pattern, ...] = ()  # the subscriptions that it had when it ended
+        self.had: tuple[Pattern, ...] = ()  # the subscriptions that it had, while its end is noted
+
+    def clear(self) -> None:
+        """Drop the events that wait for a session that has ended."""
+        self.outbox.clear()
 
     def prove(self, proof: Proof, clock_offset_s: float) -> None:
         """Give a session that is about to begin the identity that its client has proved.
@@ -234,7 +238,10 @@ class Session:
         return Identity(self.authid, self.role, self.proof.claims, self.protocol, address, is_proved=is_proved)
 
     def subscription_names(self) -> Sequence[Pattern | str]:
-        """The subscriptions that the session has or had: patterns, or names as its protocol writes them."""
+        """The subscriptions that the session has, or had when its end is noted.
+
+        They are patterns, or names as its protocol writes them.
+        """
         return list(self.subscriptions if self.closed is None else self.had)
 
     @property

@@ -114,7 +114,9 @@ class LocalSession:
 
     def _deliver(self) -> None:
         outbox = self._session.outbox
-        for event in outbox.take():
+        events = outbox.take()
+        self._engine.broker.waiting.release(events)
+        for event in events:
             self._call(event)
         if outbox.has_rest:
             self._engine.broker.mark_ready(self._session)

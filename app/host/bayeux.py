@@ -115,7 +115,8 @@ class BayeuxConnection(Connection):
         return True
 
     def _serve(self, body: bytes) -> None:
-        self._receive(self._post, body, self._head)
+        post, self._post = self._post, _NO_POST
+        self._receive(post, body, self._head)
 
     def _serve_repeated(self, data: bytes) -> bool:
         repeated = self._repeated
@@ -251,6 +252,7 @@ class BayeuxConnection(Connection):
         relaying, self._relaying = self._relaying, None
         if relaying is not None:
             relaying.settle(False)  # noqa: FBT003 - the callback's one meaning
+        self._repeated = None
 
     def _write(self, reply: Reply) -> None:
         engine = self._way.engine
@@ -271,6 +273,7 @@ class BayeuxConnection(Connection):
 
     def _reject(self, rejection: Rejection) -> None:
         headers = (*TEXT_HEADERS, *rejection.headers, *self._cors)
+        self.headers, self._fields = _NO_HEADERS, _NO_FIELDS
         self.respond(response(rejection.status, headers, rejection.text.encode()))
 
 

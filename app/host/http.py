@@ -125,6 +125,12 @@ class Connection(Peer):
             if len(self._kept) > limits.head_bytes + limits.body_bytes:
                 self.cut("too_much_ahead")
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is closed: drop the bytes that were received."""
+        super().connection_lost(exc)
+        self._kept = self._body = self._opening = None
+        self._window = b""
+
     def work(self, now: float) -> bool:
         """Parse kept bytes until they contain a whole request; see `Worker`."""
         while self._kept and not self._is_busy():
@@ -450,12 +456,21 @@ class Connection(Peer):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
+            self._forget_answered()
 
     def on_response_complete(self) -> None:
         """The application has responded: parse the bytes received meanwhile."""
         super().on_response_complete()
+        cycle = self.cycle
+        if cycle is not None and cycle.response_complete and not (cycle.more_body or self._has_begun):
+            self._forget_answered()
         if not self.transport.is_closing():
             self._look_at_kept()
+
+    def _forget_answered(self) -> None:
+        """Forget a request that is answered and complete: an idle connection keeps no part of its head."""
+        self._forget_request()
+        self.headers, self.url = [], b""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         if self._is_answering:  # a request that was taken, and whose response is sent first

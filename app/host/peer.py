@@ -35,6 +35,7 @@ class Peer(HttpToolsProtocol):
         "_discarded_bytes",
         "_has_ended",
         "_is_lost",
+        "_lingering",
         "_running",
         "_settling",
         "_timeouts",
@@ -52,6 +53,7 @@ class Peer(HttpToolsProtocol):
         self._has_ended = False  # the peer has ended its stream
         self._is_lost = False
         self._was_cut = False
+        self._lingering: asyncio.TimerHandle | None = None  # when the peer must have read why its request was refused
         self._discarded_bytes: int | None = None  # received since a request was refused; None before
         self._timeouts: TimeoutQueue[Asking] | None = None  # the one whose deadline runs: for heads or for bodies
 
@@ -81,7 +83,11 @@ class Peer(HttpToolsProtocol):
             self._settle(is_written=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed: notify the application, for running and for queued requests."""
+        """The connection is closed: notify the application, for running and for queued requests.
+
+        All cycles of references with its requests and timers are broken, so that everything is freed immediately. The
+        cyclic collector counts objects and not their bytes, so it may run much later.
+        """
         self._is_lost = True
         self.shared.connections -= 1
         self.shared.writes.forget(self)
@@ -95,8 +101,18 @@ class Peer(HttpToolsProtocol):
                 cycle.disconnected = True
             cycle.message_event.set()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn does that only where there is no error
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+        self._forget_request()
+        self.pipeline.clear()
         # A transport that closes without an error, and is not aborted by us, has flushed its buffer.
         self._settle(is_written=exc is None and not self._was_cut)
+
+    def _forget_request(self) -> None:
+        """Forget the application's latest request, which refers to the connection (`scope["extensions"]`)."""
+        self.cycle = self.scope = self._running = None  # type: ignore[assignment]
 
     # What applications and the sweeper call
 
@@ -183,12 +199,12 @@ class Peer(HttpToolsProtocol):
         if self.transport.can_write_eof():
             with suppress(OSError):  # the peer may have reset the connection
                 self.transport.write_eof()
-        self.loop.call_later(self.shared.limits.linger_s, self._end_linger)
+        self._lingering = self.loop.call_later(self.shared.limits.linger_s, self._end_linger)
 
     def _end_linger(self) -> None:
-        if not self._is_lost:
-            self.shared.hits["linger_s"] += 1
-            self._abort()
+        self._lingering = None
+        self.shared.hits["linger_s"] += 1
+        self._abort()
 
     def _abort(self) -> None:
         self._was_cut = True

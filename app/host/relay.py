@@ -326,7 +326,7 @@ class Link(asyncio.Protocol):
     def __init__(self, home: Home) -> None:
         self.client = 0
         self._home = home
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._relaying: Relaying | None = None
         self._is_last = False  # the other node closes the connection after its response
         self._is_partial = False  # the parser has a part of a response
@@ -394,6 +394,7 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's form
         """The connection is closed."""
         self._home.forget(self)
+        self._parser = None  # it refers to this
         relaying, self._relaying = self._relaying, None
         if relaying is not None and not self._is_last:
             relaying.link = None

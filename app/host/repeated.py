@@ -6,6 +6,9 @@ long as the connection: its peer, and the server's settings. So a request needs 
 was received at once, and if it begins with the bytes of the remembered head and ends with a body of the length that its
 own digits say. A connect that differs from the remembered one only in its id needs no JSON parser either. The engine
 still looks at each request, since sessions, rights, tokens and draining can change between two requests.
+
+An idle connection keeps what it remembers, and there is no bound on connections: so what a client pads is not
+remembered, but parsed again.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ import httptools
 from app.protocols.bayeux.session import BayeuxSession
 from app.transports.endpoint import PostHead
 from app.transports.head import Head
+
+REMEMBERED_BYTES = 1_536
+"""The most that is remembered of a head and a connect: browsers' heads have 900 bytes, with a token 1,300."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)\r\n", re.IGNORECASE)
 _MOST_DIGITS = 9
@@ -49,22 +55,26 @@ class Repeated:
     def of(cls, piece: bytes, headers: int, most_bytes: int, post: PostHead) -> Repeated | None:
         """Remember the head at the beginning of `piece`; `headers` is the number of them that the parser has found.
 
-        Returns None if its end is not certain, or if it would be longer than `most_bytes` with other digits. No header
-        may occur twice in it.
+        Returns None if its end is not certain, or if it would be longer than `most_bytes` or `REMEMBERED_BYTES` with
+        other digits. No header may occur twice in it.
         """
         end = piece.find(b"\r\n\r\n") + 4
+        if end + _MOST_DIGITS > min(most_bytes, REMEMBERED_BYTES):
+            return None
         head = piece[:end]
         length = _LENGTH.search(head)
         lines = headers + 2
-        if length is None or end + _MOST_DIGITS > most_bytes or not head.count(b"\n") == lines == head.count(b"\r\n"):
+        if length is None or not head.count(b"\n") == lines == head.count(b"\r\n"):
             return None
         return cls(head, length.span(1), post)
 
     def remember_connect(self, body: bytes, messages: Sequence[dict[str, Any]], session: BayeuxSession) -> None:
         """Remember a request with this head, whose connect of this session was held.
 
-        Nothing is remembered if it has other messages or fields than nearly all such requests have.
+        Nothing is remembered if it has other messages or fields than nearly all such requests have, or more bytes.
         """
+        if self._head_bytes + len(body) > REMEMBERED_BYTES:
+            return
         found = _ID.search(body)
         if (
             found is None

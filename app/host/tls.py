@@ -93,6 +93,14 @@ _SPEAKS_HTTPS = (
 )
 
 
+_NO_CONNECTION = asyncio.Protocol()
+"""What is above TLS once the connection is lost: it does nothing."""
+
+
+def _ignore(_reason: str) -> None:
+    """Do nothing about a failure of TLS once the connection is lost."""
+
+
 class Tls(asyncio.Transport, asyncio.Protocol):
     """The TLS of one connection; `on_failure` is called with OpenSSL's reason when TLS fails."""
 
@@ -158,8 +166,13 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed: notify the connection."""
-        self._above.connection_lost(exc)
+        """The socket is closed: notify the connection, and drop the references to it, since it refers to this.
+
+        So the memory that OpenSSL uses for it is freed immediately, and not by the cyclic collector.
+        """
+        above, self._above = self._above, _NO_CONNECTION
+        self._on_failure = _ignore
+        above.connection_lost(exc)
 
     def pause_writing(self) -> None:
         """The kernel has not accepted all bytes: notify the connection."""

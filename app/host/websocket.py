@@ -195,6 +195,9 @@ class WebSocket(asyncio.Protocol):
         self._work = None
         self._sockets.remove(self)
         self._lose()
+        # The engine refers to this, and the cyclic collector may run much later: it counts objects, not their bytes.
+        self._parts = bytearray()
+        del self._engine, self._reader, self._head
 
     # What the sweeper and the server call
 

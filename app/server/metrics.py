@@ -64,7 +64,9 @@ class HalleyCollector(Collector):
         yield _gauge("halley_queued", "Events in outboxes that are not yet delivered.", broker.queued)
         yield _counter("halley_overflows", "Events that overflowed an outbox.", broker.overflows)
         yield _gauge(
-            "halley_waiting_bytes", "Bytes of undelivered events, each event counted once.", broker.waiting.value
+            "halley_waiting_bytes",
+            "Bytes of events that are queued, on their way or not acknowledged, each counted once.",
+            broker.waiting.value,
         )
         yield _gauge(
             "halley_waiting_bytes_peak", "Highest value of halley_waiting_bytes since the start.", broker.waiting.peak

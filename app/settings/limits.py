@@ -116,7 +116,8 @@ class Limits:
         268_435_456,
         unit="bytes",
         low=1_024,
-        why="of all queued events, each counted once; then 503 until it is 5 % lower",
+        why="of all events that are queued, on their way or not acknowledged, each counted once; "
+        "then 503 until it is 5 % lower",
     )
     memory_share: float = knob(
         0.6,

@@ -219,6 +219,8 @@ class _Socket:
                 end.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
             self._engine.lost(monotonic())
+            self._waiting.clear()
+            del self._engine  # it refers to this: else both would wait for the cyclic collector
 
     async def _read(self, receive: Receive) -> None:
         """Return when the peer has disconnected."""

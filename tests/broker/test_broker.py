@@ -283,6 +283,26 @@ def test_a_session_that_ends_by_its_overflow_was_not_delivered_to():
     assert broker.delivered == delivered + 1
 
 
+def test_a_session_that_has_ended_keeps_no_names():
+    """Its observers are told what it had. After that a connection may refer to it for long, and names are long."""
+    broker, noted = limited(), []
+
+    class Observer:
+        def opened(self, session): ...
+
+        def subscribed(self, session, names): ...
+
+        def closed(self, session, reason):
+            noted.append(session.subscription_names())
+
+    broker.observers.append(Observer())
+    session = join(broker, "1")
+    broker.subscribe(session, A)
+    broker.close(session, "test")
+    assert noted == [[A]]
+    assert session.subscription_names() == []
+
+
 # Waking and flushing
 
 

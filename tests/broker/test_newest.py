@@ -11,6 +11,7 @@ from app.broker.broker import Broker
 from app.broker.names import Match, Pattern
 from app.broker.outbox import Conflation, Outbox
 from app.broker.sessions import Cursor
+from app.broker.waiting import Waiting
 from app.settings import Limits
 from tests.support.broker import join
 
@@ -29,7 +30,8 @@ class Model(RuleBasedStateMachine):
     )
     def start(self, max_events, max_bytes, most_topics):
         self.conflation = Conflation(most_topics, 400)
-        self.outbox = Outbox(max_events, max_bytes, self.conflation)
+        self.waiting = Waiting(1_000)
+        self.outbox = Outbox(max_events, max_bytes, self.conflation, self.waiting)
         self.put_in, self.arrived, self.taken, self.kept = [], [], [], []
 
     @rule(topic=st.sampled_from(TOPICS), size=st.integers(0, 100))
@@ -75,6 +77,7 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def arrive(self):
+        self.waiting.release(self.taken)
         self.arrived += self.taken
         self.taken = []
 
@@ -97,6 +100,7 @@ class Model(RuleBasedStateMachine):
         assert len(set(everything)) == len(everything)
         assert len(self.outbox) == len(list(self.outbox))
         assert self.outbox.nbytes == sum(len(each.payload) + 64 for each in [*self.outbox, *self.kept])
+        assert self.waiting.value == sum(each.nbytes for each in [*self.outbox, *self.taken, *self.kept])
 
     @invariant()
     def ordinary_events_are_all_there_in_order(self):
@@ -222,14 +226,19 @@ def test_a_recorded_value_outdates_one_that_is_not():
     """In a session that replays, a recorded value replaces the value of its topic that was set apart unrecorded."""
     outbox = filled(*[value("a", b"%d" % number) for number in range(5)])
     outbox.keeps_recorded = True
-    assert payloads(outbox.take()) == [b"4"]
+    taken = outbox.take()
+    assert payloads(taken) == [b"4"]
+    outbox.waiting.release(taken)
     for number in range(5):
         assert outbox.put(value("a", b"%d" % number))
     recorded = value("a", b"recorded")
     recorded.position = 1
     assert outbox.put(recorded)
-    assert payloads(outbox.take()) == [b"recorded"]
+    taken = outbox.take()
+    assert payloads(taken) == [b"recorded"]
     assert outbox.nbytes == 0
+    outbox.waiting.release(taken)
+    assert outbox.waiting.value == 0
 
 
 def test_it_is_no_overflow_and_it_is_counted():

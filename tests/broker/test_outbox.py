@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.broker import event, payloads
 
 from app.broker.outbox import Outbox
+from app.broker.waiting import Waiting
 
 OVERHEAD_BYTES = 64
 
@@ -31,7 +32,8 @@ class Model(RuleBasedStateMachine):
 
     @initialize(max_events=st.integers(1, 6), max_bytes=st.integers(1, 600))
     def start(self, max_events, max_bytes):
-        self.outbox = Outbox(max_events, max_bytes)
+        self.bytes = Waiting(1_000)
+        self.outbox = Outbox(max_events, max_bytes, waiting=self.bytes)
         self.waiting, self.taken, self.kept = [], [], []
         self.count = 0
 
@@ -64,6 +66,7 @@ class Model(RuleBasedStateMachine):
     @rule()
     def arrive(self):
         """The events that were taken have arrived."""
+        self.bytes.release(self.taken)
         self.taken = []
 
     @rule()
@@ -81,12 +84,13 @@ class Model(RuleBasedStateMachine):
     @rule()
     def clear(self):
         self.outbox.clear()
-        self.waiting, self.taken, self.kept = [], [], []
+        self.waiting = []
 
     @invariant()
     def counts_are_true(self):
         assert len(self.outbox) == len(self.waiting)
         assert self.outbox.nbytes == cost([*self.waiting, *self.kept])
+        assert self.bytes.value == sum(event.nbytes for event in [*self.waiting, *self.taken, *self.kept])
 
     @invariant()
     def it_never_holds_more_than_twice_its_bounds(self):

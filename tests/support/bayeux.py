@@ -20,9 +20,10 @@ from app.protocols.bayeux.engine import Engine
 from app.protocols.bayeux.exchange import Request, Transport
 from app.protocols.bayeux.hooks import Hooks, Listener
 from app.protocols.bayeux.names import to_pattern
-from app.protocols.bayeux.session import BayeuxSession
+from app.protocols.bayeux.session import BayeuxSession, Reply
 from app.settings import Bayeux, History, Limits
 from support.bayeux_peers import Exchange, Peer
+from support.broker import waiting_bytes
 from support.identities import Known
 from support.memory_log import MemoryLog
 from support.messages import JSON, publish
@@ -68,6 +69,7 @@ class House:
         self.now = START_S
         self.reported: list[tuple[str, Exception]] = []
         self._is_woken = False
+        self.replies: list[Reply] = []  # those that may not be settled yet
         self.hooks = Hooks()
         self.hooks.report = lambda what, error: self.reported.append((what, error))
         self.broker = Broker(
@@ -175,7 +177,10 @@ class House:
         return [] if found is None else [session.id for session in found.sessions]
 
     def check(self) -> None:
-        """Assert that each session has a deadline, each slot a hold, and that nothing is kept for ended sessions."""
+        """Assert that each session has a deadline, each slot a hold, and that nothing is kept for ended sessions.
+
+        The bytes that wait are also counted anew.
+        """
         sessions = list(self.broker.sessions.values())
         assert len(self.broker.deadlines) == len(sessions)
         held = 0
@@ -188,6 +193,8 @@ class House:
             assert (session.state == "held") is (session.held is not None)
             held += session.state == "held"
         assert self.engine.holds == held
+        self.replies = [reply for reply in self.replies if not reply.is_settled]
+        assert self.broker.waiting.value == waiting_bytes(self.broker, self.replies)
         assert sum(self.engine.holds_by_browser.values()) == held
         assert 0 not in self.engine.holds_by_browser.values()
         for pattern, subscription in self.broker.index.subscriptions.items():

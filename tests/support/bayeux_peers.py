@@ -129,6 +129,7 @@ class Exchange:
         else:
             assert self.reply is None, "answered twice"
             self.reply = outcome
+            self.house.replies.append(outcome)
             if self.peer is not None and self.peer.jar is not None and outcome.set_cookie is not None:
                 self.peer.jar[:] = [outcome.set_cookie]
             if not self.stalled:

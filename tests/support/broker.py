@@ -9,7 +9,10 @@ from app.broker.outbox import Outbox
 from app.broker.sessions import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from app.broker.broker import Broker
+    from app.protocols.bayeux.session import Reply
 
 
 class Owner:
@@ -55,6 +58,19 @@ def join(broker: Broker, session_id: str, owner: Owner | None = None, deadline: 
     joined = session(session_id, owner, broker.outbox())
     broker.open(joined, deadline, 0.0)
     return joined
+
+
+def waiting_bytes(broker: Broker, replies: Iterable[Reply] = ()) -> int:
+    """Return what `broker.waiting` must have counted: each event that is in any of the places where events wait, once.
+
+    These are the outboxes, the lists of unacknowledged events, and those of the Bayeux `replies` that are on their way.
+    """
+    waiting = {event for session in broker.sessions.values() for event in session.outbox}
+    for session in broker.sessions.values():
+        waiting.update(getattr(session, "acks", None) or ())
+    for reply in replies:
+        waiting.update(reply.events)
+    return sum(event.nbytes for event in waiting)
 
 
 def payloads(events: list[Event]) -> list[bytes]:

@@ -22,6 +22,7 @@ from app.host.tls import Certificate
 from app.server.protocols import PROTOCOLS
 from app.settings import LIMITS, Bayeux, Drain, History, Settings
 from support import authority
+from support.broker import waiting_bytes
 from support.messages import HANDSHAKE, connect, subscribe
 from support.wire import DEADLINE_S, Wire, post, until
 
@@ -199,6 +200,8 @@ async def serving(
     for each in served.watches:
         assert not len(each.heads) + len(each.bodies) + len(each.writes), "a deadline runs for the dead"
     assert halley.server.engine.holds == 0
+    broker = halley.server.broker
+    assert broker.waiting.value == waiting_bytes(broker), "bytes of events that wait nowhere are counted"
     assert not halley.server.broker.hits.keys() - LIMITS, "a limit that /metrics does not know"
     assert served.complaints == []
     assert served.faults("request") == []

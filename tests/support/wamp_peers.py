@@ -19,6 +19,7 @@ from app.protocols.wamp.protocol import Router
 from app.protocols.wamp.serializers import Format
 from app.protocols.wamp.state import Elsewhere, Environment
 from app.settings import Limits, Settings, Wamp
+from support.broker import waiting_bytes
 from support.wamp import check
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class World:
         """End a turn of the loop: write all that waits."""
         while self.broker.ready or self.broker.ready_later:
             self.broker.flush(self.now)
+        assert self.broker.waiting.value == waiting_bytes(self.broker)
 
     def pass_time(self, seconds: float) -> None:
         """Move the time by `seconds`, then check the deadlines once."""

@@ -414,7 +414,7 @@ class Engine(Polling):
             or request.transport is not Transport.LONG_POLLING
         ):
             return []
-        return self.broker.take(session, now)
+        return self.broker.take_held(session, now)
 
 
 class _PendingPublish(AwaitCommit):

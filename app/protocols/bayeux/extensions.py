@@ -48,10 +48,6 @@ class Acks:
         for _, event in self._unacknowledged:
             yield event
 
-    def clear(self) -> None:
-        """Free all events."""
-        self._unacknowledged.clear()
-
     def acknowledge(self, batch: int) -> list[Event]:
         """Free and return the events of all batches up to `batch`, which may be any number."""
         freed = []

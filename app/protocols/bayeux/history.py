@@ -293,7 +293,6 @@ class Replayer:
             if not session.outbox.put(event):
                 session.cursor.advance(event.position - 1)
                 return False
-            event.charge_to(broker.waiting)
             broker.delivered += 1
         session.cursor.advance(reached)
         return True

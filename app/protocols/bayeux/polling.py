@@ -107,7 +107,11 @@ class Polling:
                 if session.held is not None and len(session.outbox):
                     self.broker.mark_ready(session)
         reply.is_settled = True
-        if reply.events:  # replies and connections refer to each other: events must not wait for the garbage collector
+        if reply.events:
+            for event in reply.events:
+                event.holds = holds = event.holds - 1  # `Waiting.release`, inlined
+                if not holds:
+                    self.broker.waiting.drop(event)
             reply.events = []
 
     def unwritten(self, reply: Reply) -> None:
@@ -117,8 +121,9 @@ class Polling:
             session.announced = None  # its advice may not have arrived either
             self.history.settled(reply, is_written=False)
             if session.acks is None:
-                session.outbox.put_back(reply.events)
-                self.put_back += sum(not is_reserved(event.topic) for event in reply.events)
+                events, reply.events = reply.events, []
+                session.outbox.put_back(events)
+                self.put_back += sum(not is_reserved(event.topic) for event in events)
         self.written(reply)  # the rest is the same as for a written reply
 
     def lost(self, hold: Hold, now: float) -> None:
@@ -228,7 +233,6 @@ class Polling:
         `message_id` is the id of the message that it answers, if any: cometd.js's remote calls find their caller by it.
         """
         event = Event(to_topic(channel, self.bounds), encode_data(data))
-        event.charge_to(self.broker.waiting)
         answer = {"channel": channel, "id": message_id, "data": data}
         return self._send_to(session, event, None if message_id is None else encode(answer), now)
 
@@ -302,7 +306,7 @@ class Polling:
         if not takes_events:
             events = []
         elif session.acks is None:
-            events = self.broker.take(session, now)
+            events = self.broker.take_held(session, now)
         else:
             events = self.take(session, now)
         if session.acks is not None or session.cursor is not None or hold.timesync is not None:
@@ -407,10 +411,12 @@ class Polling:
 
     def take(self, session: BayeuxSession, now: float) -> list[Event]:
         """Take the waiting events for a reply; with the acknowledge extension, after all unacknowledged ones."""
-        events = self.broker.take(session, now)
+        events = self.broker.take_held(session, now)
         if session.acks is not None:
             session.outbox.retain(events)
             events = session.acks.close_batch(events)
+            for event in events:  # they wait in the reply too, until that is settled
+                self.broker.waiting.hold(event)
         return events
 
     def send(self, connection: Any, outcome: Outcome | None) -> None:
@@ -510,8 +516,6 @@ class Polling:
             self._begin_hold(hold, now)
         if state == "closed" and self.broker.close(session, reason):
             self.broker.hits["max_interval_s"] += reason == EXPIRED
-            if session.acks is not None:
-                session.acks.clear()
             self.hooks.tell(self.hooks.session_closed, session, reason)
         return reply
 

@@ -168,9 +168,15 @@ class BayeuxSession(Session):
         """Drop the events for which `is_unwanted` is true: those that wait, and those that might be sent again."""
         self.outbox.discard(is_unwanted)
         if self.unsettled is not None:
-            self.unsettled.events = [event for event in self.unsettled.events if not is_unwanted(event)]
+            self.outbox.waiting.release(self.unsettled.discard(is_unwanted))
         if self.acks is not None:
             self.outbox.release(self.acks.discard(is_unwanted))
+
+    def clear(self) -> None:
+        """Drop the events of a session that has ended, also those that were sent and not acknowledged."""
+        super().clear()
+        if self.acks is not None:
+            self.outbox.release(self.acks.acknowledge(self.acks.batch))
 
 
 class Hold:
@@ -235,6 +241,12 @@ class Reply:
         self.set_cookie: str | None = None
         self.is_last = False
         self.is_settled = False
+
+    def discard(self, is_unwanted: Callable[[Event], bool]) -> list[Event]:
+        """Forget and return the events for which `is_unwanted` is true: they do not return to the outbox."""
+        dropped = [event for event in self.events if is_unwanted(event)]
+        self.events = [event for event in self.events if not is_unwanted(event)]
+        return dropped
 
     def body(self) -> bytes:
         """The response's body: a JSON array, or empty if the status is not 200."""

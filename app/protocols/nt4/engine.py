@@ -127,6 +127,8 @@ class Engine:
         """End the client's session because its connection was lost (`Engine.lost`)."""
         if self.client.closed is None:
             self._tables.leave(self.client, LOST, now)
+        self._pending.clear()
+        self.client.owner = _NOBODY  # else both would wait for the cyclic collector
 
     # What the broker reports (sessions.Owner)
 
@@ -291,3 +293,24 @@ class Engine:
 
 def _size(message: Any) -> int:
     return len(message) if isinstance(message, list) else 1
+
+
+class _Nobody:
+    """The owner of a session whose connection is lost (`sessions.Owner`): nothing can be written any more."""
+
+    def due(self, session: Session, now: float) -> None:
+        """Do nothing."""
+
+    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Any, Any]]:  # noqa: ARG002 - Owner's form
+        """Return nothing."""
+        return ()
+
+    def overflow(self, session: Session, event: Event, now: float) -> None:
+        """Do nothing."""
+
+    def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - Owner's form
+        """Take nothing away."""
+        return 0
+
+
+_NOBODY = _Nobody()

@@ -73,6 +73,11 @@ class Client(Session):
         self.announced: dict[Topic, None] = {}
         self.unexamined: OrderedDict[Topic, int | None] = OrderedDict()
 
+    def forget(self) -> None:
+        """Drop the names of its subscriptions; to be called once the end of its session has been noted."""
+        self.subscribed = Subscriptions(0)
+        self.unexamined.clear()
+
     def subscription_names(self) -> list[Pattern | str]:
         """The names of its subscriptions, each prefix with a star at its end."""
         return [name for each in self.subscribed for name in listed(each)]

@@ -386,3 +386,4 @@ class Tables:
             del self.clients[client.name]
             for observer in self.observers:
                 observer.left(client, now)
+        client.forget()

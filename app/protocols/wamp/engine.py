@@ -132,7 +132,7 @@ class Engine:
         self.format = Format.of(link)
         self.context = context
         self.session: WampSession | None = None
-        self._handshake = Handshake(state, self)
+        self._handshake = Handshake(state)
         self._is_leaving = False  # our GOODBYE has been sent
         self._has_left = False  # the client has ended a session with GOODBYE and may begin another
         self._is_over = False
@@ -238,10 +238,13 @@ class Engine:
             return
         broker, form = self._state.broker, self.format
         key = form.key
-        events = broker.take(session, now)
+        events = broker.take_held(session, now)
         if not events:
             return
         for event in events:
+            event.holds = holds = event.holds - 1  # `Waiting.release`, inlined
+            if not holds:
+                broker.waiting.drop(event)
             for subscription in event.matched:
                 number = subscription.number
                 if number and session in subscription.sessions:
@@ -394,9 +397,9 @@ class Engine:
         handshake = self._handshake
         try:
             if isinstance(message, Hello) and not handshake.is_challenged:
-                found = handshake.hello(message, now)
+                found = handshake.hello(self, message, now)
             elif isinstance(message, Authenticate) and handshake.is_challenged:
-                found = handshake.authenticate(message, now)
+                found = handshake.authenticate(self, message, now)
             elif isinstance(message, Abort):
                 self._give_up(now)
                 return

@@ -18,13 +18,15 @@ _CLIENT_ROLES = frozenset({"publisher", "subscriber", "caller", "callee"})
 
 
 class Handshake:
-    """HELLO to WELCOME on one connection, whose client may begin one session after the other."""
+    """HELLO to WELCOME on one connection, whose client may begin one session after the other.
 
-    __slots__ = ("_applicant", "_challenge", "_engine", "_state")
+    The connection's engine is an argument, since it refers to this: else both would wait for the cyclic collector.
+    """
 
-    def __init__(self, state: RouterState, engine: SessionEngine) -> None:
+    __slots__ = ("_applicant", "_challenge", "_state")
+
+    def __init__(self, state: RouterState) -> None:
         self._state = state
-        self._engine = engine
         self._applicant: _Applicant | None = None
         self._challenge: Pending | None = None
 
@@ -38,7 +40,7 @@ class Handshake:
         """Whether an AUTHENTICATE is awaited."""
         return self._challenge is not None
 
-    def hello(self, message: Hello, now: float) -> WampSession | Pending:
+    def hello(self, engine: SessionEngine, message: Hello, now: float) -> WampSession | Pending:
         """Return the session that a HELLO begins, or the challenge to send.
 
         Raises `WampError`, which is to be sent as ABORT, and `Violation`.
@@ -54,16 +56,16 @@ class Handshake:
         applicant = self._applicant = _Applicant(realm, message.details, state.new_session_id())
         found = state.authentication.begin(message.details, applicant.number, state.wall_s(now))
         if isinstance(found, Authenticated):
-            return self._open(applicant, found, now)
+            return self._open(engine, applicant, found, now)
         self._challenge = found
         return found
 
-    def authenticate(self, message: Authenticate, now: float) -> WampSession:
+    def authenticate(self, engine: SessionEngine, message: Authenticate, now: float) -> WampSession:
         """Return the session that an AUTHENTICATE begins. Raises `WampError`, which is to be sent as ABORT."""
         assert self._applicant is not None
         assert self._challenge is not None
         found = self._challenge.check(message.signature, message.extra, self._state.wall_s(now))
-        return self._open(self._applicant, found, now)
+        return self._open(engine, self._applicant, found, now)
 
     def abandon(self) -> None:
         """Forget an applicant that gets no session, and release its session id."""
@@ -89,8 +91,8 @@ class Handshake:
             return WampError(errors.INVALID_URI, "The realm is not a URI.")
         return WampError(errors.NO_SUCH_REALM, "There is no such realm.")
 
-    def _open(self, applicant: _Applicant, found: Authenticated, now: float) -> WampSession:
-        state, engine, broker = self._state, self._engine, self._state.broker
+    def _open(self, engine: SessionEngine, applicant: _Applicant, found: Authenticated, now: float) -> WampSession:
+        state, broker = self._state, self._state.broker
         realm, details, number = applicant
         requests = RequestQueue(broker, state.options.waiting_calls)
         session = WampSession(number, realm, found.details, engine, broker.outbox(), requests)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from protocols.bayeux.twins import LONGEST_INTERVAL_S, Op, Twins
+from support.broker import waiting_bytes
 
 from app.protocols.bayeux.exchange import Transport
 from app.protocols.bayeux.names import to_subscription
@@ -208,6 +209,12 @@ class Sessions(RuleBasedStateMachine):
         assert index == {name: {peer.id for peer in self.model.alive() if name in peer.patterns} for name in names}
 
     @invariant()
+    def what_waits_is_counted_once(self) -> None:
+        """Each event counts once, from the first place where it waits until it waits nowhere any more."""
+        replies = [reply for _, reply, _ in self.twins.flights]
+        assert self.twins.broker.waiting.value == waiting_bytes(self.twins.broker, replies)
+
+    @invariant()
     def nothing_is_skipped(self) -> None:
         """A client has processed the first of the events that it is owed, in order, none twice, none missing."""
         for peer, got in self.twins.got.items():
@@ -234,6 +241,7 @@ class Sessions(RuleBasedStateMachine):
         assert not len(twins.broker.deadlines)
         assert not twins.broker.index.subscriptions
         assert not twins.engine.holds_by_browser
+        assert twins.broker.waiting.value == 0
 
 
 TestSessions = Sessions.TestCase

@@ -28,6 +28,18 @@ def test_dismissed_when_suspended(house, told):
     assert told == [(peer.id, "dismissed")]
 
 
+def test_dismissed_when_its_queue_is_full():
+    """A session that is dismissed the moment a full queue ends its hold gets nothing more, and nothing waits for it."""
+    house = House(limits={"queue_events": 1})
+    house.hooks.resumed.append(dismiss(house))
+    peer = house.join()
+    peer.subscribe("/a")
+    peer.connect()
+    house.publish("/a", 1, 2, 3)
+    assert not peer.is_known
+    assert house.broker.waiting.value == 0
+
+
 @pytest.mark.parametrize("how", ["event", "lapse", "replaced", "lost", "drain", "disconnect"])
 def test_dismissed_when_resumed(house, told, how):
     """A session that is dismissed the moment its hold ends is closed once, whatever ended the hold."""
