@@ -11,6 +11,7 @@ is a WAMP realm's own, covers all else that is in that space, and one at the roo
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -57,7 +58,7 @@ class AccessRules:
     def __init__(self, rules: Sequence[Rule], *, sessionless: bool = True) -> None:
         self._rules = tuple(rules)
         self._sessionless = sessionless
-        self._decisions: dict[tuple[str, Verb, str | Pattern], bool] = {}
+        self._decisions: OrderedDict[tuple[str, Verb, str | Pattern], bool] = OrderedDict()
 
     def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Identity = ANONYMOUS) -> bool:
         """See `Rights.may`. Called for every publish, so decisions are cached."""
@@ -68,7 +69,7 @@ class AccessRules:
         decision = self._decisions.get(question)
         if decision is None:
             if len(self._decisions) >= _REMEMBERED_DECISIONS:  # clients make up topics: the cache must be bounded
-                self._decisions.clear()
+                self._decisions.popitem(last=False)
             decision = self._decisions[question] = self.decide(role, verb, what)[0]
         return decision
 

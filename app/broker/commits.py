@@ -17,17 +17,21 @@ key belongs to an authid, so one client cannot use up another's keys; all anonym
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
+from app.broker.aging import TimeoutQueue, drop_expired
 from app.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
-from app.broker.events import BOTH, COMMITTED, Event, EventRange, Stage
+from app.broker.events import BOTH, COMMITTED, Event, EventRange, Stage, Waiter
 from app.broker.flow import Delays
 from app.broker.ports import Durability, Erasure, Log
 from app.settings import History
 
 _NONE, _DURABLE = Durability.NONE, Durability.DURABLE  # an attribute of an enum costs CPython 3.11 a call
+
+_TOLD_AT_ONCE = 100
+"""Events whose publishers are notified in one turn of the event loop that they have waited too long."""
 
 
 class Tail:
@@ -96,7 +100,7 @@ class Keys:
     def __init__(self, most: int, age_s: float) -> None:
         self._most = most
         self._age_s = age_s
-        self._known: dict[tuple[str | None, str], tuple[float, Event | Published]] = {}
+        self._known: OrderedDict[tuple[str | None, str], tuple[float, Event | Published]] = OrderedDict()  # by use
 
     def __len__(self) -> int:
         return len(self._known)
@@ -120,22 +124,19 @@ class Keys:
 
     def remember(self, authid: str | None, key: str, what: Event | Published, now: float) -> None:
         """Store a key that is used now, or whose event is settled; the oldest are dropped when there are too many."""
-        self._known.pop((authid, key), None)  # so that the dictionary is in the order of use
-        self._known[authid, key] = (now, what)
-        while len(self._known) > self._most:
-            del self._known[next(iter(self._known))]
+        name = (authid, key)
+        self._known[name] = (now, what)
+        self._known.move_to_end(name)
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
 
     def forget(self, authid: str | None, key: str) -> None:
         """Remove a key whose event was refused: a repeat is a new attempt."""
         self._known.pop((authid, key), None)
 
-    def sweep(self, now: float) -> None:
-        """Remove the keys that are expired."""
-        while self._known:
-            name = next(iter(self._known))
-            if now - self._known[name][0] <= self._age_s:
-                return
-            del self._known[name]
+    def sweep(self, now: float) -> bool:
+        """Remove keys that are expired, some in each turn of the event loop; whether there are more."""
+        return drop_expired(self._known, lambda known: now - known[0] > self._age_s)
 
 
 class Commits:
@@ -163,6 +164,7 @@ class Commits:
         self.value_arrived: Callable[[Event], None] | None = None  # called with each value of another server
         self._share: Callable[[Event], None] | None = None
         self._pending_of: dict[object, int] = {}  # how many, by source
+        self._awaited: TimeoutQueue[Event] = TimeoutQueue(options.commit_s)  # the events with waiters
         self.delays = Delays()  # until events were on disk: for each group the event that waited longest
         # plain counts, read by telemetry
         self.recorded = 0
@@ -308,7 +310,7 @@ class Commits:
         self._settle(event, KeyReused(), now)
         self.keys.remember(event.authid, event.idempotency_key, first, now)
         event.position, event.publication, event.waiters = first.position, first.publication, waiters
-        _tell(event, None if event.topic == first.topic else KeyReused(), now)
+        self._tell(event, None if event.topic == first.topic else KeyReused(), now)
 
     def settle_value(self, event: Event, refusal: Refusal | None, now: float) -> None:
         """Settle a value that another server has taken or refused; it was pending, but not in the log."""
@@ -318,15 +320,25 @@ class Commits:
                 self.remember(event, now)
             else:
                 self.keys.forget(event.authid, event.idempotency_key)
-        _tell(event, None if refusal is None else self._counted(refusal), now)
+        self._tell(event, None if refusal is None else self._counted(refusal), now)
 
-    def expire(self, now: float) -> None:
-        """Report `OutcomeUnknown` to waiters after `history.commit_s`; their events may still be committed."""
-        for event in self.pending:
-            if event.pending_since + self.options.commit_s > now:
-                return
-            if event.waiters:
-                _tell(event, self._counted(OutcomeUnknown()), now)
+    def wait(self, event: Event, waiter: Waiter, since: float) -> None:
+        """Have `waiter` notified of what becomes of a pending event, or that this is unknown (`expire`).
+
+        It waits for `history.commit_s` from `since` on, or as long as those that wait for the event already.
+        """
+        if not event.waiters:
+            self._awaited.add(event, since)
+        event.waiters.append(waiter)
+
+    def expire(self, now: float) -> bool:
+        """Report `OutcomeUnknown` to who has waited for `history.commit_s`; the events may still be committed.
+
+        It does so for some in each turn of the event loop; returns whether there are more.
+        """
+        for event in self._awaited.overdue(now, _TOLD_AT_ONCE):
+            self._tell(event, self._counted(OutcomeUnknown()), now)
+        return self._awaited.has_overdue(now)
 
     def remember(self, event: Event, now: float) -> None:
         """Remember `event` under its idempotency key, which it has."""
@@ -382,10 +394,10 @@ class Commits:
                 self.keys.forget(event.authid, event.idempotency_key)
         finally:
             if event.waiters:
-                _tell(event, refusal, now)
+                self._tell(event, refusal, now)
 
-
-def _tell(event: Event, refusal: Refusal | None, now: float) -> None:
-    waiters, event.waiters = event.waiters, []
-    for waiter in waiters:
-        waiter.settled(event, refusal, now)
+    def _tell(self, event: Event, refusal: Refusal | None, now: float) -> None:
+        self._awaited.forget(event)
+        waiters, event.waiters = event.waiters, []
+        for waiter in waiters:
+            waiter.settled(event, refusal, now)

@@ -7,6 +7,7 @@ for that.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Final
@@ -35,7 +36,7 @@ class Newest:
 
     def __init__(self, bounds: Conflation) -> None:
         self._bounds = bounds
-        self._events: dict[str, Event] = {}
+        self._events: OrderedDict[str, Event] = OrderedDict()
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -85,7 +86,8 @@ class Newest:
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
         """Drop the events for which `is_unwanted` is true."""
-        self._events = {topic: event for topic, event in self._events.items() if not is_unwanted(event)}
+        kept = [(topic, event) for topic, event in self._events.items() if not is_unwanted(event)]
+        self._events = OrderedDict(kept)
         self.nbytes = sum(map(cost, self._events.values()))
 
 

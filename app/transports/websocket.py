@@ -89,8 +89,8 @@ class Endpoint:
         """Serve a request or a WebSocket at one of its paths."""
         raise NotImplementedError
 
-    def sweep(self, now: float) -> None:
-        """Handle the deadlines of connections that the transport keeps itself."""
+    def sweep(self, now: float) -> bool | None:
+        """Handle the deadlines of connections that the transport keeps itself; True if there are more."""
 
     def leave(self, now: float) -> None:
         """End what still waits at the end of the drain."""

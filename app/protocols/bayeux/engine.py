@@ -132,9 +132,9 @@ class Engine(Polling):
         """The channels that exist."""
         return self._authorization.channels
 
-    def sweep(self) -> None:
-        """Forget channels that are no longer used; to be called about once a second."""
-        self._authorization.sweep()
+    def sweep(self, now: float) -> bool:
+        """Forget channels that are no longer used; to be called a few times a second. True if there are more."""
+        return self._authorization.sweep(now)
 
     # One request
 
@@ -226,7 +226,7 @@ class Engine(Polling):
             return self._reply_to_publish(request, session, self.refusal(session, fields, fault), now)
         if event.is_pending:
             pending = _PendingPublish(self, request, session, fields)
-            event.waiters.append(pending)
+            self.broker.commits.wait(event, pending, now)
             return pending
         return self._reply_to_publish(request, session, publish_reply(fields), now)
 

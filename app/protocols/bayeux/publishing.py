@@ -69,7 +69,7 @@ class Publisher:
         yield from self._authorization.may(handler, session, "publish", channel, message)
         if session is not None and session.closed is not None:  # it ended while the policy was awaited
             raise Fault(errors.SESSION_UNKNOWN)
-        self._authorization.ensure_channel(channel)
+        self._authorization.ensure_channel(channel, handler.now)
         is_service = channel.startswith(SERVICE)
         if not is_service:
             event.idempotency_key = self._key(message, "idempotency_key")

@@ -52,7 +52,7 @@ class Subscriber:
         positions = engine.history.wishes(session, message, wanted)
         ext = None if positions is None else engine.history.seek(session, positions)
         for name, pattern in wanted.items():
-            self._authorization.ensure_channel(name)
+            self._authorization.ensure_channel(name, handler.now)
             if engine.broker.subscribe(session, pattern):
                 engine.hooks.tell(engine.hooks.subscribed, session, name)
             if message.ext is not None and message.ext.get("latest") is True:
