@@ -153,13 +153,12 @@ class OpenLog:
     # Periodic work
 
     def sweep(self, now: float) -> bool:
-        """Answer publishers whose wait timed out, forget old keys, and once a second `look`; whether there is more."""
-        has_waiters = self._broker.commits.expire(now)
-        has_keys = self._broker.commits.keys.sweep(now)
+        """Answer publishers whose wait timed out, and once a second `look`; whether there is more."""
+        has_more = self._broker.commits.expire(now)
         if now - self._looked_at >= _STEP_S:
             self._looked_at = now
             self.look(now)
-        return has_waiters or has_keys
+        return has_more
 
     def look(self, now: float) -> None:  # noqa: ARG002 - for the classes below
         """Do what is due once a second: log when the log can no longer take events, and when it can again."""
@@ -549,8 +548,9 @@ class HistoryService:
             self._is_heard = True
 
     def sweep(self, now: float) -> bool:
-        """Answer publishers whose wait timed out, and let retention take a step; whether there is more."""
-        return self._recorder is not None and self._recorder.sweep(now)
+        """Forget old keys, answer who has waited too long, and let retention take a step; whether there is more."""
+        has_keys = self._broker.commits.keys.sweep(now)  # which are remembered without a log, too
+        return (self._recorder is not None and self._recorder.sweep(now)) or has_keys
 
     async def close(self) -> None:
         """Write the queued events, report them to the broker, and close the log."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -25,12 +26,15 @@ from app.broker.policy import ANONYMOUS
 from app.cluster.alike import State
 from app.cluster.applied import Applied
 from app.cluster.frames import Kind, Row
+from app.cluster.members import Members
 from app.history.rules import Rules
 from app.protocols.nt4.pacing import Backlog
 from app.protocols.nt4.topics import Topic
+from app.protocols.wamp import roster
+from app.protocols.wamp.state import ON_JOIN
 from app.server.composition import Server
-from app.settings import History, Limits, Settings, Wamp
-from app.transports.wamp import Poll
+from app.settings import Cluster, History, Limits, Settings, Wamp
+from app.transports.wamp import Poll, WampEndpoint
 from support.bayeux import House
 from support.broker import Owner, event, join
 from support.memory_log import MemoryLog
@@ -321,7 +325,7 @@ def hellos(bound: int) -> Growing:
 def polls(bound: int) -> Growing:
     """Long-polling connections."""
     server = Server(Settings())
-    endpoint = next(each.endpoint for each in server.mounts if each.protocol.name == "wamp")
+    (endpoint,) = [each.endpoint for each in server.mounts if isinstance(each.endpoint, WampEndpoint)]
 
     def add(number: int) -> None:
         if number < bound:
@@ -407,12 +411,62 @@ def noted(bound: int) -> Growing:
     return Growing(add, lambda: len(state._recent))
 
 
+def members(bound: int) -> Growing:
+    """The other nodes that are alive."""
+    known = Members(Cluster(node="n"), SimpleNamespace(away_since=None), NOW)  # type: ignore[arg-type]
+
+    def add(number: int) -> None:
+        message = {"node": f"n{number}", "id": f"i{number}", "key": "k", "age_s": 1}
+        with mock.patch("app.cluster.members._MOST_NODES", bound):
+            known.heard(json.dumps(message).encode(), NOW)
+
+    return Growing(add, lambda: len(known.others()))
+
+
+class OneOther:
+    """A cluster with one other node (`state.Elsewhere`), until it `is_gone`."""
+
+    is_gone = False
+
+    def tell(self, kind: str, body: Any) -> None:
+        """See `Elsewhere`."""
+
+    def ask(self, kind: str, body: Any) -> Any:
+        """See `Elsewhere`."""
+
+    def ask_one(self, node: str, kind: str, body: Any) -> Any:
+        """See `Elsewhere`."""
+
+    def others(self) -> dict[str, dict[str, Any]]:
+        """See `Elsewhere`."""
+        return {} if self.is_gone else {"n": {roster.FACT: [1, 0]}}
+
+
+def news(bound: int) -> Growing:
+    """Sessions at another node, by its news of them, and its end."""
+    elsewhere = OneOther()
+    known = WampWorld(elsewhere=elsewhere).router.roster
+    assert known is not None
+    known.look(NOW)
+
+    def add(number: int) -> None:
+        report = [1, number + 1, "realm1", ON_JOIN, [{"session": number, "authid": "a", "authrole": "r"}]]
+        with mock.patch("app.protocols.wamp.roster._MOST", bound):
+            known.arrived("n", report, NOW)
+
+    def turn() -> bool:
+        elsewhere.is_gone = True
+        return known.look(NOW + LONG_S)
+
+    return Growing(add, lambda: sum(len(each.sessions) for each in known._nodes.values()), turn)
+
+
 GROWING: dict[str, Callable[[int], Growing]] = {
     make.__name__: make
     for make in (
         *(keys, waiting_publishers, tail, meters, activity, busy_activity, sessions, patterns, matches, conflated),
         *(deadlines, decisions, recorded, channels, channels_in_use, ids, retained, hellos, polls),
-        *(visited, unrecorded, backlog, applied, noted),
+        *(visited, unrecorded, backlog, applied, noted, members, news),
     )
 }
 """What makes each table, with room for so many entries."""
