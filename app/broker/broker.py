@@ -328,7 +328,7 @@ class Broker:
         """Stamp an event with its time and publication, and put it into its subscribers' outboxes.
 
         The session `without` receives nothing. If the event must be stored before it is delivered, it is pending
-        afterwards: `Commits.wait` has a waiter notified of the result. `source` is the publisher, a session or a
+        afterwards: append to its `waiters` to be notified of the result. `source` is the publisher, a session or a
         request without one; events of one source stay in order. An event on a topic with a last value becomes that
         value and is never stored before (`ports.Values`).
         Raises `HistoryUnavailable`; for values also `WrongType`, `NotForAll`, `TooManyTopics` and `NoHome`. In a

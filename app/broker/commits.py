@@ -21,16 +21,16 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
-from app.broker.aging import TimeoutQueue, drop_expired
+from app.broker.aging import drop_expired
 from app.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
-from app.broker.events import BOTH, COMMITTED, Event, EventRange, Stage, Waiter
+from app.broker.events import BOTH, COMMITTED, Event, EventRange, Stage
 from app.broker.flow import Delays
 from app.broker.ports import Durability, Erasure, Log
 from app.settings import History
 
 _NONE, _DURABLE = Durability.NONE, Durability.DURABLE  # an attribute of an enum costs CPython 3.11 a call
 
-_TOLD_AT_ONCE = 100
+_EXPIRED_AT_ONCE = 100
 """Events whose publishers are notified in one turn of the event loop that they have waited too long."""
 
 
@@ -157,6 +157,7 @@ class Commits:
         self.tail = Tail(options.tail_bytes)
         self.keys = Keys(options.keys, options.key_age_s)
         self.pending: deque[Event] = deque()  # in the log's order
+        self._expired = 0  # how many of them, from the first on, have had their turn in `expire`
         self._fan_out = fan_out
         self._counted = counted
         self._subscribed = subscribed
@@ -164,7 +165,6 @@ class Commits:
         self.value_arrived: Callable[[Event], None] | None = None  # called with each value of another server
         self._share: Callable[[Event], None] | None = None
         self._pending_of: dict[object, int] = {}  # how many, by source
-        self._awaited: TimeoutQueue[Event] = TimeoutQueue(options.commit_s)  # the events with waiters
         self.delays = Delays()  # until events were on disk: for each group the event that waited longest
         # plain counts, read by telemetry
         self.recorded = 0
@@ -265,6 +265,7 @@ class Commits:
         """Settle `events` with `refusal`, before others that came first: the log has not begun to store them."""
         ahead = frozenset(events)
         self.pending = deque([*events, *[event for event in self.pending if event not in ahead]])
+        self._expired = 0
         self.refused(events, refusal, now)
 
     def arrived(self, entries: Sequence[Event | EventRange], now: float) -> None:
@@ -310,7 +311,7 @@ class Commits:
         self._settle(event, KeyReused(), now)
         self.keys.remember(event.authid, event.idempotency_key, first, now)
         event.position, event.publication, event.waiters = first.position, first.publication, waiters
-        self._tell(event, None if event.topic == first.topic else KeyReused(), now)
+        _tell(event, None if event.topic == first.topic else KeyReused(), now)
 
     def settle_value(self, event: Event, refusal: Refusal | None, now: float) -> None:
         """Settle a value that another server has taken or refused; it was pending, but not in the log."""
@@ -320,25 +321,23 @@ class Commits:
                 self.remember(event, now)
             else:
                 self.keys.forget(event.authid, event.idempotency_key)
-        self._tell(event, None if refusal is None else self._counted(refusal), now)
-
-    def wait(self, event: Event, waiter: Waiter, since: float) -> None:
-        """Have `waiter` notified of what becomes of a pending event, or that this is unknown (`expire`).
-
-        It waits for `history.commit_s` from `since` on, or as long as those that wait for the event already.
-        """
-        if not event.waiters:
-            self._awaited.add(event, since)
-        event.waiters.append(waiter)
+        _tell(event, None if refusal is None else self._counted(refusal), now)
 
     def expire(self, now: float) -> bool:
-        """Report `OutcomeUnknown` to who has waited for `history.commit_s`; the events may still be committed.
+        """Report `OutcomeUnknown` to waiters after `history.commit_s`; their events may still be committed.
 
-        It does so for some in each turn of the event loop; returns whether there are more.
+        Some events have their turn at a time; returns whether there are more.
         """
-        for event in self._awaited.overdue(now, _TOLD_AT_ONCE):
-            self._tell(event, self._counted(OutcomeUnknown()), now)
-        return self._awaited.has_overdue(now)
+        for _ in range(_EXPIRED_AT_ONCE):
+            if self._expired == len(self.pending):
+                return False
+            event = self.pending[self._expired]
+            if event.pending_since + self.options.commit_s > now:
+                return False
+            self._expired += 1
+            if event.waiters:
+                _tell(event, self._counted(OutcomeUnknown()), now)
+        return True
 
     def remember(self, event: Event, now: float) -> None:
         """Remember `event` under its idempotency key, which it has."""
@@ -349,11 +348,15 @@ class Commits:
     def repeated(self, event: Event, now: float) -> Event | Published | None:
         """What was published before with the key of `event`; None if that is unknown or `event` has no key.
 
-        Raises `KeyReused`.
+        Raises `KeyReused`, or `OutcomeUnknown` where the publisher of the first has been told that (`expire`).
         """
         if event.idempotency_key is None:
             return None
-        return self.keys.find(event.authid, event.idempotency_key, event.topic, now)
+        found = self.keys.find(event.authid, event.idempotency_key, event.topic, now)
+        # The values that another server takes have no such time, and never wait for the log.
+        if isinstance(found, Event) and 0 < found.pending_since <= now - self.options.commit_s:
+            raise self._counted(OutcomeUnknown())
+        return found
 
     def _each(self, events: Sequence[Event], step: Callable[[Event, float], None], now: float) -> None:
         """Call `step` for each event; an exception is raised after all others have been called."""
@@ -379,6 +382,8 @@ class Commits:
 
     def _settle(self, event: Event, refusal: Refusal | None, now: float) -> None:
         self.pending.popleft()
+        if self._expired:
+            self._expired -= 1
         is_new, event.is_pending = event.is_pending, False
         if is_new:
             left = self._pending_of.pop(event.source) - 1
@@ -394,10 +399,10 @@ class Commits:
                 self.keys.forget(event.authid, event.idempotency_key)
         finally:
             if event.waiters:
-                self._tell(event, refusal, now)
+                _tell(event, refusal, now)
 
-    def _tell(self, event: Event, refusal: Refusal | None, now: float) -> None:
-        self._awaited.forget(event)
-        waiters, event.waiters = event.waiters, []
-        for waiter in waiters:
-            waiter.settled(event, refusal, now)
+
+def _tell(event: Event, refusal: Refusal | None, now: float) -> None:
+    waiters, event.waiters = event.waiters, []
+    for waiter in waiters:
+        waiter.settled(event, refusal, now)

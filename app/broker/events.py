@@ -93,7 +93,7 @@ class Waiter(Protocol):
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
         """Receive the result: the event is on disk and delivered, or refused with `refusal`.
 
-        It is called once for each `Commits.wait`.
+        It is called once for each time that the waiter was added to the event's `waiters`.
         """
 
 

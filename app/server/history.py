@@ -143,7 +143,7 @@ class OpenLog:
         latest = commits.pending[-1] if commits.pending else None
         if latest is not None and monotonic() < latest.pending_since + self._options.commit_s:
             settled = _Settled()
-            commits.wait(latest, settled, latest.pending_since)
+            latest.waiters.append(settled)
             await settled.future
 
     async def read(self, query: Query) -> Page:

@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 
+import pytest
 from support.broker import event
 from support.memory_log import MemoryLog
 from support.messages import HANDSHAKE, publish, subscribe
@@ -15,6 +16,7 @@ from support.wire import post, request
 
 from app.broker import commits
 from app.broker.broker import Broker
+from app.broker.errors import OutcomeUnknown
 from app.settings import History, Limits
 
 NOW = 50.0
@@ -42,7 +44,7 @@ def stuck(events):
     for _ in range(events):
         published = event(b"1", "a")
         broker.publish(published, NOW)
-        broker.commits.wait(published, told, NOW)
+        published.waiters.append(told)
     return broker, told
 
 
@@ -72,7 +74,7 @@ async def test_batches_that_go_on_after_a_timeout_do_not_stop_the_sweep(tmp_path
 
 def test_all_who_wait_are_told_in_pieces():
     """However many publishers wait, one call notifies a bounded number of them, and each is notified once."""
-    many = 3 * commits._TOLD_AT_ONCE
+    many = 3 * commits._EXPIRED_AT_ONCE
     broker, told = stuck(many)
     assert not broker.commits.expire(NOW + 9.9)
     pieces = []
@@ -81,17 +83,39 @@ def test_all_who_wait_are_told_in_pieces():
         before = told.news
         has_more = broker.commits.expire(NOW + 10)
         pieces.append(told.news - before)
-    assert pieces == [commits._TOLD_AT_ONCE] * 3
+    assert pieces[:3] == [commits._EXPIRED_AT_ONCE] * 3
     assert not broker.commits.expire(NOW + 11)
     assert told.news == many
 
 
-def test_nobody_waits_for_an_event_that_is_settled():
-    """What is on disk is no longer held by the queue of those that wait."""
+def test_what_is_settled_late_shifts_no_one_s_turn():
+    """While the disk recovers and is stuck again, each publisher is notified once, of whichever comes first."""
     broker, told = stuck(5)
-    broker.commits.log.commit(now=NOW + 1)
+    assert not broker.commits.expire(NOW + 10)
     assert told.news == 5
-    assert not len(broker.commits._awaited)
+    log = broker.commits.log
+    log.commit(3, now=NOW + 11)
+    for _ in range(2):
+        published = event(b"2", "a")
+        broker.publish(published, NOW + 12)
+        published.waiters.append(told)
+    log.commit(4, now=NOW + 13)  # up to the first of these
+    assert told.news == 6
+    broker.commits.expire(NOW + 22)
+    assert told.news == 7
+
+
+def test_a_repeat_of_what_has_waited_too_long_does_not_wait():
+    """Its publisher is told at once what that of the first was told."""
+    broker, _ = stuck(0)
+    first, repeat = event(b"1", "a"), event(b"1", "a")
+    first.idempotency_key = repeat.idempotency_key = "k"
+    broker.publish(first, NOW)
+    assert broker.commits.repeated(repeat, NOW + 9.9) is first
+    with pytest.raises(OutcomeUnknown):
+        broker.commits.repeated(repeat, NOW + 10)
+    broker.commits.log.commit(now=NOW + 11)
+    assert broker.commits.repeated(repeat, NOW + 12).position == 1
 
 
 async def test_a_read_does_not_wait_for_what_has_waited_too_long(tmp_path):

@@ -105,13 +105,20 @@ def waiting_publishers(bound: int) -> Growing:
     StuckLog(broker)
     waiter = SimpleNamespace(settled=lambda *_: None)
 
+    def waiting() -> int:
+        return sum(bool(each.waiters) for each in broker.commits.pending)
+
     def add(number: int) -> None:
         if number < bound:
             published = event()
             broker.publish(published, NOW)
-            broker.commits.wait(published, waiter, NOW)
+            published.waiters.append(waiter)
 
-    return Growing(add, lambda: len(broker.commits._awaited), lambda: broker.commits.expire(NOW + LONG_S))
+    return Growing(
+        add,
+        waiting,
+        lambda: broker.commits.expire(NOW + LONG_S),
+    )
 
 
 def tail(bound: int) -> Growing:

@@ -226,7 +226,7 @@ class Engine(Polling):
             return self._reply_to_publish(request, session, self.refusal(session, fields, fault), now)
         if event.is_pending:
             pending = _PendingPublish(self, request, session, fields)
-            self.broker.commits.wait(event, pending, now)
+            event.waiters.append(pending)
             return pending
         return self._reply_to_publish(request, session, publish_reply(fields), now)
 

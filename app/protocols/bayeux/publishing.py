@@ -145,8 +145,8 @@ class Publisher:
         """Whether this publish is a repeat; it is then answered like the first, after waiting for it if need be."""
         try:
             earlier = self._engine.broker.commits.repeated(event, handler.now)
-        except Refusal:
-            raise Fault(errors.IDEMPOTENCY_KEY_REUSED) from None
+        except Refusal as refusal:
+            raise fault_of(refusal) from None
         if isinstance(earlier, Published) and earlier.position:
             reply["ext"] = {"position": earlier.position}
         elif isinstance(earlier, Event):

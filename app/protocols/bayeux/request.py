@@ -122,7 +122,7 @@ class RequestHandler:
     def hold_back(self, event: Event, reply: dict[str, Any], fields: dict[str, Any]) -> None:
         """Keep the reply to the message with these fields open until its event is settled."""
         self.held_back.setdefault(event, []).append((reply, fields))
-        self._engine.broker.commits.wait(event, self, self.now)
+        event.waiters.append(self)
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
         """Complete the replies that wait for an event, which is stored or refused (`broker.events.Waiter`)."""

@@ -85,7 +85,7 @@ class Publisher:
                 if isinstance(earlier, Published):
                     acknowledgement.published(earlier.publication)
                 else:
-                    broker.commits.wait(earlier, acknowledgement, now)
+                    earlier.waiters.append(acknowledgement)
                 return
             is_excluded = options.get("exclude_me") is not False
             broker.publish(event, now, without=session if is_excluded else None, source=session)
@@ -93,7 +93,7 @@ class Publisher:
             acknowledgement.settled(event, refusal, now)
             return
         if event.is_pending:
-            broker.commits.wait(event, acknowledgement, now)
+            event.waiters.append(acknowledgement)
         else:
             acknowledgement.settled(event, None, now)
 
