@@ -348,7 +348,7 @@ class Commits:
     def repeated(self, event: Event, now: float) -> Event | Published | None:
         """What was published before with the key of `event`; None if that is unknown or `event` has no key.
 
-        Raises `KeyReused`, or `OutcomeUnknown` where the publisher of the first has been told that (`expire`).
+        Raises `KeyReused`, or `OutcomeUnknown` where the first has waited for too long (`expire`).
         """
         if event.idempotency_key is None:
             return None

@@ -96,7 +96,7 @@ class Sweeper:
             turn_s = await self._sweep(sweeps, now)
             if turn_s > _STALL_S:
                 telemetry.log.warning("stalled", seconds=round(turn_s, 3))
-            rested_at = monotonic()  # all that sweeps take together is no standstill
+            rested_at = monotonic()  # what all sweeps take together does not count
 
     async def _sweep(self, sweeps: Sequence[Sweep], now: float) -> float:
         """Do all sweeps; returns the seconds that the longest turn of the loop took: a sweep's part, or others'."""
