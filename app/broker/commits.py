@@ -17,10 +17,11 @@ key belongs to an authid, so one client cannot use up another's keys; all anonym
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
+from app.broker.aging import drop_expired
 from app.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
 from app.broker.events import BOTH, COMMITTED, Event, EventRange, Stage
 from app.broker.flow import Delays
@@ -28,6 +29,9 @@ from app.broker.ports import Durability, Erasure, Log
 from app.settings import History
 
 _NONE, _DURABLE = Durability.NONE, Durability.DURABLE  # an attribute of an enum costs CPython 3.11 a call
+
+_EXPIRED_AT_ONCE = 100
+"""Events whose publishers are notified in one turn of the event loop that they have waited too long."""
 
 
 class Tail:
@@ -96,7 +100,7 @@ class Keys:
     def __init__(self, most: int, age_s: float) -> None:
         self._most = most
         self._age_s = age_s
-        self._known: dict[tuple[str | None, str], tuple[float, Event | Published]] = {}
+        self._known: OrderedDict[tuple[str | None, str], tuple[float, Event | Published]] = OrderedDict()  # by use
 
     def __len__(self) -> int:
         return len(self._known)
@@ -120,22 +124,19 @@ class Keys:
 
     def remember(self, authid: str | None, key: str, what: Event | Published, now: float) -> None:
         """Store a key that is used now, or whose event is settled; the oldest are dropped when there are too many."""
-        self._known.pop((authid, key), None)  # so that the dictionary is in the order of use
-        self._known[authid, key] = (now, what)
-        while len(self._known) > self._most:
-            del self._known[next(iter(self._known))]
+        name = (authid, key)
+        self._known[name] = (now, what)
+        self._known.move_to_end(name)
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
 
     def forget(self, authid: str | None, key: str) -> None:
         """Remove a key whose event was refused: a repeat is a new attempt."""
         self._known.pop((authid, key), None)
 
-    def sweep(self, now: float) -> None:
-        """Remove the keys that are expired."""
-        while self._known:
-            name = next(iter(self._known))
-            if now - self._known[name][0] <= self._age_s:
-                return
-            del self._known[name]
+    def sweep(self, now: float) -> bool:
+        """Remove keys that are expired, some in each turn of the event loop; whether there are more."""
+        return drop_expired(self._known, lambda known: now - known[0] > self._age_s)
 
 
 class Commits:
@@ -156,6 +157,7 @@ class Commits:
         self.tail = Tail(options.tail_bytes)
         self.keys = Keys(options.keys, options.key_age_s)
         self.pending: deque[Event] = deque()  # in the log's order
+        self._expired = 0  # how many of them, from the first on, have had their turn in `expire`
         self._fan_out = fan_out
         self._counted = counted
         self._subscribed = subscribed
@@ -263,6 +265,7 @@ class Commits:
         """Settle `events` with `refusal`, before others that came first: the log has not begun to store them."""
         ahead = frozenset(events)
         self.pending = deque([*events, *[event for event in self.pending if event not in ahead]])
+        self._expired = 0
         self.refused(events, refusal, now)
 
     def arrived(self, entries: Sequence[Event | EventRange], now: float) -> None:
@@ -320,13 +323,21 @@ class Commits:
                 self.keys.forget(event.authid, event.idempotency_key)
         _tell(event, None if refusal is None else self._counted(refusal), now)
 
-    def expire(self, now: float) -> None:
-        """Report `OutcomeUnknown` to waiters after `history.commit_s`; their events may still be committed."""
-        for event in self.pending:
+    def expire(self, now: float) -> bool:
+        """Report `OutcomeUnknown` to waiters after `history.commit_s`; their events may still be committed.
+
+        Some events have their turn at a time; returns whether there are more.
+        """
+        for _ in range(_EXPIRED_AT_ONCE):
+            if self._expired == len(self.pending):
+                return False
+            event = self.pending[self._expired]
             if event.pending_since + self.options.commit_s > now:
-                return
+                return False
+            self._expired += 1
             if event.waiters:
                 _tell(event, self._counted(OutcomeUnknown()), now)
+        return True
 
     def remember(self, event: Event, now: float) -> None:
         """Remember `event` under its idempotency key, which it has."""
@@ -337,11 +348,15 @@ class Commits:
     def repeated(self, event: Event, now: float) -> Event | Published | None:
         """What was published before with the key of `event`; None if that is unknown or `event` has no key.
 
-        Raises `KeyReused`.
+        Raises `KeyReused`, or `OutcomeUnknown` where the first has waited for too long (`expire`).
         """
         if event.idempotency_key is None:
             return None
-        return self.keys.find(event.authid, event.idempotency_key, event.topic, now)
+        found = self.keys.find(event.authid, event.idempotency_key, event.topic, now)
+        # The values that another server takes have no such time, and never wait for the log.
+        if isinstance(found, Event) and 0 < found.pending_since <= now - self.options.commit_s:
+            raise self._counted(OutcomeUnknown())
+        return found
 
     def _each(self, events: Sequence[Event], step: Callable[[Event, float], None], now: float) -> None:
         """Call `step` for each event; an exception is raised after all others have been called."""
@@ -367,6 +382,8 @@ class Commits:
 
     def _settle(self, event: Event, refusal: Refusal | None, now: float) -> None:
         self.pending.popleft()
+        if self._expired:
+            self._expired -= 1
         is_new, event.is_pending = event.is_pending, False
         if is_new:
             left = self._pending_of.pop(event.source) - 1

@@ -16,12 +16,14 @@ NetworkTables that waited for a client that did not read. Over WAMP's long-polli
 can be fetched.
 
 The topics that were published to most recently are remembered, each with its count. Clients make up topics, so the
-number of them is bounded: when it is reached, the half that has been idle longest is forgotten in one step, and its
-events stay counted.
+number of them is bounded: when it is reached, a new topic takes the place of one that has been idle for long, and the
+events of that one stay counted. Which one is found by the second-chance algorithm: each topic in turn, unless it was
+published to since its last turn.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -136,13 +138,21 @@ def _top_of(number: int) -> int:
 
 
 class Trace:
-    """One topic's count of published events, and the time of the last one in the event loop's seconds."""
+    """One topic's count of published events, and the time of the last one in the event loop's seconds.
 
-    __slots__ = ("last", "published")
+    `seen` is the count at its latest turn to be forgotten.
+    """
+
+    __slots__ = ("last", "published", "seen")
 
     def __init__(self) -> None:
         self.published = 0
+        self.seen = 1  # the publish that created it does not count as a further one
         self.last = 0.0
+
+
+_CHANCES: Final = 16
+"""Topics that are looked at to make room for one; where all of them are busy, the next one goes all the same."""
 
 
 class Activity:
@@ -151,6 +161,7 @@ class Activity:
     def __init__(self, most: int) -> None:
         self._most = most
         self.traces: dict[str, Trace] = {}  # by canonical topic
+        self._turns: deque[str] = deque()  # the same topics, the one whose turn is next first
         self.forgotten = 0  # events of topics that are no longer remembered
 
     def note(self, topic: str, now: float) -> None:
@@ -160,6 +171,7 @@ class Activity:
             if len(self.traces) >= self._most:
                 self._forget()
             trace = self.traces[topic] = Trace()
+            self._turns.append(topic)
         trace.published += 1
         trace.last = now
 
@@ -171,13 +183,17 @@ class Activity:
         """Forget the topics of events that are erased (`ports.Holder`); their publishers are not known here."""
         for topic in [topic for topic in self.traces if erasure.concerns(topic, None)]:
             self.forgotten += self.traces.pop(topic).published
+        self._turns = deque(topic for topic in self._turns if topic in self.traces)
 
     def _forget(self) -> None:
-        """Forget the half that has been idle longest; the cost of sorting is small for each new topic."""
-        rested = sorted(self.traces.items(), key=_busy_last)[: max(1, self._most // 2)]
-        for topic, trace in rested:
-            self.forgotten += trace.published
-            del self.traces[topic]
+        """Forget a topic that was not published to since its last turn."""
+        for _ in range(_CHANCES):
+            trace = self.traces[self._turns[0]]
+            if trace.published == trace.seen:
+                break
+            trace.seen = trace.published
+            self._turns.rotate(-1)
+        self.forgotten += self.traces.pop(self._turns.popleft()).published
 
 
 def _busy_last(entry: tuple[str, Trace]) -> float:

@@ -7,6 +7,7 @@ algorithm). So an idle bucket needs no work, and one that is full again need not
 
 from __future__ import annotations
 
+from app.broker.aging import Round
 from app.broker.names import Pattern
 
 _METERS = 10_000
@@ -51,6 +52,7 @@ class Meters:
         self._burst = burst
         self._most = most
         self._meters: dict[str, Meter] = {}
+        self._round: Round[str] = Round()
 
     def __len__(self) -> int:
         return len(self._meters)
@@ -69,10 +71,12 @@ class Meters:
         self._meters[name] = meter
         return meter.admits(now)
 
-    def sweep(self, now: float) -> None:
-        """Remove the meters that are full."""
-        for name in [name for name, meter in self._meters.items() if meter.is_full(now)]:
-            del self._meters[name]
+    def sweep(self, now: float) -> bool:
+        """Remove the meters that are full, looking at some in each turn of the event loop; whether there are more."""
+        for name in self._round.piece(self._meters):
+            if self._meters[name].is_full(now):
+                del self._meters[name]
+        return len(self._round) > 0
 
 
 _LOW_SHARE = 0.95

@@ -7,6 +7,7 @@ for that.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
@@ -39,7 +40,7 @@ class Newest:
     def __init__(self, bounds: Conflation, waiting: Waiting) -> None:
         self._bounds = bounds
         self._waiting = waiting
-        self._events: dict[str, Event] = {}
+        self._events: OrderedDict[str, Event] = OrderedDict()
         self.nbytes = 0
 
     def __len__(self) -> int:

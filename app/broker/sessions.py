@@ -7,7 +7,7 @@ outbox overflows it reads pages again. Each change happens in one step of the ev
 The deadlines of all sessions are in one heap. Most deadlines move while they wait (each poll moves one), so only a move
 to an earlier time touches the heap: an entry whose session's deadline is later by now is put back when its time is
 reached. Each session has exactly one live entry, whose number is its `alarm`, never later than its deadline. Others of
-the session are stale, and dropped at their time.
+the session are stale. They are dropped at their time, or, where they are many, a few with each session that ends.
 """
 
 from __future__ import annotations
@@ -256,12 +256,19 @@ class Session:
 
 _STALE_ENTRIES_KEPT = 1_000
 
+_MOVED_AT_ONCE = 4
+"""More than one session adds, so that the former heap is empty long before the next one has too many stale entries."""
+
+_Entry = tuple[float, int, Session]
+"""When a session is due at the earliest, the number of the entry, and the session."""
+
 
 class Deadlines:
     """The sessions that are watched, and the time at which each is due (monotonic seconds)."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Session]] = []
+        self._heap: list[_Entry] = []
+        self._former: list[_Entry] = []  # a heap with many stale entries, from which the others are moved
         self._count = 0  # numbers the entries; it also breaks ties, so that sessions are never compared
         self._live = 0
 
@@ -284,13 +291,15 @@ class Deadlines:
         """Stop watching a session; its entry is dropped when its time is reached."""
         session.alarm, session.alarm_at = 0, -inf
         self._live -= 1
-        if len(self._heap) > 2 * self._live + _STALE_ENTRIES_KEPT:
-            self._heap = [entry for entry in self._heap if entry[1] == entry[2].alarm]
-            heapq.heapify(self._heap)
+        if self._former:
+            self._drop_stale()
+        elif len(self._heap) > 2 * self._live + _STALE_ENTRIES_KEPT:
+            self._former, self._heap = self._heap, []
 
     def next(self) -> float:
         """The earliest time at which `due` may return a session; infinity when nothing is watched."""
-        return self._heap[0][0] if self._heap else float("inf")
+        earliest = self._earliest()
+        return earliest[0][0] if earliest else inf
 
     def due(self, now: float, most: int | None = None) -> list[Session]:
         """The sessions whose deadline has passed; each is watched until its owner moves its deadline or closes it.
@@ -298,10 +307,11 @@ class Deadlines:
         At most `most` entries are looked at: there are more while the time of `next` has passed.
         """
         sessions = []
-        for _ in range(len(self._heap) if most is None else most):
-            if not self._heap or self._heap[0][0] > now:
+        for _ in range(len(self._heap) + len(self._former) if most is None else most):
+            heap = self._earliest()
+            if not heap or heap[0][0] > now:
                 break
-            _, number, session = heapq.heappop(self._heap)
+            _, number, session = heapq.heappop(heap)
             if number != session.alarm:
                 continue
             if session.deadline > now:
@@ -311,6 +321,18 @@ class Deadlines:
         for session in sessions:
             self._arm(session)
         return sessions
+
+    def _earliest(self) -> list[_Entry]:
+        """The heap whose first entry is the earlier one; an empty one if there is none."""
+        if not self._former or (self._heap and self._heap[0] < self._former[0]):
+            return self._heap
+        return self._former
+
+    def _drop_stale(self) -> None:
+        for _ in range(min(_MOVED_AT_ONCE, len(self._former))):
+            entry = self._former.pop()  # a heap without its last entry is a heap
+            if entry[1] == entry[2].alarm:
+                heapq.heappush(self._heap, entry)
 
     def _arm(self, session: Session) -> None:
         self._count += 1

@@ -10,6 +10,7 @@ its latest messages what it had made of them.
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from dataclasses import fields
 from typing import Any
 
@@ -51,14 +52,14 @@ class State:
     """What this node has made of the latest messages of the stream, and the nodes that have made something else."""
 
     def __init__(self) -> None:
-        self._recent: dict[int, str] = {}  # by sequence, the oldest first
+        self._recent: OrderedDict[int, str] = OrderedDict()  # by sequence, the oldest first
         self._odd: set[str] = set()
 
     def note(self, applied: Applied) -> None:
         """Remember the present state."""
         self._recent[applied.sequence] = _state(applied)
         if len(self._recent) > _REMEMBERED:
-            del self._recent[next(iter(self._recent))]
+            self._recent.popitem(last=False)
 
     def of(self, sequence: int) -> str | None:
         """What this node had made of the stream up to a message; None if it does not remember that."""

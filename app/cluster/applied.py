@@ -13,9 +13,11 @@ all else that is new raises VERSION, in a version of Halley that reads both and 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
+from app.broker.aging import drop_expired
 from app.broker.ports import Erasure
 from app.cluster.frames import Frame, Keeps, Row
 
@@ -75,14 +77,14 @@ class Applied:
         self.stream = self.checksum = ""
         self._most_keys = keys
         self._key_age_us = key_age_us
-        self._runs: dict[str, tuple[int, int]] = {}  # number and time of the last frame, in the order of time
-        self._keepers: dict[str, int] = {}  # when each has said last that it is one
-        self._keys: dict[tuple[str | None, str], First] = {}  # in the order of use
+        self._runs: OrderedDict[str, tuple[int, int]] = OrderedDict()  # number and time of the last frame, by time
+        self._keepers: OrderedDict[str, int] = OrderedDict()  # when each has said last that it is one, by that time
+        self._keys: OrderedDict[tuple[str | None, str], First] = OrderedDict()  # in the order of use
 
     def begin(self, stream: str, offset: int, time_us: int, lead: int, keys: Iterable[UsedKey]) -> None:
         """Begin with an empty stream behind a history that ends with `offset`; `keys` are its newest, oldest first."""
         self.stream, self.offset, self.time_us, self.lead = stream, offset, time_us, lead
-        self._keys = {(each.authid, each.key): each.first for each in keys}
+        self._keys = OrderedDict(((each.authid, each.key), each.first) for each in keys)
 
     def number_of(self, run: str) -> int:
         """The number of the last frame that counted of that run; 0 for an unknown one."""
@@ -106,15 +108,15 @@ class Applied:
             return False
         if not self.time_us - STEP_US < stream_us < self.time_us:
             self.time_us = stream_us
-        self._runs.pop(frame.run, None)
         self._runs[frame.run] = frame.number, stream_us
-        while next(iter(self._runs.values()))[1] < stream_us - RUN_AGE_US:
-            del self._runs[next(iter(self._runs))]
+        self._runs.move_to_end(frame.run)
+        drop_expired(self._runs, lambda last: last[1] < stream_us - RUN_AGE_US, len(self._runs))
         if isinstance(frame.control, Keeps):
-            self._keepers.pop(frame.control.node, None)
             self._keepers[frame.control.node] = stream_us
-            while len(self._keepers) > _MOST_KEEPERS or next(iter(self._keepers.values())) < stream_us - RUN_AGE_US:
-                del self._keepers[next(iter(self._keepers))]
+            self._keepers.move_to_end(frame.control.node)
+            drop_expired(self._keepers, lambda said_us: said_us < stream_us - RUN_AGE_US, len(self._keepers))
+            if len(self._keepers) > _MOST_KEEPERS:
+                self._keepers.popitem(last=False)
         elif frame.control is not None:
             self._forget(frame.control)
         return True
@@ -146,10 +148,10 @@ class Applied:
             first = self._keys.get(name)
             if first is not None and self.time_us - first.time_us <= self._key_age_us:
                 return Numbered(row, first.offset, first.time_us, first)
-            self._keys.pop(name, None)
             self._keys[name] = First(self.offset + 1, self.time_us, row.topic)
+            self._keys.move_to_end(name)
             if len(self._keys) > self._most_keys:
-                del self._keys[next(iter(self._keys))]
+                self._keys.popitem(last=False)
         self.offset += 1
         return Numbered(row, self.offset, self.time_us)
 
@@ -175,8 +177,8 @@ class Applied:
                 raise AnotherVersion
             self.sequence, self.offset, self.time_us = saved["sequence"], saved["offset"], saved["time_us"]
             self.stream, self.checksum, self.lead = saved["stream"], saved["checksum"], saved["lead"]
-            self._runs = {run: (number, time_us) for run, number, time_us in saved["runs"]}
-            self._keepers = dict(saved["keepers"])
-            self._keys = {(authid, key): First(*first) for authid, key, *first in saved["keys"]}
+            self._runs = OrderedDict((run, (number, time_us)) for run, number, time_us in saved["runs"])
+            self._keepers = OrderedDict(saved["keepers"])
+            self._keys = OrderedDict(((authid, key), First(*first)) for authid, key, *first in saved["keys"])
         except (KeyError, TypeError, ValueError):
             raise AnotherVersion from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -42,7 +43,7 @@ class LocalSession:
         self._is_of_run = is_running()
         self._lasting: dict[Pattern, list[Heard]] = {}  # the callbacks that no run has begun
         self._heard: dict[Pattern, list[Heard]] = {}
-        self._heard_of: dict[str, list[list[Heard]]] = {}  # the same lists, by topic
+        self._heard_of: OrderedDict[str, list[list[Heard]]] = OrderedDict()  # the same lists, by topic
         self._tasks: set[asyncio.Task[None]] = set()
         self._session = BayeuxSession(f"local-{name}-{engine.new_id()}", self, engine.broker.outbox(), engine.options)
         self._session.protocol = "local"
@@ -75,7 +76,7 @@ class LocalSession:
         if not self._is_running():
             self._lasting.setdefault(pattern, []).append(heard)
         self._heard_of.clear()
-        self._engine.subscribe(self._session, channel, pattern)
+        self._engine.subscribe(self._session, channel, pattern, monotonic())
 
     def unsubscribe(self, channel: str) -> None:
         """Remove all callbacks for this channel or pattern. Raises `ValueError` for an invalid one."""
@@ -143,7 +144,7 @@ class LocalSession:
     def _callbacks_for(self, topic: str) -> list[list[Heard]]:
         """Find the callbacks for events of a topic, by pattern, and remember them."""
         if len(self._heard_of) >= _REMEMBERED_TOPICS:
-            self._heard_of.clear()
+            self._heard_of.popitem(last=False)
         found = [self._heard[pattern] for pattern in patterns_over(topic) if pattern in self._heard]
         self._heard_of[topic] = found
         return found

@@ -140,7 +140,7 @@ class ServerSession:
 
     def subscribe(self, channel: str) -> None:
         """Subscribe the session to a channel or pattern, without asking the policy. Raises `ValueError`."""
-        self._engine.subscribe(self._session, channel, pattern_of(channel, self._engine))
+        self._engine.subscribe(self._session, channel, pattern_of(channel, self._engine), monotonic())
 
     def unsubscribe(self, channel: str) -> None:
         """Remove a subscription, made by the client or by the program. Raises `ValueError`."""

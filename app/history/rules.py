@@ -7,6 +7,7 @@ nothing but their place. A rule also has the offset from which on its events are
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from app.broker.names import RESERVED, SPACE, Match, Pattern, encloses, leaves_out, matches, meet
@@ -91,14 +92,14 @@ class Rules:
         self._elsewhere = Rule(Pattern(Match.DESCENDANTS, SPACE), longest_s, Durability.DURABLE)
         if self.kept:
             self.kept.append(self._elsewhere)
-        self._decided: dict[str, Rule] = {}
+        self._decided: OrderedDict[str, Rule] = OrderedDict()
 
     def of(self, topic: str) -> Rule:
         """The rule that decides for a topic."""
         rule = self._decided.get(topic)
         if rule is None:
             if len(self._decided) >= _REMEMBERED_TOPICS:  # clients invent topics, so the memory is bounded
-                self._decided.clear()
+                self._decided.popitem(last=False)
             # Any topic outside of a space is matched by the root rule, also one without a slash.
             last = self._routers if topic.startswith(SPACE + SPACE) else self._elsewhere
             rule = self._decided[topic] = next((rule for rule in self.all if matches(rule.pattern, topic)), last)

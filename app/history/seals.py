@@ -9,6 +9,7 @@ wait.
 from __future__ import annotations
 
 import sqlite3
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -123,7 +124,7 @@ class Sealer:
         self._folder = folder
         self._inbox: SimpleQueue[tuple[Segment, SegmentWriter | None] | None] = SimpleQueue()
         self._waiting: list[tuple[Segment, SegmentWriter | None]] = []
-        self._abandoned: list[sqlite3.Connection] = []
+        self._abandoned: deque[sqlite3.Connection] = deque()
         self.failures = 0
         self._thread = Thread(target=self._run, name="history-sealer", daemon=True)
         self._thread.start()
@@ -136,7 +137,7 @@ class Sealer:
         """Leave a segment's files as they are after a failure (`SegmentWriter.abandon`). For any thread."""
         self._abandoned.append(writer.abandon())
         if len(self._abandoned) > _MOST_ABANDONED:
-            self._abandoned.pop(0).close()
+            self._abandoned.popleft().close()
 
     def close(self, timeout_s: float) -> None:
         """Seal what can be sealed now, and wait for that at most `timeout_s` seconds.

@@ -7,6 +7,7 @@ again, which next to a busy event loop takes far longer than the row (measured: 
 from __future__ import annotations
 
 import sqlite3
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -245,7 +246,7 @@ class SegmentPool:
         self._changing = Lock()
         self._checking = Lock()
         self._listed = folder.segments
-        self._idle: list[SegmentReader] = []  # the most recently used one last
+        self._idle: deque[SegmentReader] = deque()  # the most recently used one last
         self._verified: set[Segment] = set()
 
     def is_intact(self, segment: Segment) -> bool:
@@ -315,7 +316,7 @@ class SegmentPool:
     def _give_back(self, reader: SegmentReader) -> None:
         with self._changing:
             self._idle.append(reader)
-            superfluous = self._idle.pop(0) if len(self._idle) > MOST_IDLE else None
+            superfluous = self._idle.popleft() if len(self._idle) > MOST_IDLE else None
         if superfluous is not None:
             superfluous.close()
 
@@ -327,7 +328,7 @@ class SegmentPool:
         alive = set(listed)
         with self._changing:
             gone = [reader for reader in self._idle if reader.segment not in alive]
-            self._idle = [reader for reader in self._idle if reader.segment in alive]
+            self._idle = deque(reader for reader in self._idle if reader.segment in alive)
             self._listed = listed
         for reader in gone:
             reader.close()
@@ -337,6 +338,6 @@ class SegmentPool:
     def close(self) -> None:
         """Close all idle connections."""
         with self._changing:
-            idle, self._idle = self._idle, []
+            idle, self._idle = self._idle, deque()
         for reader in idle:
             reader.close()

@@ -23,8 +23,9 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from app.broker.aging import TimeoutQueue
 from app.host.peer import DISCARDED_BYTES, Peer
-from app.host.timeouts import SLICE_S, Asking, TimeoutQueue
+from app.host.timeouts import SLICE_S, Asking
 from app.host.websocket import WebSocket, open_socket
 from app.transports.guard import Rejection
 

@@ -20,7 +20,8 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app import telemetry
-from app.host.timeouts import Asking, ServerContext, TimeoutQueue
+from app.broker.aging import TimeoutQueue
+from app.host.timeouts import Asking, ServerContext
 from app.transports.guard import TEXT_HEADERS
 from app.transports.head import CLOSE, Header
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import httptools
 
 from app import telemetry
-from app.host.timeouts import TimeoutQueue
+from app.broker.aging import TimeoutQueue
 from app.protocols.contract import Count
 from app.settings import Settings, is_loopback
 from app.transports.endpoint import leaving

@@ -20,10 +20,10 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any
 
+from app.broker.aging import TimeoutQueue
 from app.host.bayeux import BayeuxConnection, ShortWay
 from app.host.listener import SideServer
 from app.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, deadline_s
-from app.host.timeouts import TimeoutQueue
 from app.server.composition import Server
 from app.transports.guard import Rejection
 from app.transports.head import Head

@@ -1,8 +1,6 @@
 """The limits, deadlines and counts that all connections of a server share.
 
-There is one queue for each kind of deadline. All entries of a queue have the same time limit, so they become overdue in
-the order in which they were added: adding and removing are dictionary operations, and a sweep touches only overdue
-entries.
+There is one queue for each kind of deadline (`app/broker/aging.py`).
 
 Connections also share the time in which received bytes are processed. A few that send tiny frames, TLS records or
 requests as fast as they can would otherwise keep everybody else waiting. In one turn of the event loop the bytes of all
@@ -14,60 +12,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterator
 from http import HTTPStatus
-from itertools import islice, takewhile
 from time import monotonic
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
+from app.broker.aging import TimeoutQueue
 from app.settings import Limits
-
-Watched = TypeVar("Watched")
 
 TURN_S = 0.005
 """How long received bytes are processed before all other events of the loop have their turn."""
 
 SLICE_S = 0.001
 """How long the bytes of one connection are processed before those of others are; longer if one message takes longer."""
-
-OVERDUE_AT_ONCE = 500
-"""Connections of a queue that are swept in one turn of the loop: those that came together are overdue together."""
-
-
-class TimeoutQueue(Generic[Watched]):
-    """Connections that must do something within `limit_s` seconds."""
-
-    def __init__(self, limit_s: float) -> None:
-        self.limit_s = limit_s
-        self._since: dict[Watched, float] = {}
-
-    def __len__(self) -> int:
-        return len(self._since)
-
-    def __iter__(self) -> Iterator[Watched]:
-        return iter(self._since)
-
-    def add(self, connection: Watched, now: float) -> None:
-        """Start the deadline, unless it runs already: a peer must not gain time by sending a byte a second."""
-        self._since.setdefault(connection, now)
-
-    def forget(self, connection: Watched) -> None:
-        """End the deadline, if one runs."""
-        self._since.pop(connection, None)
-
-    def overdue(self, now: float) -> Iterator[Watched]:
-        """Yield connections whose deadline has passed, `OVERDUE_AT_ONCE` at most, and forget each."""
-        # Collected first: to find the first key of a dictionary takes the longer the more were deleted before it.
-        for connection in [*islice(self._overdue(now), OVERDUE_AT_ONCE)]:
-            if self._since.pop(connection, None) is not None:
-                yield connection
-
-    def has_overdue(self, now: float) -> bool:
-        """Whether the deadline of a connection has passed."""
-        return any(True for _ in self._overdue(now))
-
-    def _overdue(self, now: float) -> Iterator[Watched]:
-        return takewhile(lambda connection: self._since[connection] + self.limit_s <= now, self._since)
 
 
 _IDLE_LOOKS = 4

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from websockets.utils import accept_key
 
 from app import telemetry
+from app.broker.aging import TimeoutQueue
 from app.broker.limits import Meter
 from app.host.frames import (
     BINARY,
@@ -43,7 +44,7 @@ from app.host.frames import (
     text_frame,
 )
 from app.host.peer import DISCARDED_BYTES, unread_bytes
-from app.host.timeouts import SLICE_S, ServerContext, TimeoutQueue
+from app.host.timeouts import SLICE_S, ServerContext
 from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
 from app.transports.addresses import Proxies
 from app.transports.guard import Rejection

@@ -139,10 +139,11 @@ class OpenLog:
 
     async def settle(self) -> None:
         """Return when every event published before is committed or refused, or its wait for the commit timed out."""
-        pending = self._broker.commits.pending
-        if pending:
+        commits = self._broker.commits
+        latest = commits.pending[-1] if commits.pending else None
+        if latest is not None and monotonic() < latest.pending_since + self._options.commit_s:
             settled = _Settled()
-            pending[-1].waiters.append(settled)
+            latest.waiters.append(settled)
             await settled.future
 
     async def read(self, query: Query) -> Page:
@@ -151,13 +152,13 @@ class OpenLog:
 
     # Periodic work
 
-    def sweep(self, now: float) -> None:
-        """Answer publishers whose wait timed out, and once a second forget old keys and `look`."""
-        self._broker.commits.expire(now)
+    def sweep(self, now: float) -> bool:
+        """Answer publishers whose wait timed out, and once a second `look`; whether there is more."""
+        has_more = self._broker.commits.expire(now)
         if now - self._looked_at >= _STEP_S:
             self._looked_at = now
-            self._broker.commits.keys.sweep(now)
             self.look(now)
+        return has_more
 
     def look(self, now: float) -> None:  # noqa: ARG002 - for the classes below
         """Do what is due once a second: log when the log can no longer take events, and when it can again."""
@@ -546,10 +547,10 @@ class HistoryService:
             self._recorder.listen()
             self._is_heard = True
 
-    def sweep(self, now: float) -> None:
-        """Answer publishers whose wait timed out, and let retention take a step."""
-        if self._recorder is not None:
-            self._recorder.sweep(now)
+    def sweep(self, now: float) -> bool:
+        """Forget old keys, answer who has waited too long, and let retention take a step; whether there is more."""
+        has_keys = self._broker.commits.keys.sweep(now)  # which are remembered without a log, too
+        return (self._recorder is not None and self._recorder.sweep(now)) or has_keys
 
     async def close(self) -> None:
         """Write the queued events, report them to the broker, and close the log."""

@@ -89,7 +89,10 @@ class HalleyCollector(Collector):
             "Events put back because their reply could not be written, except the server's own.",
             sum(each.put_back for each in protocols),
         )
-        yield _histogram("halley_loop_lag_seconds", "How late the event loop ran the sweeper.", sweeper.lags)
+        text = (
+            "How late the event loop ran the sweeper, or how long a turn of it took while it swept, if that was longer."
+        )
+        yield _histogram("halley_loop_lag_seconds", text, sweeper.lags)
         yield _gauge("halley_sweeper_age_seconds", "Time since the sweeper last checked deadlines.", sweeper.age_s)
         yield from self._commits()
         yield from map(_metric, self._server.counts())

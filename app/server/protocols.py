@@ -63,8 +63,8 @@ class Service(Protocol):
     def open(self) -> None:
         """Restore what an earlier run has kept; called again when the event loop runs."""
 
-    def sweep(self, now: float) -> None:
-        """Do what is due; called a few times a second."""
+    def sweep(self, now: float) -> bool | None:
+        """Do what is due, a part of it if it is much; called a few times a second. True if there is more."""
 
     async def close(self) -> None:
         """Keep what a later run is to restore."""

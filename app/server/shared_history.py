@@ -141,11 +141,12 @@ class SharedHistory(OpenLog):
         if self._nt4 is not None:
             self._nt4.begin()
 
-    def sweep(self, now: float) -> None:
+    def sweep(self, now: float) -> bool:
         """Do periodic work; see `OpenLog`."""
-        super().sweep(now)
+        has_more = super().sweep(now)
         if self._nt4 is not None:
             self._nt4.sweep(now)
+        return has_more
 
     def look(self, now: float) -> None:
         """Do periodic work, once a second."""
@@ -303,9 +304,13 @@ class KeptHistory(SharedHistory, OpenHistory):
         """The offsets of erased events, as other nodes ask for them."""
         return await self.aside(lambda: self.history.erased(first, last))
 
-    def sweep(self, now: float) -> None:
+    def sweep(self, now: float) -> bool:
         """Do periodic work, and save the state from time to time."""
-        super().sweep(now)
+        has_more = super().sweep(now)
+        self._keep_state(now)
+        return has_more
+
+    def _keep_state(self, now: float) -> None:
         if now - self._kept_at >= _KEEPS_S:
             self._kept_at = now
             self._log.send(Keeps(self._cluster.node))

@@ -47,7 +47,7 @@ class Sweeper:
         self._sweeps = sweeps
         self._slow = slow
         self._swept_at = monotonic()
-        self.lags = Delays()  # how much later than due the loop ran the sweeper
+        self.lags = Delays()  # how late the loop ran the sweeper, or how long a turn took while it swept, if longer
         broker.clock_offset_s = time.time() - monotonic()
 
     @property
@@ -69,12 +69,13 @@ class Sweeper:
         slowly_swept_at = monotonic()
         was_late = False
         rested_at = monotonic()
+        turn_s = 0.0  # the longest turn of the loop in the latest sweeps
         while True:
             due = monotonic() + self._every_s
             await asyncio.sleep(self._every_s)
             now = monotonic()
             since_s = now - rested_at
-            self.lags.note(int((now - due) * 1_000_000))
+            self.lags.note(int(max(now - due, turn_s) * 1_000_000))
             if since_s > _STALL_S + self._every_s:
                 telemetry.log.warning("stalled", seconds=round(since_s, 3))
             self._swept_at = rested_at = now
@@ -84,19 +85,32 @@ class Sweeper:
             # Not twice in a row: a loop that is always busy must end slow peers all the more.
             if since_s > self._every_s + _SLACK_S:
                 await _turns()
-            was_late = not was_late and since_s > 2 * self._every_s
+            was_late = not was_late and max(since_s - self._every_s, turn_s) > self._every_s
             if was_late:
+                turn_s = 0.0
                 continue
             sweeps = [*self._sweeps()]
             if now - slowly_swept_at > _SLOW_SWEEP_S:
                 slowly_swept_at = now
                 sweeps += self._slow
-            for sweep in sweeps:
-                began, has_more = monotonic(), True
-                while has_more:
-                    has_more = _swept(sweep, now) and monotonic() - began < self._every_s  # the others are due, too
-                    await asyncio.sleep(0)
-            rested_at = monotonic()  # what sweeps take does not count as a standstill
+            turn_s = await self._sweep(sweeps, now)
+            if turn_s > _STALL_S:
+                telemetry.log.warning("stalled", seconds=round(turn_s, 3))
+            rested_at = monotonic()  # what all sweeps take together does not count
+
+    async def _sweep(self, sweeps: Sequence[Sweep], now: float) -> float:
+        """Do all sweeps; returns the seconds that the longest turn of the loop took: a sweep's part, or others'."""
+        longest_s = 0.0
+        for sweep in sweeps:
+            began = turn_began = monotonic()
+            has_more = True
+            while has_more:
+                has_more = _swept(sweep, now) and monotonic() - began < self._every_s  # the others are due, too
+                await asyncio.sleep(0)
+                turn_ended = monotonic()
+                longest_s = max(longest_s, turn_ended - turn_began)
+                turn_began = turn_ended
+        return longest_s
 
 
 def _swept(sweep: Sweep, now: float) -> bool:

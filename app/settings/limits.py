@@ -128,7 +128,7 @@ class Limits:
         why="of cgroup or machine, whichever has less; RabbitMQ's value; then 503",
     )
     channels: int = knob(
-        100_000, unit="channels", low=1, why="known at the same time; idle ones are forgotten after three sweeps"
+        100_000, unit="channels", low=1, why="known at the same time; idle ones are forgotten after three seconds"
     )
 
 

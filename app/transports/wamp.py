@@ -21,6 +21,7 @@ from time import monotonic
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from app.broker.aging import Round
 from app.protocols.contract import Close, Engine, Pings, WebSocketService, WireProtocol
 from app.protocols.wamp.serializers import SUBPROTOCOLS, is_batched, serializer_of
 from app.settings import Settings, Wamp
@@ -157,6 +158,7 @@ class WampEndpoint(Endpoint):
         self._middleware = middleware
         self._node_id = node_id  # the names of transports begin with it
         self._polls: dict[str, Poll] = {}
+        self._round: Round[str] = Round()
         self._is_leaving = False  # the server drains
 
     def matches(self, path: str) -> bool:
@@ -208,16 +210,20 @@ class WampEndpoint(Endpoint):
         if relay is None or node is None or not await is_relayed(relay, node, context, await self._body(context)):
             raise _unknown()
 
-    def sweep(self, now: float) -> None:
-        """Forget connections without a receive for `poll_gone_s`.
+    def sweep(self, now: float) -> bool:
+        """Forget connections without a receive for `poll_gone_s`; whether there are more to look at.
 
         One that is over is kept as long: autobahn-js closes it then, and waits forever if that is answered with 404.
         """
-        for name, poll in list(self._polls.items()):
+        for name in self._round.piece(self._polls):
+            poll = self._polls.get(name)
+            if poll is None:
+                continue
             if poll.is_over:
                 poll.lose(now)
             if poll.wake is None and now - poll.heard_at > self._options.poll_gone_s:
                 self._forget(name, poll, now)
+        return len(self._round) > 0
 
     def begin(self, now: float) -> None:
         """Accept connections from now on, without those of an earlier run."""

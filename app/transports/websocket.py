@@ -92,8 +92,8 @@ class Endpoint:
     def begin(self, now: float) -> None:
         """Accept connections from now on: the server starts, or starts again after it has drained."""
 
-    def sweep(self, now: float) -> None:
-        """Handle the deadlines of connections that the transport keeps itself."""
+    def sweep(self, now: float) -> bool | None:
+        """Handle the deadlines of connections that the transport keeps itself; True if there are more."""
 
     def leave(self, now: float) -> None:
         """End what still waits at the end of the drain."""

@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from operator import getitem
 from typing import Any, Protocol, cast
 
@@ -40,6 +40,7 @@ from bench.websocket_load import BINARY, frame  # noqa: E402
 
 from app import telemetry  # noqa: E402
 from app.bench.requests import Requests  # noqa: E402
+from app.broker.commits import Published  # noqa: E402
 from app.embed import Halley  # noqa: E402
 from app.host.process import HalleyServer  # noqa: E402
 from app.host.timeouts import ServerContext  # noqa: E402
@@ -310,6 +311,7 @@ async def _publishes(simulation: Simulation, publishers: int, *, turns: int, bat
 
 _WAMP = "/ws", "wamp.2.json"
 _TOPIC = "com.halley.bench"
+_KEYS = 20_000  # a fifth of the default: they are remembered under valgrind, too
 
 
 def _wamp(*message: object) -> bytes:
@@ -325,6 +327,22 @@ async def wamp_publish() -> Load:
     simulation = Simulation()
     publisher = await simulation.web_socket(*_WAMP, _HELLO)
     return Load(200, _wamp_turns(publisher, 200, acknowledge=True), simulation.clients, b"[17,")
+
+
+async def wamp_keyed() -> Load:
+    """WAMP, publishes with an idempotency key, where as many are known as may be: each, acknowledged."""
+    simulation = Simulation(history=History(enabled=False, keys=_KEYS))
+    publisher = await simulation.web_socket(*_WAMP, _HELLO)
+    keys, numbers = simulation.halley.server.broker.commits.keys, count(1)
+    for number in range(_KEYS + _KEYS // 3):  # the oldest third has made room
+        keys.remember(None, f"before {number}", Published("a", 0, 0), _NOW_S[0])
+
+    def turns() -> list[Turn]:
+        options = {"acknowledge": True, "_idempotency_key": ""}
+        made = [_wamp(16, each, options | {"_idempotency_key": f"key {each}"}, _TOPIC) for each in islice(numbers, 200)]
+        return [[(publisher.send, each)] for each in made]
+
+    return Load(200, turns, simulation.clients, b"[17,")
 
 
 async def wamp_fanout() -> Load:
@@ -413,6 +431,7 @@ LOADS: dict[str, Callable[[], Coroutine[Any, Any, Load]]] = {
     "bayeux-batch": bayeux_batch,
     "bayeux-durable": bayeux_durable,
     "wamp-publish": wamp_publish,
+    "wamp-keyed": wamp_keyed,
     "wamp-fanout": wamp_fanout,
     "wamp-fanout-single": wamp_fanout_single,
     "nt4": nt4,

@@ -1,11 +1,16 @@
 """The sweeper: nobody waits for all that is swept, and whoever has much to do keeps no other sweep from its turn."""
 
 import asyncio
+import time
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
+from support.messages import publish
+from support.server import brisk, serving
 from support.wire import DEADLINE_S
 
+from app.broker.aging import AT_ONCE
 from app.broker.broker import Broker
 from app.server.sweeper import Sweeper
 from app.settings import Limits
@@ -53,6 +58,28 @@ async def test_what_is_more_than_a_part_is_done_in_later_turns_with_the_same_tim
         await done.wait()
     assert len({now for now, _ in parts[:5]}) == 1
     assert len({turn for _, turn in parts[:5]} | {after[0]}) == 6
+
+
+async def test_keys_that_expire_together_keep_nobody_waiting():
+    """However many idempotency keys expire in the same moment, a turn of the event loop removes only some of them."""
+    many, seen = 3 * AT_ONCE, []
+    async with serving(brisk(history={"key_age_s": 1})) as served:
+        keys = served.house.broker.commits.keys
+        wire = await served.wire()
+        for first in range(0, many, AT_ONCE):
+            batch = [publish("/a", 1, ext={"idempotency_key": str(first + each)}) for each in range(AT_ONCE)]
+            assert all(reply["successful"] for reply in (await wire.post(*batch)).messages)
+        assert len(keys) == many
+
+        def look():
+            seen.append(len(keys))
+            if seen[-1]:
+                asyncio.get_running_loop().call_soon(look)
+
+        look()
+        time.sleep(1.2)  # noqa: ASYNC251 - so that all of them are over when the sweeper has its turn
+        await served.until(lambda: not seen[-1])
+    assert max(before - after for before, after in pairwise(seen)) == AT_ONCE
 
 
 async def test_a_sweep_that_never_ends_or_fails_does_not_keep_the_others_from_theirs(swept):

@@ -35,6 +35,20 @@ async def test_a_process_that_stood_still_says_how_long(monkeypatch):
         assert told(served, "stalled")[0]["seconds"] >= 0.3
 
 
+async def test_a_sweep_that_stood_still_is_a_stall_and_a_lag(monkeypatch):
+    """A stall that the sweeper itself causes is logged with its length, and is in the lag of the event loop."""
+    monkeypatch.setattr(app.server.sweeper, "_STALL_S", 0.1)
+    stalls = [0.3]
+    async with serving() as served:
+        await served.until(lambda: len(served.house.sweeper.lags) > 0)
+        before = served.house.sweeper.lags.copy()
+        served.house.on_sweep.append(lambda _now: time.sleep(stalls.pop()) if stalls else None)
+        await served.until(lambda: bool(told(served, "stalled")))
+        assert 0.3 <= told(served, "stalled")[0]["seconds"] < 5
+        await served.until(lambda: len(served.house.sweeper.lags.since(before)) > 1)
+        assert served.house.sweeper.lags.since(before).quantile_ms(1) >= 300
+
+
 async def test_every_part_is_read_again_even_if_one_fails():
     """On SIGHUP, a part that raises is logged as a fault, and the others are still reloaded."""
     read = []

@@ -7,11 +7,13 @@ hook's docstring says (`hooks.py`).
 from __future__ import annotations
 
 import inspect
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.access.program_policy import Checks, Refused
+from app.broker.aging import AT_ONCE, expired, has_expired
+from app.broker.names import Pattern
 from app.broker.policy import ANONYMOUS, SERVER, Proof
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault
@@ -23,7 +25,9 @@ from app.protocols.bayeux.request import RequestHandler
 from app.protocols.bayeux.session import BayeuxSession
 from app.settings import Verb
 
-_IDLE_SWEEPS = 3
+IDLE_S = 3.0
+"""How long a channel is remembered that is not used: CometD's three sweeps, one a second."""
+
 _DENIALS: dict[Verb, tuple[str, str]] = {
     "subscribe": (errors.SUBSCRIBE_DENIED, errors.CREATE_DENIED),
     "publish": (errors.PUBLISH_DENIED, errors.CHANNEL_CREATE_DENIED),
@@ -31,11 +35,19 @@ _DENIALS: dict[Verb, tuple[str, str]] = {
 """The errors of a client that may not do something, and of one that may not create the channel for it."""
 
 
+class _Use(NamedTuple):
+    """When a channel was last found in use (monotonic seconds), whether by a subscriber, and its name in the broker."""
+
+    at: float
+    pattern: Pattern
+    has_subscriber: bool = False
+
+
 class Channels:
-    """The names of at most `most` channels, with the number of sweeps that each has been idle.
+    """The names of at most `most` channels.
 
     A channel is created by the first message that subscribes or publishes to it, and forgotten when it has been idle
-    for three sweeps: no subscriber, no publish. Delivery does not depend on it, so nothing is lost with a channel. Its
+    for `IDLE_S` or somewhat longer: no subscriber, no publish. Delivery does not depend on it, so nothing is lost. Its
     creation matters only to the policy's `can_create` and to the hooks that prepare a channel before it is used.
     `hits` counts the channels forgotten at that bound.
     """
@@ -43,39 +55,38 @@ class Channels:
     def __init__(self, most: int, hits: Counter[str]) -> None:
         self._most = most
         self._hits = hits
-        self._idle_sweeps: dict[str, int] = {}
+        self._uses: OrderedDict[str, _Use] = OrderedDict()  # by name, the one that was in use longest ago first
 
     def __len__(self) -> int:
-        return len(self._idle_sweeps)
+        return len(self._uses)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._idle_sweeps
+        return name in self._uses
 
-    def add(self, name: str) -> bool:
+    def add(self, name: str, pattern: Pattern, now: float) -> bool:
         """Create a channel, or note that it is in use; True if it is new.
 
-        At the bound the oldest channel is forgotten: its next use creates it again.
+        At the bound the channel that was in use longest ago is forgotten: its next use creates it again.
         """
-        is_new = name not in self._idle_sweeps
-        if is_new and len(self._idle_sweeps) >= self._most:
+        is_new = name not in self._uses
+        if is_new and len(self._uses) >= self._most:
             self._hits["channels"] += 1
-            del self._idle_sweeps[next(iter(self._idle_sweeps))]
-        self._idle_sweeps[name] = 0
+            self._uses.popitem(last=False)
+        self._uses[name] = _Use(now, pattern)
+        self._uses.move_to_end(name)
         return is_new
 
-    def sweep(self, is_used: Callable[[str], bool]) -> list[str]:
-        """Forget the channels that were idle for three sweeps, and return them."""
-        gone = []
-        for name, idle_sweeps in self._idle_sweeps.items():
-            if is_used(name):
-                self._idle_sweeps[name] = 0
-            elif idle_sweeps + 1 >= _IDLE_SWEEPS:
-                gone.append(name)
-            else:
-                self._idle_sweeps[name] = idle_sweeps + 1
-        for name in gone:
-            del self._idle_sweeps[name]
-        return gone
+    def sweep(self, is_used: Callable[[Pattern], bool], now: float) -> bool:
+        """Forget channels that are idle, looking at some in each turn of the event loop; whether there are more.
+
+        A channel that has not been published to for `IDLE_S` is looked at. It stays as long again if it `is_used` by
+        others, or was at the look before.
+        """
+        for name, use in expired(self._uses, lambda use: use.at + IDLE_S <= now, AT_ONCE):
+            has_subscriber = is_used(use.pattern)
+            if has_subscriber or use.has_subscriber:
+                self._uses[name] = _Use(now, use.pattern, has_subscriber)
+        return has_expired(self._uses, lambda use: use.at + IDLE_S <= now)
 
 
 class Authorization:
@@ -113,19 +124,19 @@ class Authorization:
         message.sender = session
         yield from self._passed(handler, self._engine.hooks.check_handshake(session, message), errors.HANDSHAKE_DENIED)
 
-    def ensure_channel(self, name: str) -> None:
+    def ensure_channel(self, name: str, now: float) -> None:
         """Notify the `channel_created` hooks of a new channel, once, before it can be used."""
         engine = self._engine
-        if engine.hooks.watch_channels and self.channels.add(name):
+        if engine.hooks.watch_channels and self.channels.add(name, to_pattern(name, engine.bounds), now):
             engine.hooks.tell(engine.hooks.channel_created, name)
 
-    def sweep(self) -> None:
-        """Forget channels that are no longer used; to be called about once a second."""
-        self.channels.sweep(self._is_used)
+    def sweep(self, now: float) -> bool:
+        """Forget channels that are no longer used; to be called a few times a second. True if there are more."""
+        return self.channels.sweep(self._is_used, now)
 
-    def _is_used(self, name: str) -> bool:
+    def _is_used(self, channel: Pattern) -> bool:
         """Whether a channel is in use; service channels always count as used, since they have no subscribers."""
-        channel, hooks = to_pattern(name, self._engine.bounds), self._engine.hooks
+        hooks = self._engine.hooks
         if channel.topic.partition("/")[0] == "service":
             return True
         subscriptions = self._engine.broker.index.subscriptions

@@ -128,13 +128,13 @@ class Engine(Polling):
 
     # What the program does with sessions
 
-    def subscribe(self, session: BayeuxSession, name: str, pattern: Pattern) -> None:
+    def subscribe(self, session: BayeuxSession, name: str, pattern: Pattern, now: float) -> None:
         """Subscribe a session to a pattern, without asking whether it may; no effect if the session has ended.
 
         A session that replays gets its events from now on.
         """
         if session.closed is None:
-            self._subscriber.add(session, {name: pattern}, {})
+            self._subscriber.add(session, {name: pattern}, {}, now)
 
     def unsubscribe(self, session: BayeuxSession, name: str, pattern: Pattern) -> None:
         """End a session's subscription to a pattern, and what it has yet to replay of that; no effect without one."""
@@ -155,9 +155,9 @@ class Engine(Polling):
         """The channels that exist."""
         return self._authorization.channels
 
-    def sweep(self) -> None:
-        """Forget channels that are no longer used; to be called about once a second."""
-        self._authorization.sweep()
+    def sweep(self, now: float) -> bool:
+        """Forget channels that are no longer used; to be called a few times a second. True if there are more."""
+        return self._authorization.sweep(now)
 
     # One request
 

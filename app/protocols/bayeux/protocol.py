@@ -5,13 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
-from math import inf
 
 from app.protocols.bayeux.engine import Engine
 from app.protocols.contract import Count, WireProtocol
-
-_SWEEP_S = 1.0
-"""How often channels are looked at: those that are no longer used cost only memory."""
 
 
 class BayeuxProtocol(WireProtocol):
@@ -22,7 +18,6 @@ class BayeuxProtocol(WireProtocol):
     def __init__(self, engine: Engine, drain_s: Callable[[], float]) -> None:
         self.engine = engine
         self._drain_s = drain_s
-        self._swept_at = -inf
 
     @property
     def holds(self) -> int:
@@ -38,11 +33,9 @@ class BayeuxProtocol(WireProtocol):
         """Admit sessions from now on (`WireProtocol.begin`)."""
         self.engine.begin(now)
 
-    def sweep(self, now: float) -> None:
-        """Forget unused channels, about once a second (`WireProtocol.sweep`)."""
-        if now - self._swept_at >= _SWEEP_S:
-            self._swept_at = now
-            self.engine.sweep()
+    def sweep(self, now: float) -> bool:
+        """Forget unused channels (`WireProtocol.sweep`)."""
+        return self.engine.sweep(now)
 
     def drain(self) -> list[Callable[[float], None]]:
         """Hold no more connects, and return what answers each one that is held (`WireProtocol.drain`).

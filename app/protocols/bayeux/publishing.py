@@ -69,7 +69,7 @@ class Publisher:
         yield from self._authorization.may(handler, session, "publish", channel, message, visitor)
         if session is not None and session.closed is not None:  # it ended while the policy was awaited
             raise Fault(errors.SESSION_UNKNOWN)
-        self._authorization.ensure_channel(channel)
+        self._authorization.ensure_channel(channel, handler.now)
         is_service = channel.startswith(SERVICE)
         if not is_service:
             event.idempotency_key = self._key(message, "idempotency_key")
@@ -125,8 +125,8 @@ class Publisher:
         """Whether this publish is a repeat; it is then answered like the first, after waiting for it if need be."""
         try:
             earlier = self._engine.broker.commits.repeated(event, handler.now)
-        except Refusal:
-            raise Fault(errors.IDEMPOTENCY_KEY_REUSED) from None
+        except Refusal as refusal:
+            raise fault_of(refusal) from None
         if isinstance(earlier, Published) and earlier.position:
             reply["ext"] = {"position": earlier.position}
         elif isinstance(earlier, Event):

@@ -49,7 +49,7 @@ class Subscriber:
         for pattern in wanted.values():
             self._check_right(session, pattern)  # again: the rules may have changed meanwhile
         self._check_capacity(session, list(wanted.values()))
-        ext = self.add(session, wanted, message.ext or {})
+        ext = self.add(session, wanted, message.ext or {}, handler.now)
         if message.ext is not None and message.ext.get("latest") is True:
             handler.latest |= dict.fromkeys(wanted.values())
         reply["clientId"] = session.id
@@ -69,7 +69,9 @@ class Subscriber:
             raise Fault(errors.SESSION_UNKNOWN)
         self.remove(session, patterns)
 
-    def add(self, session: BayeuxSession, wanted: dict[str, Pattern], ext: dict[str, Any]) -> dict[str, Any] | None:
+    def add(
+        self, session: BayeuxSession, wanted: dict[str, Pattern], ext: dict[str, Any], now: float
+    ) -> dict[str, Any] | None:
         """Subscribe a session to patterns, by name; one that replays begins to at the positions that `ext` asks for.
 
         Returns the `ext` of the reply, if there is one. Raises `Fault` for positions that are not valid.
@@ -78,7 +80,7 @@ class Subscriber:
         positions = engine.history.wishes(session, ext, wanted)
         told = None if positions is None else engine.history.seek(session, positions)
         for name, pattern in wanted.items():
-            self._authorization.ensure_channel(name)
+            self._authorization.ensure_channel(name, now)
             if engine.broker.subscribe(session, pattern):
                 engine.hooks.tell(engine.hooks.subscribed, session, name)
         return told

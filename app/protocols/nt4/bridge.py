@@ -243,7 +243,7 @@ class Bridge(Observer):
         if topic in published:
             return
         if session is None or len(published) >= self._tables.options.publishers:
-            topic.last_anonymous_publish_at = now
+            self._tables.visit(topic, now)
         else:
             published[topic] = self._tables.add_publisher(topic, session, next(self._uids), topic.type)
 

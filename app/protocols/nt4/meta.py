@@ -10,6 +10,7 @@ values have subscribers of other protocols or are recorded: some clients publish
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ class MetaTopics(Observer):
         self._tables = tables
         self._bridge = bridge
         self._topics: dict[str, Topic] = {}
-        self._stale: dict[Topic, None] = {}  # changed, with subscribers or not yet examined
+        self._stale: OrderedDict[Topic, None] = OrderedDict()  # changed, with subscribers or not yet examined
         self._unread: set[Topic] = set()  # changed, without subscribers
         self._is_bridge_stale = False  # other protocols' subscriptions have changed since `$sub$` was computed
         self.is_wanted = False
@@ -159,8 +160,7 @@ class MetaTopics(Observer):
         cost_of_one = 1 + len(self._tables.clients) // 10  # each client's subscriptions are searched
         left = _COST_OF_A_TURN
         while self._stale and left > 0:
-            topic = next(iter(self._stale))
-            del self._stale[topic]
+            topic, _ = self._stale.popitem(last=False)
             left -= cost_of_one
             if self._tables.pacing.has_subscribers(topic):
                 left -= self._put(topic, now) // _BYTES_OF_A_COST

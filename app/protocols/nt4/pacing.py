@@ -12,6 +12,7 @@ Values for a client that does not keep up wait in its `Backlog`.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count
 from math import inf
@@ -51,7 +52,7 @@ class Backlog:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._waiting: dict[Topic, list[bytes]] = {}  # oldest first, never empty
+        self._waiting: OrderedDict[Topic, list[bytes]] = OrderedDict()  # oldest first, never empty
         self._older_bytes = 0
         self._is_conflating = False
         self.conflated = 0
@@ -86,10 +87,8 @@ class Backlog:
         """
         taken: list[bytes] = []
         nbytes = 0
-        for topic in list(self._waiting):  # finding the first key after many deletions is slow
-            if nbytes >= enough_bytes:
-                break
-            frames = self.drop(topic)
+        while self._waiting and nbytes < enough_bytes:
+            frames = self.drop(next(iter(self._waiting)))
             nbytes += sum(map(len, frames))
             taken += frames
         return taken

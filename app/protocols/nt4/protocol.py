@@ -30,9 +30,6 @@ from app.protocols.nt4.subscribing import Subscribing
 from app.protocols.nt4.tables import Tables
 from app.settings import Nt4
 
-_SWEEP_S = 1.0
-"""The seconds between two searches for expired topics, which live for minutes."""
-
 
 class NetworkTables(WireProtocol):
     """The NetworkTables of one server (`contract.WireProtocol`), and the keeper of the broker's values.
@@ -58,7 +55,6 @@ class NetworkTables(WireProtocol):
         self._options = options
         self._rights = rights
         self._meters = Meters(options.values_per_s, options.value_burst)
-        self._swept_at = -inf
         self._set_up()
         broker.values = self.bridge
 
@@ -155,8 +151,7 @@ class NetworkTables(WireProtocol):
 
     def sweep(self, now: float) -> None:
         """Delete topics that have expired (`WireProtocol.sweep`)."""
-        if not self._is_over(now) and now - self._swept_at >= _SWEEP_S:
-            self._swept_at = now
+        if not self._is_over(now):
             self.tables.delete_expired(now)
 
     def drain(self) -> list[Callable[[float], None]]:

@@ -12,6 +12,7 @@ from itertools import count
 from math import inf
 from typing import Any
 
+from app.broker.aging import TimeoutQueue
 from app.broker.broker import Broker
 from app.broker.names import Match, Pattern
 from app.broker.policy import Rights
@@ -128,6 +129,7 @@ class Tables:
         self.observers: list[Observer] = []
         self.until = inf  # what clients send from then on is not taken any more, in monotonic seconds
         self.has_unsaved = False  # a persistent topic has changed since this was last set back
+        self._visited: TimeoutQueue[Topic] = TimeoutQueue(options.visitor_topic_s)  # by requests without a session
         self._offset_s: float | None = None
         self._topic_ids = count(1)
         self._last_bytes = 0  # of all last values
@@ -214,6 +216,7 @@ class Tables:
             self.unannounce(client, topic)
         self._drop_last(topic)
         self.topics.remove(topic)
+        self._visited.forget(topic)
         for observer in self.observers:
             observer.deleted(topic, now)
         return len(known_to) + len(self.clients) // _LOOKS_OF_A_COST
@@ -235,13 +238,20 @@ class Tables:
         for each in self.known_to(topic):
             each.output.write_text(messages.properties(topic.name, update, ack=each is client))
 
+    def visit(self, topic: Topic, now: float) -> None:
+        """Keep a topic for `nt4.visitor_topic_s`, because a request without a session has published it."""
+        topic.is_visited = True
+        self._visited.restart(topic, now)
+
     def delete_expired(self, now: float) -> None:
         """Delete topics that only requests without a session published, `nt4.visitor_topic_s` ago or earlier."""
-        for topic in tuple(self.topics):
-            published_at = topic.last_anonymous_publish_at
-            if published_at is not None and published_at + self.options.visitor_topic_s <= now:
-                topic.last_anonymous_publish_at = None
-                self.delete_if_unused(topic, now)
+        if self._visited.has_overdue(now):
+            self.tasks.run(self._expiries(now))
+
+    def _expiries(self, now: float) -> Iterator[int]:
+        for topic in self._visited.overdue(now, len(self._visited)):
+            topic.is_visited = False
+            yield 1 + self.delete_if_unused(topic, now)
 
     # Publishers
 

@@ -40,7 +40,7 @@ class Topic:
         "id",
         "is_cached",
         "is_persistent",
-        "last_anonymous_publish_at",
+        "is_visited",
         "last_us",
         "name",
         "number",
@@ -71,7 +71,7 @@ class Topic:
         self.origin: object = None
         self.authid: str | None = None
         self.recorded_at = -inf  # when the history got a value of it
-        self.last_anonymous_publish_at: float | None = None  # by a request without a session, which keeps the topic
+        self.is_visited = False  # published by a request without a session, which keeps it for a while
         self.properties: dict[str, Any] = {}
         self.is_cached = True
         self.is_persistent = False  # whether the topic outlives its publishers and the server's run
@@ -82,7 +82,7 @@ class Topic:
     def is_in_use(self) -> bool:
         """Whether the topic has a reason to exist (NA34)."""
         is_kept = self.is_persistent or self.properties.get("retained") is True
-        return bool(self.publishers) or is_kept or self.last_anonymous_publish_at is not None
+        return bool(self.publishers) or is_kept or self.is_visited
 
     def set_properties(self, update: dict[str, Any]) -> None:
         """Change properties; None deletes one (NA45)."""

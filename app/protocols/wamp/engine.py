@@ -102,7 +102,7 @@ class Handlers:
 class Engine:
     """Speaks WAMP with one peer (`contract.Engine`); the owner of its session in the broker.
 
-    While the peer has no session, and after our GOODBYE, it must say something in time (`RouterState.awaited`).
+    While the peer has no session, and after our GOODBYE, it must say something in time: see `RouterState`.
     """
 
     __slots__ = (
@@ -191,14 +191,14 @@ class Engine:
         if not self._is_over:
             self._is_over = True
             self._frames.clear()
-            self._state.awaited.pop(self, None)
+            self._state.await_nothing(self)
             self._end(LOST, now)
 
     # Deadlines of a connection without a session, and the drain
 
     def await_hello(self, now: float) -> None:
         """Give the peer `wamp.hello_s` to send HELLO and authenticate."""
-        self._state.awaited[self] = now + self._state.options.hello_s
+        self._state.hellos.restart(self, now)
 
     def late(self, now: float) -> None:
         """Close the connection because the peer sent no HELLO, AUTHENTICATE or GOODBYE before the deadline."""
@@ -336,7 +336,7 @@ class Engine:
         self.take_events(self.session, now)
         self.say([GOODBYE, {"message": message} if message else {}, uri])
         self._is_leaving = True
-        self._state.awaited[self] = now + self._state.options.kill_s
+        self._state.goodbyes.restart(self, now)
         self._end(reason, now)
 
     def _violated(self, message: str, now: float) -> None:
@@ -357,7 +357,7 @@ class Engine:
 
     def _end_with(self, messages: list[list[Any]], code: int, why: str, now: float, reason: str) -> None:
         self._is_over = True
-        self._state.awaited.pop(self, None)
+        self._state.await_nothing(self)
         form = self.format
         self._close = Close([form.write(message) for message in messages], code, why)
         self._state.broker.mark_ready(self)
@@ -412,7 +412,7 @@ class Engine:
         if isinstance(found, WampSession):
             self.session = found
             self._next_request = 1
-            self._state.awaited.pop(self, None)
+            self._state.await_nothing(self)
             self.say([WELCOME, found.number, handshake.welcome(found)])
         else:
             self.say([CHALLENGE, *found.challenge])

@@ -16,6 +16,9 @@ from app.protocols.wamp.session import SessionEngine
 from app.protocols.wamp.state import Environment, RouterState
 from app.settings import Realm, Wamp
 
+_LATE_AT_ONCE = 50
+"""Connections that are closed in one turn of the event loop because their peers were silent for too long."""
+
 
 class Router(RouterState, WireProtocol):
     """Speaks WAMP for the broker's sessions (`contract.WireProtocol`)."""
@@ -66,9 +69,12 @@ class Router(RouterState, WireProtocol):
 
     def sweep(self, now: float) -> bool:
         """Close the connections whose peers did not say in time what they had to; see what is new at other nodes."""
-        for engine in [engine for engine, deadline in self.awaited.items() if deadline <= now]:
-            engine.late(now)
-        return self.roster is not None and self.roster.look(now)
+        queues = (self.hellos, self.goodbyes)
+        for queue in queues:
+            for engine in queue.overdue(now, _LATE_AT_ONCE):
+                engine.late(now)
+        is_roster_busy = self.roster is not None and self.roster.look(now)
+        return is_roster_busy or any(queue.has_overdue(now) for queue in queues)
 
     def drain(self) -> list[Callable[[float], None]]:
         """Stop accepting sessions, and return what releases each client (`WireProtocol.drain`)."""
@@ -78,7 +84,7 @@ class Router(RouterState, WireProtocol):
     def _engines(self) -> list[SessionEngine]:
         """The engines of all sessions, and of the connections that have none yet or no more."""
         joined = [session.engine for realm in self.realms.values() for session in realm.sessions.values()]
-        return [*joined, *self.awaited]
+        return [*joined, *self.hellos, *self.goodbyes]
 
     def counts(self) -> Iterator[Count]:
         """Yield WAMP's own metrics (`WireProtocol.counts`)."""

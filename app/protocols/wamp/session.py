@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left, insort
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -282,7 +282,7 @@ class RetainedEvents:
         self._max_topics = max_topics
         self._max_bytes = max_bytes
         self._nbytes = 0
-        self._events: dict[str, list[Event]] = {}  # by topic, the one retained longest ago first
+        self._events: OrderedDict[str, list[Event]] = OrderedDict()  # by topic, the one retained longest ago first
         self._topics: list[str] = []  # the same topics, sorted
         self.dropped = 0
 
@@ -300,7 +300,9 @@ class RetainedEvents:
         self._events[event.topic] = kept
         self._nbytes += sum(each.nbytes for each in kept) - sum(each.nbytes for each in before)
         while len(self._events) > self._max_topics or (self._nbytes > self._max_bytes and len(self._events) > 1):
-            self._drop(next(iter(self._events)))
+            topic, dropped = self._events.popitem(last=False)
+            self._forget(topic, dropped)
+            self.dropped += 1
 
     def of(self, pattern: Pattern, session: Session, limit: int) -> list[Event]:
         """Return the retained events for a new subscriber: the latest that it may receive of each matching topic.
@@ -320,7 +322,7 @@ class RetainedEvents:
             self._nbytes += sum(each.nbytes for each in left) - sum(each.nbytes for each in events)
             self._events[topic] = left
             if not left:
-                self._remove(topic)
+                self._forget(topic, self._events.pop(topic))
 
     def _latest(self, topic: str, session: Session) -> Event | None:
         for event in reversed(self._events[topic]):
@@ -329,10 +331,6 @@ class RetainedEvents:
                 return event
         return None
 
-    def _drop(self, topic: str) -> None:
-        self._remove(topic)
-        self.dropped += 1
-
-    def _remove(self, topic: str) -> None:
-        self._nbytes -= sum(event.nbytes for event in self._events.pop(topic))
+    def _forget(self, topic: str, events: list[Event]) -> None:
+        self._nbytes -= sum(event.nbytes for event in events)
         del self._topics[bisect_left(self._topics, topic)]

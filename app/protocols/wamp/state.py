@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
 
+from app.broker.aging import TimeoutQueue
 from app.broker.broker import Broker
 from app.broker.events import Event, SessionFilter
 from app.broker.limits import Meters
@@ -81,7 +82,7 @@ class SubscriptionIds:
         self._reserve = reserve
         self._next = 0
         self._end = 0
-        self._patterns: dict[int, Pattern] = {}  # the one used longest ago first
+        self._patterns: OrderedDict[int, Pattern] = OrderedDict()  # the one used longest ago first
         self._ids: dict[Pattern, int] = {}
 
     def of(self, pattern: Pattern) -> int:
@@ -90,12 +91,11 @@ class SubscriptionIds:
         if number is None:
             number = self._new(pattern)
             self._ids[pattern] = number
-        else:
-            del self._patterns[number]  # it becomes the one used last
         self._patterns[number] = pattern
+        self._patterns.move_to_end(number)
         if len(self._patterns) > _REMEMBERED:  # clients choose the patterns, so their number must be bounded
-            oldest = next(iter(self._patterns))
-            del self._ids[self._patterns.pop(oldest)]
+            _, oldest = self._patterns.popitem(last=False)
+            del self._ids[oldest]
         return number
 
     def _new(self, pattern: Pattern) -> int:  # noqa: ARG002 - see `CommonIds`
@@ -227,8 +227,8 @@ class MetaEvents:
 class RouterState:
     """The state that the engines of all connections share (Basic Profile, 2.2): realms, sessions, ids and counts.
 
-    `archive` is the history, if there is one. `awaited` are the engines whose peers must say something by a time (in
-    monotonic seconds): a HELLO, an AUTHENTICATE or a GOODBYE. `refused` counts requests and sessions, and
+    `archive` is the history, if there is one. `hellos` are the engines whose peers must send HELLO and AUTHENTICATE in
+    time, `goodbyes` those whose peers must send GOODBYE. `refused` counts requests and sessions, and
     `unacknowledged` publications that were refused without an answer, both by the error's URI.
     """
 
@@ -253,7 +253,8 @@ class RouterState:
         }
         broker.holders += [realm.retained for realm in self.realms.values()]
         self.meta = MetaEvents(broker, rights, environment.elsewhere)
-        self.awaited: dict[SessionEngine, float] = {}
+        self.hellos: TimeoutQueue[SessionEngine] = TimeoutQueue(options.hello_s)
+        self.goodbyes: TimeoutQueue[SessionEngine] = TimeoutQueue(options.kill_s)
         self.refused: Counter[str] = Counter()
         self.unacknowledged: Counter[str] = Counter()
         ids = SubscriptionIds if environment.elsewhere is None else CommonIds
@@ -301,6 +302,11 @@ class RouterState:
         self.refused[uri] += 1
         for listener in self.environment.denied:
             listener(session, what, uri)
+
+    def await_nothing(self, engine: SessionEngine) -> None:
+        """End the deadlines of an engine: its peer has a session, or its connection is over."""
+        self.hellos.forget(engine)
+        self.goodbyes.forget(engine)
 
     # Subscriptions
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ class Pages:
         await respond(send, 200, file.headers, file.content)
 
 
-@cache
+@lru_cache(maxsize=2)
 def _files_of(folder: Path) -> dict[str, _File]:
     files: dict[str, _File] = {}
     for path in sorted(folder.rglob("*")):

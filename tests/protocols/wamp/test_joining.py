@@ -242,7 +242,7 @@ def test_nothing_is_left_of_a_session(path: str) -> None:
     world.turn()
     assert len(world.router._session_ids) == kept
     assert list(world.broker.sessions) == [str(killer.number)]
-    assert not world.router.awaited
+    assert not [*world.router.hellos, *world.router.goodbyes]
     assert not world.broker.index.subscriptions
     assert not world.router.realms["realm1"].subscriptions
 
@@ -307,7 +307,7 @@ def test_a_challenge_that_is_not(way: str) -> None:
     reason = refused.get(way, "wamp.error.protocol_violation")
     assert [message[2] for message in peer.heard] == ([reason] if reason else [])
     assert not world.router._session_ids
-    assert not world.router.awaited
+    assert not [*world.router.hellos, *world.router.goodbyes]
     assert not world.broker.sessions
 
 

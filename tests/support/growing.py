@@ -1,0 +1,479 @@
+"""Tables that clients, time or other nodes fill, each with a bound that a test sets, and how what is in them ages.
+
+`tests/test_growth.py` fills and ages them, and counts the work; `tests/bench/tables.py` measures their memory.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from app.access.rules import AccessRules, Rule
+from app.broker.aging import TimeoutQueue
+from app.broker.broker import Broker
+from app.broker.commits import Tail
+from app.broker.errors import TooManyTopics
+from app.broker.events import Event
+from app.broker.flow import Activity
+from app.broker.limits import Meters
+from app.broker.names import Match, Pattern
+from app.broker.outbox import Conflation, Outbox
+from app.broker.policy import ANONYMOUS
+from app.cluster.alike import State
+from app.cluster.applied import Applied
+from app.cluster.frames import Kind, Row
+from app.cluster.members import Members
+from app.history.rules import Rules
+from app.protocols.nt4.pacing import Backlog
+from app.protocols.nt4.topics import Topic
+from app.protocols.wamp import roster
+from app.protocols.wamp.state import ON_JOIN
+from app.server.composition import Server
+from app.settings import Cluster, History, Limits, Settings, Wamp
+from app.transports.wamp import Poll, WampEndpoint
+from support.bayeux import House
+from support.broker import Owner, event, join
+from support.memory_log import MemoryLog
+from support.nt4_peers import World as Nt4World
+from support.wamp_peers import World as WampWorld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from app.broker.sessions import Session
+
+NOW = 100.0
+LONG_S = 100_000.0
+"""Longer than anything is remembered."""
+
+
+@dataclass
+class Growing:
+    """One table. `add` adds the entry of that number, and `size` is how many there are.
+
+    `turn` does what one turn of the event loop does to a table whose entries have all become old, and returns whether
+    there is more; None where entries do not age, but only make room for newer ones.
+    """
+
+    add: Callable[[int], object]
+    size: Callable[[], int]
+    turn: Callable[[], object] | None = None
+
+
+class StuckLog(MemoryLog):
+    """A log that takes any number of events, and writes none."""
+
+    def append(self, event: Event) -> None:
+        """See `ports.Log`."""
+
+
+class Ending(Owner):
+    """An engine whose sessions end at their deadlines."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__()
+        self._broker = broker
+
+    def due(self, session: Session, now: float) -> None:
+        """End the session."""
+        self._broker.close(session, "expired")
+
+
+# The core
+
+
+def keys(bound: int) -> Growing:
+    """Idempotency keys, by publishes that have one."""
+    broker = Broker(Limits(), replace(History(), keys=bound))
+    known = broker.commits.keys
+
+    def add(number: int) -> None:
+        published = event()
+        published.idempotency_key = str(number)
+        broker.publish(published, NOW)
+
+    return Growing(add, lambda: len(known), lambda: known.sweep(NOW + LONG_S))
+
+
+def waiting_publishers(bound: int) -> Growing:
+    """Publishers that wait for a disk that is stuck; `history.inbox_bytes` bounds them, so not here."""
+    broker = Broker(Limits(), replace(History(), commit_s=10))
+    StuckLog(broker)
+    waiter = SimpleNamespace(settled=lambda *_: None)
+
+    def waiting() -> int:
+        return sum(bool(each.waiters) for each in broker.commits.pending)
+
+    def add(number: int) -> None:
+        if number < bound:
+            published = event()
+            broker.publish(published, NOW)
+            published.waiters.append(waiter)
+
+    return Growing(
+        add,
+        waiting,
+        lambda: broker.commits.expire(NOW + LONG_S),
+    )
+
+
+def tail(bound: int) -> Growing:
+    """The newest events, in memory."""
+    kept = Tail(bound * event().nbytes)
+
+    def add(_number: int) -> None:
+        published = event()
+        published.position = kept.head + 1
+        kept.append(published)
+
+    return Growing(add, lambda: len(kept._entries))
+
+
+def meters(bound: int) -> Growing:
+    """Rates of addresses that publish without a session."""
+    meters = Meters(200, 400, most=bound - 1)  # what is beyond has one more meter, which is shared
+    return Growing(
+        lambda number: meters.admits(str(number), NOW), lambda: len(meters), lambda: meters.sweep(NOW + LONG_S)
+    )
+
+
+def activity(bound: int) -> Growing:
+    """Topics whose events are counted."""
+    activity = Activity(bound)
+    return Growing(lambda number: activity.note(str(number), NOW), lambda: len(activity.traces))
+
+
+def busy_activity(bound: int) -> Growing:
+    """The same, each published to again and again."""
+    activity = Activity(bound)
+
+    def add(number: int) -> None:
+        for _ in range(3):
+            activity.note(str(number), NOW)
+
+    return Growing(add, lambda: len(activity.traces))
+
+
+def sessions(bound: int) -> Growing:
+    """Sessions, and their deadlines, which pass together."""
+    broker = Broker(replace(Limits(), sessions=bound))
+    owner = Ending(broker)
+
+    def add(number: int) -> None:
+        if number < bound:
+            join(broker, str(number), owner, NOW)
+
+    def turn() -> bool:
+        with mock.patch("app.broker.sessions._STALE_ENTRIES_KEPT", 100):
+            return broker.due(NOW + LONG_S)
+
+    return Growing(add, lambda: len(broker.sessions), turn)
+
+
+def patterns(bound: int) -> Growing:
+    """Subscriptions, each to another topic."""
+    broker = Broker(Limits())
+    hearer = join(broker, "s")
+
+    def add(number: int) -> None:
+        if number < bound:
+            broker.subscribe(hearer, Pattern(Match.EXACT, str(number)))
+
+    return Growing(add, lambda: len(broker.index.subscriptions))
+
+
+def matches(bound: int) -> Growing:
+    """The cache of topics and their subscribers, which a new pattern makes useless."""
+    broker = Broker(Limits())
+    hearer = join(broker, "s", deadline=2 * LONG_S)
+    index = broker.index
+    bounds = mock.patch.multiple("app.broker.subscriptions", _CACHED_TOPICS=bound, DROPPED_AT_ONCE=256)
+
+    def add(number: int) -> None:
+        with bounds:
+            index.match(str(number))
+
+    def turn() -> bool:
+        with bounds:
+            if index._matched and not hearer.subscriptions:
+                broker.subscribe(hearer, Pattern(Match.DESCENDANTS, ""))
+            return broker.due(NOW)
+
+    return Growing(add, lambda: len(index._matched), turn)
+
+
+def conflated(bound: int) -> Growing:
+    """Values that wait apart from a queue that is full."""
+    outbox = Outbox(500, 1_000_000_000, Conflation(bound, 1_000_000_000))
+    for number in range(500):
+        outbox.put(event(number))
+
+    def add(number: int) -> None:
+        value = event(number, str(number))
+        value.nt4_type = "double"
+        outbox.put(value)
+
+    def turn() -> bool:
+        outbox.take()
+        return len(outbox) > 0
+
+    return Growing(add, lambda: 0 if outbox.aside is None else len(outbox.aside), turn)
+
+
+def deadlines(bound: int) -> Growing:
+    """Connections that must do something in time."""
+    queue: TimeoutQueue[int] = TimeoutQueue(10)
+
+    def add(number: int) -> None:
+        if number < bound:
+            queue.add(number, NOW)
+
+    return Growing(add, lambda: len(queue), lambda: [*queue.overdue(NOW + 10)] and queue.has_overdue(NOW + 10))
+
+
+# Rights and rules
+
+
+def decisions(bound: int) -> Growing:
+    """Remembered decisions of the access rules."""
+    rules = AccessRules([Rule("*", "*", Pattern(Match.DESCENDANTS, ""), allow=True)])
+
+    def add(number: int) -> None:
+        with mock.patch("app.access.rules._REMEMBERED_DECISIONS", bound):
+            rules.may(None, "subscribe", str(number), ANONYMOUS)
+
+    return Growing(add, lambda: len(rules._decisions))
+
+
+def recorded(bound: int) -> Growing:
+    """Topics of which the history's rules have decided."""
+    rules = Rules()
+
+    def add(number: int) -> None:
+        with mock.patch("app.history.rules._REMEMBERED_TOPICS", bound):
+            rules.of(str(number))
+
+    return Growing(add, lambda: len(rules._decided))
+
+
+# Bayeux
+
+
+def channels(bound: int) -> Growing:
+    """Channels, where a program watches them."""
+    house = House(limits={"channels": bound})
+    house.hooks.channel_created.append(lambda _channel: None)
+    later = house.now + LONG_S
+    return Growing(
+        lambda number: house.publish(f"/{number}", 1),
+        lambda: len(house.engine.channels),
+        lambda: house.engine.sweep(later),
+    )
+
+
+def channels_in_use(bound: int) -> Growing:
+    """The same, of which each has a subscriber and stays."""
+    house = House(limits={"channels": bound, "subscriptions": 2 * bound, "subscription_bytes": 10**9})
+    house.hooks.channel_created.append(lambda _channel: None)
+    hearer = house.join().session
+
+    def add(number: int) -> None:
+        pattern = Pattern(Match.EXACT, str(number))
+        house.engine.channels.add(f"/{number}", pattern, house.now)
+        house.broker.subscribe(hearer, pattern)
+
+    later = house.now + LONG_S
+    return Growing(add, lambda: len(house.engine.channels), lambda: house.engine.sweep(later))
+
+
+# WAMP
+
+
+def wamp(**options: Any) -> WampWorld:
+    """Return a router without a rate limit."""
+    return WampWorld(options=replace(Wamp(), publishes_per_s=0, **options))
+
+
+def ids(bound: int) -> Growing:
+    """The ids of subscriptions."""
+    router = wamp().router
+    realm = next(iter(router.realms.values()))
+
+    def add(number: int) -> None:
+        with mock.patch("app.protocols.wamp.state._REMEMBERED", bound):
+            router.subscription_id(realm, Pattern(Match.EXACT, str(number)))
+
+    return Growing(add, lambda: len(router._subscription_ids._ids))
+
+
+def retained(bound: int) -> Growing:
+    """Retained events."""
+    world = wamp(retained_topics=bound)
+    publisher = world.joined()
+    kept = next(iter(world.router.realms.values())).retained
+    return Growing(lambda number: publisher.say([16, number + 1, {"retain": True}, f"t{number}"]), lambda: len(kept))
+
+
+def hellos(bound: int) -> Growing:
+    """Connections that have no session yet."""
+    world = wamp()
+
+    def add(number: int) -> None:
+        if number < bound:
+            world.peer()
+
+    return Growing(add, lambda: len(world.router.hellos), lambda: world.router.sweep(LONG_S))
+
+
+def polls(bound: int) -> Growing:
+    """Long-polling connections."""
+    server = Server(Settings())
+    (endpoint,) = [each.endpoint for each in server.mounts if isinstance(each.endpoint, WampEndpoint)]
+
+    def add(number: int) -> None:
+        if number < bound:
+            poll = endpoint._polls[str(number)] = Poll("wamp.2.json", None, NOW)
+            poll.engine = SimpleNamespace(lost=lambda _now: None)
+
+    return Growing(add, lambda: len(endpoint._polls), lambda: endpoint.sweep(NOW + LONG_S))
+
+
+# NetworkTables
+
+
+def visited(bound: int) -> Growing:
+    """Topics that requests without a session have published."""
+    world = Nt4World(bridge_in=("/in",), topics=bound)
+
+    def add(number: int) -> None:
+        with suppress(TooManyTopics):
+            world.broker.publish(Event(f"in/{number}", b"1"), world.now, source=object())
+
+    def turn() -> bool:
+        world.server.sweep(world.now + LONG_S)
+        world.server.turn(world.now + LONG_S)
+        return bool(world.tables.tasks)
+
+    return Growing(add, lambda: len(world.tables.topics), turn)
+
+
+def unrecorded(bound: int) -> Growing:
+    """Values that wait until their topics may be recorded again."""
+    world = Nt4World(topics=bound)
+    StuckLog(world.broker)
+    robot = world.peer("robot")
+
+    def add(number: int) -> None:
+        if number < bound:
+            robot.publish(f"/{number}", number, "double")
+            world.flush()
+            for value in (1.0, 2.0):
+                robot.put((number, 0, 1, value))
+
+    def turn() -> bool:
+        world.server.turn(world.now + LONG_S)
+        return world.server.bridge.due <= world.now + LONG_S
+
+    return Growing(add, lambda: len(world.server.bridge._unrecorded), turn)
+
+
+def backlog(bound: int) -> Growing:
+    """The newest values of topics, for a client that does not read."""
+    kept = Backlog(0)
+    topics = [Topic(str(number), number, "int", {}, None, str(number)) for number in range(bound)]
+
+    def add(number: int) -> None:
+        if number < bound:
+            kept.put(topics[number], [b"12345678"], is_all=False)
+
+    return Growing(add, lambda: len(kept), lambda: kept.take(4_000))
+
+
+# Clusters
+
+
+def applied(bound: int) -> Growing:
+    """Idempotency keys of all nodes."""
+    state = Applied(bound, int(LONG_S))
+    kind = Kind("bayeux", "", None, None, None, None)
+
+    def add(number: int) -> None:
+        state.number(SimpleNamespace(rows=[Row("a", b"1", kind, str(number))]))  # type: ignore[arg-type]
+
+    return Growing(add, lambda: len(state._keys))
+
+
+def noted(bound: int) -> Growing:
+    """What a node has made of the latest messages of the stream."""
+    state = State()
+
+    def add(number: int) -> None:
+        with mock.patch("app.cluster.alike._REMEMBERED", bound):
+            state.note(SimpleNamespace(sequence=number, offset=1, time_us=1, checksum=""))  # type: ignore[arg-type]
+
+    return Growing(add, lambda: len(state._recent))
+
+
+def members(bound: int) -> Growing:
+    """The other nodes that are alive."""
+    known = Members(Cluster(node="n"), SimpleNamespace(away_since=None), NOW)  # type: ignore[arg-type]
+
+    def add(number: int) -> None:
+        message = {"node": f"n{number}", "id": f"i{number}", "key": "k", "age_s": 1}
+        with mock.patch("app.cluster.members._MOST_NODES", bound):
+            known.heard(json.dumps(message).encode(), NOW)
+
+    return Growing(add, lambda: len(known.others()))
+
+
+class OneOther:
+    """A cluster with one other node (`state.Elsewhere`), until it `is_gone`."""
+
+    is_gone = False
+
+    def tell(self, kind: str, body: Any) -> None:
+        """See `Elsewhere`."""
+
+    def ask(self, kind: str, body: Any) -> Any:
+        """See `Elsewhere`."""
+
+    def ask_one(self, node: str, kind: str, body: Any) -> Any:
+        """See `Elsewhere`."""
+
+    def others(self) -> dict[str, dict[str, Any]]:
+        """See `Elsewhere`."""
+        return {} if self.is_gone else {"n": {roster.FACT: [1, 0]}}
+
+
+def news(bound: int) -> Growing:
+    """Sessions at another node, by its news of them, and its end."""
+    elsewhere = OneOther()
+    known = WampWorld(elsewhere=elsewhere).router.roster
+    assert known is not None
+    known.look(NOW)
+
+    def add(number: int) -> None:
+        report = [1, number + 1, "realm1", ON_JOIN, [{"session": number, "authid": "a", "authrole": "r"}]]
+        with mock.patch("app.protocols.wamp.roster._MOST", bound):
+            known.arrived("n", report, NOW)
+
+    def turn() -> bool:
+        elsewhere.is_gone = True
+        return known.look(NOW + LONG_S)
+
+    return Growing(add, lambda: sum(len(each.sessions) for each in known._nodes.values()), turn)
+
+
+GROWING: dict[str, Callable[[int], Growing]] = {
+    make.__name__: make
+    for make in (
+        *(keys, waiting_publishers, tail, meters, activity, busy_activity, sessions, patterns, matches, conflated),
+        *(deadlines, decisions, recorded, channels, channels_in_use, ids, retained, hellos, polls),
+        *(visited, unrecorded, backlog, applied, noted, members, news),
+    )
+}
+"""What makes each table, with room for so many entries."""

@@ -1,0 +1,231 @@
+"""What a table costs does not grow with what is in it: 100,000 entries that expire together must hold nobody up.
+
+Every container that objects keep is in `tables.txt`, with what bounds it. Those that clients, time or other nodes fill
+are filled to their bounds here, and age, at two sizes; what is done is counted in bytecodes of the code of Halley.
+What the interpreter does within one bytecode is not seen by that, so the code must not have the forms of which it is
+known that they cost more the more is there.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from support.growing import GROWING
+
+import app
+from app import is_compiled
+from app.settings import Settings
+
+FOLDER = Path(app.__file__).parent
+ROOMS = (
+    *("access", "broker", "cluster", "embed", "history", "host", "nats", "processes"),
+    *("protocols", "server", "telemetry", "transports"),
+)
+"""What runs in a server."""
+
+CONTAINERS = {
+    *("dict", "set", "list", "deque", "OrderedDict", "Counter", "defaultdict", "bytearray", "SimpleQueue", "Queue"),
+    *("TimeoutQueue", "Round"),
+}
+PLAIN = {"dict", "set", "defaultdict", "Counter"}
+"""Containers that find their first entry by walking over those that were removed before it."""
+
+WORDS = {
+    "code": "fixed: it has what the code, the settings or a program have",
+    "connections": "the connections that the system allows (ulimit -n)",
+    "deadline": "the server's own questions, each of which has a deadline",
+    "operator": "what an operator asks for",
+    "owner": "a part of other tables, which are in the list themselves",
+    "request": "one request, message or page, whose own bounds hold, or one turn of the event loop",
+    "start": "what the server finds when it starts",
+    "unread": "what a peer has not read, which ends its connection",
+}
+"""Bounds other than a setting or a constant."""
+
+SIZES = (1_000, 4_000)
+LISTED = Path(__file__).with_name("tables.txt")
+
+
+@cache
+def files():
+    """Return the parsed files of the rooms of a server, by path."""
+    found = [path for room in ROOMS for path in sorted((FOLDER / room).rglob("*.py"))]
+    return {path: ast.parse(path.read_text()) for path in found}
+
+
+def container(value, annotation):
+    """Return the type of a container that is assigned, or that an attribute is annotated with; None if it is none."""
+    made = annotation.split("[")[0]
+    if made not in CONTAINERS:
+        made = {
+            "Dict": "dict",
+            "DictComp": "dict",
+            "Set": "set",
+            "SetComp": "set",
+            "List": "list",
+            "ListComp": "list",
+        }.get(type(value).__name__, "")
+    if isinstance(value, ast.Call):
+        made = made or ast.unparse(value.func).split("[")[0].rpartition(".")[2]
+    if isinstance(value, ast.IfExp):
+        return container(value.body, annotation) or container(value.orelse, annotation)
+    return made if made in CONTAINERS else None
+
+
+def nodes(kind):
+    """Yield the nodes of a kind within classes: where each is, "room Class" around it, and the node."""
+    for path, tree in files().items():
+        for kept in [each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]:
+            for node in ast.walk(kept):
+                if isinstance(node, kind):
+                    yield f"{path.relative_to(FOLDER)}:{node.lineno}", f"{path.parent.name} {kept.name}", node
+
+
+@cache
+def tables():
+    """Return the containers that objects keep, as "room Class.attribute", with their types."""
+    found = {}
+    for _, kept, node in nodes((ast.Assign, ast.AnnAssign)):
+        annotation = ast.unparse(node.annotation) if isinstance(node, ast.AnnAssign) else ""
+        made = container(node.value, annotation)
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if made and isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
+                found.setdefault(f"{kept}.{target.attr}", made)
+    return found
+
+
+@cache
+def listed():
+    """Return the list: what bounds each table."""
+    lines = [line for line in LISTED.read_text().splitlines() if not line.startswith("#")]
+    return dict(re.fullmatch(r"(\S+ \S+) +(\S.*)", line).groups() for line in lines)
+
+
+def test_every_table_is_in_the_list():
+    """Whoever adds a container writes into `tables.txt` what bounds it, and fills it below if clients fill it."""
+    assert sorted(tables()) == list(listed())
+
+
+@pytest.mark.parametrize("bound", sorted({*listed().values()}))
+def test_every_bound_exists(bound):
+    """A bound is a setting, a constant, or one of the words above."""
+    if bound in WORDS:
+        return
+    module, _, name = bound.partition(" ")
+    if name:
+        assert hasattr(importlib.import_module(f"app.{module.replace('/', '.')}"), name)
+    else:
+        table, _, setting = bound.partition(".")
+        assert hasattr(getattr(Settings(), table), setting)
+
+
+def test_what_is_removed_first_is_at_hand():
+    """To remove the first entry of a dict or list takes longer, the more were removed before it or are behind it."""
+    found = []
+    for place, kept, node in nodes(ast.Call):
+        text = ast.unparse(node) if ast.unparse(node.func).endswith(("next", ".pop", ".insert")) else ""
+        first = re.fullmatch(r"next\(iter\(self\.(\w+)(\.(keys|values|items)\(\))?\)(, .*)?\)", text)
+        if first is not None:
+            is_slow = tables().get(f"{kept}.{first[1]}") in PLAIN
+        else:
+            is_slow = re.fullmatch(r".*\.(pop\(0\)|insert\(0, .*\))", text) and "sys.path" not in text
+        if is_slow:
+            found.append(f"{place}: {text}")
+    assert found == []
+
+
+def test_no_loop_ends_early_over_a_table_that_is_a_plain_dict():
+    """Such a loop looks for the first entries, and removes them or not: see above."""
+    found = []
+    for place, kept, loop in nodes(ast.For):
+        over = re.fullmatch(r"self\.(\w+)(\.(keys|values|items)\(\))?", ast.unparse(loop.iter))
+        if over is None or tables().get(f"{kept}.{over[1]}") not in PLAIN:
+            continue
+        if any(isinstance(each, (ast.Break, ast.Return)) for each in ast.walk(loop)):
+            found.append(f"{place}: {ast.unparse(loop.iter)}")
+    assert found == []
+
+
+def test_caches_of_functions_are_bounded():
+    """`functools.cache` keeps everything, so it is for functions without arguments."""
+    found = []
+    for path, tree in files().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.args.args:
+                decorators = [ast.unparse(each) for each in node.decorator_list]
+                unbounded = {"cache", "functools.cache", "lru_cache(None)", "lru_cache(maxsize=None)"}
+                found += [f"{path.relative_to(FOLDER)}:{node.lineno}" for each in decorators if each in unbounded]
+    assert found == []
+
+
+class Work:
+    """Counts the bytecodes of Halley's code that a call runs."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, act):
+        """Return how many it were, and what the call returned."""
+        before = sys.gettrace()
+        self.count = 0
+        sys.settrace(self._enter)
+        try:
+            result = act()
+        finally:
+            sys.settrace(before)
+        return self.count, result
+
+    def _enter(self, frame, _event, _argument):
+        if not frame.f_code.co_filename.startswith(str(FOLDER)):
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self._step
+
+    def _step(self, _frame, event, _argument):
+        self.count += event == "opcode"
+        return self._step
+
+
+def filled(name, bound):
+    """Return a table that has as many entries as it has room for, and the most work that adding one took."""
+    table, work = GROWING[name](bound), Work()
+    for number in range(bound - 20):
+        table.add(number)
+    most = max(work(lambda number=number: table.add(number))[0] for number in range(bound - 20, bound + 20))
+    for number in range(bound + 20, bound + bound // 3):
+        table.add(number)
+    most = max([most, *(work(lambda number=bound * 2 + number: table.add(number))[0] for number in range(20))])
+    assert 0 < table.size() <= bound
+    return table, most
+
+
+def aged(table):
+    """Return the work of each turn of the event loop until nothing is left to do."""
+    work, turns, has_more = Work(), [], True
+    while has_more:
+        steps, has_more = work(table.turn)
+        turns.append(steps)
+        assert len(turns) < 10_000
+    return turns
+
+
+@pytest.mark.skipif(is_compiled(), reason="a compiled module has no bytecodes")
+@pytest.mark.parametrize("name", GROWING)
+def test_neither_adding_nor_ageing_costs_more_where_more_is_there(name):
+    """A table four times as large takes as much work for one entry and in one turn, and four times as many turns."""
+    small, large = SIZES
+    (few, least), (many, most) = filled(name, small), filled(name, large)
+    assert most <= 1.1 * least + 50
+    if few.turn is None:
+        return
+    before = few.size(), many.size()
+    few_turns, many_turns = aged(few), aged(many)
+    assert max(many_turns) <= 1.1 * max(few_turns) + 50
+    assert sum(many_turns) <= 4.4 * sum(few_turns) + 500
+    assert (few.size(), many.size()) == (before if name == "channels_in_use" else (0, 0))
