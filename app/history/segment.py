@@ -132,6 +132,10 @@ def reopen(path: Path, *, is_in_order: bool = False) -> SegmentWriter:
         raise
 
 
+class CommitUncertain(sqlite3.OperationalError):
+    """A commit has failed: whether its rows are on disk, or get there later, is unknown."""
+
+
 class SegmentBusy(Exception):
     """A segment is being read, so its WAL cannot be emptied."""
 
@@ -229,7 +233,8 @@ class SegmentWriter:
     def write(self, rows: Sequence[Stored]) -> None:
         """Commit a group of consecutive rows, and wait until it is on disk.
 
-        Raises `sqlite3.Error`; then none of the rows counts, and the segment must be abandoned.
+        Raises `sqlite3.Error`; then none of the rows counts as long as the log is open, and the segment must be
+        abandoned. If it is `CommitUncertain`, they may count when the log is opened again; else they never do.
         """
         connection = self.connection
         connection.execute("begin immediate")
@@ -259,7 +264,10 @@ class SegmentWriter:
             values += compress(optional, given)
         for (*shared, given), values in alike.items():
             self._insert_rows(shared, given, values)
-        connection.execute("commit")
+        try:
+            connection.execute("commit")
+        except sqlite3.Error as error:
+            raise CommitUncertain(str(error)) from error
         self.last = rows[-1].offset
         self.is_in_order, self._last_us = is_in_order, last_us
         # The rows' own pages, and one index page for each topic.

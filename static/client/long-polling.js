@@ -8,11 +8,22 @@
  * Its message is the server's `CODE:ARGUMENTS:TEXT` if there is one. `reply` is the server's reply, or null if none was
  * received. If there is a `cause`, the request failed on the way, and it is unknown whether the server has acted on it.
  */
+const OUTCOME_UNKNOWN = "503::history_outcome_unknown"; // the server does not know whether it has stored the message
+
+/**
+ * A message was refused, or its request failed. `reply` is the server's reply, if it replied; `cause` is what made the
+ * request fail.
+ */
 export class BayeuxError extends Error {
   constructor(text, reply = null, cause = undefined) {
     super(text, { cause });
     this.name = "BayeuxError";
     this.reply = reply;
+  }
+
+  /** Whether the message may have taken effect all the same. @returns {boolean} */
+  get isOutcomeUnknown() {
+    return this.cause !== undefined || this.message === OUTCOME_UNKNOWN;
   }
 }
 

@@ -68,6 +68,6 @@ export class Publisher {
 }
 
 function outcome(error) {
-  if (error.reply) return "Refused";
-  return error.cause ? "Unknown whether published" : "Not published";
+  if (error.isOutcomeUnknown) return "Unknown whether published";
+  return error.reply ? "Refused" : "Not published";
 }
