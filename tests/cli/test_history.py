@@ -8,6 +8,8 @@ from contextlib import closing
 
 import pytest
 import pytest_asyncio
+from support.damage import flip
+from support.log import OpenLog
 from support.process import ended, launched, started
 from support.server import brisk, serving
 from support.terminal import terminal
@@ -220,6 +222,25 @@ async def test_without_a_server_it_erases_in_the_folder(served, tmp_path):
     nowhere = await ended("history", "purge", "/chat/a", "--yes", "--data-dir", "nowhere", cwd=tmp_path)
     assert (nowhere.code, nowhere.lines) == (FAILED, ["halley: there is no log in nowhere"])
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_a_damaged_event_is_erased_and_counted(is_running, tmp_path):
+    """With a changed bit it cannot be read, so it may be one of those to be erased: nothing of it is left."""
+    folder = tmp_path / "data"
+    with OpenLog(folder) as log:
+        log.write("other")
+        log.write("a secret of ada", topic="chat/a")
+    flip(next(folder.glob("seg-*.db")), b"a secret of ada")
+    if is_running:
+        async with serving(brisk(data_dir=str(folder), history={"enabled": True, "free_bytes": 0})) as served:
+            done = await history(served, "purge", "/chat/a", "--yes", cwd=tmp_path)
+    else:
+        done = await ended("history", "purge", "/chat/a", "--yes", "--data-dir", "data", cwd=tmp_path)
+    assert (done.code, done.lines) == (DONE, ["halley: erased 1 event"])
+    texts = [file.read_bytes() for file in folder.iterdir() if file.is_file()]
+    assert not any(b"secret of ad" in text or b"chat/a" in text for text in texts)
+    assert any(b"other" in text for text in texts)
 
 
 @pytest.mark.parametrize("arguments", [["/chat/a"], ["--publisher", "ada"]])
