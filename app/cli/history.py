@@ -136,7 +136,8 @@ def salvage(*, file: Path | None, data_dir: Path | None) -> None:
 def backup(*, directory: Path, file: Path | None, data_dir: Path | None) -> None:
     """Copy the log on this machine into DIR, which must be new or empty, even while a server writes the log.
 
-    A server can then use DIR as its data folder; the copy is a separate log.
+    A server can then use DIR as its data folder; the copy is a separate log. What protocols keep in the folder is
+    copied too, and the copy is checked. A backup that has failed is made again by the same command.
     """
     from app.cli import history_folder
 

@@ -1,7 +1,7 @@
 """The writer's thread: events that arrive during a commit are the next group, which is one commit with fsync.
 
 If a commit fails, its whole group is refused, and its segment is not written again: after an error it is unknown how
-much of the group is on disk (fsync(2)), which is what its publishers hear. The next group is written to a new segment,
+much of the group is on disk (fsync(2)), and its publishers are answered so. The next group is written to a new segment,
 after the last good offset: from then on the failed group is not stored. While no segment can be created, every event is
 refused immediately, and the failed group may be found at the next start; creating one is tried once a second.
 

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 import pytest_asyncio
+from support import wamp
 from support.damage import flip
 from support.log import OpenLog
 from support.process import ended, launched, started
@@ -18,6 +19,8 @@ from app.access.tokens import hash_of
 from app.settings import Access, Token
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
+SUBSCRIBE, SUBSCRIBED = 32, 33
+KEPT_TOPICS = '[{"name": "/robot/auto", "type": "string", "value": "Left", "properties": {"persistent": true}}]'
 TOKEN = "a-token-that-is-long-enough-for-halley"
 
 
@@ -194,6 +197,41 @@ async def test_a_backup_is_a_data_folder(served, tmp_path):
         assert server.process.returncode is None
     again = await ended("history", "backup", "copy", "--data-dir", "data", cwd=tmp_path)
     assert (again.code, again.lines) == (FAILED, ["halley: copy is not empty"])
+
+
+async def test_a_backup_has_what_protocols_keep_beside_the_log(tmp_path):
+    """NetworkTables' persistent topics are there for a server on the copy, and no WAMP subscription's id is reused."""
+    (tmp_path / "halley.toml").write_text("[nt4]\nenabled = true\nport = 0\n")
+    kept = {"networktables.json": KEPT_TOPICS, "networktables.json.bck": "[]\n", "wamp-subscription-ids": "4711\n"}
+    with OpenLog(tmp_path / "data") as log:
+        log.write(1)
+    for name, text in kept.items():
+        (tmp_path / "data" / name).write_text(text)
+    code, _, _ = await ended("history", "backup", "copy", "--data-dir", "data", cwd=tmp_path)
+    assert code == DONE
+    assert {name: (tmp_path / "copy" / name).read_text() for name in kept} == kept
+    async with launched("--data-dir", "copy", cwd=tmp_path) as server:
+        client = await wamp.join(f"ws://127.0.0.1:{server.port}/wamp")
+        async with client:
+            await client.send([SUBSCRIBE, 1, {"get_retained": True}, "robot.auto"])
+            assert (await client.receive()) == [SUBSCRIBED, 1, 4711]
+            assert (await client.receive())[-1] == ["Left"]
+
+
+async def test_a_backup_onto_a_full_disk_can_be_made_again(served, tmp_path):
+    """It says so; what it has left is not taken for a data folder, and is replaced by the next one."""
+    backup = ("history", "backup", "copy", "--data-dir", "data")
+    limited = ("sh", "-c", 'ulimit -f 40; exec "$@"', "sh")  # blocks of 512 bytes
+    async with started(*backup, cwd=tmp_path, through=limited) as process:
+        assert await process.exit_code() == FAILED
+        (line,) = process.lines
+    assert line.startswith("halley: not everything was copied: ")
+    assert line.endswith("; the same command begins again")
+    code, _, lines = await ended("serve", "--port", "0", "--data-dir", "copy", cwd=tmp_path)
+    assert code == WRONG_USE
+    assert "copy is a backup that was not finished: run halley history backup again" in lines[-1]
+    assert (await ended(*backup, cwd=tmp_path)).code == DONE
+    assert (await ended("history", "verify", "--data-dir", "copy", cwd=tmp_path)).code == DONE
 
 
 # Purge
