@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from asyncio.subprocess import PIPE
+from contextlib import closing, nullcontext
 
 import pytest
 import pytest_asyncio
@@ -132,6 +133,58 @@ async def test_an_export_is_every_row_and_can_be_continued(served, tmp_path):
     found = [json.loads(line)["offset"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert found == list(range(1, len(found) + 1))
     assert len(found) >= len(offsets)
+
+
+LIMITED = ("sh", "-c", 'ulimit -f 400; exec "$@"', "sh")
+"""Run a command that can write no file of more than 200 KiB, as on a full disk."""
+
+
+def offsets_in(file):
+    """Return the offsets of an export's rows."""
+    return [json.loads(line)["offset"] for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("how", ["file", "standard output"])
+async def test_an_export_that_finds_the_disk_full_is_continued_as_it_says(how, served, tmp_path):
+    """What it leaves ends with a whole row, and with the rest each row is there once."""
+    for _ in range(8):
+        await publish(served, "/many", *("x" * 1_000 for _ in range(50)))
+    whole = (await history(served, "export", "-", cwd=tmp_path)).output
+    file = tmp_path / "log.jsonl"
+    target = "log.jsonl" if how == "file" else "-"
+
+    async def export(*arguments, **options):
+        with file.open("ab") if how != "file" else nullcontext(PIPE) as output:
+            verb = ("history", "export", target, *arguments, "--server", served.url)
+            async with started(*verb, cwd=tmp_path, stdout=output, **options) as process:
+                return await process.exit_code(), process.lines
+
+    code, (problem, hint) = await export(through=LIMITED)
+    assert (code, problem) == (FAILED, f"halley: {target if how == 'file' else how}: File too large")
+    left = offsets_in(file)
+    assert hint == f"halley: continue with --from-offset {left[-1] + 1}"
+    assert file.read_bytes().endswith(b"\n")
+    code, _ = await export("--from-offset", str(left[-1] + 1))
+    assert code == DONE
+    assert offsets_in(file)[: len(whole)] == [json.loads(line)["offset"] for line in whole]
+    assert offsets_in(file) == [*range(1, len(offsets_in(file)) + 1)]
+
+
+async def test_an_export_that_was_killed_can_be_continued(served, tmp_path):
+    """The row that it was killed in is cut off, and no row comes twice."""
+    code, output, _ = await history(served, "export", "-", cwd=tmp_path)
+    assert code == DONE
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join(output[:4]) + "\n" + output[4][:20])
+    code, _, (line,) = await history(served, "export", "log.jsonl", "--from-offset", "4", cwd=tmp_path)
+    assert code == FAILED
+    assert line == "halley: log.jsonl has the rows up to 4 already: continue with --from-offset 5"
+    assert (await history(served, "export", "log.jsonl", "--from-offset", "5", cwd=tmp_path)).code == DONE
+    assert file.read_text().splitlines()[: len(output)] == output
+    file.write_text("a letter\n")
+    code, _, (line,) = await history(served, "export", "log.jsonl", "--from-offset", "5", cwd=tmp_path)
+    assert (code, line) == (FAILED, "halley: log.jsonl is not an export: its last line is not a row")
+    assert file.read_text() == "a letter\n"
 
 
 # Verify and backup
