@@ -60,7 +60,17 @@ async def by_command(server, tmp_path):
     assert (code, lines) == (FAILED, ["halley: perhaps published: 503::history_outcome_unknown"])
 
 
-@pytest.mark.parametrize("first", [in_bayeux, in_wamp, by_command])
+async def by_command_with_lines(server, tmp_path):
+    url = f"http://127.0.0.1:{server.port}"
+    code, _, lines = await ended("publish", "/a", "-", "--server", url, cwd=tmp_path, stdin=b'"uncertain"')
+    assert code == FAILED
+    assert lines == [
+        "halley: line 1: perhaps published: 503::history_outcome_unknown",
+        "halley: published 0 events, 1 perhaps published",
+    ]
+
+
+@pytest.mark.parametrize("first", [in_bayeux, in_wamp, by_command, by_command_with_lines])
 async def test_what_the_disk_fails_to_commit_is_uncertain_and_what_it_is_not_given_is_refused(
     first, server, failing, tmp_path
 ):

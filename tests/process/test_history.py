@@ -16,6 +16,8 @@ from support.process import ended, launched
 from support.wire import DEADLINE_S, request
 
 import app
+from app.history.folder import is_of_log
+from app.server.persistence import FILES
 
 WRONG_USE = 2
 
@@ -71,6 +73,7 @@ async def test_only_its_owner_may_read_what_is_in_its_folder(is_old, tmp_path):
                 await asyncio.sleep(0.01)
         modes = {file.name: file.stat().st_mode & 0o077 for file in folder.iterdir() if file.is_file()}
         assert {name: mode for name, mode in modes.items() if mode} == {"of somebody": 0o066}
+        assert {name for name in modes if not is_of_log(Path(name))} <= {"of somebody", *FILES}  # else backups lack it
         endings = {name.partition(".")[2] for name in modes}
         assert endings >= {"db", "db-wal", "db-shm", "seal", "json"}
         assert modes.keys() >= {"log.json", "mark", "lock", "wamp-subscription-ids"}
