@@ -142,7 +142,7 @@ export class TopicRow {
       this.#release();
     } catch (error) {
       if (this.#kind === "switch") this.#fill();
-      this.#say(`${error.reply ? "Refused: " : ""}${error.message}`, "bad");
+      this.#say(`${error.reply && !error.isOutcomeUnknown ? "Refused: " : ""}${error.message}`, "bad");
     }
   }
 
