@@ -21,7 +21,8 @@ Refusal                 the peer's request is not carried out; nothing has chang
     InboxFull             too many bytes wait to be written
     DiskFull              the disk has no more room than must stay free
     LogMoved              the log's files were deleted or moved
-  OutcomeUnknown        the event may or may not reach the disk
+  OutcomeUnknown        the event may or may not be stored
+    CommitFailed        the disk has failed in the middle of it
   BadKey                the text is not an idempotency key
     KeyTooLong
   KeyReused             the idempotency key belongs to another publish
@@ -122,7 +123,7 @@ class MemoryShort(AtCapacity):
 
 
 class HistoryUnavailable(Refusal):
-    """The log does not take the event, and it is not delivered; a repeat with the same key shows if it is stored."""
+    """The log does not take the event: it is neither stored nor delivered."""
 
     reason = "history_unavailable"
     cause: ClassVar[str] = "disk"
@@ -149,10 +150,22 @@ class LogMoved(HistoryUnavailable):
 
 
 class OutcomeUnknown(Refusal):
-    """The log has not reported within `history.commit_s` whether the event is stored."""
+    """The log has not reported within `history.commit_s` whether the event is stored.
+
+    It may be stored and delivered all the same. A repeat with the same idempotency key finds out.
+    """
 
     reason = "history_outcome_unknown"
     limit = "commit_s"
+
+
+class CommitFailed(OutcomeUnknown):
+    """The commit of the event has failed, so it is not delivered now; but it may be in the log after a restart.
+
+    After a failed fsync nobody knows what is on disk (fsync(2)).
+    """
+
+    limit = ""
 
 
 class BadKey(Refusal):

@@ -6,7 +6,6 @@ What works on a data folder of this machine is in `history_folder.py`, which is 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -136,7 +135,8 @@ def salvage(*, file: Path | None, data_dir: Path | None) -> None:
 def backup(*, directory: Path, file: Path | None, data_dir: Path | None) -> None:
     """Copy the log on this machine into DIR, which must be new or empty, even while a server writes the log.
 
-    A server can then use DIR as its data folder; the copy is a separate log.
+    A server can then use DIR as its data folder; the copy is a separate log. What protocols keep in the folder is
+    copied too, and the copy is checked. A backup that has failed is made again by the same command.
     """
     from app.cli import history_folder
 
@@ -205,24 +205,24 @@ async def _export(client: HistoryClient, target: str, first: int | None, last: i
     `first` and `last` are offsets; with `first`, the rows are appended to the file, else it must not exist. If the
     export is interrupted, it prints the offset to continue from.
     """
+    from app.cli.export_file import ExportFile
+
     reached = None
     try:
         async with client:
             head = await client.log_head()
             begin = head["first"] if first is None else first
             end = head["next"] - 1 if last is None else min(last, head["next"] - 1)
-            number = STDOUT if target == "-" else os.open(target, _flags(resumes=first is not None), 0o600)
-            reached = begin - 1
+            file = ExportFile(target, first)
+            written = begin - 1
             try:
                 async for offset, lines in client.rows(begin, end):
-                    await write_all(number, "".join(f"{line}\n" for line in lines).encode())
-                    reached = offset
+                    await file.write(lines)
+                    written = offset
                     bar.show(offset - begin + 1, end - begin + 1, f"offset {offset:,}")
-                if number != STDOUT:
-                    os.fsync(number)
             finally:
-                if number != STDOUT:
-                    os.close(number)
+                file.close()
+                reached = written
     except (ClientError, OSError, asyncio.CancelledError) as error:
         bar.finish()
         if not isinstance(error, asyncio.CancelledError):
@@ -235,11 +235,6 @@ async def _export(client: HistoryClient, target: str, first: int | None, last: i
     bar.finish()
     say(f"exported offsets {begin} to {end} of log {head['log_id']}")
     return DONE
-
-
-def _flags(*, resumes: bool) -> int:
-    """The flags to open the export's file: to append to it, or to create it."""
-    return os.O_WRONLY | os.O_CREAT | (os.O_APPEND if resumes else os.O_EXCL)
 
 
 async def _purge(client: HistoryClient, what: Mapping[str, str], bar: ShareBar) -> int:

@@ -17,7 +17,7 @@ from app.history.examination import verify as look
 from app.history.folder import FolderLocked, FolderUnusable
 from app.history.history import History
 from app.history.rules import Rules
-from app.server.persistence import PersistentTopics
+from app.server.persistence import FILES, PersistentTopics
 from app.settings import Settings
 
 _Result = TypeVar("_Result")
@@ -53,10 +53,14 @@ def _offsets(first: int, last: int) -> str:
 def backup(folder: Path, target: Path, bar: ShareBar) -> int:
     """Copy a log, even while a server writes it; returns the exit code."""
     try:
-        copied = copy(folder, target, bar.show)
-    except (FolderUnusable, OSError, sqlite3.Error) as error:
+        copied = copy(folder, target, bar.show, also=FILES)
+    except FolderUnusable as error:
         bar.finish()
         say(str(error))
+        return FAILED
+    except (OSError, sqlite3.Error) as error:
+        bar.finish()
+        say(f"not everything was copied: {error}; the same command begins again")
         return FAILED
     bar.finish()
     for name in copied.damaged:

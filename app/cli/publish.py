@@ -12,7 +12,7 @@ import click
 
 from app.cli.options import client_of, server_options
 from app.cli.terminal import DONE, FAILED, STDIN, ShareBar, input_bytes, read_some, run, say
-from app.client import Client, ClientError, OutcomeUnknown, Refused
+from app.client import Client, ClientError, OutcomeUnknown, Refused, Unconfirmed
 
 NumberedLine = tuple[int, bytes]
 
@@ -100,7 +100,7 @@ async def publish_lines(client: Client, channel: str) -> int:
         problem = f"standard input: {error.strerror}"
     finally:
         publishing.finish(problem)
-    return FAILED if problem or publishing.refused else DONE
+    return FAILED if problem or publishing.refused or publishing.unconfirmed else DONE
 
 
 class _Lines:
@@ -108,6 +108,7 @@ class _Lines:
 
     def __init__(self, client: Client, channel: str) -> None:
         self.refused = 0
+        self.unconfirmed = 0
         self._published = 0
         self._reasons: set[str] = set()
         self._client = client
@@ -130,7 +131,7 @@ class _Lines:
         if values:
             await self._publish(numbers, values)
         self._read_bytes += sum(len(line) + 1 for _, line in lines)
-        if (events := self._published + self.refused) >= _LONG_EVENTS:
+        if (events := self._published + self.refused + self.unconfirmed) >= _LONG_EVENTS:
             self._bar.show(self._read_bytes, self._total_bytes, f"{events:,} events")
         if wrong is not None:
             raise wrong
@@ -149,11 +150,13 @@ class _Lines:
             if refused is None:
                 self._published += 1
                 continue
-            self.refused += 1
+            is_unconfirmed = isinstance(refused, Unconfirmed)
+            self.unconfirmed += is_unconfirmed
+            self.refused += not is_unconfirmed
             if refused.error not in self._reasons and len(self._reasons) < _REASONS_TOLD:
                 self._reasons.add(refused.error)
                 self._bar.make_room()
-                say(f"line {number}: refused: {refused.error}")
+                say(f"line {number}: {_outcome(refused) if is_unconfirmed else 'refused'}: {refused.error}")
 
     def finish(self, problem: str) -> None:
         """Print what has ended the work too early, if anything, and how many values were published and refused."""
@@ -161,7 +164,8 @@ class _Lines:
         if problem:
             say(problem)
         events = "1 event" if self._published == 1 else f"{self._published:,} events"
-        say(f"published {events}" + (f", {self.refused:,} refused" if self.refused else ""))
+        counts = [(self.refused, "refused"), (self.unconfirmed, "perhaps published")]
+        say(", ".join([f"published {events}", *(f"{count:,} {what}" for count, what in counts if count)]))
 
 
 async def _numbered_lines(descriptor: int) -> AsyncIterator[list[NumberedLine]]:

@@ -17,7 +17,7 @@ import warnings
 from typing import Any
 
 from app.client.client import Client
-from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
+from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unconfirmed, Unreachable
 from app.client.history import HistoryClient
 from app.client.messages import Event, Keyed
 from app.client.session import ALL, ONLY_NEW, Link, Timeouts
@@ -35,6 +35,7 @@ __all__ = [
     "OutcomeUnknown",
     "Refused",
     "Timeouts",
+    "Unconfirmed",
     "Unreachable",
 ]
 

@@ -113,8 +113,9 @@ class Client:
     async def publish(self, channel: str, data: Any) -> None:
         """Publish any JSON value to a channel; returns when the server has acknowledged it.
 
-        Raises `ValueError` or `TypeError` if `data` is not JSON, `Refused`, `Unreachable` (not published), or
-        `OutcomeUnknown` (perhaps published: a message without a reply is not sent again).
+        Raises `ValueError` or `TypeError` if `data` is not JSON, `Refused` or `Unreachable` (not published), or
+        `OutcomeUnknown` (perhaps published: a message without a reply is not sent again). A refusal by which that is
+        unknown too is `Unconfirmed`, which is both.
         """
         for refused in await self.publish_many(channel, [data]):
             if refused is not None:

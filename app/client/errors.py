@@ -2,8 +2,9 @@
 
 ClientError
   Refused         the server refused a message
+    Unconfirmed     the server replied that it does not know whether it has stored a message; also an `OutcomeUnknown`
   Unreachable     no server replied in time; nothing was done
-  OutcomeUnknown  a message was sent, and its reply was not received
+  OutcomeUnknown  a message was sent, and it is unknown whether it has taken effect
   Dismissed       the server ended the session and asked the client not to reconnect
 """
 
@@ -46,7 +47,21 @@ class Unreachable(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """A message was sent, and its reply was not received: the message may have taken effect or not."""
+    """A message was sent, and its reply was not received or leaves it open: it may have taken effect or not."""
+
+
+class Unconfirmed(Refused, OutcomeUnknown):
+    """The server replied that it does not know whether it has stored a message (`503::history_outcome_unknown`).
+
+    The message may be stored and delivered. Publish it again with the same idempotency key to find out.
+    """
+
+    code = "503::history_outcome_unknown"
+
+    @classmethod
+    def or_refused(cls, error: str) -> Refused:
+        """The refusal that a reply's text `error` stands for."""
+        return cls(error) if error == cls.code else Refused(error)
 
 
 class Dismissed(ClientError):

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-from app.client.errors import ClientError, OutcomeUnknown, Refused, Unreachable
+from app.client.errors import ClientError, OutcomeUnknown, Refused, Unconfirmed, Unreachable
 from app.client.messages import Incoming, Outgoing, error_of
 from app.client.session import SESSION_UNKNOWN, Inbox, Session, Timeouts
 from app.client.wire import Wire
@@ -92,7 +92,7 @@ class Sender:
                 self._session.lose(client_id, error)
                 return
             self._session.positions.note(reply)
-            verdicts.append(None if error is None else Refused(error))
+            verdicts.append(None if error is None else Unconfirmed.or_refused(error))
 
     async def _client_id(self, deadline: float) -> str:
         try:

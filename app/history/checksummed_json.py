@@ -1,15 +1,16 @@
 """Small JSON files with a checksum, replaced as a whole: after a crash either the old or the new one is there.
 
 Used for a log's identity, its seals and its consumers; events are stored in segments. Here is also what all files of a
-log have in common: drafts, the sync of a folder, and the place that a path leads to.
+log have in common: drafts, who may read them, the sync of a folder, and the place that a path leads to.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zlib import crc32
 
 import orjson
@@ -22,11 +23,14 @@ class DocumentDamaged(Exception):
     """The content of a document is not what was written."""
 
 
-def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace the document at `path` by `content`, and sync it to disk. Raises `OSError`; the old one may stay then."""
+def save(path: Path, content: Mapping[str, Any], *, is_private: bool = True) -> None:
+    """Replace the document at `path` by `content`, and sync it to disk. Raises `OSError`; the old one may stay then.
+
+    Unless it `is_private`, the umask says who may read it.
+    """
     document = {"crc": crc32(orjson.dumps(content)), "content": content}
     draft = path.with_name(DRAFT + path.name)
-    with draft.open("wb") as file:
+    with private(draft) if is_private else draft.open("wb") as file:
         file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         file.flush()
         os.fsync(file.fileno())
@@ -44,6 +48,31 @@ def load(path: Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError):  # not JSON, or not a document
         pass
     raise DocumentDamaged(f"{path.name} is damaged")
+
+
+_PRIVATE = 0o600
+
+
+def private(path: Path) -> BinaryIO:
+    """Open a file, new or emptied, to be written; only its owner may read it, also in an open folder.
+
+    Raises `OSError`.
+    """
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
+    os.fchmod(number, _PRIVATE)  # of a file that was there
+    return os.fdopen(number, "wb")
+
+
+def make_private(files: Iterable[Path]) -> None:
+    """Take away everybody's rights to these files except the owner's, where this process may and they exist.
+
+    Earlier versions left it to the umask who may read them, and files may be copied from elsewhere.
+    """
+    for file in files:
+        with suppress(OSError):  # another user's file, or a file system without modes
+            mode = file.stat().st_mode
+            if mode & 0o077:
+                file.chmod(mode & 0o700)
 
 
 def sync_folder(path: Path) -> None:

@@ -131,7 +131,7 @@ class Consumers:
             if name not in names and len(names) >= self._most:
                 raise TooManyConsumers
             self._path.mkdir(mode=0o700, exist_ok=True)
-            checksummed_json.save(self._file(name), {"offset": offset})
+            checksummed_json.save(self._file(name), {"offset": offset}, is_private=False)  # jobs read and replace it
             self.positions = dict(sorted({**self.positions, name: offset}.items()))
 
     def forget(self, name: str) -> bool:

@@ -32,8 +32,13 @@ from app.history.rules import NEVER
 HOLES = "holes"
 """The name in a rewritten segment's table `meta` for the holes in the segment and behind it, as JSON."""
 
+BACKUP_MARKER = "backup"
+"""The name of the empty file that marks a folder as a backup (`backup.py`)."""
+
 _MARK, _MARK_CRC = struct.Struct("<QQ"), struct.Struct("<I")
 _PREFIX, _SUFFIX = "seg-", ".db"
+_OTHERS = {"log.json", "mark", "lock", BACKUP_MARKER}
+"""The files of a log besides its segments."""
 
 
 class FolderLocked(Exception):
@@ -189,6 +194,17 @@ def first_of(path: Path) -> int | None:
     return int(digits) if is_segment else None
 
 
+def is_of_log(file: Path) -> bool:
+    """Whether a file of a data folder belongs to its log, by its name; without the consumers' files."""
+    stem = file.name.removeprefix(checksummed_json.DRAFT).partition(".")[0]
+    return first_of(Path(stem + _SUFFIX)) is not None or file.name.removeprefix(checksummed_json.DRAFT) in _OTHERS
+
+
+def is_unfinished_backup(path: Path) -> bool:
+    """Whether the folder is one into which a backup was not copied to its end."""
+    return (path / BACKUP_MARKER).exists() and not (path / "log.json").exists()
+
+
 def begin_of(first: int, holes: Iterable[tuple[int, int]]) -> int:
     """The offset with which a log begins whose first segment begins with `first`.
 
@@ -223,6 +239,9 @@ class Folder:
         self._place = place_of(self._lock_file)
         self._is_deleted = False
         try:
+            if is_unfinished_backup(path):
+                raise FolderUnusable(f"{path} is a backup that was not finished: run halley history backup again")
+            checksummed_json.make_private(file for file in path.iterdir() if is_of_log(file))
             self.identity = self._identify()
             self.mark = HighWaterMark(path / "mark")
         except OSError as error:

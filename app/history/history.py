@@ -231,6 +231,8 @@ class History:
     def purge(self, erasure: Erasure, on_progress: rewriting.Tell) -> int:
         """Erase the events that are committed by now and that `erasure` concerns; returns how many. Blocks.
 
+        Damaged events are erased and counted too (`rewriting.purge`).
+
         Raises `PurgeUnderWay`, and `OSError` or `sqlite3.Error`; then some events are erased, and the call may be
         repeated.
         """

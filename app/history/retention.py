@@ -18,14 +18,18 @@ from app.history.consumers import Consumers
 from app.history.damage import Corrupt
 from app.history.folder import Folder, Segment, begin_of
 from app.history.rules import GRACE_S, NEVER, Rules
-from app.history.segment_reader import SegmentGone, SegmentPool
+from app.history.segment_reader import SegmentGone, SegmentPool, SegmentReader
 from app.settings import History as Options
 
 _MOST_S = 1.0
 
 
 class _Reach(NamedTuple):
-    """How far an age reaches: all rows before `start` are known to be older, all before `at` not to be younger."""
+    """How far an age reaches: all rows before `start` are known to be older, all before `at` not to be younger.
+
+    Between the two are the rows of damaged segments and those that are later than the present. Both are as old as the
+    next row whose age is known.
+    """
 
     start: int
     at: int
@@ -39,7 +43,8 @@ class Retention:
 
     Ages are counted by a separate clock, which starts at the time of day and continues with the monotonic clock, so
     setting the clock forward ages nothing. While the time of day is behind it, the time of day counts. So a wrong clock
-    keeps events longer, never shorter; so does time in which the machine sleeps.
+    keeps events longer, never shorter; so does time in which the machine sleeps. An event that is later than the
+    present was recorded while the clock was ahead: it is hidden with the event behind it, and keeps no other.
     """
 
     def __init__(
@@ -83,13 +88,14 @@ class Retention:
         Takes about a second at most. Raises `sqlite3.Error`.
         """
         self._latest_s = time_s
+        present_us = int(max(time_s, self._wall()) * 1_000_000)
         until = monotonic() + _MOST_S
         is_done = True
         for age_s in {rule.age_s for rule in self._rules.kept}:
-            cutoff_us = int((time_s - age_s) * 1_000_000)
+            span_us = int((time_s - age_s) * 1_000_000), present_us
             reach = self._reaches.get(age_s, _Reach(1, 1))
             try:
-                while (further := self._advance(reach, cutoff_us, head)) != reach and monotonic() < until:
+                while (further := self._advance(reach, span_us, head)) != reach and monotonic() < until:
                     reach = further
                 is_done = is_done and further == reach
             except (SegmentGone, Corrupt):
@@ -99,8 +105,11 @@ class Retention:
             rule.start = self._reaches[rule.age_s].start
         return is_done
 
-    def _advance(self, reach: _Reach, cutoff_us: int, head: int) -> _Reach:
-        """A reach further along the log; the same one if the next row is younger, or there is none."""
+    def _advance(self, reach: _Reach, span_us: tuple[int, int], head: int) -> _Reach:
+        """A reach further along the log; the same one if the next row is young, or there is none.
+
+        Young are rows of the times `span_us`, which is from the age's cutoff to the present.
+        """
         segments, at = self._folder.segments, reach.at
         if not segments:
             return reach
@@ -117,8 +126,7 @@ class Retention:
         if not self._pool.is_intact(segment):
             return reach._replace(at=last + 1)  # it is as old as what follows it
         with self._pool.open(segment) as reader:
-            further, _ = reader.within_time(at, last_row, cutoff_us, None)
-            return _Reach(further, further) if further > at else reach
+            return _within(reader, reach, last_row, span_us, is_newest=not following)
 
     def _time_of_day(self, now: float) -> float:
         wall_s = self._wall()
@@ -138,7 +146,7 @@ class Retention:
         """
         segments, max_bytes = self._folder.segments, self._options.max_bytes
         spare = max((each.disk_bytes for each in segments), default=0)  # what may be written before the next step
-        start = min(rule.start for rule in self._rules.kept)
+        start = min((rule.start for rule in self._rules.kept), default=NEVER)
         lapsed = [each for each in segments if each.last is not None and each.last < start]  # all events are hidden
         superfluous = _superfluous(segments, max_bytes)
         released = _superfluous(segments, max(max_bytes, max_bytes * 3 // 2 - spare))
@@ -167,6 +175,22 @@ class Retention:
             before, self._first = self._first or segments[0].first, (segments[-1].last or 0) + 1
             self._consumers.overtaken(before, self._first)
             self._folder.remove(segments)  # afterwards none is listed, even if a file could not be deleted
+
+
+def _within(reader: SegmentReader, reach: _Reach, last: int, span_us: tuple[int, int], *, is_newest: bool) -> _Reach:
+    """A reach further along one segment, of which `last` is the last offset; see `Retention._advance`."""
+    at = reach.at
+    first_us, last_us = reader.time_at(at), reader.time_at(last)
+    if first_us is not None and span_us[0] <= first_us <= span_us[1]:
+        return reach
+    if is_newest and first_us is not None and last_us is not None and min(first_us, last_us) > span_us[1]:
+        return reach  # nothing has been recorded since the clock was ahead
+    young, _ = reader.within_time(at, last, *span_us)  # `last + 1` where no row is young
+    first_old, last_old = reader.within_time(at, young - 1, None, span_us[0] - 1)
+    start = last_old + 1 if first_old <= last_old else reach.start
+    if is_newest and young > last:
+        return _Reach(start, max(start, at))  # rows later than the present may be left, and wait for what follows them
+    return _Reach(start, young)
 
 
 def _superfluous(segments: tuple[Segment, ...], max_bytes: int) -> list[Segment]:

@@ -6,15 +6,17 @@ before the next: the old seal is deleted, the new file is renamed over the old o
 a crash the old or the new segment is there; without a seal it is examined and sealed at the next start (`recovery.py`).
 No offset changes.
 
-Damaged rows cannot be copied. The log records them as holes, on disk before the first of the three steps: a crash after
-it leaves holes at which damaged rows still exist, but never missing rows that are not recorded. Where no row is intact,
-the file is deleted once the hole is recorded. So either work may be interrupted at any point, and repeated.
+Damaged rows cannot be copied. Any of them may be one that is to be erased, so both works rewrite every damaged segment:
+what is erased is gone from all files, readable or not. The log records damaged rows as holes, on disk before the first
+of the three steps: after a crash there may be holes at which damaged rows still exist, but no missing rows that are not
+recorded. Where no row is intact, the file is deleted once the hole is recorded. So either work may be interrupted at
+any point, and repeated.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +26,7 @@ import orjson
 from app.broker.ports import Erasure
 from app.history import seals, segment
 from app.history.checksummed_json import DRAFT, DocumentDamaged, sync_folder
-from app.history.damage import is_passing
+from app.history.damage import Damage, is_passing, outside
 from app.history.examination import examine, highest_offset, intact_rows
 from app.history.folder import HOLES, Folder, Segment, delete
 from app.history.rules import NEVER
@@ -41,17 +43,41 @@ Chosen = Callable[[Stored], bool]
 def purge(folder: Folder, is_chosen: Chosen, on_progress: Tell) -> int:
     """Erase from all segments that are not being written; returns the number of erased events.
 
+    Events that are damaged count as erased, since nobody can say whether they were to be.
+
     This process must have locked the folder, and no other thread may remove segments meanwhile. The caller ends the
     current segment before, so that it is included (`History.purge`). Raises `sqlite3.Error`, `OSError`; what was done
     until then stays done, and the call may be repeated.
     """
     erased = 0
     for each in _ended(folder, on_progress):
-        found = (row for rows in _intact_rows(each, with_refused=True) for row in rows)
-        if count := sum(is_chosen(row) for row in found):
-            _rewrite(folder, each, is_chosen)
-            erased += count
+        count, is_whole = _look_for(is_chosen, each, folder.identity.holes)
+        if count or not is_whole:
+            erased += count + sum(high - low + 1 for low, high in _rewrite(folder, each, is_chosen))
     return erased
+
+
+def _look_for(is_chosen: Chosen, listed: Segment, holes: Sequence[tuple[int, int]]) -> tuple[int, bool]:
+    """How many of a segment's rows are chosen, and whether all of its rows can be read and no byte has changed."""
+    count, last = 0, listed.first - 1
+    is_whole = _is_as_sealed(listed)
+    for rows in _intact_rows(listed, with_refused=True):
+        for row in rows:
+            count += is_chosen(row)
+            is_whole = is_whole and not any(outside(last + 1, row.offset - 1, holes))
+            last = row.offset
+    assert listed.last is not None
+    return count, is_whole and not any(outside(last + 1, listed.last, holes))
+
+
+def _is_as_sealed(listed: Segment) -> bool:
+    """Whether a segment is not known to be damaged, and no byte of it has changed if it is sealed. Raises `OSError`."""
+    if not listed.is_intact or not listed.is_sealed:
+        return listed.is_intact
+    try:
+        return seals.Seal.load(listed.path).matches(listed.path)
+    except DocumentDamaged:
+        return False
 
 
 class Salvaged(NamedTuple):
@@ -87,14 +113,8 @@ def _ended(folder: Folder, on_progress: Tell) -> Iterator[Segment]:
 
 def _is_intact(folder: Folder, listed: Segment) -> bool:
     """Whether nothing at all is wrong with a segment; every byte of it is looked at."""
-    if not listed.is_intact:
+    if not _is_as_sealed(listed):
         return False
-    if listed.is_sealed:
-        try:
-            if not seals.Seal.load(listed.path).matches(listed.path):
-                return False
-        except DocumentDamaged:
-            return False
     following = (listed.last or 0) + 1
     return examine(listed.path, listed.first, following, folder.identity, is_sealed=listed.is_sealed).is_intact
 
@@ -129,7 +149,10 @@ def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[lis
 
 
 def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[tuple[int, int]]:
-    """Rewrite a segment without what is to be erased; returns the ranges of rows that could not be copied."""
+    """Rewrite a segment without what is to be erased; returns the ranges of rows that could not be copied.
+
+    Without those that are holes already.
+    """
     assert listed.last is not None
     lost: list[tuple[int, int]] = []
     last = listed.first - 1
@@ -149,13 +172,15 @@ def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[
             lost.append((last + 1, listed.last))
         if lost:
             new.connection.execute("insert into meta values (?, ?)", (HOLES, orjson.dumps(lost).decode()))
+    news = [part for low, high in lost for part in outside(low, high, folder.identity.holes)]
     if last < listed.first:
         for _ in seals.digests_of(listed.path):
             pass  # raises `OSError` where it is the disk that cannot read: it may do so later
         folder.add_holes(lost)
         folder.drop(listed)
+        _note(folder, listed, news)
         delete(draft)
-        return lost
+        return news
     seal = seals.seal(draft, folder.log_id, listed.first, last)
     folder.add_holes(lost)
     folder.change(listed.first, is_sealed=False)  # so that a reader does not take the missing seal for damage
@@ -165,7 +190,14 @@ def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[
         folder.change(listed.first, is_sealed=listed.is_sealed)
         raise
     folder.change(listed.first, last=last, is_sealed=True, is_intact=True, nbytes=seal.nbytes)
-    return lost
+    _note(folder, listed, news)
+    return news
+
+
+def _note(folder: Folder, listed: Segment, lost: list[tuple[int, int]]) -> None:
+    """Note for the server's log that damaged rows of a segment are gone."""
+    for low, high in lost:
+        folder.note(Damage(low, high, listed.path.name, "lost: damaged when the segment was rewritten"))
 
 
 def _take_place(draft: Path, path: Path) -> None:

@@ -26,7 +26,7 @@ from app.history.segment import SegmentBusy, SegmentWriter
 
 BLOCK_BYTES = 65_536
 _DIGEST_BYTES = 16
-_READ_ONLY = 0o444
+_READ_ONLY = 0o400
 _RETRY_S = 1.0
 _MOST_ABANDONED = 64
 

@@ -25,11 +25,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app.history.checksummed_json import DRAFT, place_of, sync_folder
+from app.history.checksummed_json import DRAFT, place_of, private, sync_folder
 from app.history.stored import COLUMNS, Stored
 
 _COMPANIONS = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite keeps next to a database that is open, or was when its process died."""
+
+_SHM_BYTES = 32_768
+"""The least size of the shared memory (`-shm`) of a process that has a database open (sqlite.org/walformat.html)."""
 
 FORMAT = 1
 """The version of the tables and their columns; a log of a later one is refused. Indexes do not count."""
@@ -95,7 +98,8 @@ def create(path: Path, log_id: str, first: int, **more: str | int) -> SegmentWri
     draft = path.with_name(DRAFT + path.name)
     for leftover in (draft, *companions(draft), *companions(path)):
         leftover.unlink(missing_ok=True)  # SQLite would apply an old WAL to the new file
-    with closing(_connect(draft, "rwc")) as connection:
+    private(draft).close()  # SQLite gives the companion files its mode
+    with closing(_connect(draft, "rw")) as connection:
         connection.execute("pragma synchronous=off")  # it is synced as a whole, below
         connection.execute(f"pragma page_size={PAGE_BYTES}")
         connection.executescript(f"begin;{_SCHEMA}")
@@ -132,6 +136,10 @@ def reopen(path: Path, *, is_in_order: bool = False) -> SegmentWriter:
         raise
 
 
+class CommitUncertain(sqlite3.OperationalError):
+    """A commit has failed: whether its rows are on disk, or get there later, is unknown."""
+
+
 class SegmentBusy(Exception):
     """A segment is being read, so its WAL cannot be emptied."""
 
@@ -146,17 +154,35 @@ def is_finished(path: Path) -> bool:
 def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
     """A read-only connection to a segment; to a sealed one without locks. Raises `sqlite3.Error`.
 
-    A segment without companion files has no writer, and is read like a sealed one: that works on a full or read-only
-    disk, where SQLite could not create its companion files.
+    A server may begin to write any other segment at any moment, in this process or another. SQLite's locks keep what a
+    transaction reads as it was; for them it creates the companion files if there are none, and leaves them. Where it
+    cannot create them, on a full or read-only disk, no server can write the segment either: it is read like a sealed
+    one.
     """
-    is_final = is_sealed or not any(each.exists() for each in companions(path))
-    connection = _connect(path, "ro" + "&immutable=1" * is_final)
+    if is_sealed:
+        return _reading(path, "ro&immutable=1")
     try:
-        connection.execute(f"pragma cache_size=-{_READ_CACHE_KIB}")
+        return _reading(path, "ro")
+    except sqlite3.OperationalError:
+        if _may_be_open(path):
+            raise
+        return _reading(path, "ro&immutable=1")
+
+
+def _reading(path: Path, mode: str) -> sqlite3.Connection:
+    connection = _connect(path, mode)
+    try:
+        connection.execute(f"pragma cache_size=-{_READ_CACHE_KIB}")  # reads the schema, and so takes the locks
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _may_be_open(path: Path) -> bool:
+    """Whether the companion files are such that a process may have the segment open, or died when it had."""
+    wal, shm = (path.with_name(path.name + ending) for ending in _COMPANIONS[:2])
+    return nbytes_of(wal) > 0 or nbytes_of(shm) >= _SHM_BYTES
 
 
 def companions(path: Path) -> list[Path]:
@@ -229,7 +255,8 @@ class SegmentWriter:
     def write(self, rows: Sequence[Stored]) -> None:
         """Commit a group of consecutive rows, and wait until it is on disk.
 
-        Raises `sqlite3.Error`; then none of the rows counts, and the segment must be abandoned.
+        Raises `sqlite3.Error`; then none of the rows counts as long as the log is open, and the segment must be
+        abandoned. If it is `CommitUncertain`, they may count when the log is opened again; else they never do.
         """
         connection = self.connection
         connection.execute("begin immediate")
@@ -259,7 +286,10 @@ class SegmentWriter:
             values += compress(optional, given)
         for (*shared, given), values in alike.items():
             self._insert_rows(shared, given, values)
-        connection.execute("commit")
+        try:
+            connection.execute("commit")
+        except sqlite3.Error as error:
+            raise CommitUncertain(str(error)) from error
         self.last = rows[-1].offset
         self.is_in_order, self._last_us = is_in_order, last_us
         # The rows' own pages, and one index page for each topic.

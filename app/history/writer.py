@@ -1,8 +1,9 @@
 """The writer's thread: events that arrive during a commit are the next group, which is one commit with fsync.
 
 If a commit fails, its whole group is refused, and its segment is not written again: after an error it is unknown how
-much of the group is on disk (fsync(2)). The next group is written to a new segment, after the last good offset. While
-no segment can be created, every event is refused immediately; creating one is tried once a second.
+much of the group is on disk (fsync(2)), and its publishers are answered so. The next group is written to a new segment,
+after the last good offset: from then on the failed group is not stored. While no segment can be created, every event is
+refused immediately, and the failed group may be found at the next start; creating one is tried once a second.
 
 What is written to a deleted file is lost with this process. So the writer looks once a second whether the log's files
 are still where they were, and otherwise refuses every event.
@@ -22,7 +23,7 @@ from threading import Lock, Thread, get_native_id
 from time import monotonic
 from typing import Literal
 
-from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull, LogMoved, Refusal
+from app.broker.errors import CommitFailed, DiskFull, HistoryUnavailable, InboxFull, LogMoved, Refusal
 from app.broker.events import Event, Publications
 from app.history import segment
 from app.history.folder import Folder, Segment, delete
@@ -64,7 +65,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class NotWritten:
-    """The outcome of a group that failed: none of `events` counts as stored, for the reason `refusal`."""
+    """The outcome of a group that failed: none of `events` counts as stored, for the reason `refusal`.
+
+    If that is an `OutcomeUnknown`, they may count when the log is opened again.
+    """
 
     events: list[Event]
     refusal: Refusal
@@ -270,9 +274,12 @@ class LogWriter:
             assert self._current is not None
             try:
                 self._current.write(rows)
-            except (sqlite3.Error, OSError, OverflowError):  # OverflowError: a number beyond 64 bits
+            except (sqlite3.Error, OSError, OverflowError) as error:  # OverflowError: a number beyond 64 bits
                 self._abandon()
-                self._refuse(events)
+                if isinstance(error, segment.CommitUncertain):
+                    self._report(NotWritten(events, CommitFailed()))
+                else:
+                    self._refuse(events)
                 return
             self._committed(rows)
         if events:

@@ -31,7 +31,7 @@ import orjson
 from app import telemetry
 from app.broker.events import SECONDS_TO_2026
 from app.broker.ports import Erasure, Work
-from app.history.checksummed_json import sync_folder
+from app.history.checksummed_json import make_private, private, sync_folder
 from app.protocols.contract import Count
 from app.protocols.json_text import NotJson, loads
 from app.protocols.nt4.errors import BadValue
@@ -46,6 +46,9 @@ FILE = "networktables.json"
 """The file's name in the data folder; name and format are ntcore's."""
 
 _IDS_FILE = "wamp-subscription-ids"
+
+FILES = (FILE, f"{FILE}.bck", _IDS_FILE)
+"""The names of the files that a backup of the data folder needs besides the log."""
 
 _LIMITS = Limits()
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -99,6 +102,9 @@ class PersistentTopics:
         read does not replace `.bck` then, but `save` moves it to `.bad`.
         """
         told: list[str] = []
+        make_private(
+            (self._path, self._before, _beside(self._path, ".bad"))
+        )  # they may be a robot's, or an earlier version's
         for path in (self._path, self._before):
             try:
                 items = self._items(path)
@@ -205,7 +211,7 @@ class PersistentTopics:
     def _draft(self, text: bytes) -> Path:
         """Write `text` to a file next to the file, and sync it to disk."""
         draft = _beside(self._path, ".tmp")
-        with open(draft, "wb", opener=_private) as file:
+        with private(draft) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -242,10 +248,6 @@ def _text(items: Iterable[bytes]) -> bytes:
 
 def _beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _named(item: object) -> str:
@@ -421,8 +423,8 @@ class ReservedIds:
         if self._path is not None:
             replacement = self._path.with_suffix(".new")
             try:
-                with replacement.open("w", encoding="ascii") as file:
-                    file.write(f"{self._next}\n")
+                with private(replacement) as file:
+                    file.write(b"%d\n" % self._next)
                     file.flush()
                     os.fsync(file.fileno())  # after a power cut none of them may be assigned again
                 replacement.replace(self._path)

@@ -145,7 +145,8 @@ export class Bayeux extends EventTarget {
   }
 
   /**
-   * Publish. Resolves with the server's reply; rejects with a `BayeuxError`.
+   * Publish. Resolves with the server's reply; rejects with a `BayeuxError`, whose `isOutcomeUnknown` says whether the
+   * data may be published all the same.
    *
    * @param {string} channel
    * @param {unknown} data any JSON value

@@ -2,17 +2,24 @@
  * One HTTP exchange of Bayeux messages, with a deadline. It does not depend on sessions.
  */
 
+const OUTCOME_UNKNOWN = "503::history_outcome_unknown"; // the server does not know whether it has stored the message
+
 /**
  * A message that was refused, or a request that failed.
  *
  * Its message is the server's `CODE:ARGUMENTS:TEXT` if there is one. `reply` is the server's reply, or null if none was
- * received. If there is a `cause`, the request failed on the way, and it is unknown whether the server has acted on it.
+ * received. If there is a `cause`, the request failed on the way.
  */
 export class BayeuxError extends Error {
   constructor(text, reply = null, cause = undefined) {
     super(text, { cause });
     this.name = "BayeuxError";
     this.reply = reply;
+  }
+
+  /** Whether the message may have taken effect all the same. @returns {boolean} */
+  get isOutcomeUnknown() {
+    return this.cause !== undefined || this.message === OUTCOME_UNKNOWN;
   }
 }
 

@@ -4,7 +4,7 @@
 
 import { timeOfDay } from "./clock.js";
 import { parsed } from "./json.js";
-import { refusal } from "./refusals.js";
+import { plain, refusal } from "./refusals.js";
 
 export class Publisher {
   #bayeux;
@@ -69,6 +69,7 @@ export class Publisher {
 }
 
 function outcome(error, channel) {
+  if (error.isOutcomeUnknown) return `Unknown whether published: ${plain(error)}`;
   if (error.reply) return refusal(error, `publish to ${channel}`, "publish this");
-  return `${error.cause ? "Unknown whether published" : "Not published"}: ${error.message}`;
+  return `Not published: ${error.message}`;
 }

@@ -6,7 +6,7 @@
 
 import { span } from "./clock.js";
 import { element, write } from "./element.js";
-import { refusal } from "./refusals.js";
+import { plain, refusal } from "./refusals.js";
 import { topicName } from "./topic-name.js";
 import { controlOf, textOf, valueOf } from "./value-types.js";
 
@@ -144,7 +144,8 @@ export class TopicRow {
       this.#release();
     } catch (error) {
       if (this.#kind === "switch") this.#fill();
-      this.#say(refusal(error, `publish to ${this.channel}`, "set this value"), "bad");
+      const isUnknown = error.isOutcomeUnknown;
+      this.#say(isUnknown ? plain(error) : refusal(error, `publish to ${this.channel}`, "set this value"), "bad");
     }
   }
 

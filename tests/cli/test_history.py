@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from asyncio.subprocess import PIPE
+from contextlib import closing, nullcontext
 
 import pytest
 import pytest_asyncio
+from support import wamp
+from support.damage import flip
+from support.log import OpenLog
 from support.process import ended, launched, started
 from support.server import brisk, serving
 from support.terminal import terminal
@@ -16,6 +20,8 @@ from app.access.tokens import hash_of
 from app.settings import Access, Token
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
+SUBSCRIBE, SUBSCRIBED = 32, 33
+KEPT_TOPICS = '[{"name": "/robot/auto", "type": "string", "value": "Left", "properties": {"persistent": true}}]'
 TOKEN = "a-token-that-is-long-enough-for-halley"
 
 
@@ -129,6 +135,58 @@ async def test_an_export_is_every_row_and_can_be_continued(served, tmp_path):
     assert len(found) >= len(offsets)
 
 
+LIMITED = ("sh", "-c", 'ulimit -f 400; exec "$@"', "sh")
+"""Run a command that can write no file of more than 200 KiB, as on a full disk."""
+
+
+def offsets_in(file):
+    """Return the offsets of an export's rows."""
+    return [json.loads(line)["offset"] for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("how", ["file", "standard output"])
+async def test_an_export_that_finds_the_disk_full_is_continued_as_it_says(how, served, tmp_path):
+    """What it leaves ends with a whole row, and with the rest each row is there once."""
+    for _ in range(8):
+        await publish(served, "/many", *("x" * 1_000 for _ in range(50)))
+    whole = (await history(served, "export", "-", cwd=tmp_path)).output
+    file = tmp_path / "log.jsonl"
+    target = "log.jsonl" if how == "file" else "-"
+
+    async def export(*arguments, **options):
+        with file.open("ab") if how != "file" else nullcontext(PIPE) as output:
+            verb = ("history", "export", target, *arguments, "--server", served.url)
+            async with started(*verb, cwd=tmp_path, stdout=output, **options) as process:
+                return await process.exit_code(), process.lines
+
+    code, (problem, hint) = await export(through=LIMITED)
+    assert (code, problem) == (FAILED, f"halley: {target if how == 'file' else how}: File too large")
+    left = offsets_in(file)
+    assert hint == f"halley: continue with --from-offset {left[-1] + 1}"
+    assert file.read_bytes().endswith(b"\n")
+    code, _ = await export("--from-offset", str(left[-1] + 1))
+    assert code == DONE
+    assert offsets_in(file)[: len(whole)] == [json.loads(line)["offset"] for line in whole]
+    assert offsets_in(file) == [*range(1, len(offsets_in(file)) + 1)]
+
+
+async def test_an_export_that_was_killed_can_be_continued(served, tmp_path):
+    """The row that it was killed in is cut off, and no row comes twice."""
+    code, output, _ = await history(served, "export", "-", cwd=tmp_path)
+    assert code == DONE
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join(output[:4]) + "\n" + output[4][:20])
+    code, _, (line,) = await history(served, "export", "log.jsonl", "--from-offset", "4", cwd=tmp_path)
+    assert code == FAILED
+    assert line == "halley: log.jsonl has the rows up to 4 already: continue with --from-offset 5"
+    assert (await history(served, "export", "log.jsonl", "--from-offset", "5", cwd=tmp_path)).code == DONE
+    assert file.read_text().splitlines()[: len(output)] == output
+    file.write_text("a letter\n")
+    code, _, (line,) = await history(served, "export", "log.jsonl", "--from-offset", "5", cwd=tmp_path)
+    assert (code, line) == (FAILED, "halley: log.jsonl is not an export: its last line is not a row")
+    assert file.read_text() == "a letter\n"
+
+
 # Verify and backup
 
 
@@ -194,6 +252,41 @@ async def test_a_backup_is_a_data_folder(served, tmp_path):
     assert (again.code, again.lines) == (FAILED, ["halley: copy is not empty"])
 
 
+async def test_a_backup_has_what_protocols_keep_beside_the_log(tmp_path):
+    """NetworkTables' persistent topics are there for a server on the copy, and no WAMP subscription's id is reused."""
+    (tmp_path / "halley.toml").write_text("[nt4]\nenabled = true\nport = 0\n")
+    kept = {"networktables.json": KEPT_TOPICS, "networktables.json.bck": "[]\n", "wamp-subscription-ids": "4711\n"}
+    with OpenLog(tmp_path / "data") as log:
+        log.write(1)
+    for name, text in kept.items():
+        (tmp_path / "data" / name).write_text(text)
+    code, _, _ = await ended("history", "backup", "copy", "--data-dir", "data", cwd=tmp_path)
+    assert code == DONE
+    assert {name: (tmp_path / "copy" / name).read_text() for name in kept} == kept
+    async with launched("--data-dir", "copy", cwd=tmp_path) as server:
+        client = await wamp.join(f"ws://127.0.0.1:{server.port}/wamp")
+        async with client:
+            await client.send([SUBSCRIBE, 1, {"get_retained": True}, "robot.auto"])
+            assert (await client.receive()) == [SUBSCRIBED, 1, 4711]
+            assert (await client.receive())[-1] == ["Left"]
+
+
+async def test_a_backup_onto_a_full_disk_can_be_made_again(served, tmp_path):
+    """It says so; what it has left is not taken for a data folder, and is replaced by the next one."""
+    backup = ("history", "backup", "copy", "--data-dir", "data")
+    limited = ("sh", "-c", 'ulimit -f 40; exec "$@"', "sh")  # blocks of 512 bytes
+    async with started(*backup, cwd=tmp_path, through=limited) as process:
+        assert await process.exit_code() == FAILED
+        (line,) = process.lines
+    assert line.startswith("halley: not everything was copied: ")
+    assert line.endswith("; the same command begins again")
+    code, _, lines = await ended("serve", "--port", "0", "--data-dir", "copy", cwd=tmp_path)
+    assert code == WRONG_USE
+    assert "copy is a backup that was not finished: run halley history backup again" in lines[-1]
+    assert (await ended(*backup, cwd=tmp_path)).code == DONE
+    assert (await ended("history", "verify", "--data-dir", "copy", cwd=tmp_path)).code == DONE
+
+
 # Purge
 
 
@@ -220,6 +313,25 @@ async def test_without_a_server_it_erases_in_the_folder(served, tmp_path):
     nowhere = await ended("history", "purge", "/chat/a", "--yes", "--data-dir", "nowhere", cwd=tmp_path)
     assert (nowhere.code, nowhere.lines) == (FAILED, ["halley: there is no log in nowhere"])
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_a_damaged_event_is_erased_and_counted(is_running, tmp_path):
+    """With a changed bit it cannot be read, so it may be one of those to be erased: nothing of it is left."""
+    folder = tmp_path / "data"
+    with OpenLog(folder) as log:
+        log.write("other")
+        log.write("a secret of ada", topic="chat/a")
+    flip(next(folder.glob("seg-*.db")), b"a secret of ada")
+    if is_running:
+        async with serving(brisk(data_dir=str(folder), history={"enabled": True, "free_bytes": 0})) as served:
+            done = await history(served, "purge", "/chat/a", "--yes", cwd=tmp_path)
+    else:
+        done = await ended("history", "purge", "/chat/a", "--yes", "--data-dir", "data", cwd=tmp_path)
+    assert (done.code, done.lines) == (DONE, ["halley: erased 1 event"])
+    texts = [file.read_bytes() for file in folder.iterdir() if file.is_file()]
+    assert not any(b"secret of ad" in text or b"chat/a" in text for text in texts)
+    assert any(b"other" in text for text in texts)
 
 
 @pytest.mark.parametrize("arguments", [["/chat/a"], ["--publisher", "ada"]])

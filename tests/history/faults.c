@@ -1,7 +1,8 @@
 /* Makes the disk fail: the n-th call on files of one folder, and a number of calls after it.
  *
  * It is preloaded into a process (ld.so(8), LD_PRELOAD) and armed through ctypes. The environment variable FAULTS_FOLDER
- * names the folder; calls on other files are not affected.
+ * names the folder; calls on other files are not affected. A process that nobody arms, such as a server, is struck while
+ * the file exists that FAULTS_WHILE names: each of its syncs fails.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,7 +18,7 @@
 #include <unistd.h>
 
 enum { OPEN = 1, WRITE = 2, SYNC = 4, RENAME = 8, TRUNCATE = 16, UNLINK = 32 };
-enum { FAIL_EIO, FAIL_ENOSPC, FAIL_SHORT, KILL_BEFORE, KILL_AFTER };
+enum { FAIL_EIO, FAIL_ENOSPC, FAIL_SHORT, KILL_BEFORE, KILL_AFTER, STOP_BEFORE };
 enum { PASS = -1 };
 
 static volatile int first, last, kinds, fault;
@@ -58,6 +59,9 @@ static int is_our_file(int file)
 /* Counts a call; returns the fault that it must suffer, or PASS. */
 static int struck(int kind, int ours)
 {
+    const char *flag = getenv("FAULTS_WHILE");
+    if (kind == SYNC && ours && flag && !access(flag, F_OK))
+        return FAIL_EIO;
     if (!(kinds & kind) || !ours)
         return PASS;
     int n = __sync_add_and_fetch(&calls, 1);
@@ -65,6 +69,10 @@ static int struck(int kind, int ours)
         return PASS;
     if (fault == KILL_BEFORE)
         kill(getpid(), SIGKILL);
+    if (fault == STOP_BEFORE) {
+        kill(getpid(), SIGSTOP);
+        return PASS;
+    }
     return fault;
 }
 

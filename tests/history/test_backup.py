@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
+from support.damage import flip, move_mark
 from support.log import SMALL, OpenLog
 
 from app.history.backup import backup
 from app.history.examination import verify
 from app.history.folder import FolderUnusable
+
+COPYING = Path(__file__).with_name("copying.py")
 
 
 def test_a_backup_is_the_log_up_to_its_beginning(tmp_path):
@@ -113,3 +121,89 @@ def test_what_is_damaged_is_copied_and_named(tmp_path):
     file.write_bytes(data)
     assert backup(tmp_path / "log", tmp_path / "copy").damaged == [file.name]
     assert (tmp_path / "copy" / file.name).read_bytes() == bytes(data)
+
+
+def fill(log, count):
+    """Write events of 2 KB each."""
+    log.append(*(f"{number} {'x' * 2_000}" for number in range(count)))
+    assert log.history.written(30)
+
+
+def test_a_backup_that_was_begun_while_no_server_ran_is_whole_although_one_starts(tmp_path, faulty):
+    """The segment that the server writes meanwhile is copied as it was when its copy was begun."""
+    source, target = tmp_path / "log", tmp_path / "copy"
+    with OpenLog(source) as log:
+        fill(log, 3_000)
+        before = log.stored()
+    environment = faulty | {"FAULTS_FOLDER": str(target)}
+    with subprocess.Popen(
+        [sys.executable, COPYING, source, target], env=environment, stdout=subprocess.PIPE
+    ) as copying:
+        _, status = os.waitpid(copying.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        assert not (target / "log.json").exists()
+        with OpenLog(source) as log:
+            fill(log, 2_000)
+        copying.send_signal(signal.SIGCONT)
+        damaged, _ = copying.communicate(timeout=60)
+        assert (copying.returncode, damaged) == (0, b"\n")
+    assert verify(target).damage == []
+    with OpenLog(target) as copy:
+        assert copy.stored() == before
+    assert verify(source).damage == []
+
+
+def test_the_copy_of_the_open_segment_is_checked_too(tmp_path):
+    """A changed row of the segment without a seal is noticed, and so are committed events that are not there."""
+    with OpenLog(tmp_path / "log", **SMALL) as log:
+        log.write_many()
+        log.write("the last one")
+    newest = max((tmp_path / "log").glob("seg-*.db"))
+    assert not newest.with_suffix(".seal").exists()
+    assert backup(tmp_path / "log", tmp_path / "sound").damaged == []
+    move_mark(tmp_path / "log", 603)
+    assert backup(tmp_path / "log", tmp_path / "torn").damaged == [newest.name]
+    move_mark(tmp_path / "log", 601)
+    flip(newest, b"the last one")
+    assert backup(tmp_path / "log", tmp_path / "damaged").damaged == [newest.name]
+
+
+def test_a_backup_that_was_not_finished_is_made_again(tmp_path):
+    """It is no data folder; the next backup begins anew, and deletes nothing that is not its own."""
+    with OpenLog(tmp_path / "log", **SMALL) as log:
+        log.write_many()
+    target = tmp_path / "copy"
+    (tmp_path / "log" / "beside").write_text("mine")
+
+    def fail(_done, _of):
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        backup(tmp_path / "log", target, fail, also=["beside"])
+    left = {file.name for file in target.iterdir()}
+    assert len(left) > 2
+    with pytest.raises(FolderUnusable, match="is a backup that was not finished"):
+        OpenLog(target)
+    with pytest.raises(FolderUnusable, match="there is no log in"):
+        verify(target)
+    (target / "of somebody").touch()
+    with pytest.raises(FolderUnusable, match="is not empty"):
+        backup(tmp_path / "log", target, also=["beside"])
+    (target / "of somebody").unlink()
+    assert backup(tmp_path / "log", target, also=["beside"]).damaged == []
+    assert verify(target).damage == []
+    assert (target / "beside").read_text() == "mine"
+    with OpenLog(target, **SMALL) as copy:
+        assert len(copy.rows()) == 600
+
+
+def test_only_its_owner_may_read_a_backup(tmp_path):
+    """This holds for each of its files, whatever the mode of the folder."""
+    with OpenLog(tmp_path / "log", **SMALL) as log:
+        log.write_many()
+        (tmp_path / "log" / "beside").write_text("mine")
+        (tmp_path / "copy").mkdir()
+        backup(tmp_path / "log", tmp_path / "copy", also=["beside"])
+    modes = {file.name: file.stat().st_mode & 0o077 for file in (tmp_path / "copy").iterdir()}
+    assert len(modes) > 5
+    assert set(modes.values()) == {0}

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.damage import flip
+from support.damage import flip, seal_again
 from support.log import SMALL, OpenLog
 
 from app.broker.names import Match, Pattern
@@ -161,6 +161,44 @@ def _faults(folder):
     log = FolderLog(folder)
     faults = [each for each in log.read(1, log.head().next) if isinstance(each, Fault)]
     return {offset: each.why for each in faults for offset in range(each.first, each.last + 1)}
+
+
+def flipped(path):
+    """Damage the one event of private/1."""
+    flip(path, b"a secret of ada")
+
+
+def flipped_and_sealed(path):
+    """Damage it so that the segment's digests do not show it."""
+    flipped(path)
+    seal_again(path)
+
+
+def no_database(path):
+    """Leave nothing that can be read of the segment."""
+    path.chmod(0o600)
+    path.write_bytes(b"not SQLite" + path.read_bytes()[10:])
+
+
+@pytest.mark.parametrize("damage", [flipped, flipped_and_sealed, no_database])
+def test_what_is_damaged_is_erased_too(damage, tmp_path):
+    """Nobody can say that it is not what must go: nothing of it is left in any file, and its offsets are holes."""
+    with OpenLog(tmp_path, **SMALL) as log:
+        log.write_many(count=100)
+        log.append_to("private/1", "a secret of ada", authid="ada")
+        log.write_many(count=200, first=100)
+    (first, path), (following, _), *_ = segment_files(tmp_path)
+    assert first <= 101 < following
+    damage(path)
+    lost = [*range(first, following)] if damage is no_database else [101]
+    with OpenLog(tmp_path, **SMALL) as log:
+        assert log.history.purge(Erasure(Pattern(Match.EXACT, "private/1"), None), lambda *_: None) == len(lost)
+        assert not any(trace in folder_bytes(tmp_path) for trace in (b"secret of ad", b"private/1", b"ada"))
+        assert (log.history.holes, log.history.damaged) == ([(lost[0], lost[-1])], [])
+        assert [(each.first, each.last) for each in log.history.damage] == [(lost[0], lost[-1])]
+        assert [row.offset for row in log.rows()] == [*range(1, lost[0]), *range(lost[-1] + 1, 302)]
+        assert log.history.purge(Erasure(Pattern(Match.EXACT, "private/1"), None), lambda *_: None) == 0
+    assert verify(tmp_path).damage == []
 
 
 def test_damaged_rows_become_holes_of_the_log(tmp_path):

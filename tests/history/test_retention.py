@@ -161,3 +161,78 @@ def test_a_clock_that_was_wrong_at_the_start_deletes_nothing_if_it_is_set_right(
     late.clock.pass_(GRACE_S / 2 + 1)
     late.retain()
     assert late.history.start == 1
+
+
+YEARS = 3_650 * DAY
+EVERYTHING = ALL, exact("halley"), Pattern(Match.DESCENDANTS, "halley")
+"""Patterns of all topics, also the server's own."""
+
+
+def publish_ahead(log, times=1, by_s=YEARS):
+    """Publish while the clock is ahead, and set it right again."""
+    log.clock.wall += by_s
+    log.publish(times=times)
+    log.clock.wall -= by_s
+
+
+def test_an_event_of_a_clock_that_was_ahead_keeps_nothing_behind_it(clocked_log):
+    """It is hidden and deleted with the event behind it, in whichever segment and place of the segment it is."""
+    log = clocked_log(*((pattern, HOUR, True) for pattern in EVERYTHING))
+    publish_ahead(log)
+    for _ in range(4):
+        log.fill(1)
+        publish_ahead(log, times=40)  # one segment ends with such events, another begins with them
+    log.publish(times=3)
+    log.retain()
+    assert log.history.start_of(ALL) == 1
+    log.clock.pass_(HOUR - 1)
+    log.publish()
+    log.retain()
+    assert log.offsets() == [log.history.head - 1, log.history.head]
+    log.clock.pass_(GRACE_S)
+    log.retain()
+    assert log.history.segments == 1
+
+
+def test_events_of_a_clock_that_was_ahead_are_young_until_others_follow_them(clocked_log):
+    """Nothing has shown their age, so they stay visible; then they go with the next event, even after another start."""
+    log = clocked_log((ALL, HOUR, True))
+    log.publish(times=10)
+    publish_ahead(log, times=10)
+    log.clock.pass_(DAY)
+    log.retain()
+    assert log.offsets() == [*range(11, 21)]
+    log.publish()
+    log.retain()
+    assert log.offsets() == [*range(11, 22)]
+    log.clock.pass_(HOUR + 1)
+    log.retain()
+    assert log.offsets() == []
+    log.history.close()
+    assert clocked_log((ALL, HOUR, True), wall=log.clock.wall).offsets() == []
+
+
+def test_events_of_a_clock_that_was_a_little_ahead_age_by_themselves(clocked_log):
+    """They need no event behind them to become too old."""
+    log = clocked_log((ALL, HOUR, True))
+    log.publish(times=10)
+    publish_ahead(log, times=10, by_s=HOUR)
+    log.clock.pass_(2 * HOUR - 15)
+    log.retain()
+    assert log.offsets() == [*range(11, 21)]
+    log.clock.pass_(30)
+    log.retain()
+    assert log.offsets() == []
+
+
+def test_where_nothing_is_to_be_kept_what_was_kept_before_goes(clocked_log):
+    """Rules that keep nothing at all hide every event at once, and delete the segments that are not written."""
+    log = clocked_log((ALL, HOUR, True))
+    log.fill(3)
+    log.history.close()
+    again = clocked_log(*((pattern, 0.0, True) for pattern in EVERYTHING), wall=log.clock.wall)
+    again.retain()
+    assert again.offsets() == []
+    again.clock.pass_(GRACE_S)
+    again.retain()
+    assert again.history.segments == 1

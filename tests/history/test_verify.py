@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from support.log import SMALL, OpenLog
 
+from app.history import examination, segment
 from app.history.examination import verify
 from app.history.folder import FolderUnusable
 from app.history.seals import BLOCK_BYTES, Seal, seal_path
@@ -148,3 +149,48 @@ def test_where_there_is_no_log(tmp_path):
     """A folder without a log is refused."""
     with pytest.raises(FolderUnusable, match="there is no log in"):
         verify(tmp_path)
+
+
+def open_segment(folder):
+    """Return the path of the segment of a closed log that a server would go on writing."""
+    return max(folder.glob("seg-*.db"))
+
+
+def test_what_is_read_of_an_open_segment_stays_as_it_was_although_a_server_starts(tmp_path):
+    """A transaction that began while no server ran sees nothing of what one writes from then on, and no broken page."""
+    folder = tmp_path / "log"
+    with OpenLog(folder) as log:
+        log.append(*("x" * 2_000 for _ in range(1_000)))
+    with closing(segment.read(open_segment(folder), is_sealed=False)) as reading:
+        reading.execute("begin")
+        before = reading.execute("select count(*), sum(length(payload)) from events").fetchone()
+        with OpenLog(folder) as log:
+            log.append(*("y" * 2_000 for _ in range(2_000)))
+        assert reading.execute("select count(*), sum(length(payload)) from events").fetchone() == before
+        assert reading.execute("pragma integrity_check").fetchall() == [("ok",)]
+    assert (verify(folder).damage, verify(folder).rows) == ([], 3_000)
+
+
+def test_a_server_that_starts_while_its_log_is_verified_is_not_taken_for_damage(tmp_path, monkeypatch):
+    """It begins when the segment is open already, and has not been read yet."""
+    folder = tmp_path / "log"
+    with OpenLog(folder) as log:
+        log.append(*("x" * 2_000 for _ in range(1_000)))
+
+    def check(*arguments):
+        monkeypatch.undo()
+        with OpenLog(folder) as log:
+            log.append(*("y" * 2_000 for _ in range(2_000)))
+        check_database(*arguments)
+
+    check_database = examination._check_database
+    monkeypatch.setattr(examination, "_check_database", check)
+    verdict = verify(folder)
+    assert (verdict.damage, verdict.rows) == ([], 3_000)
+
+
+def test_a_log_is_verified_where_no_file_can_be_made_beside_it(folder):
+    """On a full or read-only disk SQLite has no locks, and none are needed: no server can write there either."""
+    (folder / f"{open_segment(folder).name}-shm").mkdir()
+    verdict = verify(folder)
+    assert (verdict.damage, verdict.rows) == ([], 620)

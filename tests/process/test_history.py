@@ -10,11 +10,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support import wamp
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.process import ended, launched
 from support.wire import DEADLINE_S, request
 
 import app
+from app.history.folder import is_of_log
+from app.server.persistence import FILES
 
 WRONG_USE = 2
 
@@ -37,6 +40,44 @@ async def test_its_folder_is_told_at_start_and_can_be_chosen(tmp_path):
             assert f"history: {folder}" in server.lines
             assert (folder / "log.json").is_file()
             assert folder.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_only_its_owner_may_read_what_is_in_its_folder(is_old, tmp_path):
+    """This holds whatever the folder's mode, also for files of an earlier version; those of jobs stay as they are."""
+    folder = tmp_path / "halley-data"
+    folder.mkdir(mode=0o755)
+    arguments = ("--nt4", "--nt4-port", "0")
+    size = {"HALLEY_HISTORY_SEGMENT_BYTES": "65536"}
+    if is_old:
+        async with launched(*arguments, cwd=tmp_path, **size) as server:
+            wire = await server.wire()
+            await wire.post(*(publish("/a", "x" * 9_000) for _ in range(20)))
+            server.send_signal(signal.SIGKILL)
+            await server.exit_code()
+        (folder / "networktables.json").write_text("[]")
+        for file in folder.iterdir():
+            file.chmod(0o644)
+    of_jobs = [folder / "consumers" / "ingest.json", folder / "lake" / "table", folder / "of somebody"]
+    for file in of_jobs:
+        file.parent.mkdir(exist_ok=True)
+        file.touch(mode=0o666)
+        file.chmod(0o666)
+    async with launched(*arguments, cwd=tmp_path, **size) as server:
+        await (await server.wire()).post(*(publish("/a", "x" * 9_000) for _ in range(20)))
+        async with await wamp.join(f"ws://127.0.0.1:{server.port}/wamp") as client:
+            await client.send([32, 1, {}, "a"])  # SUBSCRIBE
+            await client.receive()
+        async with asyncio.timeout(DEADLINE_S):
+            while not any(folder.glob("seg-*.seal")):
+                await asyncio.sleep(0.01)
+        modes = {file.name: file.stat().st_mode & 0o077 for file in folder.iterdir() if file.is_file()}
+        assert {name: mode for name, mode in modes.items() if mode} == {"of somebody": 0o066}
+        assert {name for name in modes if not is_of_log(Path(name))} <= {"of somebody", *FILES}  # else backups lack it
+        endings = {name.partition(".")[2] for name in modes}
+        assert endings >= {"db", "db-wal", "db-shm", "seal", "json"}
+        assert modes.keys() >= {"log.json", "mark", "lock", "wamp-subscription-ids"}
+    assert {file.stat().st_mode & 0o777 for file in of_jobs} == {0o666}
 
 
 async def test_without_history_nothing_is_written(tmp_path):

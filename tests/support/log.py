@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
+from app.broker.errors import OutcomeUnknown
 from app.broker.events import BARE, Event, Publications
 from app.broker.names import Match, Pattern
 from app.broker.ports import Query
@@ -37,10 +38,14 @@ SMALL: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "free_bytes": 0}
 
 @dataclass
 class Reports:
-    """What a log's writer has reported: payloads by offset, refused payloads, and all payloads in their order."""
+    """What a log's writer has reported: payloads by offset, refused payloads, and all payloads in their order.
+
+    `unknown` are those of the refused payloads of which it is unknown whether they are stored.
+    """
 
     committed: dict[int, Any] = field(default_factory=dict)
     refused: list[Any] = field(default_factory=list)
+    unknown: list[Any] = field(default_factory=list)
     order: list[Any] = field(default_factory=list)
 
     def __call__(self, report: Report) -> None:
@@ -48,6 +53,8 @@ class Reports:
         self.order += payloads
         if isinstance(report, NotWritten):
             self.refused += payloads
+            if isinstance(report.refusal, OutcomeUnknown):
+                self.unknown += payloads
             return
         assert isinstance(report, Committed)
         recorded = [orjson.loads(event.payload) for event in report.events if event.is_recorded]

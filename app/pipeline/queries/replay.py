@@ -182,7 +182,7 @@ class Replay:
         self._is_sending = sending is not None
         state = {"run": self._run, "after": self._after, "sending": sending, "at_s": time.time()}
         self._file.parent.mkdir(exist_ok=True)
-        checksummed_json.save(self._file, state)
+        checksummed_json.save(self._file, state, is_private=False)
 
 
 class _Pace:

@@ -97,7 +97,7 @@ class FolderLog:
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             with suppress(FileNotFoundError):  # another process of that name has just done the same
-                checksummed_json.save(folder / f"{consumer}.json", {"offset": offset})
+                checksummed_json.save(folder / f"{consumer}.json", {"offset": offset}, is_private=False)
         except OSError as error:
             raise JobFailed(f"the position cannot be written in {folder}: {error.strerror}") from None
 

@@ -24,8 +24,8 @@ NUMBER_OUT_OF_RANGE = "400::number_out_of_range"
 
 OVERLOADED = "503::overloaded"  # memory is short: a publish may be repeated later
 
-HISTORY_UNAVAILABLE = "503::history_unavailable"  # the log did not take the event, and it was not delivered
-HISTORY_OUTCOME_UNKNOWN = "503::history_outcome_unknown"  # the log has not reported in time whether the event is stored
+HISTORY_UNAVAILABLE = "503::history_unavailable"  # the log did not take the event: it is neither stored nor delivered
+HISTORY_OUTCOME_UNKNOWN = "503::history_outcome_unknown"  # the event's commit has failed, or is not reported in time
 IDEMPOTENCY_KEY_INVALID = "400::idempotency_key_invalid"
 AUDIENCE_INVALID = "400::audience_invalid"  # an unknown field, not a list of names, or too many names
 PREDECESSOR_UNKNOWN = "412::predecessor_unknown"  # no event was published with the key in `ext.after`
