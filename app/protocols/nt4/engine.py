@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from app.broker.events import Event
 from app.broker.names import Pattern
+from app.broker.outbox import Outbox
 from app.broker.sessions import Session
 from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Context, Link, ProgramDecisions, WaitFor
 from app.protocols.nt4 import messages, values
@@ -128,7 +129,8 @@ class Engine:
         if self.client.closed is None:
             self._tables.leave(self.client, LOST, now)
         self._pending.clear()
-        self.client.owner = _NOBODY  # else both would wait for the cyclic collector
+        # Else they would refer to each other, and wait for the cyclic collector with the head that the client has sent.
+        self.client.owner, self.client.output.session = _NOBODY, _LOST
 
     # What the broker reports (sessions.Owner)
 
@@ -314,3 +316,8 @@ class _Nobody:
 
 
 _NOBODY = _Nobody()
+
+_LOST = Session("", "nt4", _NOBODY, Outbox(0, 0))
+"""The session to which outputs belong whose connections are lost."""
+
+_LOST.closed = LOST
