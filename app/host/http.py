@@ -259,7 +259,7 @@ class Connection(Peer):
         raised = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
         if isinstance(raised, _Refused):
             return
-        if raised is not None and not isinstance(raised, httptools.HttpParserError):  # else the target is no URL
+        if raised is not None and not isinstance(raised, httptools.HttpParserError):  # else the target is not a URL
             telemetry.fault("request", raised)
             self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", is_logged=True)
         elif self._is_in_head and _HUGE_LENGTH.search(data):  # a number too large for the parser

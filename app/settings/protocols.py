@@ -35,6 +35,13 @@ class Bayeux:
         zero="client intervals are ignored",
         why="the longest interval between polls that a client can announce",
     )
+    refused_interval_s: float = knob(
+        2.0,
+        unit="s",
+        low=0,
+        zero="clients try again immediately",
+        why="the pause after a connect that is refused while its session lives; Faye's client repeats it as it was",
+    )
     holds_per_browser: int = knob(
         1,
         unit="connects",

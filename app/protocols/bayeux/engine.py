@@ -42,8 +42,8 @@ from app.protocols.bayeux.extensions import Timesync
 from app.protocols.bayeux.handshake import Handshaker
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, publish_reply, reply_to
-from app.protocols.bayeux.names import META, SERVICE
-from app.protocols.bayeux.polling import CONNECT, HANDSHAKE, Polling
+from app.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE
+from app.protocols.bayeux.polling import Polling
 from app.protocols.bayeux.publishing import Publisher, is_publish, names_predecessor
 from app.protocols.bayeux.request import RequestHandler, client_id_of
 from app.protocols.bayeux.session import BayeuxSession, Hold, Reply

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 from app.broker.broker import Broker
 from app.broker.events import Event
@@ -38,7 +38,7 @@ from app.protocols.bayeux.messages import (
     reply_to,
     revocation_frame,
 )
-from app.protocols.bayeux.names import Bounds, to_subscription, to_topic
+from app.protocols.bayeux.names import CONNECT, HANDSHAKE, Bounds, to_subscription, to_topic
 from app.protocols.bayeux.session import (
     DISCONNECTED,
     DISMISSED,
@@ -54,9 +54,6 @@ from app.protocols.bayeux.session import (
     Trigger,
 )
 from app.settings import Bayeux
-
-CONNECT: Final = "/meta/connect"
-HANDSHAKE: Final = "/meta/handshake"
 
 
 class Polling:
@@ -387,16 +384,9 @@ class Polling:
             self.hooks.tell(self.hooks.message_refused, session, fields, fault.error)
         reply = reply_to(fields, successful=False)
         reply["error"] = fault.error
-        advice = fault.advice
         if fields.get("channel") == HANDSHAKE:
-            # Without "none" cometd.js would repeat a handshake that can never succeed forever.
-            advice = {**self.advisor.for_stranger("none"), **(advice or {})}
-        elif fields.get("channel") == CONNECT and advice is None:
-            # A client that disconnected or was dismissed during this request shall not return; an expired one shall
-            # (#921).
-            is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED)
-            may_return = fault.error == errors.SESSION_UNKNOWN and not is_over
-            advice = self.advisor.for_stranger("handshake" if may_return else "none")
+            reply["supportedConnectionTypes"] = list(self.connection_types)
+        advice = self.advisor.for_refusal(session, fields, fault)
         if advice is not None:
             reply["advice"] = advice
         if fault.ext is not None:

@@ -12,6 +12,7 @@ from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault, fault_of
 from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, AwaitTurn, Request, Steps
 from app.protocols.bayeux.messages import Message
+from app.protocols.bayeux.names import CONNECT
 from app.protocols.bayeux.polling import Polling
 from app.protocols.bayeux.session import BayeuxSession
 from app.protocols.json_text import has_out_of_range
@@ -66,7 +67,8 @@ class RequestHandler:
             return
         if self.session is None:
             self.session = session = self._engine.find(client_id, self.request, self.now)
-            if session is not None:
+            # A connect moves the session's deadline with its reply or hold, and one that is refused does not.
+            if session is not None and any(fields.get("channel") != CONNECT for fields in self.request.messages):
                 self._engine.heard_from(session, self.now)
 
     def session_of(self, message: Message) -> BayeuxSession:

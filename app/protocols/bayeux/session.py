@@ -32,8 +32,11 @@ from typing import Any, Final, Literal, get_args
 from app.broker.events import Event
 from app.broker.outbox import Outbox
 from app.broker.sessions import Owner, Session
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.extensions import Acks, Replay, Timesync
 from app.protocols.bayeux.messages import body_of
+from app.protocols.bayeux.names import CONNECT, HANDSHAKE
 from app.settings import Bayeux
 
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -261,6 +264,30 @@ class Advisor:
     def for_stranger(self, reconnect: str) -> dict[str, Any]:
         """Advice for a client that has no session on this server."""
         return {"reconnect": reconnect, "interval": 0, "timeout": _ms(self._options.hold_s)}
+
+    def for_refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any] | None:
+        """The advice in the reply to a message that is refused, if there is any.
+
+        `fields` are the message as it was sent, and `session` is the request's, if there is one. A client whose session
+        lives is to connect again, but not at once: Faye's would repeat the same connect without a pause. What an
+        extension drops is answered without advice, as CometD does: clients then try again at their own pace, while
+        "none" would stop them for good.
+        """
+        channel = fields.get("channel")
+        if channel not in (HANDSHAKE, CONNECT) or fault.error == errors.MESSAGE_DELETED:
+            return fault.advice
+        if channel == HANDSHAKE:
+            # Without "none" cometd.js would repeat a handshake that can never succeed forever.
+            return {**self.for_stranger("none"), **(fault.advice or {})}
+        if fault.advice is not None:
+            return fault.advice
+        if session is None or session.closed is not None or fields.get("clientId") != session.id:
+            # A client that disconnected or was dismissed during this request shall not return; an expired one shall
+            # (#921).
+            is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED)
+            return self.for_stranger("none" if is_over else "handshake")
+        session.announced = None  # the reply to its next connect is to take this interval back
+        return {**self.advice(session), "interval": _ms(max(session.own_interval_s, self._options.refused_interval_s))}
 
     def interval_s(self, hold: Hold) -> float:
         """The seconds that a client is to wait after the reply to `hold`."""
