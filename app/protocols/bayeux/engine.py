@@ -187,7 +187,8 @@ class Engine(Polling):
         if session is None:
             return None
         if is_connect:
-            return self._connect_usual(session, message_id, request.connection, now)
+            is_script = request.transport is Transport.CALLBACK_POLLING
+            return self._connect_usual(session, message_id, request.connection, now, is_script)
         self.heard_from(session, now)
         return self._publish_usual(request, session, fields, now)
 
@@ -198,12 +199,17 @@ class Engine(Polling):
         return self._publish_usual(request, session, fields, now) if is_usual else None
 
     def _connect_usual(
-        self, session: BayeuxSession, message_id: str | int | None, connection: Any, now: float
+        self,
+        session: BayeuxSession,
+        message_id: str | int | None,
+        connection: Any,
+        now: float,
+        is_script: bool = False,  # noqa: FBT001, FBT002 - by its place: a keyword would cost each connect
     ) -> Hold | Reply | None:
         if session.held is not None or session.cursor is not None:
             return None
         session.client_interval_s = None
-        hold = Hold(session, connection, message_id, session.hold_s)
+        hold = Hold(session, connection, message_id, session.hold_s, is_script)
         return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
 
     def _is_usual_publish(self, fields: dict[str, Any]) -> bool:
@@ -343,6 +349,8 @@ class Engine(Polling):
                 if not is_newest:
                     replies[place] = self.late_reply(hold, handler.now)
                     continue
+            if is_last and len(replies) > 1 and len(hold.session.outbox):
+                hold.spent_bytes = handler.reply_bytes()
             if self.connect(hold, handler.now):
                 return hold
             if hold.session.closed is not None:  # by a hook that was notified of the older connect's end
@@ -350,7 +358,7 @@ class Engine(Polling):
                 continue
             replies[place], events = self.connect_reply(hold, handler.now)
         if not connects and session is not None:
-            events = self._events_for(request, session, handler.now)
+            events = self._events_for(request, session, handler.now, handler)
         reply = self.reply_with(session, [*replies, *handler.extra], events, handler.now, request.connection)
         reply.answers_connect = bool(connects)
         return reply
@@ -361,7 +369,8 @@ class Engine(Polling):
         if message.fields.get("connectionType") not in self.connection_types:
             raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(self.connection_types)))
         hold_s = session.hold_s if len(handler.request.messages) == 1 else 0.0
-        hold = Hold(session, handler.request.connection, message.sent.get("id"), hold_s)
+        is_script = handler.request.transport is Transport.CALLBACK_POLLING
+        hold = Hold(session, handler.request.connection, message.sent.get("id"), hold_s, is_script)
         interval_s = None
         if message.advice is not None:
             hold.wants_advice = True
@@ -378,8 +387,13 @@ class Engine(Polling):
             hold.timesync = Timesync.read(message.ext, self.wall_ms(handler.now))
         return hold
 
-    def _events_for(self, request: Request, session: BayeuxSession, now: float) -> list[Event]:
-        """Take the waiting events that may go with a reply without a connect (Bayeux 1.0, 5.2)."""
+    def _events_for(
+        self, request: Request, session: BayeuxSession, now: float, handler: RequestHandler | None = None
+    ) -> list[Event]:
+        """Take the waiting events that may go with a reply without a connect (Bayeux 1.0, 5.2).
+
+        `handler` has the replies that they go with, if these are more than a publish's.
+        """
         if (
             not len(session.outbox)
             or session.closed is not None
@@ -391,7 +405,7 @@ class Engine(Polling):
             or request.transport is not Transport.LONG_POLLING
         ):
             return []
-        return self.broker.take(session, now)
+        return self.take(session, now, 0 if handler is None else handler.reply_bytes())
 
 
 class _PendingPublish(AwaitCommit):

@@ -25,6 +25,7 @@ from app.broker.policy import SERVER, Identities, Rights
 from app.broker.ports import Page, Query
 from app.broker.sessions import Session
 from app.protocols.bayeux import errors
+from app.protocols.bayeux.answers import Room, frame_for
 from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.exchange import Answer, Outcome, Request, Transport
 from app.protocols.bayeux.history import Replayer
@@ -34,7 +35,6 @@ from app.protocols.bayeux.messages import (
     encode,
     encode_data,
     event_frame,
-    replay_frame,
     reply_to,
     revocation_frame,
 )
@@ -298,8 +298,10 @@ class Polling:
             events = []
         elif session.acks is None:
             events = self.broker.take(session, now)
+            if len(events) > 1:
+                events = self._fitting(session, events, hold.spent_bytes, is_script=hold.is_script)
         else:
-            events = self.take(session, now)
+            events = self.take(session, now, hold.spent_bytes, is_script=hold.is_script)
         if session.acks is not None or session.cursor is not None or hold.timesync is not None:
             ext = self._connect_ext(hold, now, with_events=takes_events)
             if ext:
@@ -363,7 +365,7 @@ class Polling:
     ) -> Reply:
         """Make a response of `parts` and then the events that are `unencoded`; `events` are all that it carries."""
         if session is not None and session.replay is not None:
-            parts += map(_frame_for(session), unencoded)
+            parts += map(frame_for(session), unencoded)
         else:
             for event in unencoded:
                 parts.append(event.frames.get("bayeux") or event_frame(event))
@@ -393,12 +395,32 @@ class Polling:
             reply["ext"] = fault.ext
         return reply
 
-    def take(self, session: BayeuxSession, now: float) -> list[Event]:
-        """Take the waiting events for a reply; with the acknowledge extension, after all unacknowledged ones."""
-        events = self.broker.take(session, now)
+    def take(
+        self, session: BayeuxSession, now: float, spent_bytes: float = 0, *, is_script: bool = False
+    ) -> list[Event]:
+        """Take the waiting events that fit into an answer; with acknowledgements, after all unacknowledged ones.
+
+        `spent_bytes` are those of the answer's replies.
+        """
+        events = self._fitting(session, self.broker.take(session, now), spent_bytes, is_script=is_script)
         if session.acks is not None:
             session.outbox.retain(events)
             events = session.acks.close_batch(events)
+        return events
+
+    def _fitting(
+        self, session: BayeuxSession, events: list[Event], spent_bytes: float, *, is_script: bool
+    ) -> list[Event]:
+        """Those of the events, which were taken, that fit into an answer; the others return to the outbox."""
+        options, unacknowledged = self.options, [] if session.acks is None else list(session.acks)
+        if len(events) > 1 or (events and unacknowledged):
+            left_bytes = options.answer_bytes - spent_bytes
+            room = Room(session, left_bytes, is_script=is_script, has_timestamps=options.timestamp)
+            room.spend(unacknowledged)
+            count = room.fitting(events, at_least=0 if unacknowledged else 1)
+            if count < len(events):
+                self.broker.give_back(session, events[count:])
+                del events[count:]
         return events
 
     def send(self, connection: Any, outcome: Outcome | None) -> None:
@@ -439,7 +461,7 @@ class Polling:
         now: float,
     ) -> list[bytes]:
         """The JSON texts of a response, each passed through the extensions."""
-        frame = _frame_for(session)
+        frame = frame_for(session)
         told = [decode_data(message) if isinstance(message, bytes) else message for message in messages]
         replies = [self._passed(session, message, now, is_event=False) for message in told]
         shown = [self._passed(session, decode_data(frame(event)), now, is_event=True) for event in events]
@@ -561,7 +583,8 @@ class Polling:
         if is_told:
             messages.append({"channel": "/meta/disconnect", "successful": True})
         may_take = hold.session.unsettled is None
-        events = self.take(hold.session, now) if may_take else []
+        # All of them, whatever their size: no other answer follows.
+        events = self.take(hold.session, now, -inf) if may_take else []
         if hold.session.replay is not None:
             reply["ext"] = self.history.told(hold, with_events=may_take)
         session = hold.session if hold.session.replay is not None else None  # replay frames differ
@@ -573,9 +596,3 @@ class Polling:
         reply |= {"channel": CONNECT, "successful": False, "error": error}
         reply["advice"] = self.advisor.for_stranger("handshake")
         return self.reply_with(None, [reply], [], now, hold.connection)
-
-
-def _frame_for(session: BayeuxSession | None) -> Callable[[Event], bytes]:
-    """The encoding of events for a session; None for a reply without one."""
-    has_positions = session is not None and session.replay is not None and session.replay.in_data
-    return replay_frame if has_positions else event_frame

@@ -11,7 +11,7 @@ from app.broker.names import Pattern
 from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault, fault_of
 from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, AwaitTurn, Request, Steps
-from app.protocols.bayeux.messages import Message
+from app.protocols.bayeux.messages import Message, encode
 from app.protocols.bayeux.names import CONNECT
 from app.protocols.bayeux.polling import Polling
 from app.protocols.bayeux.session import BayeuxSession
@@ -96,6 +96,10 @@ class RequestHandler:
                 raise Fault(errors.MESSAGE_DELETED)
             message = Message(seen, self.request.context, sent=fields)
         return message
+
+    def reply_bytes(self) -> int:
+        """The bytes of the replies so far, as they are written."""
+        return sum(len(encode(reply)) for reply in (*self.replies, *self.extra))
 
     # Waiting
 

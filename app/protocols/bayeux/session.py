@@ -181,25 +181,37 @@ class Hold:
     `message_id` is the id that the reply repeats, or None; `takes_events` is whether it also carries the session's
     events. A connect may be held for `wait_s`, not at all if that is 0. `browser` is the one that the hold is counted
     for, empty until it is held; `is_crowded` if it is not held because its browser has as many held connects as it may.
+    `is_script` is whether the answer will be a script (JSONP), and `spent_bytes` what other replies take of it.
     """
 
     __slots__ = (
         "browser",
         "connection",
         "is_crowded",
+        "is_script",
         "message_id",
         "session",
+        "spent_bytes",
         "takes_events",
         "timesync",
         "wait_s",
         "wants_advice",
     )
 
-    def __init__(self, session: BayeuxSession, connection: Any, message_id: str | int | None, wait_s: float) -> None:
+    def __init__(
+        self,
+        session: BayeuxSession,
+        connection: Any,
+        message_id: str | int | None,
+        wait_s: float,
+        is_script: bool = False,  # noqa: FBT001, FBT002 - by its place: a keyword would cost each connect
+    ) -> None:
         self.session = session
         self.connection = connection
         self.message_id = message_id
         self.wait_s = wait_s
+        self.is_script = is_script
+        self.spent_bytes = 0
         self.wants_advice = False
         self.timesync: Timesync | None = None
         self.browser = ""
