@@ -1,8 +1,8 @@
-"""How much one answer carries: events up to `bayeux.answer_bytes`, counted as they are written.
+"""What an answer carries: as many events as fit, each as the extensions pass it on.
 
-CometD's Java client gives up at an answer of 1 MiB, and would get the same one again on each connect. So events that do
-not fit into an answer stay in the session's outbox, and the next connect is answered at once. Only one event alone may
-be larger.
+An answer has events up to `bayeux.answer_bytes`, counted as they are written. CometD's Java client gives up at an
+answer of 1 MiB, and would get the same one again on each connect. So events that do not fit into an answer stay in the
+session's outbox, and the next connect is answered at once. Only one event alone may be larger.
 
 With the acknowledge extension, events are added to those that are unacknowledged only while all of them fit: what a
 client has lost can always be sent again in one answer, with one number for all of it.
@@ -11,11 +11,15 @@ client has lost can always be sent again in one answer, with one number for all 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 from app.broker.events import Event
-from app.protocols.bayeux.messages import escaped_bytes, event_frame, replay_frame
+from app.protocols.bayeux.hooks import Hooks
+from app.protocols.bayeux.messages import decode_data, encode, escaped_bytes, event_frame, replay_frame
 from app.protocols.bayeux.names import to_subscription
 from app.protocols.bayeux.session import BayeuxSession
+from app.settings import Bayeux
 
 _REPLY_BYTES = 1_024
 """For what is around the events: the reply to one message, brackets, the name of a JSONP callback."""
@@ -57,6 +61,48 @@ class Room:
     def _bytes_of(self, event: Event) -> int:
         frame = self._frame(event)
         return (escaped_bytes(frame) if self._is_script else len(frame)) + self._envelope_bytes
+
+
+class Outgoing:
+    """Passes messages through the extensions on their way to a client; `wall_s` returns the wall clock, in seconds."""
+
+    def __init__(self, options: Bayeux, hooks: Hooks, wall_s: Callable[[float], float]) -> None:
+        self._options = options
+        self._hooks = hooks
+        self._wall_s = wall_s
+
+    def texts(
+        self,
+        session: BayeuxSession | None,
+        messages: Sequence[dict[str, Any] | bytes],
+        events: Sequence[Event],
+        now: float,
+    ) -> list[bytes]:
+        """The JSON texts of a response: of its replies, then of its events."""
+        frame = frame_for(session)
+        told = [decode_data(message) if isinstance(message, bytes) else message for message in messages]
+        replies = [self._passed(session, message, now, is_event=False) for message in told]
+        shown = [self._passed(session, decode_data(frame(event)), now, is_event=True) for event in events]
+        return [part for part in (*replies, *shown) if part is not None]
+
+    def _passed(
+        self, session: BayeuxSession | None, fields: dict[str, Any], now: float, *, is_event: bool
+    ) -> bytes | None:
+        """A message as the extensions return it, encoded; None if they keep an event back (replies cannot be)."""
+        if self._options.timestamp:  # Bayeux 1.0, 3.11: ISO 8601, "SHOULD be GMT"
+            at = datetime.fromtimestamp(self._wall_s(now), UTC)
+            fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 10_000:02}"
+        unchanged = encode(fields)
+        if not self._hooks.extensions:
+            return unchanged
+        passed = self._hooks.outgoing(session, fields)
+        if passed is None:
+            return None if is_event else unchanged
+        try:
+            return encode(passed)
+        except TypeError as error:  # the extension returned something that is not JSON: send the message unchanged
+            self._hooks.report("extension.outgoing", error)
+            return unchanged
 
 
 def frame_for(session: BayeuxSession | None) -> Callable[[Event], bytes]:

@@ -46,7 +46,7 @@ from app.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE
 from app.protocols.bayeux.polling import Polling
 from app.protocols.bayeux.publishing import Publisher, is_publish, names_predecessor
 from app.protocols.bayeux.request import RequestHandler, client_id_of
-from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from app.protocols.bayeux.session import BayeuxSession, Hold, Reply, ScriptHold
 from app.protocols.bayeux.subscribing import Subscriber
 from app.settings import Bayeux
 
@@ -187,8 +187,8 @@ class Engine(Polling):
         if session is None:
             return None
         if is_connect:
-            is_script = request.transport is Transport.CALLBACK_POLLING
-            return self._connect_usual(session, message_id, request.connection, now, is_script)
+            kind = ScriptHold if request.transport is Transport.CALLBACK_POLLING else Hold
+            return self._connect_usual(session, message_id, request.connection, now, kind)
         self.heard_from(session, now)
         return self._publish_usual(request, session, fields, now)
 
@@ -204,12 +204,12 @@ class Engine(Polling):
         message_id: str | int | None,
         connection: Any,
         now: float,
-        is_script: bool = False,  # noqa: FBT001, FBT002 - by its place: a keyword would cost each connect
+        kind: type[Hold] = Hold,
     ) -> Hold | Reply | None:
         if session.held is not None or session.cursor is not None:
             return None
         session.client_interval_s = None
-        hold = Hold(session, connection, message_id, session.hold_s, is_script)
+        hold = kind(session, connection, message_id, session.hold_s)
         return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
 
     def _is_usual_publish(self, fields: dict[str, Any]) -> bool:
@@ -349,14 +349,13 @@ class Engine(Polling):
                 if not is_newest:
                     replies[place] = self.late_reply(hold, handler.now)
                     continue
-            if is_last and len(replies) > 1 and len(hold.session.outbox):
-                hold.spent_bytes = handler.reply_bytes()
             if self.connect(hold, handler.now):
                 return hold
             if hold.session.closed is not None:  # by a hook that was notified of the older connect's end
                 replies[place] = self.refusal(session, message.sent, Fault(errors.SESSION_UNKNOWN))
                 continue
-            replies[place], events = self.connect_reply(hold, handler.now)
+            spent_bytes = handler.reply_bytes() if is_last and len(hold.session.outbox) else 0
+            replies[place], events = self.connect_reply(hold, handler.now, spent_bytes)
         if not connects and session is not None:
             events = self._events_for(request, session, handler.now, handler)
         reply = self.reply_with(session, [*replies, *handler.extra], events, handler.now, request.connection)
@@ -369,8 +368,8 @@ class Engine(Polling):
         if message.fields.get("connectionType") not in self.connection_types:
             raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(self.connection_types)))
         hold_s = session.hold_s if len(handler.request.messages) == 1 else 0.0
-        is_script = handler.request.transport is Transport.CALLBACK_POLLING
-        hold = Hold(session, handler.request.connection, message.sent.get("id"), hold_s, is_script)
+        kind = ScriptHold if handler.request.transport is Transport.CALLBACK_POLLING else Hold
+        hold = kind(session, handler.request.connection, message.sent.get("id"), hold_s)
         interval_s = None
         if message.advice is not None:
             hold.wants_advice = True

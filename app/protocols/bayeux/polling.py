@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from math import inf
 from typing import Any
 
@@ -25,13 +24,12 @@ from app.broker.policy import SERVER, Identities, Rights
 from app.broker.ports import Page, Query
 from app.broker.sessions import Session
 from app.protocols.bayeux import errors
-from app.protocols.bayeux.answers import Room, frame_for
+from app.protocols.bayeux.answers import Outgoing, Room, frame_for
 from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.exchange import Answer, Outcome, Request, Transport
 from app.protocols.bayeux.history import Replayer
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.messages import (
-    decode_data,
     encode,
     encode_data,
     event_frame,
@@ -54,6 +52,9 @@ from app.protocols.bayeux.session import (
     Trigger,
 )
 from app.settings import Bayeux
+
+_LOOK_S = 1.0
+"""How often it is checked whether the answer that a client is reading has been written."""
 
 
 class Polling:
@@ -79,6 +80,7 @@ class Polling:
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.advisor = Advisor(options)
+        self._outgoing = Outgoing(options, hooks, self.wall_s)
         self.history = Replayer(broker, options, hooks, read, lambda: self.advisor.is_draining)
         self.holds_by_browser: dict[str, int] = {}
         # plain counts, read by telemetry
@@ -118,6 +120,25 @@ class Polling:
                 self.put_back += len(reply.events)
         self.written(reply)  # the rest is the same as for a written reply
 
+    def delayed(self, reply: Reply, now: float) -> None:
+        """Note that a reply is not all written yet: its session's time stands still until it is `settled`."""
+        session = reply.session
+        if session is not None:
+            session.delayed += 1
+            reply.left_s = 0.0 if session.state == "held" else session.deadline - now
+
+    def settled(self, reply: Reply, now: float, *, is_written: bool) -> None:
+        """Note that a reply that was `delayed` is written, or lost."""
+        if is_written:
+            self.written(reply)
+        else:
+            self.unwritten(reply)
+        session = reply.session
+        if session is not None:
+            session.delayed -= 1
+            if session.state != "held":
+                self.broker.touch(session, max(session.deadline, now + reply.left_s))
+
     def lost(self, hold: Hold, now: float) -> None:
         """Note that the connection of a held connect was lost."""
         if hold.session.held is hold:
@@ -130,6 +151,8 @@ class Polling:
         assert isinstance(session, BayeuxSession)
         if session.expiry <= now:
             self._apply(session, "cut", now, TOKEN_EXPIRED)
+        elif session.delayed and session.state != "held":
+            self.broker.touch(session, now + _LOOK_S)  # `settled` moves it again
         else:
             self._apply(session, "timeout", now)
 
@@ -278,12 +301,15 @@ class Polling:
         self._transition(session, "poll" if waits else "connect", now, hold)
         return hold.browser != ""
 
-    def connect_reply(self, hold: Hold, now: float) -> tuple[dict[str, Any], list[Event]]:
-        """Make the reply to a connect whose session continues, and take the events that go with it."""
-        more, events = self._terms_and_events(hold, now)
+    def connect_reply(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
+        """Make the reply to a connect whose session continues, and take the events that go with it.
+
+        `spent_bytes` are those of the answer's other replies.
+        """
+        more, events = self._terms_and_events(hold, now, spent_bytes)
         return self._connect_message(hold, more), events
 
-    def _terms_and_events(self, hold: Hold, now: float) -> tuple[dict[str, Any], list[Event]]:
+    def _terms_and_events(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
         """Take the events that go with the reply to a connect, and return its advice and `ext`; few have any."""
         session = hold.session
         more: dict[str, Any] = {}
@@ -299,9 +325,9 @@ class Polling:
         elif session.acks is None:
             events = self.broker.take(session, now)
             if len(events) > 1:
-                events = self._fitting(session, events, hold.spent_bytes, is_script=hold.is_script)
+                events = self._fitting(session, events, spent_bytes, is_script=hold.is_script)
         else:
-            events = self.take(session, now, hold.spent_bytes, is_script=hold.is_script)
+            events = self.take(session, now, spent_bytes, is_script=hold.is_script)
         if session.acks is not None or session.cursor is not None or hold.timesync is not None:
             ext = self._connect_ext(hold, now, with_events=takes_events)
             if ext:
@@ -351,7 +377,7 @@ class Polling:
         subscriber: an extension may add to it, change it or keep it back.
         """
         if self.hooks.extensions or self.options.timestamp:
-            return self._response(session, self._parts(session, messages, events, now), [], events, connection)
+            return self._response(session, self._outgoing.texts(session, messages, events, now), [], events, connection)
         parts = [encode(message) for message in messages] if len(messages) > 1 else [encode(messages[0])]
         return self._response(session, parts, events, events, connection)
 
@@ -452,39 +478,6 @@ class Polling:
         if hold.timesync is not None and hold.timesync.is_wanted:
             ext["timesync"] = hold.timesync.answer(self.wall_ms(now))
         return ext | self.history.told(hold, with_events=with_events)
-
-    def _parts(
-        self,
-        session: BayeuxSession | None,
-        messages: Sequence[dict[str, Any] | bytes],
-        events: Sequence[Event],
-        now: float,
-    ) -> list[bytes]:
-        """The JSON texts of a response, each passed through the extensions."""
-        frame = frame_for(session)
-        told = [decode_data(message) if isinstance(message, bytes) else message for message in messages]
-        replies = [self._passed(session, message, now, is_event=False) for message in told]
-        shown = [self._passed(session, decode_data(frame(event)), now, is_event=True) for event in events]
-        return [part for part in (*replies, *shown) if part is not None]
-
-    def _passed(
-        self, session: BayeuxSession | None, fields: dict[str, Any], now: float, *, is_event: bool
-    ) -> bytes | None:
-        """A message as the extensions return it, encoded; None if they keep an event back (replies cannot be)."""
-        if self.options.timestamp:  # Bayeux 1.0, 3.11: ISO 8601, "SHOULD be GMT"
-            at = datetime.fromtimestamp(self.wall_s(now), UTC)
-            fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 10_000:02}"
-        unchanged = encode(fields)
-        if not self.hooks.extensions:
-            return unchanged
-        passed = self.hooks.outgoing(session, fields)
-        if passed is None:
-            return None if is_event else unchanged
-        try:
-            return encode(passed)
-        except TypeError as error:  # the extension returned something that is not JSON: send the message unchanged
-            self.hooks.report("extension.outgoing", error)
-            return unchanged
 
     # Transitions
 

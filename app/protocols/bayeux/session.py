@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from hmac import compare_digest
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from app.broker.events import Event
 from app.broker.outbox import Outbox
@@ -112,6 +112,7 @@ class BayeuxSession(Session):
         "client_interval_s",
         "connect_delivery_only",
         "cookie",
+        "delayed",
         "handle",
         "held",
         "hold_s",
@@ -132,6 +133,7 @@ class BayeuxSession(Session):
         self.browser = session_id  # by which held connects are counted: the cookie, once the session is bound to it
         self.held: Hold | None = None
         self.unsettled: Reply | None = None  # the reply with events that is not known to be written
+        self.delayed = 0  # replies that are on their way because the client reads more slowly than they were written
         self.acks: Acks | None = None
         self.replay: Replay | None = None  # set together with `cursor`
         self.hold_s = options.hold_s
@@ -181,42 +183,40 @@ class Hold:
     `message_id` is the id that the reply repeats, or None; `takes_events` is whether it also carries the session's
     events. A connect may be held for `wait_s`, not at all if that is 0. `browser` is the one that the hold is counted
     for, empty until it is held; `is_crowded` if it is not held because its browser has as many held connects as it may.
-    `is_script` is whether the answer will be a script (JSONP), and `spent_bytes` what other replies take of it.
+    `is_script` is whether the answer will be a script (JSONP).
     """
+
+    is_script: ClassVar[bool] = False
 
     __slots__ = (
         "browser",
         "connection",
         "is_crowded",
-        "is_script",
         "message_id",
         "session",
-        "spent_bytes",
         "takes_events",
         "timesync",
         "wait_s",
         "wants_advice",
     )
 
-    def __init__(
-        self,
-        session: BayeuxSession,
-        connection: Any,
-        message_id: str | int | None,
-        wait_s: float,
-        is_script: bool = False,  # noqa: FBT001, FBT002 - by its place: a keyword would cost each connect
-    ) -> None:
+    def __init__(self, session: BayeuxSession, connection: Any, message_id: str | int | None, wait_s: float) -> None:
         self.session = session
         self.connection = connection
         self.message_id = message_id
         self.wait_s = wait_s
-        self.is_script = is_script
-        self.spent_bytes = 0
         self.wants_advice = False
         self.timesync: Timesync | None = None
         self.browser = ""
         self.is_crowded = False
         self.takes_events = True
+
+
+class ScriptHold(Hold):
+    """A connect over callback-polling."""
+
+    __slots__ = ()
+    is_script = True
 
 
 class Reply:
@@ -233,11 +233,14 @@ class Reply:
         "events",
         "is_last",
         "is_settled",
+        "left_s",
         "parts",
         "session",
         "set_cookie",
         "status",
     )
+
+    left_s: float  # the session's time to expire when the reply was `delayed`
 
     def __init__(self, parts: list[bytes], session: BayeuxSession | None, events: list[Event], connection: Any) -> None:
         self.parts = parts

@@ -89,7 +89,7 @@ def test_a_hold_ends_with_a_part_and_the_next_connect_is_answered_at_once(house,
 
 def fill_at_once(house, count):
     for number in range(count):
-        event = Event(to_topic(CHANNEL), f'"{number:04}'.ljust(900, "x").encode() + b'"')
+        event = Event(to_topic(CHANNEL, house.engine.bounds), f'"{number:04}'.ljust(900, "x").encode() + b'"')
         house.broker.publish(event, house.now)
     house.turn()
 
