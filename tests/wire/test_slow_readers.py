@@ -115,9 +115,9 @@ async def test_it_expires_if_no_connect_follows(clock):
 
 async def test_a_reader_that_trickles_is_cut_and_its_events_come_again(clock):
     """A peer that takes a little at a time cannot keep its session for ever; what it was to read is not lost."""
-    async with serving(settings(read_bytes_per_s=100_000)) as served:
+    async with serving(settings(read_bytes_per_s=150_000)) as served:
         session, slow, other = await half_read(served)
-        assert 20 <= await read_on(served, clock, session, slow) <= 40
+        assert 9 <= await read_on(served, clock, session, slow) <= 25
         assert served.watch.cut == 1
         assert served.house.broker.hits["read_bytes_per_s"] == 1
         assert session.closed is None
