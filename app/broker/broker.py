@@ -532,6 +532,11 @@ class Broker:
                 flow.note_delay(events[0].time_us, now, self.clock_offset_s)
         return events
 
+    def give_back(self, session: Session, events: Sequence[Event]) -> None:
+        """Return the last of the events that `take` returned: they did not fit, and are to be taken later."""
+        session.outbox.put_back(events)
+        self.flows[session.protocol].delivered -= len(events)
+
     def mark_ready(self, outlet: Session | Outlet) -> None:
         """Have a session or another outlet flushed in the next turn of the loop."""
         if not outlet.is_ready:

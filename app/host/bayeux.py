@@ -265,6 +265,7 @@ class BayeuxConnection(Connection):
         if has_left:
             engine.written(reply)
         else:
+            engine.delayed(reply, monotonic())
             self.settle(partial(_report, engine, reply))
 
     def _fail(self, error: Exception) -> None:
@@ -279,10 +280,7 @@ class BayeuxConnection(Connection):
 
 def _report(engine: Engine, reply: Reply, is_written: bool) -> None:  # noqa: FBT001 - as `settle` calls it
     """Report to the engine whether a reply has reached the kernel. As a closure it would slow down every reply."""
-    if is_written:
-        engine.written(reply)
-    else:
-        engine.unwritten(reply)
+    engine.settled(reply, monotonic(), is_written=is_written)
 
 
 def _bytes_of(answer: Answer) -> bytes:

@@ -21,7 +21,10 @@ except ImportError:  # where it was installed without a compiler
     from websockets.utils import apply_mask
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
-"""The opcodes; those from `CLOSE` on are of control frames, which are whole and at most 125 bytes long."""
+"""The opcodes; those from `CLOSE` on are of control frames, which are whole."""
+
+_CONTROL_BYTES = 125
+"""The most data in a control frame (RFC 6455, 5.5)."""
 
 INVALID_DATA, TOO_BIG = 1007, 1009
 """Status codes of close frames, besides those of the contract."""
@@ -48,6 +51,7 @@ class BadFrame(Exception):
 class FrameReader:
     """Reads the frames of one client, of which a message may have `max_bytes` bytes in all its frames.
 
+    Control frames may come between those of a message (RFC 6455, 5.4), and do not count towards its bytes.
     After a close frame or a `BadFrame`, nothing more is to be read: `is_over`.
     """
 
@@ -82,7 +86,9 @@ class FrameReader:
                 self._needed_bytes = begin - 4
                 return None
             length = int.from_bytes(buffer[2 : begin - 4], "big")
-        if length > self._max_bytes - (self._message_bytes or 0):
+            if opcode >= CLOSE and length > _CONTROL_BYTES:
+                raise self._bad("control frame too long")
+        if length > self._max_bytes - (self._message_bytes or 0) and opcode < CLOSE:
             raise self._too_big(length)
         end = begin + length
         if len(buffer) < end:
@@ -110,8 +116,6 @@ class FrameReader:
         self._message_bytes = None if is_final else (so_far or 0) + length
 
     def _check_control(self, opcode: int, data: bytes, *, is_final: bool) -> None:
-        if len(data) > 125:
-            raise self._bad("control frame too long")
         if not is_final:
             raise self._bad("fragmented control frame")
         if opcode == CLOSE:

@@ -23,6 +23,7 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from app import telemetry
 from app.broker.aging import TimeoutQueue
 from app.host.peer import DISCARDED_BYTES, Peer
 from app.host.timeouts import SLICE_S, Asking
@@ -247,11 +248,8 @@ class Connection(Peer):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._pass_over(data, upgrade.args[0])
-        except httptools.HttpParserError:
-            if self._is_in_head and _HUGE_LENGTH.search(data):  # a number too large for the parser
-                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
-            else:
-                self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
+        except httptools.HttpParserError as error:
+            self._refuse_piece(data, error)
         self._is_feeding = False
         if not self._has_begun:
             self._window = b""
@@ -262,6 +260,19 @@ class Connection(Peer):
         if self.pipeline:
             self.flow.resume_reading()  # else a peer that closes would not be noticed; bytes are kept, and bounded
         self._choose_timeout()
+
+    def _refuse_piece(self, data: bytes, error: httptools.HttpParserError) -> None:
+        """Refuse the request that the parser stopped at: it cannot be parsed, or one of our callbacks has raised."""
+        raised = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
+        if isinstance(raised, _Refused):
+            return
+        if raised is not None and not isinstance(raised, httptools.HttpParserError):  # else the target is not a URL
+            telemetry.fault("request", raised)
+            self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", is_logged=True)
+        elif self._is_in_head and _HUGE_LENGTH.search(data):  # a number too large for the parser
+            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
+        else:
+            self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
 
     def _look_at_kept(self) -> None:
         if self._kept and not self._is_busy():

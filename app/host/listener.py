@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from app import telemetry
 from app.host.http import Connection
+from app.host.peer import UNSENT_BYTES, limit_unsent
 from app.host.timeouts import ServerContext
 from app.host.websocket import Sockets
 from app.server.composition import Server
@@ -90,6 +91,7 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
+            limit_unsent(bound, UNSENT_BYTES)  # connections that it accepts inherit this
             bound.listen(_BACKLOG)  # from now on clients wait to be accepted instead of being refused
         except OSError:
             bound.close()

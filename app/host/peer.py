@@ -1,7 +1,7 @@
 """The writing half of an HTTP connection: whether written bytes have reached the kernel, and ways to end it.
 
 * `settle` reports when all written bytes are in the kernel, or that they never will be. The write buffer's limit is 0,
-  so that "not paused" means that all were written.
+  so that "not paused" means that all were written. The kernel takes only what it can send soon (`limit_unsent`).
 * A request that is refused before it is complete gets a response, and its sender has `linger_s` to read it.
 * The connection is in one queue of deadlines at a time for what the peer must send, and in another for what it must
   read.
@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -29,6 +30,23 @@ DISCARDED_BYTES = 1_048_576
 """How much is received and not used after a refusal or a close: the peer may have sent it before it read of that."""
 
 
+UNSENT_BYTES = 32_768
+"""How much of what is written the kernel may have and not have sent.
+
+Otherwise it takes up to 4 MB (Linux' `tcp_wmem`), and an answer counts as written that its reader has hardly begun.
+"""
+
+
+def limit_unsent(bound: socket.socket | None, nbytes: int) -> None:
+    """Limit the written bytes of a socket that the kernel has not sent, where the system can; 0: as the system has it.
+
+    A limit does not slow a fast reader down: bytes that are on their way to it do not count.
+    """
+    if bound is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        with suppress(OSError):
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, nbytes)
+
+
 class Peer(HttpToolsProtocol):
     """The peer of one connection. `shared` is what all connections of a server have in common."""
 
@@ -37,6 +55,7 @@ class Peer(HttpToolsProtocol):
         "_has_ended",
         "_is_lost",
         "_lingering",
+        "_read_by",
         "_running",
         "_settling",
         "_timeouts",
@@ -51,6 +70,7 @@ class Peer(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None  # the request that the application is answering
         self._settling: list[Callable[[bool], None]] = []
         self._unread_bytes = 0  # when the write deadline was last checked
+        self._read_by = 0.0  # when the peer is to have read all that is written, at the least rate
         self._has_ended = False  # the peer has ended its stream
         self._is_lost = False
         self._was_cut = False
@@ -73,8 +93,10 @@ class Peer(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Start the write deadline: the peer reads more slowly than we write."""
         super().pause_writing()
-        self._unread_bytes = unread_bytes(self.transport)
-        self.shared.writes.add(self, monotonic())
+        self._unread_bytes = nbytes = unread_bytes(self.transport)
+        now = monotonic()
+        self._read_by = now + nbytes / self.shared.limits.read_bytes_per_s
+        self.shared.writes.add(self, now)
 
     def resume_writing(self) -> None:
         """All written bytes are in the kernel: end the write deadline, and report that."""
@@ -155,10 +177,15 @@ class Peer(HttpToolsProtocol):
         """Whether nothing has happened on the connection since the time `since`."""
         raise NotImplementedError
 
-    def is_read_from(self) -> bool:
-        """Whether the peer has read any of the bytes written to it since the last call."""
+    def slowness(self, now: float) -> str:
+        """See `Writer`: the peer must read some bytes between two calls, and all of them at a least rate.
+
+        It is called every `write_s`, so a response has that much more time.
+        """
         before, self._unread_bytes = self._unread_bytes, unread_bytes(self.transport)
-        return self._unread_bytes < before
+        if self._unread_bytes >= before:
+            return "write_s"
+        return "" if now < self._read_by else "read_bytes_per_s"
 
     def refuse(
         self,

@@ -378,7 +378,9 @@ class Link(asyncio.Protocol):
         self._is_partial = True
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
+        except httptools.HttpParserError as error:
+            if isinstance(error, httptools.HttpParserCallbackError):  # raised by what takes the response
+                telemetry.fault("relay", error.__context__ or error)
             self._transport.abort()
 
     def _take(self, answer: Answer) -> None:

@@ -33,8 +33,8 @@ _IDLE_LOOKS = 4
 class Writer(Protocol):
     """A connection that writes to a peer that may not read."""
 
-    def is_read_from(self) -> bool:
-        """Whether the peer has read any of the bytes written to it since the last call."""
+    def slowness(self, now: float) -> str:
+        """The setting by which the peer reads too slowly, as of `now`; empty if it does not."""
 
     def cut(self, reason: str) -> None:
         """Abort the connection without sending anything."""
@@ -155,9 +155,9 @@ class ServerContext:
             else:
                 self.idle.add(connection, now)
         for writer in list(self.writes.overdue(now)):
-            if writer.is_read_from():
-                self.writes.add(writer, now)
-            else:
-                self.hits["write_s"] += 1
+            if limit := writer.slowness(now):
+                self.hits[limit] += 1
                 writer.cut("slow_reader")
+            else:
+                self.writes.add(writer, now)
         return any(swept) or any(queue.has_overdue(now) for queue in (self.heads, self.bodies, self.idle, self.writes))

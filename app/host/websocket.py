@@ -43,7 +43,7 @@ from app.host.frames import (
     frame,
     text_frame,
 )
-from app.host.peer import DISCARDED_BYTES, unread_bytes
+from app.host.peer import DISCARDED_BYTES, limit_unsent, unread_bytes
 from app.host.timeouts import SLICE_S, ServerContext
 from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
 from app.transports.addresses import Proxies
@@ -136,6 +136,9 @@ class WebSocket(asyncio.Protocol):
         self._engine = self._sockets.route.protocol.connect(self, self._head, self._heard_at)
         self._sockets.add(self, self._heard_at)
         transport.set_protocol(self)
+        limit_unsent(
+            transport.get_extra_info("socket"), 0
+        )  # as the system has it: reports of what is written are for HTTP
         transport.write(accepted)
         if self._pings is None:
             probe(transport)
@@ -202,10 +205,10 @@ class WebSocket(asyncio.Protocol):
 
     # What the sweeper and the server call
 
-    def is_read_from(self) -> bool:
-        """Whether the peer has read any of the bytes written to it since the last call."""
+    def slowness(self, now: float) -> str:  # noqa: ARG002 - `Writer`'s form
+        """See `Writer`: the peer must have read any of the bytes written to it since the last call."""
         before, self._unread_bytes = self._unread_bytes, unread_bytes(self._transport)
-        return self._unread_bytes < before
+        return "" if self._unread_bytes < before else "write_s"
 
     def cut(self, reason: str) -> None:
         """Abort the connection without sending anything. Logs the `reason`."""

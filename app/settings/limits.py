@@ -42,6 +42,12 @@ class Limits:
     )
     body_s: float = knob(10.0, unit="s", low=0.1, why="for a request body to be complete (slowloris); then 408")
     write_s: float = knob(10.0, unit="s", low=0.1, why="a peer that reads nothing for this long is cut; NATS' value")
+    read_bytes_per_s: float = knob(
+        4_096.0,
+        unit="bytes/s",
+        low=1,
+        why="of a response: a peer that takes longer for all of it, and write_s more, is cut; slow phones have 5,000",
+    )
     linger_s: float = knob(
         1.0, unit="s", low=0, zero="cut immediately", why="time for the sender of a refused request to read the reason"
     )

@@ -35,6 +35,19 @@ class Bayeux:
         zero="client intervals are ignored",
         why="the longest interval between polls that a client can announce",
     )
+    answer_bytes: int = knob(
+        524_288,
+        unit="bytes",
+        low=65_536,
+        why="of one answer, as written; what waits beyond it comes with the next; CometD's Java client reads 1 MiB",
+    )
+    refused_interval_s: float = knob(
+        2.0,
+        unit="s",
+        low=0,
+        zero="clients try again immediately",
+        why="the pause after a connect that is refused while its session lives; Faye's client repeats it as it was",
+    )
     holds_per_browser: int = knob(
         1,
         unit="connects",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from app.protocols.bayeux.messages import SCRIPT_ESCAPES
 from app.protocols.bayeux.session import Reply
 from app.settings import Bayeux, Limits
 from app.transports.bodies import Batch, form_fields, parse
@@ -52,8 +53,7 @@ def read(head: Head, options: Bayeux, limits: Limits) -> tuple[str, Batch]:
 def render(reply: Reply, callback: str) -> bytes:
     """The body of a response: a script that calls `callback` with the reply, and cannot be read as anything else."""
     body = reply.body()
-    # JSON allows these two inside strings, older JavaScript does not; `<` could begin a tag.
-    for char, escaped in ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029")):
+    for char, escaped in SCRIPT_ESCAPES:
         body = body.replace(char, escaped)
     return b"/**/%b(%b);" % (callback.encode(), body)
 

@@ -137,26 +137,24 @@ class Exchange:
         """Send a response, and report to the engine whether it was written."""
         # Halley's own host cuts a peer that reads nothing; a foreign one may wait forever.
         limit_s = self._engine.broker.limits.write_s if self._socket is None else None
+        self._engine.delayed(reply, monotonic())
         try:
             async with asyncio.timeout(limit_s):
                 await respond(self._send, reply.status, headers, body)
         except TimeoutError:
             self._engine.broker.hits["write_s"] += 1
-            self._engine.unwritten(reply)
+            self._settled(reply, is_written=False)
             return
         except BaseException:
-            self._engine.unwritten(reply)
+            self._settled(reply, is_written=False)
             raise
         if self._socket is None:
-            self._engine.written(reply)
+            self._settled(reply, is_written=True)
         else:
             self._socket.settle(lambda is_written: self._settled(reply, is_written=is_written))
 
     def _settled(self, reply: Reply, *, is_written: bool) -> None:
-        if is_written:
-            self._engine.written(reply)
-        else:
-            self._engine.unwritten(reply)
+        self._engine.settled(reply, monotonic(), is_written=is_written)
 
 
 async def verdict_on(wait: AwaitHook, limit_s: float) -> Verdict:

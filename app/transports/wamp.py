@@ -66,7 +66,7 @@ class Poll:
         self.account = account
         self.engine: Engine
         self.backlog_bytes = 0
-        self.heard_at = now  # the latest receive of the peer
+        self.heard_at = now  # the latest receive of the peer, or when the response to it was written
         self.wake: Callable[[], None] | None = None  # wakes the receive that waits
         self.is_ending = False  # the engine has sent its last message
         self._waiting: deque[bytes] = deque()
@@ -98,6 +98,11 @@ class Poll:
         """Whether the connection has ended, with nothing left to fetch."""
         return self._has_lost or (self.is_ending and self._is_settled and not self._waiting)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is the peer's turn to send a receive: none waits, and no response is on its way to it."""
+        return self.wake is None and self._is_settled
+
     def take(self) -> list[bytes]:
         """Take the messages for one receive: one, or all that wait if the subprotocol is batched; may be empty.
 
@@ -113,6 +118,7 @@ class Poll:
     def put_back(self, taken: list[bytes]) -> None:
         """Put back the messages of a receive that ended before its response was written."""
         self._is_settled = True
+        self.heard_at = monotonic()
         if not self._has_lost:
             self._waiting.extendleft(reversed(taken))
             self.backlog_bytes += sum(map(len, taken))
@@ -121,6 +127,7 @@ class Poll:
     def written(self) -> None:
         """Note that the messages taken last have been written to the peer."""
         self._is_settled = True
+        self.heard_at = monotonic()
         if self._waiting or self.is_over:
             self._tell()
         else:
@@ -221,7 +228,7 @@ class WampEndpoint(Endpoint):
                 continue
             if poll.is_over:
                 poll.lose(now)
-            if poll.wake is None and now - poll.heard_at > self._options.poll_gone_s:
+            if poll.is_awaited and now - poll.heard_at > self._options.poll_gone_s:
                 self._forget(name, poll, now)
         return len(self._round) > 0
 

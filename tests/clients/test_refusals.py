@@ -1,7 +1,11 @@
-"""What clients do with a refusal: they report it once, continue, and do not repeat the request (A61, A68)."""
+"""What clients do with a refusal: they report it once, continue, and do not repeat the request (A61, A68).
+
+But for a connect, which they repeat as often as they are advised to.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -40,3 +44,28 @@ async def test_refused_requests_are_told_and_not_repeated(kind, site):
         assert proxy.sent.count(b"wild%d" % number) == 1
     assert await client.publish("/room", "still here") == OK
     await client.hears(("/room", "still here"))
+
+
+@pytest.mark.node
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["faye-node", "cometd9-node", "cometd7-node"])
+@pytest.mark.parametrize("wrong", [{"connectionType": "pigeon"}, {"advice": "at once"}], ids=["type", "advice"])
+async def test_a_client_whose_connects_are_refused_tries_again_every_two_seconds(kind, wrong, site):
+    """A42: neither at once, nor never again; once its connects are right, it goes on with the same session."""
+    server = await site.serve(bayeux={"hold_s": 0.2})
+    client = await site.join(kind, server.port)
+    assert await client.subscribe("/room") == OK
+    session = client.id
+
+    def refused():
+        return [reply for reply in client.replies("/meta/connect") if not reply["successful"]]
+
+    await client.call("spoil", wrong)
+    await client.until(lambda: len(refused()) == 1)
+    began = asyncio.get_running_loop().time()
+    await client.until(lambda: len(refused()) == 3)
+    assert asyncio.get_running_loop().time() - began > 3.8
+    await client.call("spoil", {})
+    assert await client.publish("/room", "still here") == OK
+    await client.hears(("/room", "still here"))
+    assert client.id == session

@@ -90,6 +90,9 @@ async def test_events_are_lost_at_no_turn_of_the_loop_when_a_peer_ends_its_strea
         assert arrived + later == [turns]
 
 
+UNREAD = 8  # events of `LARGE` in one answer, which is then as long as it may be
+
+
 async def fill(served, client_id, events):
     """Let a connect be answered with more than its socket takes, and return that slow reader's connection."""
     other = await served.wire()
@@ -121,29 +124,30 @@ async def comes_again(served, client_id, events):
 )
 async def test_events_of_an_unread_answer_survive_whatever_its_peer_sends_next(nonsense):
     """If the connection ends with part of an answer unsent, that answer's events count as not written."""
-    settings = brisk(limits={"queue_bytes": 64_000_000, "linger_s": 0.1, "body_s": 0.2, "write_s": 1})
+    settings = brisk(limits={"linger_s": 0.1, "body_s": 0.2, "write_s": 1})
     async with serving(settings) as served:
         client_id = await served.open_session("/a")
-        slow = await fill(served, client_id, 150)
+        slow = await fill(served, client_id, UNREAD)
         await slow.send(nonsense)
-        await comes_again(served, client_id, 150)
+        await comes_again(served, client_id, UNREAD)
 
 
 async def test_d2_a_reader_that_reads_nothing_is_cut_and_its_events_wait():
     """D2, P5: a reader that reads nothing is cut after `write_s`; its session loses no events; others are served."""
-    async with serving(brisk(limits={"queue_bytes": 64_000_000, "write_s": 0.3})) as served:
+    async with serving(brisk(limits={"write_s": 0.3})) as served:
         client_id = await served.open_session("/a")
-        slow = await fill(served, client_id, 150)
+        slow = await fill(served, client_id, UNREAD)
         other = await served.wire()
         assert (await other.request(PUBLISH)).status == 200
         await served.until(lambda: served.watch.cut == 1)
-        await comes_again(served, client_id, 150)
+        await comes_again(served, client_id, UNREAD)
         await slow.close()
 
 
 async def test_d2_a_reader_that_is_slow_but_steady_gets_all():
     """A reader that is slow but steady is not cut, though it needs longer than `write_s` for an answer."""
-    async with serving(brisk(limits={"queue_bytes": 64_000_000, "write_s": 0.3})) as served:
+    long = {"answer_bytes": 64_000_000}
+    async with serving(brisk(limits={"queue_bytes": 64_000_000, "write_s": 0.3}, bayeux=long)) as served:
         client_id = await served.open_session("/a")
         slow = await fill(served, client_id, 150)
         came = b""

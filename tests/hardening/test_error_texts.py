@@ -87,6 +87,7 @@ async def test_a25_a_handshake_that_cannot_succeed_is_not_repeated(served, field
     types = "long-polling,cross-origin-long-polling,callback-polling"
     assert reply["error"] == (error or f"301:{types}:connection_types_unsupported")
     assert reply["advice"]["reconnect"] == "none"
+    assert reply["supportedConnectionTypes"] == types.split(",")
     assert "clientId" not in reply
     assert answer.set_cookies == []
     assert served.books() == before
@@ -100,6 +101,7 @@ async def test_a7_a_connect_without_a_known_connection_type_fails(served, connec
     (reply,) = (await wire.post(connect(client_id, connectionType=connection_type))).messages
     assert reply["successful"] is False
     assert reply["error"].endswith(":connection_types_unsupported")
+    assert reply["advice"] == {"reconnect": "retry", "interval": 2_000, "timeout": 25_000}
 
 
 def refuse_by_reason(*_):

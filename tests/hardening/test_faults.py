@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import ASGI, SHORT_WAY, brisk, serving
+from support.wire import post
+
+from app.host.http import Connection
 
 pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
 
@@ -41,6 +45,26 @@ async def test_s42_a_fault_of_ours_gets_500_without_a_trace(monkeypatch, is_get)
         (line,) = served.faults("request")
         assert SECRET in line["error"]
         assert isinstance(line["exc_info"], RuntimeError)
+        served.log.clear()
+
+
+@pytest.mark.parametrize("what", ["on_url", "on_headers_complete", "_opens_socket", "on_body", "on_message_complete"])
+async def test_s42_a_fault_while_a_request_is_parsed_is_no_bad_request(monkeypatch, what):
+    """S42: a parser's callback is our code: the peer did nothing wrong, gets 500, and the log has the trace."""
+    async with serving() as served:
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, what, breaks)
+            wire = await served.wire()
+            await wire.send(post(json.dumps([HANDSHAKE]).encode()))
+            answer = await wire.read()
+            assert (answer.status, answer.text) == (500, "internal error")
+            assert SECRET.encode() not in answer.head + answer.body
+            assert answer.headers["connection"] == "close"
+            assert await wire.is_closed()
+        (line,) = served.faults("request")
+        assert isinstance(line["exc_info"], RuntimeError)
+        assert not [each for each in served.log if each["event"] == "request_refused"]
+        assert (await (await served.wire()).post(publish("/a", 1))).status == 200
         served.log.clear()
 
 

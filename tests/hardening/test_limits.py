@@ -135,6 +135,19 @@ async def write(served):
     await served.until(lambda: served.watch.cut == 1)
 
 
+async def trickle(served):
+    """Assert that a reader that takes too long for an answer is cut, though it reads all the time."""
+    client_id = await served.open_session("/a")
+    other = await served.wire()
+    for _ in range(8):
+        await other.post(publish("/a", "x" * 60_000))
+    slow = await served.wire(receive_buffer_bytes=4096)
+    await slow.send(post(json.dumps([connect(client_id)]).encode()))
+    while not served.watch.cut:
+        assert await slow.reader.read(4096)
+        await asyncio.sleep(0.02)
+
+
 async def linger(served):
     """Assert that a refused client that keeps its connection open is cut."""
     wire = await served.wire()
@@ -265,6 +278,7 @@ CASES = {
     "head_s": ({"head_s": 0.1}, partial(ends_unheard, data=b"POST /bay")),
     "body_s": ({"body_s": 0.1}, partial(status_of, data=post(MESSAGE)[:-1], status=408)),
     "write_s": ({"write_s": 0.2, "queue_bytes": 64_000_000}, write),
+    "read_bytes_per_s": ({"read_bytes_per_s": 1_000_000, "write_s": 0.2}, trickle),
     "linger_s": ({"linger_s": 0.1}, linger),
     "keep_alive_s": ({"keep_alive_s": 1}, keep_alive),
     "sessions": ({"sessions": 1}, lambda served: full(served, HANDSHAKE)),

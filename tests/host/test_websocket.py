@@ -183,6 +183,16 @@ async def test_a_message_may_come_in_fragments_with_pings_between(tls):
         assert served.board.last.received == ["é!".encode()]
 
 
+async def test_pings_within_a_message_do_not_count_towards_its_size(tls):
+    """RFC 6455, 5.4: a control frame between fragments is not a part of the message, which may have `message_bytes`."""
+    async with speaking(tls=tls) as served:
+        wire = await served.wire()
+        await shake(wire)
+        await wire.send(sent(TEXT, b"x" * 262_091, flags=0) + sent(PING, b"?" * 120) + sent(CONT, b"x" * 53))
+        assert await next_frame(wire) == Frame(PONG, b"?" * 120)
+        assert await next_frame(wire) == Frame(TEXT, b"x" * 262_144)
+
+
 async def test_a_byte_at_a_time_is_as_good():
     """TCP does not preserve the boundaries of writes."""
     async with speaking() as served:

@@ -43,11 +43,11 @@ from app.protocols.bayeux.extensions import Timesync
 from app.protocols.bayeux.handshake import Handshaker
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, publish_reply, reply_to
-from app.protocols.bayeux.names import META, SERVICE
-from app.protocols.bayeux.polling import CONNECT, HANDSHAKE, Polling
+from app.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE
+from app.protocols.bayeux.polling import Polling
 from app.protocols.bayeux.publishing import Publisher, is_publish, names_predecessor
 from app.protocols.bayeux.request import RequestHandler, client_id_of
-from app.protocols.bayeux.session import DRAINED, BayeuxSession, Hold, Reply
+from app.protocols.bayeux.session import DRAINED, BayeuxSession, Hold, Reply, ScriptHold
 from app.protocols.bayeux.subscribing import Subscriber
 from app.settings import Bayeux
 
@@ -210,7 +210,8 @@ class Engine(Polling):
         if session is None:
             return None
         if is_connect:
-            return self._connect_usual(session, message_id, request.connection, now)
+            kind = ScriptHold if request.transport is Transport.CALLBACK_POLLING else Hold
+            return self._connect_usual(session, message_id, request.connection, now, kind)
         self.heard_from(session, now)
         return self._publish_usual(request, session, fields, now)
 
@@ -221,12 +222,17 @@ class Engine(Polling):
         return self._publish_usual(request, session, fields, now) if is_usual else None
 
     def _connect_usual(
-        self, session: BayeuxSession, message_id: str | int | None, connection: Any, now: float
+        self,
+        session: BayeuxSession,
+        message_id: str | int | None,
+        connection: Any,
+        now: float,
+        kind: type[Hold] = Hold,
     ) -> Hold | Reply | None:
         if session.held is not None or session.cursor is not None:
             return None
         session.client_interval_s = None
-        hold = Hold(session, connection, message_id, session.hold_s)
+        hold = kind(session, connection, message_id, session.hold_s)
         return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
 
     def _is_usual_publish(self, fields: dict[str, Any]) -> bool:
@@ -371,9 +377,10 @@ class Engine(Polling):
             if hold.session.closed is not None:  # by a hook that was notified of the older connect's end
                 replies[place] = self.refusal(session, message.sent, Fault(errors.SESSION_UNKNOWN))
                 continue
-            replies[place], events = self.connect_reply(hold, handler.now)
+            spent_bytes = handler.reply_bytes() if is_last and len(hold.session.outbox) else 0
+            replies[place], events = self.connect_reply(hold, handler.now, spent_bytes)
         if not connects and session is not None:
-            events = self._events_for(request, session, handler.now)
+            events = self._events_for(request, session, handler.now, handler)
         reply = self.reply_with(session, [*replies, *handler.extra], events, handler.now, request.connection)
         reply.answers_connect = bool(connects)
         return reply
@@ -384,7 +391,8 @@ class Engine(Polling):
         if message.fields.get("connectionType") not in self.connection_types:
             raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(self.connection_types)))
         hold_s = session.hold_s if len(handler.request.messages) == 1 else 0.0
-        hold = Hold(session, handler.request.connection, message.sent.get("id"), hold_s)
+        kind = ScriptHold if handler.request.transport is Transport.CALLBACK_POLLING else Hold
+        hold = kind(session, handler.request.connection, message.sent.get("id"), hold_s)
         interval_s = None
         if message.advice is not None:
             hold.wants_advice = True
@@ -401,8 +409,13 @@ class Engine(Polling):
             hold.timesync = Timesync.read(message.ext, self.wall_ms(handler.now))
         return hold
 
-    def _events_for(self, request: Request, session: BayeuxSession, now: float) -> list[Event]:
-        """Take the waiting events that may go with a reply without a connect (Bayeux 1.0, 5.2)."""
+    def _events_for(
+        self, request: Request, session: BayeuxSession, now: float, handler: RequestHandler | None = None
+    ) -> list[Event]:
+        """Take the waiting events that may go with a reply without a connect (Bayeux 1.0, 5.2).
+
+        `handler` has the replies that they go with, if these are more than a publish's.
+        """
         if (
             not len(session.outbox)
             or session.closed is not None
@@ -414,7 +427,7 @@ class Engine(Polling):
             or request.transport is not Transport.LONG_POLLING
         ):
             return []
-        return self.broker.take_held(session, now)
+        return self.take(session, now, 0 if handler is None else handler.reply_bytes())
 
 
 class _PendingPublish(AwaitCommit):

@@ -23,7 +23,8 @@ from app.protocols.bayeux.polling import Polling
 from app.protocols.bayeux.request import RequestHandler
 from app.protocols.bayeux.session import BayeuxSession, Reply
 
-_VERSION = re.compile(r"(\d{1,9})((?:\.[A-Za-z0-9]{1,16}){0,8})")
+_VERSION = re.compile(r"([0-9]{1,9})((?:\.[A-Za-z0-9]{1,16}){0,8})")
+_ELEMENT = re.compile(r"\.([0-9]*)([A-Za-z0-9]*)")
 _OUR_VERSION = "1.0"
 _USER_AGENT_CHARS = 200
 
@@ -130,9 +131,15 @@ def _shown(message: Message) -> object:
     return shown.get("token") if isinstance(shown, dict) else shown
 
 
-def _version(text: object) -> tuple[int, list[str]]:
-    """Parse a version for comparison (Bayeux 1.0, 3.2): an integer, then alphanumeric elements. Raises `Fault`."""
+def _version(text: object) -> tuple[int, list[tuple[int, str]]]:
+    """Parse a version for comparison (Bayeux 1.0, 3.2): an integer, then alphanumeric elements. Raises `Fault`.
+
+    Elements are compared by the number that they begin with, then by the rest; those that are missing equal 0.
+    """
     match = _VERSION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise Fault(errors.VERSION_UNSUPPORTED)
-    return int(match[1]), match[2].split(".")[1:]
+    elements = [(int(digits or 0), rest) for digits, rest in _ELEMENT.findall(match[2])]
+    while elements and elements[-1] == (0, ""):
+        elements.pop()
+    return int(match[1]), elements

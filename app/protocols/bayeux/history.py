@@ -189,18 +189,19 @@ class Replayer:
         replay.reader = hold
         deadline = now + options.read_s
         for _ in range(_PAGES):
-            if self._is_draining() or self._go_live(session) or len(session.outbox) >= options.page_events:
+            outbox = session.outbox
+            has_page = len(outbox) >= options.page_events or outbox.nbytes >= options.page_bytes
+            if self._is_draining() or self._go_live(session) or has_page:
                 break
-            room = session.outbox.room
-            if not room or now >= deadline:
+            if not outbox.room or now >= deadline:
                 break
             query = Query(
                 cursor.wanted(),
                 self._broker.commits.tail.head,
                 authid=session.authid,
                 role=session.role,
-                limit=min(room, options.page_events),
-                max_bytes=options.page_bytes,
+                limit=min(outbox.room, options.page_events),
+                max_bytes=options.page_bytes - outbox.nbytes,
             )
             self._broker.touch(session, max(session.deadline, deadline + session.max_interval_s))
             verdict, now = yield AwaitHook(self.read(query), deadline - now)

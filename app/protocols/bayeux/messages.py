@@ -228,6 +228,15 @@ def revocation_frame(name: str) -> bytes:
     return encode({"channel": "/meta/unsubscribe", "subscription": name, "successful": True, "ext": {"revoked": True}})
 
 
+SCRIPT_ESCAPES = ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
+"""What is escaped in a script: JSON allows the last two in strings, older JavaScript does not; `<` may begin a tag."""
+
+
+def escaped_bytes(text: bytes) -> int:
+    """The length of a text once it is escaped for a script."""
+    return len(text) + sum(text.count(char) * (len(escaped) - len(char)) for char, escaped in SCRIPT_ESCAPES)
+
+
 def body_of(parts: Iterable[bytes]) -> bytes:
     """The response body of encoded messages: always an array (Bayeux 1.0, 3.1; cometd.js accepts only that)."""
     return b"[%b]" % b",".join(parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.broker.errors import InvalidName, NameTooDeep, NameTooLong
 from app.broker.names import (
@@ -29,6 +29,8 @@ _WILDCARDS = {"*": Match.CHILDREN, "**": Match.DESCENDANTS}
 
 META = "/meta/"
 SERVICE = "/service/"
+CONNECT: Final = "/meta/connect"
+HANDSHAKE: Final = "/meta/handshake"
 
 
 class Bounds(NamedTuple):

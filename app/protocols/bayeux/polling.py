@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 from app.broker.broker import Broker
 from app.broker.events import Event
@@ -25,20 +24,19 @@ from app.broker.policy import SERVER, Identities, Rights
 from app.broker.ports import Page, Query
 from app.broker.sessions import Session
 from app.protocols.bayeux import errors
+from app.protocols.bayeux.answers import Outgoing, Room, frame_for
 from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.exchange import Answer, Outcome, Request, Transport
 from app.protocols.bayeux.history import Replayer
 from app.protocols.bayeux.hooks import Hooks
 from app.protocols.bayeux.messages import (
-    decode_data,
     encode,
     encode_data,
     event_frame,
-    replay_frame,
     reply_to,
     revocation_frame,
 )
-from app.protocols.bayeux.names import Bounds, to_subscription, to_topic
+from app.protocols.bayeux.names import CONNECT, HANDSHAKE, Bounds, to_subscription, to_topic
 from app.protocols.bayeux.session import (
     DISCONNECTED,
     DISMISSED,
@@ -55,8 +53,8 @@ from app.protocols.bayeux.session import (
 )
 from app.settings import Bayeux
 
-CONNECT: Final = "/meta/connect"
-HANDSHAKE: Final = "/meta/handshake"
+_LOOK_S = 1.0
+"""How often it is checked whether the answer that a client is reading has been written."""
 
 
 class Polling:
@@ -82,6 +80,7 @@ class Polling:
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
         self.advisor = Advisor(options)
+        self._outgoing = Outgoing(options, hooks, self.wall_s)
         self.history = Replayer(broker, options, hooks, read, lambda: self.advisor.is_draining)
         self.holds_by_browser: dict[str, int] = {}
         # plain counts, read by telemetry
@@ -126,6 +125,25 @@ class Polling:
                 self.put_back += sum(not is_reserved(event.topic) for event in events)
         self.written(reply)  # the rest is the same as for a written reply
 
+    def delayed(self, reply: Reply, now: float) -> None:
+        """Note that a reply is not all written yet: its session's time stands still until it is `settled`."""
+        session = reply.session
+        if session is not None:
+            session.delayed += 1
+            reply.left_s = 0.0 if session.state == "held" else session.deadline - now
+
+    def settled(self, reply: Reply, now: float, *, is_written: bool) -> None:
+        """Note that a reply that was `delayed` is written, or lost."""
+        if is_written:
+            self.written(reply)
+        else:
+            self.unwritten(reply)
+        session = reply.session
+        if session is not None:
+            session.delayed -= 1
+            if session.state != "held":
+                self.broker.touch(session, max(session.deadline, now + reply.left_s))
+
     def lost(self, hold: Hold, now: float) -> None:
         """Note that the connection of a held connect was lost."""
         if hold.session.held is hold:
@@ -138,6 +156,8 @@ class Polling:
         assert isinstance(session, BayeuxSession)
         if session.expiry <= now:
             self._apply(session, "cut", now, TOKEN_EXPIRED)
+        elif session.delayed and session.state != "held":
+            self.broker.touch(session, now + _LOOK_S)  # `settled` moves it again
         else:
             self._apply(session, "timeout", now)
 
@@ -287,12 +307,15 @@ class Polling:
         self._transition(session, "poll" if waits else "connect", now, hold)
         return hold.browser != ""
 
-    def connect_reply(self, hold: Hold, now: float) -> tuple[dict[str, Any], list[Event]]:
-        """Make the reply to a connect whose session continues, and take the events that go with it."""
-        more, events = self._terms_and_events(hold, now)
+    def connect_reply(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
+        """Make the reply to a connect whose session continues, and take the events that go with it.
+
+        `spent_bytes` are those of the answer's other replies.
+        """
+        more, events = self._terms_and_events(hold, now, spent_bytes)
         return self._connect_message(hold, more), events
 
-    def _terms_and_events(self, hold: Hold, now: float) -> tuple[dict[str, Any], list[Event]]:
+    def _terms_and_events(self, hold: Hold, now: float, spent_bytes: int = 0) -> tuple[dict[str, Any], list[Event]]:
         """Take the events that go with the reply to a connect, and return its advice and `ext`; few have any."""
         session = hold.session
         more: dict[str, Any] = {}
@@ -307,8 +330,10 @@ class Polling:
             events = []
         elif session.acks is None:
             events = self.broker.take_held(session, now)
+            if len(events) > 1:
+                events = self._fitting(session, events, spent_bytes, is_script=hold.is_script)
         else:
-            events = self.take(session, now)
+            events = self.take(session, now, spent_bytes, is_script=hold.is_script)
         if session.acks is not None or session.cursor is not None or hold.timesync is not None:
             ext = self._connect_ext(hold, now, with_events=takes_events)
             if ext:
@@ -358,7 +383,7 @@ class Polling:
         subscriber: an extension may add to it, change it or keep it back.
         """
         if self.hooks.extensions or self.options.timestamp:
-            return self._response(session, self._parts(session, messages, events, now), [], events, connection)
+            return self._response(session, self._outgoing.texts(session, messages, events, now), [], events, connection)
         parts = [encode(message) for message in messages] if len(messages) > 1 else [encode(messages[0])]
         return self._response(session, parts, events, events, connection)
 
@@ -372,7 +397,7 @@ class Polling:
     ) -> Reply:
         """Make a response of `parts` and then the events that are `unencoded`; `events` are all that it carries."""
         if session is not None and session.replay is not None:
-            parts += map(_frame_for(session), unencoded)
+            parts += map(frame_for(session), unencoded)
         else:
             for event in unencoded:
                 parts.append(event.frames.get("bayeux") or event_frame(event))
@@ -393,30 +418,43 @@ class Polling:
             self.hooks.tell(self.hooks.message_refused, session, fields, fault.error)
         reply = reply_to(fields, successful=False)
         reply["error"] = fault.error
-        advice = fault.advice
         if fields.get("channel") == HANDSHAKE:
-            # Without "none" cometd.js would repeat a handshake that can never succeed forever.
-            advice = {**self.advisor.for_stranger("none"), **(advice or {})}
-        elif fields.get("channel") == CONNECT and advice is None:
-            # A client that disconnected or was dismissed during this request shall not return; an expired one shall
-            # (#921).
-            is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED)
-            may_return = fault.error == errors.SESSION_UNKNOWN and not is_over
-            advice = self.advisor.for_stranger("handshake" if may_return else "none")
+            reply["supportedConnectionTypes"] = list(self.connection_types)
+        advice = self.advisor.for_refusal(session, fields, fault)
         if advice is not None:
             reply["advice"] = advice
         if fault.ext is not None:
             reply["ext"] = fault.ext
         return reply
 
-    def take(self, session: BayeuxSession, now: float) -> list[Event]:
-        """Take the waiting events for a reply; with the acknowledge extension, after all unacknowledged ones."""
-        events = self.broker.take_held(session, now)
+    def take(
+        self, session: BayeuxSession, now: float, spent_bytes: float = 0, *, is_script: bool = False
+    ) -> list[Event]:
+        """Take the waiting events that fit into an answer; with acknowledgements, after all unacknowledged ones.
+
+        `spent_bytes` are those of the answer's replies.
+        """
+        events = self._fitting(session, self.broker.take_held(session, now), spent_bytes, is_script=is_script)
         if session.acks is not None:
             session.outbox.retain(events)
             events = session.acks.close_batch(events)
             for event in events:  # they wait in the reply too, until that is settled
                 self.broker.waiting.hold(event)
+        return events
+
+    def _fitting(
+        self, session: BayeuxSession, events: list[Event], spent_bytes: float, *, is_script: bool
+    ) -> list[Event]:
+        """Those of the events, which were taken, that fit into an answer; the others return to the outbox."""
+        options, unacknowledged = self.options, [] if session.acks is None else list(session.acks)
+        if len(events) > 1 or (events and unacknowledged):
+            left_bytes = options.answer_bytes - spent_bytes
+            room = Room(session, left_bytes, is_script=is_script, has_timestamps=options.timestamp)
+            room.spend(unacknowledged)
+            count = room.fitting(events, at_least=0 if unacknowledged else 1)
+            if count < len(events):
+                self.broker.give_back(session, events[count:])
+                del events[count:]
         return events
 
     def send(self, connection: Any, outcome: Outcome | None) -> None:
@@ -450,39 +488,6 @@ class Polling:
         if hold.timesync is not None and hold.timesync.is_wanted:
             ext["timesync"] = hold.timesync.answer(self.wall_ms(now))
         return ext | self.history.told(hold, with_events=with_events)
-
-    def _parts(
-        self,
-        session: BayeuxSession | None,
-        messages: Sequence[dict[str, Any] | bytes],
-        events: Sequence[Event],
-        now: float,
-    ) -> list[bytes]:
-        """The JSON texts of a response, each passed through the extensions."""
-        frame = _frame_for(session)
-        told = [decode_data(message) if isinstance(message, bytes) else message for message in messages]
-        replies = [self._passed(session, message, now, is_event=False) for message in told]
-        shown = [self._passed(session, decode_data(frame(event)), now, is_event=True) for event in events]
-        return [part for part in (*replies, *shown) if part is not None]
-
-    def _passed(
-        self, session: BayeuxSession | None, fields: dict[str, Any], now: float, *, is_event: bool
-    ) -> bytes | None:
-        """A message as the extensions return it, encoded; None if they keep an event back (replies cannot be)."""
-        if self.options.timestamp:  # Bayeux 1.0, 3.11: ISO 8601, "SHOULD be GMT"
-            at = datetime.fromtimestamp(self.wall_s(now), UTC)
-            fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 10_000:02}"
-        unchanged = encode(fields)
-        if not self.hooks.extensions:
-            return unchanged
-        passed = self.hooks.outgoing(session, fields)
-        if passed is None:
-            return None if is_event else unchanged
-        try:
-            return encode(passed)
-        except TypeError as error:  # the extension returned something that is not JSON: send the message unchanged
-            self.hooks.report("extension.outgoing", error)
-            return unchanged
 
     # Transitions
 
@@ -579,7 +584,8 @@ class Polling:
         if is_told:
             messages.append({"channel": "/meta/disconnect", "successful": True})
         may_take = hold.session.unsettled is None
-        events = self.take(hold.session, now) if may_take else []
+        # All of them, whatever their size: no other answer follows.
+        events = self.take(hold.session, now, -inf) if may_take else []
         if hold.session.replay is not None:
             reply["ext"] = self.history.told(hold, with_events=may_take)
         session = hold.session if hold.session.replay is not None else None  # replay frames differ
@@ -591,9 +597,3 @@ class Polling:
         reply |= {"channel": CONNECT, "successful": False, "error": error}
         reply["advice"] = self.advisor.for_stranger("handshake")
         return self.reply_with(None, [reply], [], now, hold.connection)
-
-
-def _frame_for(session: BayeuxSession | None) -> Callable[[Event], bytes]:
-    """The encoding of events for a session; None for a reply without one."""
-    has_positions = session is not None and session.replay is not None and session.replay.in_data
-    return replay_frame if has_positions else event_frame

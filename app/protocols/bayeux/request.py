@@ -13,7 +13,8 @@ from app.protocols.bayeux import errors
 from app.protocols.bayeux.errors import Fault, fault_of
 from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, AwaitTurn, Request, Steps
 from app.protocols.bayeux.hooks import Fields, Refused
-from app.protocols.bayeux.messages import Message
+from app.protocols.bayeux.messages import Message, encode
+from app.protocols.bayeux.names import CONNECT
 from app.protocols.bayeux.polling import Polling
 from app.protocols.bayeux.session import BayeuxSession
 from app.protocols.json_text import has_out_of_range
@@ -68,7 +69,8 @@ class RequestHandler:
             return
         if self.session is None:
             self.session = session = self._engine.find(client_id, self.request, self.now)
-            if session is not None:
+            # A connect moves the session's deadline with its reply or hold, and one that is refused does not.
+            if session is not None and any(fields.get("channel") != CONNECT for fields in self.request.messages):
                 self._engine.heard_from(session, self.now)
 
     def session_of(self, message: Message) -> BayeuxSession:
@@ -131,6 +133,10 @@ class RequestHandler:
             return self.visitor()
         except Fault:
             return ANONYMOUS
+
+    def reply_bytes(self) -> int:
+        """The bytes of the replies so far, as they are written."""
+        return sum(len(encode(reply)) for reply in (*self.replies, *self.extra))
 
     # Waiting
 

@@ -27,13 +27,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from hmac import compare_digest
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from app.broker.events import Event
 from app.broker.outbox import Outbox
 from app.broker.sessions import Owner, Session
+from app.protocols.bayeux import errors
+from app.protocols.bayeux.errors import Fault
 from app.protocols.bayeux.extensions import Acks, Replay, Timesync
 from app.protocols.bayeux.messages import body_of
+from app.protocols.bayeux.names import CONNECT, HANDSHAKE
 from app.settings import Bayeux
 
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -110,6 +113,7 @@ class BayeuxSession(Session):
         "client_interval_s",
         "connect_delivery_only",
         "cookie",
+        "delayed",
         "handle",
         "held",
         "hold_s",
@@ -130,6 +134,7 @@ class BayeuxSession(Session):
         self.browser = session_id  # by which held connects are counted: the cookie, once the session is bound to it
         self.held: Hold | None = None
         self.unsettled: Reply | None = None  # the reply with events that is not known to be written
+        self.delayed = 0  # replies that are on their way because the client reads more slowly than they were written
         self.acks: Acks | None = None
         self.replay: Replay | None = None  # set together with `cursor`
         self.hold_s = options.hold_s
@@ -185,7 +190,10 @@ class Hold:
     `message_id` is the id that the reply repeats, or None; `takes_events` is whether it also carries the session's
     events. A connect may be held for `wait_s`, not at all if that is 0. `browser` is the one that the hold is counted
     for, empty until it is held; `is_crowded` if it is not held because its browser has as many held connects as it may.
+    `is_script` is whether the answer will be a script (JSONP).
     """
+
+    is_script: ClassVar[bool] = False
 
     __slots__ = (
         "browser",
@@ -211,6 +219,13 @@ class Hold:
         self.takes_events = True
 
 
+class ScriptHold(Hold):
+    """A connect over callback-polling."""
+
+    __slots__ = ()
+    is_script = True
+
+
 class Reply:
     """A response to write: its messages, each encoded as JSON.
 
@@ -225,11 +240,14 @@ class Reply:
         "events",
         "is_last",
         "is_settled",
+        "left_s",
         "parts",
         "session",
         "set_cookie",
         "status",
     )
+
+    left_s: float  # the session's time to expire when the reply was `delayed`
 
     def __init__(self, parts: list[bytes], session: BayeuxSession | None, events: list[Event], connection: Any) -> None:
         self.parts = parts
@@ -274,6 +292,30 @@ class Advisor:
     def for_stranger(self, reconnect: str) -> dict[str, Any]:
         """Advice for a client that has no session on this server."""
         return {"reconnect": reconnect, "interval": 0, "timeout": _ms(self._options.hold_s)}
+
+    def for_refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any] | None:
+        """The advice in the reply to a message that is refused, if there is any.
+
+        `fields` are the message as it was sent, and `session` is the request's, if there is one. A client whose session
+        lives is to connect again, but not at once: Faye's would repeat the same connect without a pause. What an
+        extension drops is answered without advice, as CometD does: clients then try again at their own pace, while
+        "none" would stop them for good.
+        """
+        channel = fields.get("channel")
+        if channel not in (HANDSHAKE, CONNECT) or fault.error == errors.MESSAGE_DELETED:
+            return fault.advice
+        if channel == HANDSHAKE:
+            # Without "none" cometd.js would repeat a handshake that can never succeed forever.
+            return {**self.for_stranger("none"), **(fault.advice or {})}
+        if fault.advice is not None:
+            return fault.advice
+        if session is None or session.closed is not None or fields.get("clientId") != session.id:
+            # A client that disconnected or was dismissed during this request shall not return; an expired one shall
+            # (#921).
+            is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED)
+            return self.for_stranger("none" if is_over else "handshake")
+        session.announced = None  # the reply to its next connect is to take this interval back
+        return {**self.advice(session), "interval": _ms(max(session.own_interval_s, self._options.refused_interval_s))}
 
     def interval_s(self, hold: Hold) -> float:
         """The seconds that a client is to wait after the reply to `hold`."""

@@ -7,6 +7,7 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, options, observ
     const timesync = new TimeSyncExtension();
     const patterns = new Set();
     const handles = new Map();
+    let spoiled = {};
 
     without.forEach((type) => cometd.unregisterTransport(type));
     cometd.configure({url, logLevel: "warn", backoffIncrement: 100, maxBackoff: 500, requestHeaders});
@@ -22,6 +23,9 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, options, observ
             return message;
         },
         outgoing(message) {
+            if (message.channel === "/meta/connect") {
+                Object.assign(message, spoiled);
+            }
             observe({out: message});
             return message;
         },
@@ -64,6 +68,10 @@ export function drive({CometD, AckExtension, TimeSyncExtension}, options, observ
         publish: (channel, data) => new Promise((resolve) => {
             cometd.publish(channel, data, (reply) => resolve(outcome(reply)));
         }),
+        spoil: async (fields) => { // from now on these fields replace those of connects
+            spoiled = fields;
+            return {successful: true};
+        },
         disconnect: () => new Promise((resolve) => {
             cometd.disconnect((reply) => resolve(outcome(reply)));
         }),

@@ -5,6 +5,7 @@ export function drive({Client, Replay}, {url, without, replay}, observe) {
     const client = new Client(url, {retry: 0.2});
     const subscriptions = new Map();
     const unsubscribed = [];
+    let spoiled = {};
 
     without.forEach((type) => client.disable(type));
     if (replay) {
@@ -19,6 +20,9 @@ export function drive({Client, Replay}, {url, without, replay}, observe) {
             pass(message);
         },
         outgoing(message, pass) {
+            if (message.channel === "/meta/connect") {
+                Object.assign(message, spoiled);
+            }
             observe({out: message});
             pass(message);
         },
@@ -38,6 +42,10 @@ export function drive({Client, Replay}, {url, without, replay}, observe) {
             subscriptions.get(pattern).cancel();
         }),
         publish: (channel, data) => outcome(client.publish(channel, data)),
+        spoil: async (fields) => { // from now on these fields replace those of connects
+            spoiled = fields;
+            return {successful: true};
+        },
         disconnect: () => outcome(client.disconnect()),
     };
 }

@@ -55,12 +55,75 @@ def test_expired_session_shall_handshake(house):
     assert peer.connect().only["advice"] == HANDSHAKE
 
 
-def test_failed_connect_carries_the_whole_advice(house):
-    """Every failed connect's advice has all three fields (A42)."""
+WRONG = [{"connectionType": "x"}, {"connectionType": None}, {"ext": 7}, {"advice": []}, {"advice": {"timeout": "1"}}]
+WRONG_IDS = ["type", "no-type", "ext", "advice", "timeout"]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=WRONG_IDS)
+def test_a_refused_connect_is_tried_again_after_a_pause(house, wrong):
+    """A42: the session lives, so its client is to connect again; all three fields, with the session's own timeout."""
     peer = house.join()
-    for wrong in ({"connectionType": "x"}, {"ext": 7}, {"advice": []}, {"id": []}):
-        advice = peer.send(peer.poll(**wrong)).only["advice"]
-        assert set(advice) == {"reconnect", "interval", "timeout"}
+    peer.session.hold_s = 5.0
+    only = peer.send(peer.poll(**wrong)).only
+    assert not only["successful"]
+    assert only["advice"] == {"reconnect": "retry", "interval": 2_000, "timeout": 5_000}
+
+
+def test_the_pause_after_a_refused_connect_is_a_setting():
+    """It is never shorter than the session's interval."""
+    house = House(refused_interval_s=0.5)
+    peer = house.join()
+    assert peer.send(peer.poll(ext=7)).only["advice"]["interval"] == 500
+    peer.session.interval_s = 1.0
+    assert peer.send(peer.poll(ext=7)).only["advice"]["interval"] == 1_000
+
+
+def test_the_pause_is_over_with_the_next_good_connect(house):
+    """Clients keep an interval until they are given another (B3)."""
+    peer = house.join()
+    peer.send(peer.poll(ext=7))
+    held = peer.connect()
+    house.pass_time(25)
+    assert held.only["advice"] == RETRY
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, {"id": []}], ids=[*WRONG_IDS, "id"])
+def test_refused_connects_do_not_keep_a_session(house, wrong):
+    """A session ends `max_interval_s` after the reply to its last good connect; then the client is to handshake."""
+    peer = house.join()
+    for _ in range(4):
+        house.pass_time(2.4)
+        assert peer.send(peer.poll(**wrong)).only["advice"]["reconnect"] == "retry"
+    house.pass_time(0.5)
+    assert not peer.is_known
+    assert peer.send(peer.poll(**wrong)).only["advice"] == HANDSHAKE
+
+
+def test_other_messages_beside_a_refused_connect_keep_the_session(house):
+    """Any message but a connect shows that the client is there."""
+    peer = house.join()
+    house.pass_time(9)
+    peer.send(peer.poll(ext=7), peer.message("/a") | {"data": 1})
+    house.pass_time(9)
+    assert peer.is_known
+
+
+def test_a_refused_connect_does_not_end_a_hold(house):
+    """The held connect is answered as if there had been no other."""
+    peer = house.join()
+    peer.subscribe("/a")
+    held = peer.connect()
+    peer.send(peer.poll(connectionType="x"))
+    assert held.is_held
+    house.publish("/a", 1)
+    assert held.events == [("/a", 1)]
+
+
+def test_a_refused_connect_after_a_disconnect_is_not_tried_again(house):
+    """A client that disconnects in the same request shall not return, whatever is wrong with its connect."""
+    peer = house.join()
+    messages = peer.send(peer.message("/meta/disconnect"), peer.poll(advice=[])).messages
+    assert messages[1]["advice"]["reconnect"] == "none"
 
 
 def test_change_is_told_with_the_next_connect(house):

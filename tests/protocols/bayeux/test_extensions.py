@@ -122,11 +122,22 @@ def test_incoming_deletes(house, answer):
 
 
 def test_handshake_is_deleted(house):
-    """A deleted handshake is a failed one (B19, A26)."""
+    """A deleted handshake is a failed one, without advice: as with CometD, its client tries again later (B19, A26)."""
     extend(house, Extension(incoming=lambda message: None))
     only = house.send(handshake()).only
-    assert (only["error"], only["advice"]["reconnect"]) == ("404::message_deleted", "none")
+    assert (only["successful"], only["error"]) == (False, "404::message_deleted")
+    assert "advice" not in only
     assert house.broker.sessions == {}
+
+
+def test_connect_is_deleted(house):
+    """A deleted connect's reply has no advice either: `none` would stop the client, whose session lives, for good."""
+    peer = house.join()
+    extend(house, Extension(incoming=lambda message: None))
+    only = peer.connect().only
+    assert (only["successful"], only["error"]) == (False, "404::message_deleted")
+    assert "advice" not in only
+    assert peer.is_known
 
 
 def test_later_extensions_do_not_see_deleted_messages(house):

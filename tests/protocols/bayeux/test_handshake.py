@@ -44,6 +44,10 @@ def test_client_ids(house):
         {"version": "1.1"},
         {"version": "2.0", "minimumVersion": "1"},
         {"version": "10.0", "minimumVersion": "1.0"},
+        {"version": "1"},
+        {"version": "1.0.0", "minimumVersion": "1.0.0.0"},
+        {"version": "1.00", "minimumVersion": "1"},
+        {"version": "1.10", "minimumVersion": "0.10"},
     ],
 )
 def test_versions_with_overlap(house, versions):
@@ -58,6 +62,9 @@ def test_versions_with_overlap(house, versions):
         {},
         {"version": "0.9"},
         {"version": "2.0", "minimumVersion": "1.1"},
+        {"version": "2", "minimumVersion": "1.0.0.1"},
+        {"version": "2", "minimumVersion": "1.0a"},
+        {"version": "0.10"},
         {"version": "2.0", "minimumVersion": "2.0"},
         {"version": ""},
         {"version": "one"},
@@ -100,7 +107,14 @@ def test_no_common_connection_type(house, offered):
 def test_failed_reply_has_no_client_id(house):
     """A failed handshake's reply has channel, id, `successful` and error, and no client id (A26)."""
     only = house.send(handshake(version="0.1", clientId="x")).only
-    assert set(only) == {"id", "channel", "successful", "error", "advice"}
+    assert set(only) == {"id", "channel", "successful", "error", "advice", "supportedConnectionTypes"}
+
+
+@pytest.mark.parametrize("wrong", [{"version": "0.1"}, {"supportedConnectionTypes": ["websocket"]}, {"ext": 7}])
+def test_failed_reply_lists_the_connection_types(house, wrong):
+    """Bayeux 1.0, 4.1.2: a client may learn from it which types the server has."""
+    only = house.send(handshake(**wrong)).only
+    assert only["supportedConnectionTypes"] == ["long-polling", "callback-polling"]
 
 
 def test_failed_reply_has_full_advice(house):
