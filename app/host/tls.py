@@ -5,7 +5,8 @@ It is a protocol for the socket, and a transport for the connection.
 The event loop's own TLS layer keeps bytes that the kernel does not accept in a buffer that its user cannot see. So
 nothing would know what has been written, and no deadline would notice a peer that reads nothing. This layer keeps
 nothing that is written: with TLS as without, the connection sees the socket's own buffer, its pauses and its limits.
-Received records are kept until it is their turn (`timeouts.py`).
+Received records are kept until it is their turn (`timeouts.py`). OpenSSL gets bytes in pieces, since its buffers never
+shrink: else every connection would keep as much memory as the longest request and response on it.
 
 Nor is there a separate wait for the handshake: a connection exists from its first byte on, and the deadline of its
 first request's head runs during the handshake. OpenSSL does all cryptography; this module only moves bytes.
@@ -86,6 +87,9 @@ _READ_BYTES = 65_536
 _READ_RECORDS = 64
 """How much is decrypted before it is passed on. A peer can send records of one byte, each as costly as a long one."""
 
+_PIECE_BYTES = 16_384
+"""How much OpenSSL gets at a time. Its buffers keep, as long as a connection lives, the size that they once had."""
+
 _PLAIN_HTTP = "HTTP_REQUEST"  # OpenSSL's reason when a client sends plain HTTP
 _SPEAKS_HTTPS = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 29\r\n"
@@ -113,6 +117,8 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._on_failure = on_failure
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._engine = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._received = b""  # and not yet given to OpenSSL, but for the first `_given` bytes; nearly always empty
+        self._given = 0
         self._below: asyncio.Transport
         self._is_agreed = False  # the handshake is over
         self._has_left = False  # close_notify was sent: nothing can follow it
@@ -131,7 +137,10 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         """Process TLS records: of the handshake, or with bytes for the connection."""
         if self._has_left:  # further bytes are discarded; the connection above closes soon
             return
-        self._incoming.write(data)
+        if len(data) <= _PIECE_BYTES and not self._received:
+            self._incoming.write(data)
+        else:
+            self._received, self._given = self._received[self._given :] + data, 0
         self._go_on()
 
     def eof_received(self) -> bool | None:
@@ -146,8 +155,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         """Decrypt what was received, and pass it on; see `Worker`."""
         try:
             if not self._is_agreed:
-                self._engine.do_handshake()
-                self._is_agreed = True
+                self._agree()
             while not self._stops():
                 self._pass_on()
                 if monotonic() - now > SLICE_S:
@@ -171,6 +179,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         So the memory that OpenSSL uses for it is freed immediately, and not by the cyclic collector.
         """
         above, self._above = self._above, _NO_CONNECTION
+        self._received = b""
         self._on_failure = _ignore
         above.connection_lost(exc)
 
@@ -188,10 +197,11 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         """Encrypt and send bytes; they are dropped before the end of the handshake and after close_notify."""
         if not self._is_agreed or self._has_left or self._below.is_closing():
             return
-        rest = memoryview(data)
+        rest, records = memoryview(data), []
         while rest:
-            rest = rest[self._engine.write(rest) :]
-        self._flush()
+            rest = rest[self._engine.write(rest[:_PIECE_BYTES]) :]
+            records.append(self._outgoing.read())
+        self._below.write(b"".join(records))
 
     def can_write_eof(self) -> bool:
         """Whether the socket can be closed for writing only."""
@@ -258,13 +268,41 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         """Whether nothing is passed on, for now or for ever."""
         return self._is_paused or self._has_left or self._below.is_closing()
 
+    def _agree(self) -> None:
+        """Go on with the handshake. Raises `ssl.SSLError` if it needs more bytes, or fails."""
+        while not self._is_agreed:
+            try:
+                self._engine.do_handshake()
+                self._is_agreed = True
+            except ssl.SSLWantReadError:
+                if not self._feed():
+                    raise
+
+    def _read(self, nbytes: int) -> bytes:
+        """Decrypt up to `nbytes` of what was received. Raises `ssl.SSLError` if there is no whole record more."""
+        while True:
+            try:
+                return self._engine.read(nbytes)
+            except ssl.SSLWantReadError:
+                if not self._feed():
+                    raise
+
+    def _feed(self) -> bool:
+        """Give OpenSSL the next piece of what was received; False if there is none."""
+        end = self._given + _PIECE_BYTES
+        nbytes = self._incoming.write(self._received[self._given : end])
+        self._given = end
+        if end >= len(self._received):
+            self._received, self._given = b"", 0
+        return nbytes > 0
+
     def _pass_on(self) -> None:
         """Pass on the bytes of the next records, in one piece. Raises `ssl.SSLError` after the last."""
         pieces: list[bytes] = []
         nbytes = 0
         try:
             while nbytes < _READ_BYTES and len(pieces) < _READ_RECORDS:
-                plain = self._engine.read(_READ_BYTES - nbytes)
+                plain = self._read(_READ_BYTES - nbytes)
                 if not plain:
                     raise ssl.SSLZeroReturnError
                 pieces.append(plain)

@@ -8,13 +8,14 @@ import os
 import signal
 import socket
 import ssl
+from pathlib import Path
 
 import pytest
 from support import authority
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.process import ended, environment, launched, started
 from support.programs import require_program
-from support.wire import DEADLINE_S, post
+from support.wire import DEADLINE_S, post, request
 
 WRONG_USE = 2
 FILES = ("--tls-cert", "cert.pem", "--tls-key", "key.pem")
@@ -191,6 +192,48 @@ async def test_a_key_alone_is_wrong_use(place):
     """Otherwise the server would serve without TLS by mistake."""
     code, _, lines = await ended("serve", "--tls-key", "key.pem", "--port", "0", cwd=place)
     assert (code, lines) == (WRONG_USE, ["halley: --tls-key: tls.key: expected tls.cert (--tls-cert) too"])
+
+
+# What connections keep
+
+
+COUNT = 30
+LONG_BYTES = 250_000
+KEPT_BYTES = 120_000
+"""More than OpenSSL takes for a connection, and less than what is sent on it."""
+
+
+async def long_request(wire):
+    padded = json.dumps([HANDSHAKE]).replace("[", "[" + " " * LONG_BYTES, 1)
+    assert (await wire.request(post(padded.encode()))).status == 200
+
+
+async def long_response(wire):
+    response = await wire.request(request("GET", "/history/long?limit=8"))
+    assert len(response.body) > LONG_BYTES
+
+
+def resident_bytes(pid):
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("use", [long_request, long_response])
+async def test_an_open_connection_keeps_little_of_a_long_request_or_response(use, place):
+    """OpenSSL's buffers, which tracemalloc does not see, never shrink, so they must not grow."""
+    async with launched(*FILES, cwd=place) as server:
+        trusts = authority.context(place)
+        publisher = await server.wire(tls=trusts)
+        for _ in range(8):
+            await publisher.post(publish("/long", "x" * 60_000))
+
+        async def used():
+            for _ in range(COUNT):
+                await use(await server.wire(tls=trusts))
+
+        await used()  # until the server's allocator has reached its size
+        before = resident_bytes(server.process.pid)
+        await used()
+        assert (resident_bytes(server.process.pid) - before) / COUNT < KEPT_BYTES
 
 
 # SIGHUP
