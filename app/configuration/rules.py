@@ -65,7 +65,7 @@ def check(settings: Settings, places: Mapping[str, str], problems: Sequence[Prob
     broken = [
         Problem(places[key], plain_key(key), text) if key in places else Problem("", key, text)
         for key, text in broken_rules(settings)
-        if not any(name == key or name in text for name in unknown)
+        if not any(name == key or _is_named(name, text) for name in unknown)
     ]
     if problems or broken:
         raise BadSettings([*problems, *broken])
@@ -74,6 +74,13 @@ def check(settings: Settings, places: Mapping[str, str], problems: Sequence[Prob
 def _is_in(problem: Problem, key: str) -> bool:
     """Whether a mistake was made in the list of tables `key`, or in one of its entries."""
     return problem.key in (key, f"[[{key}]]") or problem.key.startswith(f"{key}.")
+
+
+def _is_named(name: str, text: str) -> bool:
+    """Whether a text is about that setting. `port` and `open` are words too, but not in "port (80)", "open = true"."""
+    if name.isidentifier():
+        return re.search(rf"(?<![\w.]){name} [(=]", text) is not None
+    return name in text
 
 
 def broken_rules(settings: Settings) -> Broken:

@@ -179,9 +179,18 @@ def test_mistakes_of_every_kind_are_told_at_once(write):
     ]
 
 
+@pytest.mark.parametrize("wrong", ["host = 1", "port = 'x'"])
+def test_a_mistake_hides_none_whose_text_has_a_word_like_its_name(wrong, write):
+    """`host` is a setting, and a word in what is expected of others."""
+    file = write(f"{wrong}\n[cors]\norigins = ['a']\n[nt4]\nhost = ''\n")
+    assert [line.split(": ")[1] for line in problems(file)[1:]] == ["nt4.host", "cors.origins"]
+
+
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
+        ("port = 'x'\n[operations]\nport = 8080\n", "port"),
+        ("open = 1\nproxies = ['10.0.0.1']\n", "open"),
         ("host = '0.0.0.0'\n[[access]]\nrole = 'a'\nverb = 'reed'\npattern = '/a'\n", "access.verb"),
         ("host = '0.0.0.0'\naccess = 1\n", "access"),
         ("host = '0.0.0.0'\n[[access]]\nrole = 'a'\nverb = '*'\n", "[[access]]"),
