@@ -50,15 +50,17 @@ class WampClient(WebSocketClient[Message]):
     """A session in a realm; see `WebSocketClient` for its life and its errors.
 
     `server` is the address of a server (`http://HOST:PORT`), or of its WebSocket (`ws://...`); `subprotocol` is
-    `wamp.2.json` or `wamp.2.msgpack`. `session` is the session's id, `welcome` the details of the router's WELCOME.
+    `wamp.2.json` or `wamp.2.msgpack`; `token` is shown as the session's ticket. `session` is the session's id,
+    `welcome` the details of the router's WELCOME.
     """
 
     def __init__(
         self, server: str, *, realm: str = REALM, subprotocol: str = _JSON, token: str | None = None, **options: Any
     ) -> None:
         url = websocket_url(server, "/ws") if server.startswith("http") else server
-        super().__init__(url, [subprotocol], token=token, **options)
+        super().__init__(url, [subprotocol], **options)
         self.subprotocol = subprotocol
+        self._token = token
         self.session = 0
         self.welcome: dict[str, Any] = {}
         self._realm = realm
@@ -69,7 +71,9 @@ class WampClient(WebSocketClient[Message]):
 
     async def begin(self) -> None:
         """Join the realm. Raises `Refused` if the router does not welcome this client."""
-        answer = await self.hello(self._realm)
+        answer = await self.hello(self._realm, **({} if self._token is None else {"authmethods": ["ticket"]}))
+        if answer[0] == CHALLENGE:
+            answer = await self._join(AUTHENTICATE, self._token, {})
         if answer[0] != WELCOME:
             raise Refused(f"the router replied {answer}")
 
@@ -80,7 +84,10 @@ class WampClient(WebSocketClient[Message]):
 
     async def hello(self, realm: str = REALM, **details: Any) -> Message:
         """Send HELLO, and return the reply. `details` are added to the roles, or replace them."""
-        await self.send([HELLO, realm, {"roles": dict(ROLES), **details}])
+        return await self._join(HELLO, realm, {"roles": dict(ROLES), **details})
+
+    async def _join(self, *message: Any) -> Message:
+        await self.send([*message])
         answer = await self.receive()
         if answer[0] == WELCOME:
             _, self.session, self.welcome = answer

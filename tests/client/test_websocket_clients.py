@@ -9,9 +9,11 @@ from support.server import brisk, serving
 from support.wire import DEADLINE_S
 from websockets.exceptions import ConnectionClosed
 
+from app.access.tokens import hash_of
 from app.client import Refused
 from app.client.nt4 import Nt4Client
 from app.client.wamp import ERROR, RESULT, WampClient
+from app.settings import Token
 
 
 @pytest.fixture
@@ -43,6 +45,18 @@ async def test_a_wamp_client_is_told_what_is_refused(served):
     with pytest.raises(Refused, match=r"no_such_realm"):
         async with WampClient(served.url, realm="nowhere"):
             pass
+
+
+async def test_a_wamp_client_shows_its_token_as_its_ticket():
+    """The session is the token's; a wrong one is refused, and not taken for none."""
+    ada = f"halley_{'a' * 40}"
+    async with serving(brisk(tokens=(Token("ada", "member", hash_of(ada)),))) as served:
+        async with WampClient(served.url, token=ada) as client:
+            assert (client.welcome["authid"], client.welcome["authrole"]) == ("ada", "member")
+            await client.publish("com.a")
+        with pytest.raises(Refused, match="authentication_denied"):
+            async with WampClient(served.url, token=ada + "x"):
+                pass
 
 
 async def test_tasks_that_share_a_client_read_for_each_other(served):
