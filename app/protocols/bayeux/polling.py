@@ -576,7 +576,7 @@ class Polling:
         if is_told:
             messages.append({"channel": "/meta/disconnect", "successful": True})
         may_take = hold.session.unsettled is None
-        # All of them, whatever their size: no other answer follows.
+        # All of them, of any size: no other answer follows.
         events = self.take(hold.session, now, -inf) if may_take else []
         if hold.session.replay is not None:
             reply["ext"] = self.history.told(hold, with_events=may_take)
