@@ -64,6 +64,9 @@ class Response:
         return self.body.decode()
 
 
+_CLOSE_S = 1.0
+
+
 class Wire:
     """One TCP connection to a server."""
 
@@ -160,8 +163,13 @@ class Wire:
     async def close(self) -> None:
         """Close the connection in the regular way."""
         self.writer.close()
-        with contextlib.suppress(ConnectionError, ssl.SSLError):  # there may be bytes that were not read
-            await self.writer.wait_closed()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self.writer.wait_closed()
+        except TimeoutError:  # with TLS, as long as there are bytes that were not read
+            self.writer.transport.abort()
+        except (ConnectionError, ssl.SSLError):  # there were such bytes
+            pass
 
 
 def request(method: str, target: str, body: bytes = b"", **headers: str) -> bytes:
