@@ -55,4 +55,4 @@ def _entries(key: str, value: object) -> tuple[tuple[Any, ...], list[Problem]]:
         for entry in value
     ]
     entries, problems = read_entries(key, tables, lambda at: at)
-    return tuple(entries.values()), [Problem("", each.place, each.text) for each in problems]
+    return entries, [Problem("", each.place, each.text, each.about) for each in problems]

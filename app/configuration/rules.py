@@ -57,23 +57,20 @@ _USUAL_PORTS = {"http": "80", "https": "443"}
 def check(settings: Settings, places: Mapping[str, str], problems: Sequence[Problem] = ()) -> None:
     """Check the rules between settings; `places` has where each was set, by key, if that is known.
 
-    `problems` are the mistakes found before; the settings in which they were made have their defaults, or lack entries.
-    A rule that depends on one of these says nothing. Raises `BadSettings` with all mistakes.
+    `problems` are the mistakes found before; the settings in which they were made have their defaults or stand-ins. A
+    rule that depends on one of these says nothing. Raises `BadSettings` with all mistakes.
     """
-    unknown = {f"[[{key}]]" for key in LISTS if any(_is_in(problem, key) for problem in problems)}
-    unknown |= {problem.key for problem in problems if problem.key in KNOBS}
+    unknown = {
+        f"[[{each.key}]]" if each.key in LISTS else each.key for each in problems if each.key in {*KNOBS, *LISTS}
+    }
+    stand_ins = {key for each in problems for key in each.about}
     broken = [
         Problem(places[key], plain_key(key), text) if key in places else Problem("", key, text)
         for key, text in broken_rules(settings)
-        if not any(name == key or _is_named(name, text) for name in unknown)
+        if key not in stand_ins and not any(name == key or _is_named(name, text) for name in unknown)
     ]
     if problems or broken:
         raise BadSettings([*problems, *broken])
-
-
-def _is_in(problem: Problem, key: str) -> bool:
-    """Whether a mistake was made in the list of tables `key`, or in one of its entries."""
-    return problem.key in (key, f"[[{key}]]") or problem.key.startswith(f"{key}.")
 
 
 def _is_named(name: str, text: str) -> bool:

@@ -30,12 +30,10 @@ class Source:
 
     def take_list(self, key: str, place: Callable[[str], str], value: Any) -> None:
         """Set a list of tables to its entries."""
-        entries, problems = read_entries(key, value, place)
-        self.values[key] = tuple(entries.values())
+        self.values[key], problems = read_entries(key, value, place)
         self.problems += problems
-        for number, read in enumerate(entries):  # entries with mistakes are left out: the others move up
-            for name in ("", *value[read]):
-                self.places[entry_key(key, number, name)] = place(entry_key(key, read, name))
+        for number, _ in enumerate(self.values[key]):
+            self.places |= {at: place(at) for at in (entry_key(key, number, name) for name in ("", *value[number]))}
 
     def take(self, key: str, place: str, read: Callable[[Knob, Any], Any], value: Any) -> None:
         """Set one setting to what `read` makes of `value`."""

@@ -19,11 +19,15 @@ from app.configuration.knobs import LISTS, Knob, declared
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake: where it was made ("halley.toml:3", a variable, a flag), in which setting, and what was expected."""
+    """One mistake: where it was made ("halley.toml:3", a variable, a flag), in which setting, and what was expected.
+
+    `about` are the settings of an entry that have stand-ins because of it, by their keys with the entry's number.
+    """
 
     place: str
     key: str
     text: str
+    about: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.place, self.key, self.text) if part)
@@ -153,20 +157,19 @@ def plain_key(key: str) -> str:
     return _NUMBER.sub("", key)
 
 
-def read_entries(key: str, value: Any, place: Callable[[str], str]) -> tuple[dict[int, Any], list[Problem]]:
-    """Return the valid entries of the list `key` by their number in it, and the problems of the others.
+def read_entries(key: str, value: Any, place: Callable[[str], str]) -> tuple[tuple[Any, ...], list[Problem]]:
+    """Return the entries of the list `key`, and their problems; `place` maps a key to its place.
 
-    `place` maps a key to its place.
+    What is wrong or missing in an entry has a stand-in, so that the rest of the entry can be checked too.
     """
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        return {}, [Problem(place(key), key, f"expected tables, each under [[{key}]]")]
-    entries, problems = {}, []
+        return (), [Problem(place(key), key, f"expected tables, each under [[{key}]]")]
+    entries, problems = [], []
     for number, table in enumerate(value):
         fields, wrong = _read_entry(key, number, table, place)
         problems += wrong
-        if not wrong:
-            entries[number] = LISTS[key](**fields)
-    return entries, problems
+        entries.append(LISTS[key](**fields))
+    return tuple(entries), problems
 
 
 def _read_entry(
@@ -183,8 +186,18 @@ def _read_entry(
             fields[name] = conform(knobs[name], value)
         except ValueError as error:
             text = f"expected {expected(knobs[name])}" if (key, name) in _SECRETS else str(error)
-            problems.append(Problem(place(at), plain_key(at), text))
+            problems.append(Problem(place(at), plain_key(at), text, (at,)))
+            fields[name] = _stand_in(knobs[name])
     missing = [name for name, knob in knobs.items() if knob.default is MISSING and name not in table]
     if missing:
-        problems.append(Problem(place(entry_key(key, number)), f"[[{key}]]", f"expected {' and '.join(missing)} too"))
-    return fields, problems
+        about = tuple(entry_key(key, number, name) for name in missing)
+        text = f"expected {' and '.join(missing)} too"
+        problems.append(Problem(place(entry_key(key, number)), f"[[{key}]]", text, about))
+    return fields | {name: _stand_in(knobs[name]) for name in missing}, problems
+
+
+def _stand_in(knob: Knob) -> Any:
+    """Return a value of the setting's type, in place of one that is wrong or missing."""
+    if get_origin(knob.kind) is Literal:
+        return get_args(knob.kind)[0]
+    return None if knob.kind == _MOMENT else (get_origin(knob.kind) or knob.kind)()

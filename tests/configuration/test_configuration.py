@@ -162,7 +162,7 @@ def test_mistakes_of_every_kind_are_told_at_once(write):
     """Wrong names and types do not hide what is wrong between settings; each mistake has its line."""
     file = write(
         "prot = 8080\n[bayeux]\nhold_s = 'x'\n[cors]\norigins = 'a'\n[jwt]\nissuer = 'https://x'\n"
-        "[[access]]\nrole = 'member'\nverb = 'reed'\npattern = '/a'\n"
+        "[[access]]\nrole = 'member'\nverb = 'reed'\npattern = '/a/**/b'\n"
         "[[access]]\nrole = 'member'\nverb = 'publish'\npattern = 'a'\n"
         "[[tokens]]\nid = 'ada'\nrole = 'member'\nhash = 'sha256:00'\n"
     )
