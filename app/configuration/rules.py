@@ -60,9 +60,8 @@ def check(settings: Settings, places: Mapping[str, str], problems: Sequence[Prob
     `problems` are the mistakes found before; the settings in which they were made have their defaults or stand-ins. A
     rule that depends on one of these says nothing. Raises `BadSettings` with all mistakes.
     """
-    unknown = {
-        f"[[{each.key}]]" if each.key in LISTS else each.key for each in problems if each.key in {*KNOBS, *LISTS}
-    }
+    wrong = {problem.key for problem in problems}
+    unknown = {*(wrong & KNOBS.keys()), *(f"[[{key}]]" for key in wrong & LISTS.keys())}
     stand_ins = {key for each in problems for key in each.about}
     broken = [
         Problem(places[key], plain_key(key), text) if key in places else Problem("", key, text)

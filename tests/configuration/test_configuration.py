@@ -167,12 +167,13 @@ def test_mistakes_of_every_kind_are_told_at_once(write):
         "[[tokens]]\nid = 'ada'\nrole = 'member'\nhash = 'sha256:00'\n"
     )
     found = problems(file)
-    assert [line.split(": ")[0] for line in found] == [f"halley.toml:{line}" for line in (1, 3, 5, 10, 15, 19, 7)]
+    assert [line.split(": ")[0] for line in found] == [f"halley.toml:{line}" for line in (1, 3, 5, 10, 11, 15, 19, 7)]
     assert [line.split(": ")[1] for line in found] == [
         "prot",
         "bayeux.hold_s",
         "cors.origins",
         "access.verb",
+        "access.pattern",
         "access.pattern",
         "tokens.hash",
         "jwt.issuer",
