@@ -297,10 +297,12 @@ def jwt(**claims):
 
 
 @pytest.mark.parametrize(
-    "token", [jwt(sub="\ud800"), jwt(sub="a\r\nb\0"), jwt() + "==", jwt(org="\udc00"), jwt(org="\0")]
+    ("claims", "padding"),
+    [({"sub": "\ud800"}, ""), ({"sub": "a\r\nb\0"}, ""), ({}, "=="), ({"org": "\udc00"}, ""), ({"org": "\0"}, "")],
 )
-async def test_a_token_whose_identity_cannot_be_written_is_refused(tmp_path, issuing, token):
+async def test_a_token_whose_identity_cannot_be_written_is_refused(tmp_path, issuing, claims, padding):
     """By each protocol in its own words, and never by a fault of the server's."""
+    token = jwt(**claims) + padding
     access = (*OWN, Access("*", "*", "/org/{claim.org}/**"))
     async with serving(everywhere(tmp_path, access=access, **issuing)) as served:
         wire = await served.wire()
