@@ -507,7 +507,7 @@ class Broker:
         self.overflows += 1
         self.hits[session.outbox.limit(event)] += 1
         session.owner.overflow(session, event, now)
-        is_open = session.closed is None
+        is_open = session.id in self.sessions  # compiled, `closed` would still be None here
         if not is_open:  # a program's hook may have ended it before the owner put the event into its outbox
             session.clear()
         self.delivered += is_open
