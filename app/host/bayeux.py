@@ -5,9 +5,8 @@ engine's request of it, and its response is sent in one write. A held connect is
 connection object; its peer is watched by `connection_lost` alone. A request that is relayed to another node is kept the
 same way. An unusual request (a query, chunks, `Expect`, HTTP/1.0, another request before it, a head that the guard
 refuses) is passed to the application instead, which uses the same guard, endpoint and engine: the whole wire suite runs
-over both. A request with the same head as the one before on
-its connection is passed to the endpoint without parsing that head, and a connect like the one before it to the engine
-without parsing anything (`repeated.py`).
+over both. A request with the same head as the one before on its connection is passed to the endpoint without parsing
+that head, and a connect like the one before it to the engine without parsing anything (`repeated.py`).
 """
 
 from __future__ import annotations

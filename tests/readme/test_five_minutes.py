@@ -54,6 +54,14 @@ async def said_by_curl(server):
     assert reply["successful"] is True
 
 
+async def chats(one, other):
+    """Type a text on one page of the chat; it appears on both."""
+    await one.get_by_placeholder("say something").fill("good morning")
+    await one.get_by_placeholder("say something").press("Enter")
+    for page in (one, other):
+        await expect(page.locator("#heard")).to_have_text("/chat/lobby: good morning\n")
+
+
 def require_npm():
     """Skip the test, or fail it, if npm has not installed the clients."""
     if not NODE_MODULES.is_dir():
@@ -132,10 +140,7 @@ async def test_a_chat_with_cometd(chromium, tmp_path):
                 opened(chromium, f"{origin}/chat.html") as (other, _),
             ):
                 await server.until_held(2)
-                await one.get_by_placeholder("say something").fill("good morning")
-                await one.get_by_placeholder("say something").press("Enter")
-                for page in (one, other):
-                    await expect(page.locator("#heard")).to_have_text("/chat/lobby: good morning\n")
+                await chats(one, other)
                 await expect(one.get_by_placeholder("say something")).to_have_value("")
         assert "WebSocket" not in "".join(said.get_nowait() for _ in range(said.qsize()))
 
@@ -158,10 +163,7 @@ async def test_a_page(chromium, tmp_path):
                 ),
             ):
                 await server.until_held(2)
-                await one.get_by_placeholder("say something").fill("good morning")
-                await one.get_by_placeholder("say something").press("Enter")
-                for page in (one, other):
-                    await expect(page.locator("#heard")).to_have_text("/chat/lobby: good morning\n")
+                await chats(one, other)
 
 
 @pytest.mark.slow
