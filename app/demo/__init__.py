@@ -28,7 +28,7 @@ from app.demo.robot import drive, driver_station
 from app.processes import ChildProcess, child_process, is_cancelled_twice, module_command, module_environment
 
 _START_S, _LEAVE_S = 60.0, 20.0
-_CONSOLE = re.compile(r"halley is listening on (http://\S+)")
+_CONSOLE = re.compile(r"halley is listening on (http://\S+) .*")
 _NT4 = re.compile(r"networktables: (ws://\S+)/nt/NAME")
 _AT_WORK = re.compile(r"halley: (?:ingest|rollup|alerts) at .*")
 _OURS = "halley: "

@@ -112,7 +112,7 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
         halley.server.lifecycle.open()
     except _WRONG as error:
         close(listeners or ())
-        _say(str(error))
+        telemetry.write_line(f"halley: {error}")
         return _WRONG_USE
     telemetry.log.info(
         "started",
@@ -161,13 +161,9 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
     if operations is not None:
         await operations.end()
     if public.must_end:
-        _say(public.must_end)
+        telemetry.write_line(f"halley: {public.must_end}")
         return _WRONG_USE
     return exit_code(public.signals)
-
-
-def _say(line: str) -> None:
-    print(f"halley: {line}", file=sys.stderr)  # noqa: T201 - for the terminal that the server was started in
 
 
 def exit_code(signals: Sequence[int]) -> int:
@@ -342,8 +338,9 @@ def announce(server: Server, listeners: Listeners) -> None:
         settings.access or settings.cluster.urls
     )  # access rules could refuse them, and a node is one of many
     tries = try_next(trust + url + path) if is_plain else []
-    lines += [*tries, f"halley is listening on {url}", f"console: {console}"]  # where it can be seen, above and below
-    print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - for the terminal that the server was started in
+    # The console's address is where it can be seen, above and below. Programs wait for the last line.
+    lines += [*tries, f"halley is listening on {url} (console: {console})"]
+    telemetry.write_line("\n".join(lines))
     tell(READY)
 
 

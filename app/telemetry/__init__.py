@@ -54,6 +54,11 @@ class _StandardError:
             sys.stderr.flush()
 
 
+def write_line(text: str) -> None:
+    """Write a line, or several, for the terminal that the program was started in; it may have been closed since."""
+    print(text, file=_StandardError(), flush=True)
+
+
 def configure(options: Log) -> None:
     """Set up how lines are written. Call it once, before anything is logged; programs that embed Halley do not."""
     is_json = options.format == "json" or (options.format == "auto" and not sys.stderr.isatty())

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from access.signing import AUDIENCE, ISSUER, SECRET, sign
-from support.process import ended, launched, started
+from support.process import ended, launched, port_in, started
 from support.terminal import LOGIN, terminal
 from support.wire import Wire
 
@@ -374,7 +374,7 @@ async def test_with_rules_a_listener_that_others_reach_starts(tmp_path):
     async with started(*arguments, cwd=tmp_path) as server:
         line = await server.until_logged("halley is listening on http://0.0.0.0:")
         assert not any("curl" in line for line in server.lines)
-        wire = await Wire.open(int(line.rpartition(":")[2]))
+        wire = await Wire.open(port_in(line))
         (refused,) = (await wire.post({"channel": "/a", "data": 1})).messages
         assert refused["error"] == "403:denied_by_security_policy:publish_denied"
         await wire.close()

@@ -120,7 +120,7 @@ async def test_the_nodes_are_one_server(whole):
         assert (event.data, event.position) == ("hello", position)
     started = {line["process"]: line for line in whole.logged("started")}
     assert started.keys() == {"keeper", "n1", "n2"}
-    assert f"n2: halley is listening on {other}" in whole.lines
+    assert f"n2: halley is listening on {other} (console: {other}/)" in whole.lines
     whole.send_signal(signal.SIGHUP)
     await whole.until(lambda: {line["process"] for line in whole.logged("reloaded")} == started.keys())
 

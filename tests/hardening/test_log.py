@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from itertools import count
 from time import monotonic
 from urllib.parse import quote
@@ -13,10 +14,11 @@ from urllib.parse import quote
 import pytest
 import pytest_asyncio
 from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
-from support.process import launched, started
+from support.process import DEADLINE_S, environment, launched, started
 from support.server import ASGI, SHORT_WAY
 from support.wire import Wire, post, request
 
+from app.processes import free_port
 from app.settings import LIMITS
 from app.telemetry.events import EVENTS
 
@@ -204,16 +206,19 @@ def told(process, event):
     return len(process.logged(event)) + sum(left_out)
 
 
-async def test_a_log_that_nobody_reads_any_more_costs_nobody_anything(tmp_path):
-    """A terminal that was closed or a log collector that died does not stop the server."""
+async def test_a_log_that_nobody_reads_costs_nobody_anything(tmp_path):
+    """A terminal that was closed, or a log collector that died, neither stops the server nor keeps it from starting."""
     reading, writing = os.pipe()
-    options = ("--port", "0", "--operations-port", "0")
-    with os.fdopen(reading) as log:
-        async with started("serve", *options, cwd=tmp_path, is_fresh=True, stderr=writing) as process:
-            os.close(writing)
-            said = await asyncio.to_thread(lambda: next(line for line in log if "halley is listening" in line))
-            log.close()
-            wire = await Wire.open(int(said.rpartition(":")[2]))
+    os.close(reading)
+    port, address = free_port(), str(tmp_path / "supervisor")
+    options = ("--port", str(port), "--operations-port", "0")
+    with os.fdopen(writing) as log, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(address)
+        supervisor.settimeout(DEADLINE_S)
+        env = environment(NOTIFY_SOCKET=address)
+        async with started("serve", *options, cwd=tmp_path, is_fresh=True, stderr=log, env=env) as process:
+            assert await asyncio.to_thread(supervisor.recv, 100) == b"READY=1"
+            wire = await Wire.open(port)
             for _ in range(3):
                 assert (await wire.post(HANDSHAKE)).messages[0]["successful"]
             await wire.close()

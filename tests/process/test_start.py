@@ -11,7 +11,7 @@ from asyncio.subprocess import PIPE
 
 import pytest
 from support.messages import HANDSHAKE
-from support.process import ended, launched, started
+from support.process import ended, launched, port_in, started
 from support.programs import require_program
 from support.terminal import terminal
 from support.wire import DEADLINE_S, Wire
@@ -57,13 +57,12 @@ async def test_the_three_lines_to_try_work_when_pasted(tmp_path):
 
 
 async def test_the_last_lines_say_where_it_listens(tmp_path):
-    """The console is the first and the last line beside those of the log; port 0 has become a real one."""
+    """The console is in the first and the last line beside those of the log; port 0 has become a real one."""
     async with launched(cwd=tmp_path) as server:
-        console = f"console: http://127.0.0.1:{server.port}/"
-        await server.until(lambda: server.lines[-1] == console)
+        url = f"http://127.0.0.1:{server.port}"
         plain = [line for line in server.lines if not line.startswith("{")]
-        assert plain[0] == console
-        assert plain[-2] == f"halley is listening on http://127.0.0.1:{server.port}"
+        assert plain[0] == f"console: {url}/"
+        assert plain[-1] == server.lines[-1] == f"halley is listening on {url} (console: {url}/)"
         assert server.operations_port not in (0, server.port)
         assert (await (await server.wire()).post(HANDSHAKE)).messages[0]["successful"]
         assert server.output == []
@@ -92,7 +91,7 @@ async def test_logs_are_structured_and_go_to_standard_error(watched, is_json, tm
                 line = next(line for line in at.shown.splitlines() if line.startswith(begun))
             else:
                 line = await server.until_logged(begun)
-            wire = await Wire.open(int(line.rpartition(":")[2]))
+            wire = await Wire.open(port_in(line))
             await wire.post(HANDSHAKE)
             await wire.close()
             if is_json:
@@ -122,7 +121,7 @@ async def test_with_that_word_it_starts(how, tmp_path):
     through = ("env", "HALLEY_OPEN=yes") if how == "variable" else ()
     async with started(*arguments, *(["--open"] if how == "flag" else []), cwd=tmp_path, through=through) as server:
         line = await server.until_logged("halley is listening on http://0.0.0.0:")
-        wire = await Wire.open(int(line.rpartition(":")[2]))
+        wire = await Wire.open(port_in(line))
         assert (await wire.post(HANDSHAKE)).messages[0]["successful"]
         (refused,) = (await wire.post({"channel": "/a", "data": 1})).messages
         assert refused["successful"] is False
@@ -155,7 +154,7 @@ async def test_more_connections_than_the_soft_limit_of_files(tmp_path):
     arguments = ("serve", "--port", "0", "--operations-port", "0")
     async with started(*arguments, cwd=tmp_path, through=shell) as server:
         line = await server.until_logged("halley is listening on ")
-        wires = [await Wire.open(int(line.rpartition(":")[2])) for _ in range(100)]
+        wires = [await Wire.open(port_in(line)) for _ in range(100)]
         for wire in wires:
             assert (await wire.post(HANDSHAKE)).messages[0]["successful"]
         for wire in wires:

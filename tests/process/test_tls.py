@@ -40,8 +40,9 @@ async def test_it_says_https_and_its_lines_work_when_pasted(place):
     """The start line, the console and the curl lines have https; curl gets the certificate to trust."""
     require_program("curl")
     async with launched(*FILES, cwd=place) as server:
-        assert f"halley is listening on https://127.0.0.1:{server.port}" in server.lines
-        assert f"console: https://127.0.0.1:{server.port}/" in server.lines
+        url = f"https://127.0.0.1:{server.port}"
+        assert f"console: {url}/" in server.lines
+        assert f"halley is listening on {url} (console: {url}/)" in server.lines
         lines = [line.strip() for line in server.lines if line.startswith("  ")]
         assert len(lines) == 3
         published, conversed, called = [await pasted(line, place) for line in lines]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable, Mapping
 
-_LISTENING = re.compile(r"halley is listening on https?://127\.0\.0\.1:(\d+)")
+_LISTENING = re.compile(r"halley is listening on https?://[\d.]+:(\d+) \(console: \S+\)")
 _OPERATIONS = re.compile(r"health and metrics: http://127\.0\.0\.1:(\d+)/.*")
 _LINE_BYTES = 1_048_576
 
@@ -203,6 +203,13 @@ async def launched(*arguments: str, cwd: Path, through: tuple[str, ...] = (), **
         yield server
     finally:
         await server.close()
+
+
+def port_in(line: str) -> int:
+    """Return the port of the line that says where a server listens."""
+    found = _LISTENING.fullmatch(line.strip())
+    assert found is not None
+    return int(found[1])
 
 
 def _command_line(pid: str | int) -> str:

@@ -11,7 +11,6 @@ import asyncio
 import os
 import re
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ _TRIES = 5
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.1, 5.0
 _START_S = 60.0
 _LOOK_S = 0.02
-_LISTENING = re.compile(r"halley is listening on \S+")
+_LISTENING = re.compile(r"halley is listening on .+")
 
 
 class CannotRun(Exception):
@@ -115,7 +114,7 @@ class Kept:
     def _pass_on(self, line: str) -> None:
         unheeded = self.program.unheeded
         if unheeded is None or not unheeded.search(line):
-            write(named(line, self.program.name))
+            telemetry.write_line(named(line, self.program.name))
 
     async def ready(self) -> None:
         """Wait until it serves: until a node says so, or any other program takes connections. Raises `CannotRun`."""
@@ -205,10 +204,3 @@ def named(line: str, name: str) -> str:
     if line.startswith('{"'):
         return f'{{"process":"{name}",{line[1:]}'
     return f"{name}: {line}"
-
-
-def write(line: str) -> None:
-    """Write a line to standard error, which may have been closed."""
-    with suppress(OSError, ValueError):
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()

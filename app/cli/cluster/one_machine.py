@@ -206,11 +206,15 @@ jetstream {{
         lines.append(f"status: halley cluster status {','.join(self.urls)}{access}")
         if self._nginx is None:
             lines.append(f"nginx does not run: clients connect to the nodes, or to an nginx with {self.site_file}")
-            return [*lines, *(f"halley is listening on {_url(node)}" for node in self.serving)]
+            return [*lines, *map(_listening, map(_url, self.serving))]
         scheme = "https" if self._settings.tls.cert else "http"
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         url = f"{scheme}://{host}:{self.port}"
-        return [*lines, f"nginx: {self.site_file}", f"console: {url}/", f"halley is listening on {url}"]
+        return [*lines, f"nginx: {self.site_file}", _listening(url)]
+
+
+def _listening(url: str) -> str:
+    return f"halley is listening on {url} (console: {url}/)"
 
 
 def _ports(base: int, count: int) -> list[int]:

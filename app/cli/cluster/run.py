@@ -65,7 +65,7 @@ def find_nats_server() -> str | None:
 
 
 async def _run(plan: OneMachine) -> int:
-    from app.cli.cluster.machine import CannotRun, Machine, write
+    from app.cli.cluster.machine import CannotRun, Machine
 
     task = asyncio.current_task()
     assert task is not None
@@ -85,7 +85,7 @@ async def _run(plan: OneMachine) -> int:
         for programs in (plan.nats(), plan.keeper(), plan.fronts(), plan.nginx()):
             await machine.start(*programs)
         for line in plan.lines():
-            write(line)
+            telemetry.write_line(line)
         await machine.run()
     except CannotRun as error:
         say(str(error))
