@@ -210,8 +210,7 @@ class Engine(Polling):
         if session is None:
             return None
         if is_connect:
-            kind = ScriptHold if request.transport is Transport.CALLBACK_POLLING else Hold
-            return self._connect_usual(session, message_id, request.connection, now, kind)
+            return self._connect_usual(session, message_id, request.connection, now, _kind_of_hold(request))
         self.heard_from(session, now)
         return self._publish_usual(request, session, fields, now)
 
@@ -391,7 +390,7 @@ class Engine(Polling):
         if message.fields.get("connectionType") not in self.connection_types:
             raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(self.connection_types)))
         hold_s = session.hold_s if len(handler.request.messages) == 1 else 0.0
-        kind = ScriptHold if handler.request.transport is Transport.CALLBACK_POLLING else Hold
+        kind = _kind_of_hold(handler.request)
         hold = kind(session, handler.request.connection, message.sent.get("id"), hold_s)
         interval_s = None
         if message.advice is not None:
@@ -428,6 +427,10 @@ class Engine(Polling):
         ):
             return []
         return self.take(session, now, 0 if handler is None else handler.reply_bytes())
+
+
+def _kind_of_hold(request: Request) -> type[Hold]:
+    return ScriptHold if request.transport is Transport.CALLBACK_POLLING else Hold
 
 
 class _PendingPublish(AwaitCommit):

@@ -106,12 +106,11 @@ class Polling:
                 if session.held is not None and len(session.outbox):
                     self.broker.mark_ready(session)
         reply.is_settled = True
-        if reply.events:
-            for event in reply.events:
-                event.holds = holds = event.holds - 1  # `Waiting.release`, inlined
-                if not holds:
-                    self.broker.waiting.drop(event)
-            reply.events = []
+        for event in reply.events:
+            event.holds -= 1  # `Waiting.release`, inlined
+            if not event.holds:
+                self.broker.waiting.drop(event)
+        reply.events = []
 
     def unwritten(self, reply: Reply) -> None:
         """Return the events of a reply to the session: its connection was lost before all of it was written."""
@@ -338,7 +337,8 @@ class Polling:
             ext = self._connect_ext(hold, now, with_events=takes_events)
             if ext:
                 more["ext"] = ext
-        self._await_connect(session, interval_s, now)
+        session.reads_until = now + interval_s + GRACE_S  # `_await_connect`, inlined
+        self.broker.touch(session, now + interval_s + session.max_interval_s)
         return more, events
 
     def late_reply(self, hold: Hold, now: float) -> dict[str, Any]:
