@@ -7,6 +7,7 @@ failure is always due to a change; `ci` is the same with more examples; `thoroug
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 import signal
@@ -165,6 +166,12 @@ def pytest_itemcollected(item):
         item.add_marker(pytest.mark.slow)
     elif item.get_closest_marker("slow") and _is_left_out(item.path, "slow"):
         raise pytest.UsageError(f"{path} marks tests as slow, but not by a name that tests/conftest.py knows")
+
+
+def pytest_collection_finish():
+    """Let the collector pass over what was imported and collected, which lives as long as the process anyhow."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)  # after the deselection

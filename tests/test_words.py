@@ -40,6 +40,7 @@ FRAGMENT = re.compile(r"(?:And|But|Or|Nor|Then|Its|Their|Likewise|(?:Yes|No)(?=[
 """How a docstring begins that cannot be read without the one before it."""
 
 _WORDS = re.compile(rf"\b({'|'.join(GIVEN_UP)})\b", re.IGNORECASE)
+_COMMENT = re.compile(rf"#.*\b({'|'.join(GIVEN_UP)})\b", re.IGNORECASE)
 _NAMES = re.compile(r"`[^`]*`|^\s+\w+\s{2,}", re.MULTILINE)
 """Names of a program in a docstring: quoted, or the first in the row of a table."""
 
@@ -49,10 +50,11 @@ _SCRIPT = re.compile(r"/\*.*?\*/|//[^\n]*|<!--.*?-->|>[^<>{}]+<|\"[^\"\n]*\"|'[^
 
 
 def python_texts(text: str) -> Iterator[tuple[int, str]]:
-    """Yield comments and strings of more than a word with their lines."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    """Yield comments and strings of more than a word with their lines; comments only if one may have a wrong word."""
+    if _COMMENT.search(text):  # to read the tokens of all files would take seconds
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, _NAMES.sub("", node.value)
