@@ -13,6 +13,7 @@ import shutil
 import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ _GROUP = "halley"
 
 
 class CompiledModules(BuildHookInterface[Any]):
-    """Adds the compiled modules to a wheel; `modules` are their paths, as patterns, and `pure` those to leave out."""
+    """Adds the compiled modules to a wheel.
+
+    `modules` are their paths from `app/`, as patterns, and `pure` those to leave out.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -51,12 +55,12 @@ class CompiledModules(BuildHookInterface[Any]):
                 "Halley does not depend on being compiled."
             )
         self._folder = tempfile.mkdtemp(prefix="halley-compiled-")
-        os.chdir(self.root)
-        found = {path for pattern in self.config["modules"] for path in Path().glob(pattern)}
-        modules = sorted(str(path) for path in found if path.name != "__init__.py")
         build_data["pure_python"], build_data["infer_tag"] = False, True
         try:
-            extensions = _compile([path for path in modules if path not in self.config["pure"]], Path(self._folder))
+            with chdir(Path(self.root, "app")):  # by the paths from here modules are named, and files in tracebacks
+                found = {path for pattern in self.config["modules"] for path in Path().glob(pattern)}
+                modules = sorted(str(path) for path in found if path.name != "__init__.py")
+                extensions = _compile([path for path in modules if path not in self.config["pure"]], Path(self._folder))
         except BaseException:  # then nobody calls `finalize`
             shutil.rmtree(self._folder)
             raise

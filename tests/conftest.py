@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 from support.server import SHORT_WAY, facing
 from xdist.scheduler import LoadFileScheduling
 
-from app import is_compiled
+from halley import is_compiled
 
 settings.register_profile(
     "ci",

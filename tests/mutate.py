@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOMS = {
-    "app/broker": "tests/broker",
-    "app/protocols/bayeux": "tests/protocols/bayeux",
-    "app/protocols/wamp": "tests/protocols/wamp",
-    "app/protocols/nt4": "tests/protocols/nt4",
-    "app/protocols": "tests/protocols",
-    "app/transports": "tests/transports",
-    "app/host": "tests/host",
-    "app/history": "tests/history",
-    "app/access": "tests/access",
-    "app/pipeline": "tests/pipeline",
+    "app/halley/broker": "tests/broker",
+    "app/halley/protocols/bayeux": "tests/protocols/bayeux",
+    "app/halley/protocols/wamp": "tests/protocols/wamp",
+    "app/halley/protocols/nt4": "tests/protocols/nt4",
+    "app/halley/protocols": "tests/protocols",
+    "app/halley/transports": "tests/transports",
+    "app/halley/host": "tests/host",
+    "app/halley/history": "tests/history",
+    "app/halley/access": "tests/access",
+    "app/halley/pipeline": "tests/pipeline",
 }
 """Where faults are made, and whose tests are asked first; the first that is a folder of the file counts."""
 
@@ -268,7 +268,7 @@ def measure(clone: Clone, options: list[str], keep: Path | None) -> Coverage:
         os.environ["COVERAGE_FILE"] = str(data)
         log, config = data.with_name(f"measured-{data.name}.log"), clone.folder / "measured.ini"  # erased is `data.*`
         config.write_text("[run]\nrelative_files = true\n")
-        wanted = ["--cov=app", "--cov-context=test", "--cov-report=", f"--cov-config={config}"]
+        wanted = ["--cov=halley", "--cov-context=test", "--cov-report=", f"--cov-config={config}"]
         code, text = clone.pytest(*wanted, *options, log=log)
         print(f"measured: exit code {code}, {text.strip().splitlines()[-1]}", flush=True)
     return Coverage(data)

@@ -68,7 +68,7 @@ def test_a_compilation_that_fails_leaves_nothing_behind(module, monkeypatch, tmp
     folder.mkdir()
     monkeypatch.setattr(module.tempfile, "tempdir", str(folder))
     monkeypatch.setattr(module, "_missing", lambda: "")
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app").mkdir()
 
     def fail(modules, place):
         (place / "c").mkdir()

@@ -160,8 +160,8 @@ def test_no_text_names_a_page_that_is_not_here():
 
 
 def is_here(name, path, pages):
-    """Whether a page exists, by a path from the repository or from the text that names it."""
-    return {(ROOT / name).resolve(), (path.parent / name).resolve()} & pages != set()
+    """Whether a page exists, by a path from the repository, the package or the text that names it."""
+    return {(place / name).resolve() for place in (ROOT, ROOT / "app", path.parent)} & pages != set()
 
 
 # What counts as a citation

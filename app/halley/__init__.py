@@ -8,5 +8,5 @@ __version__ = "0.1.0"
 
 def is_compiled() -> bool:
     """Whether the hot modules are compiled (`HALLEY_COMPILE=1 pip install .`); they do the same, in less time."""
-    spec = find_spec("app.broker.broker")
+    spec = find_spec("halley.broker.broker")
     return spec is not None and isinstance(spec.loader, ExtensionFileLoader)

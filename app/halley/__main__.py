@@ -1,5 +1,5 @@
-"""Run the command line: `python -m app` is the same as `halley`."""
+"""Run the command line: `python -m halley` is the same as `halley`."""
 
-from app.cli import main
+from halley.cli import main
 
 main(prog_name="halley")

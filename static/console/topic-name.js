@@ -1,6 +1,6 @@
 /**
  * The names of topics in their channels' names, where characters that Bayeux does not allow are escaped (as
- * `app/broker/names.py` does it).
+ * `app/halley/broker/names.py` does it).
  */
 
 const ESCAPE =

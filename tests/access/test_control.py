@@ -8,13 +8,13 @@ import pytest
 from access.signing import AUDIENCE, ISSUER, NOW_S, SECRET, sign
 from support.broker import Owner, join
 
-from app.access.control import AccessControl, Authenticator
-from app.access.tokens import hash_of, new_token
-from app.broker.broker import Broker
-from app.broker.errors import TokenRefused
-from app.broker.policy import ANONYMOUS, Proof
-from app.configuration.protection import grants_of
-from app.settings import Access, Jwt, Limits, Settings, Token, User
+from halley.access.control import AccessControl, Authenticator
+from halley.access.tokens import hash_of, new_token
+from halley.broker.broker import Broker
+from halley.broker.errors import TokenRefused
+from halley.broker.policy import ANONYMOUS, Proof
+from halley.configuration.protection import grants_of
+from halley.settings import Access, Jwt, Limits, Settings, Token, User
 
 ADAS, BOBS = new_token(), new_token()
 ADA, BOB = Token("ada", "member", hash_of(ADAS)), Token("bob", "member", hash_of(BOBS))

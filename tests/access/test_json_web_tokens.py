@@ -13,11 +13,11 @@ from access.signing import AUDIENCE, CLAIMS, ISSUER, NOW_S, SECRET, ec_key, forg
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from app.access.json_web_tokens import JsonWebTokens
-from app.access.keys import BadKeys, KeyFile, read_jwks, read_secret
-from app.broker.errors import TokenExpired, TokenRefused
-from app.broker.policy import Proof
-from app.settings import Jwt
+from halley.access.json_web_tokens import JsonWebTokens
+from halley.access.keys import BadKeys, KeyFile, read_jwks, read_secret
+from halley.broker.errors import TokenExpired, TokenRefused
+from halley.broker.policy import Proof
+from halley.settings import Jwt
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from hypothesis import given
 from support.patterns import TOPICS, matches_by_the_word, wamp_patterns
 from support.wamp_peers import Context
 
-from app.access.program_policy import DENIED, NOT_GRANTED, ProgramPolicy, Refused
-from app.broker.names import WIDE_IN_WAMP, Match, Pattern
-from app.broker.policy import ANONYMOUS
-from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.names import covering_channels
+from halley.access.program_policy import DENIED, NOT_GRANTED, ProgramPolicy, Refused
+from halley.broker.names import WIDE_IN_WAMP, Match, Pattern
+from halley.broker.policy import ANONYMOUS
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.names import covering_channels
 
 CHANNEL, PATTERN = "/a/b", Pattern(Match.EXACT, "a/b")
 

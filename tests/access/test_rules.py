@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.broker import session
 
-from app.access.rules import AccessRules, Rule
-from app.broker.names import Match, Pattern, escaped, is_apart
-from app.broker.policy import ANONYMOUS, NOBODY, SERVER, Proof
-from app.configuration.patterns import pattern_of_rule
-from app.protocols.bayeux.names import Bounds, to_pattern
+from halley.access.rules import AccessRules, Rule
+from halley.broker.names import Match, Pattern, escaped, is_apart
+from halley.broker.policy import ANONYMOUS, NOBODY, SERVER, Proof
+from halley.configuration.patterns import pattern_of_rule
+from halley.protocols.bayeux.names import Bounds, to_pattern
 
 BOUNDS = Bounds(255, 16)
 SEGMENTS = ("a", "b", "halley", "stats", "service", "new")
@@ -252,7 +252,7 @@ def test_the_anonymous_can_be_kept_to_sessions():
 
 def test_decisions_are_remembered_within_bounds(monkeypatch):
     """The cache of decisions is bounded, since clients can invent topics, and its decisions stay correct."""
-    monkeypatch.setattr("app.access.rules._REMEMBERED_DECISIONS", 10)
+    monkeypatch.setattr("halley.access.rules._REMEMBERED_DECISIONS", 10)
     access = rules("/a/**")
     for number in range(100):
         assert may(access, "publish", f"/a/{number}") is True
@@ -407,7 +407,7 @@ def test_decisions_by_name_are_kept_apart_only_where_a_name_matters(monkeypatch)
     for number in range(1_000):
         assert access.may(None, "publish", "chat/lobby", user(f"u{number}"))
     assert len(access._decisions) == 1
-    monkeypatch.setattr("app.access.rules._REMEMBERED_DECISIONS", 10)
+    monkeypatch.setattr("halley.access.rules._REMEMBERED_DECISIONS", 10)
     for number in range(100):
         assert access.may(None, "publish", f"user/u{number}/x", user(f"u{number}"))
         assert not access.may(None, "publish", f"user/u{number}/x", user("eve"))

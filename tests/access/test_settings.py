@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app.access.placeholders import EXPECTED as PLACEHOLDERS
-from app.access.tokens import hash_of, user_key
-from app.configuration import BadSettings, load
-from app.settings import Access, Jwt, Realm, Settings, Token, User
+from halley.access.placeholders import EXPECTED as PLACEHOLDERS
+from halley.access.tokens import hash_of, user_key
+from halley.configuration import BadSettings, load
+from halley.settings import Access, Jwt, Realm, Settings, Token, User
 
 HASH = hash_of("x" * 40)
 ROLE_NEED = "expected up to 64 letters, digits and _.:-"

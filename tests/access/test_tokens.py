@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.access.control import Authenticator
-from app.access.tokens import PREFIX, StaticTokens, can_be_given, hash_of, is_hash, is_token, new_token
-from app.broker.errors import TokenExpired, TokenRefused
-from app.settings import Limits, Settings, Token
+from halley.access.control import Authenticator
+from halley.access.tokens import PREFIX, StaticTokens, can_be_given, hash_of, is_hash, is_token, new_token
+from halley.broker.errors import TokenExpired, TokenRefused
+from halley.settings import Limits, Settings, Token
 
 NOW_S = 1_800_000_000.0
 

@@ -24,9 +24,9 @@ if __name__ == "__main__":
 from bench import instructions_load as load  # first, since it replaces the clock
 from bench.instructions_load import Session, Simulation
 
-from app import telemetry
-from app.server.sweeper import Sweep
-from app.settings import Log
+from halley import telemetry
+from halley.server.sweeper import Sweep
+from halley.settings import Log
 
 RECEIVERS = 10
 _STEP_S, _MINUTE_S, _HOUR_S = 2, 60, 3_600

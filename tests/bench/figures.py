@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from app.bench.result import limit
-from app.bench.target import Usage
+from halley.bench.result import limit
+from halley.bench.target import Usage
 
 MUCH = 0.1
 """The share of time, or of a rate, from which there is a warning."""

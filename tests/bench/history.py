@@ -19,11 +19,11 @@ from bench.logs import fill_apart
 from bench.reads import CHANNELS, RARE_EVENTS, WIDE_CHANNELS, Stock, off_the_servers_core, probing, read, read_wide
 from bench.rounds import disk, is_in_memory
 
-from app.bench.load import Load
-from app.bench.measurement import Watch, measure, noted
-from app.bench.result import Result
-from app.bench.tally import percentiles
-from app.bench.target import Target, halley_command, started
+from halley.bench.load import Load
+from halley.bench.measurement import Watch, measure, noted
+from halley.bench.result import Result
+from halley.bench.tally import percentiles
+from halley.bench.target import Target, halley_command, started
 
 STORED = (10_000, 1_000_000)
 _ASKED_EVERY_S = 0.005

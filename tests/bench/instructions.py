@@ -33,10 +33,10 @@ from bench.figures import columns
 from bench.jobs import last_line
 from bench.rounds import disk, side_command, side_environment
 
-from app import is_compiled
-from app.bench import BenchFailed, Phase, Watch
-from app.bench.measurement import noted
-from app.processes import kill
+from halley import is_compiled
+from halley.bench import BenchFailed, Phase, Watch
+from halley.bench.measurement import noted
+from halley.processes import kill
 
 FIGURES = Path(__file__).with_name("instructions-compiled.json" if is_compiled() else "instructions.json")
 """The committed figures, and the build that they were counted with."""
@@ -230,7 +230,7 @@ async def _count_at(commit: str, watch: Watch) -> Units:
     with tempfile.TemporaryDirectory(prefix="halley-bench-") as name:
         with tarfile.open(fileobj=BytesIO(_git("archive", commit, "app", "static", "tests/bench"))) as archive:
             archive.extractall(name, filter="data")
-        environment = {**side_environment(), "PYTHONPATH": os.pathsep.join((f"{name}/tests", name))}
+        environment = {**side_environment(), "PYTHONPATH": os.pathsep.join((f"{name}/tests", f"{name}/app", name))}
         try:
             return await count(environment, (), noted(watch, commit[:7]))
         except BenchFailed as error:

@@ -38,13 +38,13 @@ time.monotonic = cast("Callable[[], float]", partial(getitem, _NOW_S, 0))
 import uvloop  # noqa: E402
 from bench.websocket_load import BINARY, frame  # noqa: E402
 
-from app import telemetry  # noqa: E402
-from app.bench.requests import Requests  # noqa: E402
-from app.broker.commits import Published  # noqa: E402
-from app.embed import Halley  # noqa: E402
-from app.host.process import HalleyServer  # noqa: E402
-from app.host.timeouts import ServerContext  # noqa: E402
-from app.settings import History, Log, Nt4, Settings  # noqa: E402
+from halley import telemetry  # noqa: E402
+from halley.bench.requests import Requests  # noqa: E402
+from halley.broker.commits import Published  # noqa: E402
+from halley.embed import Halley  # noqa: E402
+from halley.host.process import HalleyServer  # noqa: E402
+from halley.host.timeouts import ServerContext  # noqa: E402
+from halley.settings import History, Log, Nt4, Settings  # noqa: E402
 
 _TURN_S = 0.02
 """Seconds between the turns in which clients send; more than the period of a NetworkTables subscriber."""

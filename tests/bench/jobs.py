@@ -17,10 +17,10 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import httpx
 
-from app.bench.load import BenchFailed
-from app.bench.measurement import Phase, Watch
-from app.client import Client, ClientError
-from app.processes import kill, module_command, module_environment, pin
+from halley.bench.load import BenchFailed
+from halley.bench.measurement import Phase, Watch
+from halley.client import Client, ClientError
+from halley.processes import kill, module_command, module_environment, pin
 
 Answer = TypeVar("Answer")
 
@@ -81,7 +81,7 @@ async def jobs(server: str, data_dir: Path, master: str, cores: Sequence[int], t
     arguments = ["--data-dir", str(data_dir), "--lake", str(data_dir / "lake"), "--server", server, "--master", master]
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
-            *module_command("app"),
+            *module_command("halley"),
             *("pipeline", "run", *arguments),
             stdin=DEVNULL,
             stdout=DEVNULL,

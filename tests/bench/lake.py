@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.pipeline import session
-from app.pipeline.errors import PipelineError
-from app.pipeline.jobs.ingest import Ingest
-from app.pipeline.lake.tables import open_table
-from app.pipeline.lake.upkeep import compact
-from app.pipeline.queries.sql import ask
-from app.pipeline.source import open_log
-from app.settings import Pipeline
+from halley.pipeline import session
+from halley.pipeline.errors import PipelineError
+from halley.pipeline.jobs.ingest import Ingest
+from halley.pipeline.lake.tables import open_table
+from halley.pipeline.lake.upkeep import compact
+from halley.pipeline.queries.sql import ask
+from halley.pipeline.source import open_log
+from halley.settings import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,13 +27,13 @@ from bench.reads import CHANNELS, off_the_servers_core, probing
 from bench.rounds import disk, in_turn, is_in_memory, side_command, side_environment
 from bench.turns import turns_us
 
-from app.bench.coordinator import Coordinator, Report
-from app.bench.load import Load, Share
-from app.bench.measurement import Phase, Watch
-from app.bench.orders import WorkerHandle, running_worker
-from app.bench.tally import percentiles
-from app.bench.target import Target, Usage, halley_command, started
-from app.processes import module_command
+from halley.bench.coordinator import Coordinator, Report
+from halley.bench.load import Load, Share
+from halley.bench.measurement import Phase, Watch
+from halley.bench.orders import WorkerHandle, running_worker
+from halley.bench.tally import percentiles
+from halley.bench.target import Target, Usage, halley_command, started
+from halley.processes import module_command
 
 NOTHING, FAN_OUT = "nothing", "fanout"
 
@@ -185,7 +185,7 @@ async def _client(plan: dict[str, Any], target: Target, watch: Watch) -> AsyncIt
     load = Load("one-to-one", receivers=1, publishers=_PUBLISHERS, rate=plan["rate"])
     share = Share(load, 0, 1, _PUBLISHERS, 0, _CHANNEL, 1, plan["rate"], has_others=False)
     core = target.cores[0] if target.cores else None
-    command = module_command("app.bench.worker")
+    command = module_command("halley.bench.worker")
     async with running_worker(command, core, share=asdict(share), url=target.url, token=None) as worker:
         client = Coordinator([share], [worker])
         await client.open(1)

@@ -20,16 +20,16 @@ from typing import Any
 
 import httpx
 
-from app.bench.load import BenchFailed, Load, split
-from app.bench.orders import Orders, run_worker
-from app.bench.requests import channel_name
-from app.bench.sessions import Sessions
-from app.bench.tally import Tally, percentiles
-from app.bench.worker import Worker
-from app.client import ALL, Client
-from app.history.folder import segment_files
-from app.pipeline.source import open_log
-from app.settings import Limits, Pipeline
+from halley.bench.load import BenchFailed, Load, split
+from halley.bench.orders import Orders, run_worker
+from halley.bench.requests import channel_name
+from halley.bench.sessions import Sessions
+from halley.bench.tally import Tally, percentiles
+from halley.bench.worker import Worker
+from halley.client import ALL, Client
+from halley.history.folder import segment_files
+from halley.pipeline.source import open_log
+from halley.settings import Limits, Pipeline
 
 Work = AsyncIterator[int]
 """Work that never ends. After each piece it yields how many units that were; the first says that it is under way."""
@@ -303,7 +303,7 @@ async def _read_newest(http: httpx.AsyncClient) -> None:
 
 def _spark_reader(data_dir: str) -> Callable[[], None]:
     """Start Spark, and return a function that reads the log with it."""
-    from app.pipeline import session
+    from halley.pipeline import session
 
     spark = session.start(replace(Pipeline(), master="local[1]", driver_memory="1g"))
     return lambda: spark.read.format("halley").load(data_dir).write.format("noop").mode("overwrite").save()

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from bench.rounds import side_command, side_environment
 
-from app.bench.load import BenchFailed
-from app.bench.measurement import Phase, Watch
-from app.bench.requests import channel_name
-from app.broker.events import Audience, Event, Publications
-from app.history.history import History
-from app.history.rules import Rules
-from app.processes import kill
-from app.protocols.bayeux.names import Bounds, to_topic
-from app.settings import Limits, Settings
+from halley.bench.load import BenchFailed
+from halley.bench.measurement import Phase, Watch
+from halley.bench.requests import channel_name
+from halley.broker.events import Audience, Event, Publications
+from halley.history.history import History
+from halley.history.rules import Rules
+from halley.processes import kill
+from halley.protocols.bayeux.names import Bounds, to_topic
+from halley.settings import Limits, Settings
 
 _WAITING_BYTES = 8_388_608
 _PRINTED_EVERY = 20_000

@@ -1,4 +1,4 @@
-"""The worker that puts the loads of `app.bench` on nchan: `python -m bench.nchan_load`.
+"""The worker that puts the loads of `halley.bench` on nchan: `python -m bench.nchan_load`.
 
 nchan has no sessions. A receiver is a keep-alive connection that polls a channel, in each request with the `Etag` and
 `Last-Modified` of the last event; the response is one event. A publisher posts the event itself.
@@ -11,10 +11,10 @@ import re
 import time
 from functools import lru_cache, partial
 
-from app.bench.orders import run_worker
-from app.bench.requests import Requests, channel_name, event_data, template
-from app.bench.sessions import SUCCESS, Publisher, Receiver, Sessions
-from app.bench.worker import begin
+from halley.bench.orders import run_worker
+from halley.bench.requests import Requests, channel_name, event_data, template
+from halley.bench.sessions import SUCCESS, Publisher, Receiver, Sessions
+from halley.bench.worker import begin
 
 _TIMED_OUT = 304, 408
 _ACCEPTED = 201, 202

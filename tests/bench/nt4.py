@@ -18,8 +18,8 @@ from typing import Any
 from bench.figures import MUCH, Figures, Rows, rounds_of
 from bench.rounds import disk, in_turn, load_worker
 
-from app.bench.measurement import Phase, Watch
-from app.bench.target import Target, Usage, halley_command, started
+from halley.bench.measurement import Phase, Watch
+from halley.bench.target import Target, Usage, halley_command, started
 
 _UNBOUNDED = {"HALLEY_NT4_VALUES_PER_S": "0", "HALLEY_HISTORY_MAX_BYTES": str(1 << 40)}
 """Settings without the limits for one client, which would interfere."""

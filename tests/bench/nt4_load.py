@@ -17,8 +17,8 @@ from typing import Any
 
 from bench.websocket_load import BINARY, TEXT, FanOutLoad, WebSocketLink, frame
 
-from app.bench.orders import Orders, run_worker
-from app.bench.tally import percentiles
+from halley.bench.orders import Orders, run_worker
+from halley.bench.tally import percentiles
 
 TOPIC = "/bench/x"
 MOST_VALUES = 2_000

@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.bench import BenchFailed, Load, Result, measure
+from halley.bench import BenchFailed, Load, Result, measure
 
 HERE = Path(__file__).parent
 if __name__ == "__main__":

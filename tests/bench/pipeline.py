@@ -30,11 +30,11 @@ from bench.logs import fill_apart
 from bench.reads import CHANNELS
 from bench.rounds import disk, is_in_memory, side_command, side_environment
 
-from app.bench.load import BenchFailed, Load, together
-from app.bench.measurement import Phase, Watch, measure, noted
-from app.bench.result import Result
-from app.bench.target import Target, halley_command, started
-from app.processes import kill
+from halley.bench.load import BenchFailed, Load, together
+from halley.bench.measurement import Phase, Watch, measure, noted
+from halley.bench.result import Result
+from halley.bench.target import Target, halley_command, started
+from halley.processes import kill
 
 HOURS = 24.0
 """The time over which stored events are spread; queries are for one hour of it."""

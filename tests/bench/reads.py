@@ -16,12 +16,12 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from app.bench.load import BenchFailed
-from app.bench.measurement import Phase, Watch
-from app.bench.requests import Requests, channel_name
-from app.bench.sessions import Session
-from app.bench.tally import Tally, percentiles
-from app.bench.target import Target
+from halley.bench.load import BenchFailed
+from halley.bench.measurement import Phase, Watch
+from halley.bench.requests import Requests, channel_name
+from halley.bench.sessions import Session
+from halley.bench.tally import Tally, percentiles
+from halley.bench.target import Target
 
 _ANSWER_S = 60.0
 

@@ -11,11 +11,11 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from app.bench.load import BenchFailed
-from app.bench.measurement import Watch, noted, while_alive
-from app.bench.orders import WorkerHandle, running_worker
-from app.bench.target import Target
-from app.processes import module_command, module_environment
+from halley.bench.load import BenchFailed
+from halley.bench.measurement import Watch, noted, while_alive
+from halley.bench.orders import WorkerHandle, running_worker
+from halley.bench.target import Target
+from halley.processes import module_command, module_environment
 
 Serving = Callable[[str, Path], AbstractAsyncContextManager[Target]]
 Measure = Callable[[str, Target, Watch], Coroutine[Any, Any, None]]

@@ -23,9 +23,9 @@ from pathlib import Path
 from bench.rounds import side_command, side_environment
 from bench.wamp_load import REALM
 
-from app.bench import Target, halley_command, started
-from app.bench.coordinator import StartWorker, bayeux_worker
-from app.bench.orders import running_worker
+from halley.bench import Target, halley_command, started
+from halley.bench.coordinator import StartWorker, bayeux_worker
+from halley.bench.orders import running_worker
 
 HERE = Path(__file__).parent
 HALLEY, COMPILED = "Halley", "Halley compiled"
@@ -67,7 +67,7 @@ class Server:
     def started(
         self, folder: Path, *, is_pinned: bool = True, environment: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[Target]:
-        """Start it with an empty folder, and end it with the block. Raises `BenchFailed` as `app.bench.started`."""
+        """Start it with an empty folder, and end it with the block. Raises `BenchFailed` as `halley.bench.started`."""
         return started(
             [word.replace("{folder}", str(folder)) for word in self.command],
             self.name,
@@ -99,7 +99,7 @@ def halley(command: Sequence[str] | None = None, unfair: str = _SAME_POLLS) -> S
     """Return this interpreter's Halley, or the one that a command serves at {port}."""
     if command is not None:
         return Server(HALLEY, "of unknown version", "unknown, given with --halley", unfair, command)
-    version = said([sys.executable, "-P", "-m", "app", "--version"], side_environment())
+    version = said([sys.executable, "-P", "-m", "halley", "--version"], side_environment())
     runtime, more = python_runtime([sys.executable])
     return Server(HALLEY, version, runtime, unfair + more, halley_command())
 
@@ -108,7 +108,7 @@ def halley_compiled(python: Path | None, unfair: str = _SAME_POLLS) -> Server:
     """Return the Halley that is installed, compiled, for another Python. Raises `Missing`."""
     if python is None:
         raise Missing("name a Python in whose environment it is installed with --compiled")
-    version = said([str(python), "-I", "-m", "app", "--version"])
+    version = said([str(python), "-I", "-m", "halley", "--version"])
     if "compiled" not in version:
         version += ", which does not say that it is compiled"
     runtime, more = python_runtime([str(python), "-I"])

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from app.bench import BenchFailed, halley_command, started
-from app.client.nt4 import Nt4Client, text
-from app.client.wamp import WampClient
+from halley.bench import BenchFailed, halley_command, started
+from halley.client.nt4 import Nt4Client, text
+from halley.client.wamp import WampClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from app.bench import Target
+    from halley.bench import Target
 
     Case = Callable[[Target, AsyncExitStack, str], Awaitable[int]]
 

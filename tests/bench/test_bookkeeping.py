@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from bench.faulty_server import faulty
 
-from app.bench import BenchFailed, Load, attached, measure
+from halley.bench import BenchFailed, Load, attached, measure
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.process import children, ended, is_alive, started
 
-from app.bench import ClusterFigures, cluster_table
-from app.bench.cluster_result import Measured
-from app.bench.scaling import FRAMES_PER_S, Costs, at_most, at_rate
+from halley.bench import ClusterFigures, cluster_table
+from halley.bench.cluster_result import Measured
+from halley.bench.scaling import FRAMES_PER_S, Costs, at_most, at_rate
 
 COSTS = Costs(publish=20, deliver=25, applied=4, passed=0.5, frame=100, row=25, row_behind=10, nats=1)
 NUMBER = st.floats(0.01, 1_000)

@@ -26,7 +26,7 @@ from bench.verbs import main
 from click.testing import CliRunner
 from support.programs import require_program, unavailable
 
-from app.bench import BenchFailed
+from halley.bench import BenchFailed
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
 COMMITTED = json.loads(FIGURES.read_text(encoding="utf-8"))
@@ -94,7 +94,7 @@ async def test_a_load_is_profiled(tmp_path):
     """--profile prints functions of Halley; an unknown load is refused with the names of all."""
     code, output, _ = await ended("instructions", "--profile", "wamp-publish", cwd=tmp_path)
     assert code == DONE
-    assert any("app/protocols/wamp/engine.py" in line for line in output)
+    assert any("app/halley/protocols/wamp/engine.py" in line for line in output)
     code, _, lines = await ended("instructions", "--profile", "none", cwd=tmp_path)
     assert code == FAILED
     assert "there is no load 'none', only bayeux-fanout, " in lines[-1]
@@ -179,10 +179,10 @@ async def test_a_commit_is_counted_as_it_was(monkeypatch):
         unavailable("this is not a clone")
 
     async def counted(environment, loads, watch):
-        tests, root = map(Path, environment["PYTHONPATH"].split(os.pathsep))
+        tests, code, root = map(Path, environment["PYTHONPATH"].split(os.pathsep))
         for file in (FIGURES.with_name("instructions_load.py"), FIGURES):
             assert (tests / "bench" / file.name).is_file()
-        assert (root / "app/__init__.py").is_file()
+        assert [*code.rglob("broker/broker.py")]  # the package was called `app` once
         assert root != FIGURES.parents[2]
         raise BenchFailed("counted")
 

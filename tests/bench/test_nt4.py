@@ -12,8 +12,8 @@ from bench.script import ended, two_runs
 from bench.stand_in import stand_in
 from support.programs import require_module
 
-from app.bench import BenchFailed
-from app.bench.target import Usage
+from halley.bench import BenchFailed
+from halley.bench.target import Usage
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from bench.test_result import result
 from support.process import environment
 from support.programs import require_program, unavailable
 
-from app import __version__
-from app.bench import Load, sessions
-from app.bench.requests import MARK_TEMPLATE
-from app.bench.tally import Tally
+from halley import __version__
+from halley.bench import Load, sessions
+from halley.bench.requests import MARK_TEMPLATE
+from halley.bench.tally import Tally
 
 
 def figures_of(results, *names):
@@ -137,14 +137,14 @@ def test_a_compiled_halley_and_its_python(said, doubt, is_optimized, tmp_path):
     """The version is what `halley --version` says, and the runtime has the build flags of that Python."""
     flags = "--enable-optimizations --with-lto" if is_optimized else "--enable-shared"
     told = {"name": "CPython", "version": "3.13.1", "CONFIG_ARGS": flags, "PY_CFLAGS": "-g -O2 -Wall -O3"}
-    script = f"[ \"$3\" = app ] && echo 'halley 0.1.0{said}' || echo '{json.dumps(told)}'"
+    script = f"[ \"$3\" = halley ] && echo 'halley 0.1.0{said}' || echo '{json.dumps(told)}'"
     python = program(tmp_path / "python", script)
     server = servers.halley_compiled(python)
     no = "" if is_optimized else "no "
     assert server.version == f"halley 0.1.0{said}{doubt}"
     assert server.runtime == f"CPython 3.13.1: -O3, {no}--enable-optimizations, {no}--with-lto"
     assert ("without the optimizations" in server.unfair) is not is_optimized
-    assert server.command[:5] == [str(python), "-I", "-m", "app", "serve"]
+    assert server.command[:5] == [str(python), "-I", "-m", "halley", "serve"]
 
 
 def test_this_halley_and_its_python():

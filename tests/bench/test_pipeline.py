@@ -23,9 +23,9 @@ from support.process import environment
 from support.server import serving
 from support.wire import DEADLINE_S
 
-from app.bench import BenchFailed, comparison
-from app.cli.bench import report
-from app.client import Client
+from halley.bench import BenchFailed, comparison
+from halley.cli.bench import report
+from halley.client import Client
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
 QUICK = ("--stored", "4800", "--rounds", "1", "--seconds", "3", "--warm-up", "1", "--rate", "100")

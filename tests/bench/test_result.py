@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.bench import Load, Result, comparison, growth, table
-from app.bench.connection import NotHttp, framing, unchunk
-from app.bench.load import split
-from app.bench.requests import Requests
-from app.bench.result import limit, slope_per_minute
-from app.bench.tally import percentiles
+from halley.bench import Load, Result, comparison, growth, table
+from halley.bench.connection import NotHttp, framing, unchunk
+from halley.bench.load import split
+from halley.bench.requests import Requests
+from halley.bench.result import limit, slope_per_minute
+from halley.bench.tally import percentiles
 
 
 def result(**changed):

@@ -9,7 +9,7 @@ import pytest
 from bench.rounds import side_command, side_environment
 from bench.session_memory import CASES, measure
 
-from app.settings import Limits
+from halley.settings import Limits
 
 pytestmark = pytest.mark.slow
 

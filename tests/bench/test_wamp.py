@@ -11,8 +11,8 @@ from bench.servers import CROSSBAR, NEXUS, nexus
 from bench.stand_in import stand_in
 from bench.wamp import COMPILED, OFF, ON, WampFigures, WampPlan, measure_wamp, wamp_table
 
-from app.bench import BenchFailed
-from app.bench.target import Usage
+from halley.bench import BenchFailed
+from halley.bench.target import Usage
 
 pytestmark = pytest.mark.slow
 

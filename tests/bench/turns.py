@@ -14,8 +14,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from app.cli import main
-from app.host import process
+from halley.cli import main
+from halley.host import process
 
 _WRITTEN_EVERY_S = 0.2
 

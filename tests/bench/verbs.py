@@ -16,8 +16,8 @@ from bench.nt4 import Nt4Plan, measure_nt4, nt4_table
 from bench.pipeline import PipelinePlan, measure_pipeline, pipeline_table
 from bench.wamp import WampPlan, measure_wamp, wamp_table
 
-from app.bench import BenchFailed
-from app.cli.bench import (
+from halley.bench import BenchFailed
+from halley.cli.bench import (
     PROCESSES,
     SECONDS,
     Verb,
@@ -28,8 +28,8 @@ from app.cli.bench import (
     result_options,
     seconds_option,
 )
-from app.cli.pipeline import need_installed
-from app.cli.terminal import DONE, FAILED, run, say
+from halley.cli.pipeline import need_installed
+from halley.cli.terminal import DONE, FAILED, run, say
 
 _MOST_STORED = 1_000_000_000
 

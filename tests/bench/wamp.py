@@ -19,8 +19,8 @@ from bench.figures import Figures, Rows, rounds_of
 from bench.rounds import disk, in_turn, is_in_memory, load_worker
 from bench.servers import CROSSBAR, NEXUS, Server, available, crossbar, halley, halley_compiled, nexus
 
-from app.bench.measurement import Phase, Watch
-from app.bench.target import Target, Usage, halley_command
+from halley.bench.measurement import Phase, Watch
+from halley.bench.target import Target, Usage, halley_command
 
 _UNBOUNDED = {"HALLEY_WAMP_PUBLISHES_PER_S": "0", "HALLEY_HISTORY_MAX_BYTES": str(1 << 40)}
 """Settings without the limits for one client, which would interfere."""

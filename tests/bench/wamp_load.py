@@ -16,8 +16,8 @@ from typing import Any
 
 from bench.websocket_load import TEXT, FanOutLoad, WebSocketLink, frame
 
-from app.bench.orders import Orders, run_worker
-from app.bench.tally import percentiles
+from halley.bench.orders import Orders, run_worker
+from halley.bench.tally import percentiles
 
 REALM, TOPIC = "realm1", "com.halley.bench"
 

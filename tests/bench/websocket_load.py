@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Self, cast
 from urllib.parse import urlsplit
 
-from app.bench.load import BenchFailed
+from halley.bench.load import BenchFailed
 
 TEXT, BINARY = 0x81, 0x82  # whole messages; servers have no reason to fragment those that are counted
 _PING, _PONG = 0x89, 0x8A

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from support.broker import event
 
-from app.broker.broker import Broker
-from app.broker.flow import Activity
-from app.settings import Limits
+from halley.broker.broker import Broker
+from halley.broker.flow import Activity
+from halley.settings import Limits
 
 
 def test_topics_are_counted_and_the_busiest_last_comes_first():

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from support.broker import Owner, event, join, payloads, session
 
-from app.broker.broker import DUE_AT_ONCE, FLUSHED_AT_ONCE, MANY, Broker
-from app.broker.errors import SubscriptionsTooLarge, TooManyPatterns, TooManySessions, TooManySubscriptions
-from app.broker.names import Match, Pattern
-from app.broker.subscriptions import DROPPED_AT_ONCE
-from app.settings import Limits
+from halley.broker.broker import DUE_AT_ONCE, FLUSHED_AT_ONCE, MANY, Broker
+from halley.broker.errors import SubscriptionsTooLarge, TooManyPatterns, TooManySessions, TooManySubscriptions
+from halley.broker.names import Match, Pattern
+from halley.broker.subscriptions import DROPPED_AT_ONCE
+from halley.settings import Limits
 
 NOW = 50.0
 A = Pattern(Match.EXACT, "a")

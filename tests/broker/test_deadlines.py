@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 from support.broker import session
 
-from app.broker import sessions as deadlines_module
-from app.broker.sessions import Deadlines
+from halley.broker import sessions as deadlines_module
+from halley.broker.sessions import Deadlines
 
 seconds = st.integers(0, 50)
 

@@ -6,10 +6,10 @@ import pytest
 from support.broker import event
 from support.memory_log import MemoryLog
 
-from app.broker.broker import Broker
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
-from app.settings import Limits
+from halley.broker.broker import Broker
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
+from halley.settings import Limits
 
 BELOW_A = Erasure(Pattern(Match.DESCENDANTS, "a"), None)
 OF_ADA = Erasure(None, "ada")

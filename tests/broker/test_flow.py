@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from support.broker import event, join
 from support.readme import ROOT
 
-from app.broker.broker import Broker
-from app.broker.flow import DELAY, Delays
-from app.broker.names import Match, Pattern
-from app.settings import Limits
+from halley.broker.broker import Broker
+from halley.broker.flow import DELAY, Delays
+from halley.broker.names import Match, Pattern
+from halley.settings import Limits
 
 LONGEST_US = 600_000_000
 

@@ -8,9 +8,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from support.broker import session
 from support.patterns import matches_by_the_word, patterns, topics
 
-from app.broker import subscriptions as index_module
-from app.broker.names import Match, Pattern
-from app.broker.subscriptions import TopicIndex
+from halley.broker import subscriptions as index_module
+from halley.broker.names import Match, Pattern
+from halley.broker.subscriptions import TopicIndex
 
 
 class Index(RuleBasedStateMachine):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.broker.limits import Meter, Meters
+from halley.broker.limits import Meter, Meters
 
 
 def test_s24_a_burst_and_then_the_rate():

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.broker.errors import InvalidName, Refusal
-from app.broker.names import from_segment, to_segment
+from halley.broker.errors import InvalidName, Refusal
+from halley.broker.names import from_segment, to_segment
 
 GRAMMARS = {
     "none": frozenset(),

@@ -7,12 +7,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.broker import event, payloads
 from support.values import value
 
-from app.broker.broker import Broker
-from app.broker.names import Match, Pattern
-from app.broker.outbox import Conflation, Outbox
-from app.broker.sessions import Cursor
-from app.broker.waiting import Waiting
-from app.settings import Limits
+from halley.broker.broker import Broker
+from halley.broker.names import Match, Pattern
+from halley.broker.outbox import Conflation, Outbox
+from halley.broker.sessions import Cursor
+from halley.broker.waiting import Waiting
+from halley.settings import Limits
 from tests.support.broker import join
 
 TOPICS = "abcd"

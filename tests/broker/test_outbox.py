@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.broker import event, payloads
 
-from app.broker.outbox import Outbox
-from app.broker.waiting import Waiting
+from halley.broker.outbox import Outbox
+from halley.broker.waiting import Waiting
 
 OVERHEAD_BYTES = 64
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.broker import session
 
-from app.broker.names import Match, Pattern
-from app.broker.policy import SERVER, DefaultRules, as_rules_name_it
+from halley.broker.names import Match, Pattern
+from halley.broker.policy import SERVER, DefaultRules, as_rules_name_it
 
 OWN = ["halley", "halley/sessions", "stats/1m/a", "alerts/a", "replay/a"]
 FREE = ["a", "a/halley", "halleyx", "statsx/a", "Halley/x", ""]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.broker.events import Publications, new_key
+from halley.broker.events import Publications, new_key
 
 KEYS = st.integers(0, (1 << 106) - 1)
 

@@ -8,14 +8,14 @@ import pytest
 from support.broker import event, join, payloads
 from support.memory_log import MemoryLog
 
-from app.broker.broker import Broker
-from app.broker.commits import Published
-from app.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown
-from app.broker.events import Audience, Event
-from app.broker.names import Match, Pattern
-from app.broker.ports import Durability
-from app.broker.sessions import Cursor
-from app.settings import History, Limits
+from halley.broker.broker import Broker
+from halley.broker.commits import Published
+from halley.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown
+from halley.broker.events import Audience, Event
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Durability
+from halley.broker.sessions import Cursor
+from halley.settings import History, Limits
 
 NOW = 50.0
 ALL = Pattern(Match.DESCENDANTS, "")

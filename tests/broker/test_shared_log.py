@@ -6,12 +6,12 @@ import pytest
 from support.broker import event, join, payloads
 from support.memory_log import MemoryLog
 
-from app.broker.broker import Broker
-from app.broker.commits import Published
-from app.broker.errors import HistoryUnavailable, KeyReused
-from app.broker.names import Match, Pattern
-from app.broker.ports import Durability
-from app.settings import Limits
+from halley.broker.broker import Broker
+from halley.broker.commits import Published
+from halley.broker.errors import HistoryUnavailable, KeyReused
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Durability
+from halley.settings import Limits
 
 NOW = 50.0
 ALL = Pattern(Match.DESCENDANTS, "")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.broker.events import Span, to_ns, to_text
+from halley.broker.events import Span, to_ns, to_text
 
 YEAR_1 = -62_135_596_800_000_000
 YEAR_9999 = 253_402_300_799_999_999

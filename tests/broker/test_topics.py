@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from support.patterns import TOPICS, bayeux_patterns, matches_by_the_word, patterns, topics
 
-from app.broker.names import (
+from halley.broker.names import (
     Match,
     Pattern,
     encloses,

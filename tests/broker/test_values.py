@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.broker.broker import Broker
-from app.broker.commits import Published
-from app.broker.errors import KeyReused, NotForAll, TooManyTopics, WrongType
-from app.broker.events import Audience, Event, SessionFilter
-from app.broker.names import Match, Pattern
-from app.broker.ports import Durability
-from app.broker.sessions import Cursor
-from app.settings import Limits
+from halley.broker.broker import Broker
+from halley.broker.commits import Published
+from halley.broker.errors import KeyReused, NotForAll, TooManyTopics, WrongType
+from halley.broker.events import Audience, Event, SessionFilter
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Durability
+from halley.broker.sessions import Cursor
+from halley.settings import Limits
 from tests.support.broker import event, join, payloads
 from tests.support.memory_log import MemoryLog
 from tests.support.values import FakeValues, value
 
 if TYPE_CHECKING:
-    from app.broker.outbox import Outbox
+    from halley.broker.outbox import Outbox
 
 _NOW = 5.0
 _A = Pattern(Match.EXACT, "a")

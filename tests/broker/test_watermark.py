@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from support.broker import event, join
 
-from app.broker.broker import Broker
-from app.broker.limits import Watermark
-from app.broker.names import Match, Pattern
-from app.settings import Limits
+from halley.broker.broker import Broker
+from halley.broker.limits import Watermark
+from halley.broker.names import Match, Pattern
+from halley.settings import Limits
 
 
 def test_it_does_not_flap():

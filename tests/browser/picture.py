@@ -26,7 +26,7 @@ SIZE = {"width": 1280, "height": 800}
 
 def main(file: Path) -> None:
     """Run the demo and write the picture to `file`."""
-    command = [sys.executable, "-m", "app", "demo", "--port", "0", "--nt4-port", "0", "--pipeline", "off"]
+    command = [sys.executable, "-m", "halley", "demo", "--port", "0", "--nt4-port", "0", "--pipeline", "off"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo, sync_playwright() as playwright:
         try:
             url = re.search(r"http://\S+", demo.stdout.readline())[0]

@@ -12,7 +12,7 @@ from browser.test_console import open_console
 from browser.test_history import go
 from support.nats import SETTINGS, nats_servers, node
 
-from app import __version__
+from halley import __version__
 
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
     from playwright.async_api import expect

@@ -12,7 +12,7 @@ from browser.conftest import keep
 from browser.test_console import events, open_console, state
 from support.wire import DEADLINE_S
 
-from app.broker.flow import DELAY
+from halley.broker.flow import DELAY
 
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
     from playwright.async_api import expect

@@ -9,8 +9,8 @@ import pytest
 from browser.test_console import events, expect_granted, open_console, state, subscribe
 from browser.test_history import go
 
-from app.pipeline.jobs.run import CHANNEL, Status, _told
-from app.protocols.bayeux.names import to_channel
+from halley.pipeline.jobs.run import CHANNEL, Status, _told
+from halley.protocols.bayeux.names import to_channel
 
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
     from playwright.async_api import expect

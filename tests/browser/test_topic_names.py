@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.programs import require_program
 
-from app.broker.names import escaped
-from app.protocols.bayeux.names import to_channel
+from halley.broker.names import escaped
+from halley.protocols.bayeux.names import to_channel
 
 MODULE = Path(__file__).parents[2] / "static" / "console" / "topic-name.js"
 SCRIPT = """

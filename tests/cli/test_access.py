@@ -15,7 +15,7 @@ from support.process import ended, launched, port_in, started
 from support.terminal import LOGIN, terminal
 from support.wire import Wire
 
-from app.access.tokens import hash_of, is_token, new_token
+from halley.access.tokens import hash_of, is_token, new_token
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
 RULES = """

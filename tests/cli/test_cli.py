@@ -19,8 +19,8 @@ from support.tcp_proxy import relaying
 from support.terminal import CTRL_C, LOGIN, terminal
 from support.wire import DEADLINE_S
 
-from app import __version__, is_compiled
-from app.configuration import KNOBS
+from halley import __version__, is_compiled
+from halley.configuration import KNOBS
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 
@@ -37,12 +37,12 @@ async def served():
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param((sys.executable, "-m", "app"), id="module"),
+        pytest.param((sys.executable, "-m", "halley"), id="module"),
         pytest.param((str(Path(sys.executable).with_name("halley")),), id="script"),
     ],
 )
 async def test_the_program_has_two_names(program, tmp_path):
-    """`halley` and `python -m app` are the same program, which prints its version, and whether it is compiled."""
+    """`halley` and `python -m halley` are the same program, which prints its version, and whether it is compiled."""
     process = await asyncio.create_subprocess_exec(*program, "--version", cwd=tmp_path, stdout=PIPE, stderr=PIPE)
     version = f"{__version__} (compiled)" if is_compiled() else __version__
     assert await process.communicate() == (f"halley {version}\n".encode(), b"")

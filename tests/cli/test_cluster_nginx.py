@@ -7,9 +7,9 @@ import subprocess
 from support import authority
 from support.programs import require_program
 
-from app.cli.cluster import nginx
-from app.processes import free_port
-from app.settings import Settings, Tls
+from halley.cli.cluster import nginx
+from halley.processes import free_port
+from halley.settings import Settings, Tls
 
 
 def test_nginx_takes_its_configuration(tmp_path):

@@ -16,8 +16,8 @@ from support.process import ended, launched, started
 from support.server import brisk, serving
 from support.terminal import terminal
 
-from app.access.tokens import hash_of
-from app.settings import Access, Token
+from halley.access.tokens import hash_of
+from halley.settings import Access, Token
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
 SUBSCRIBE, SUBSCRIBED = 32, 33

@@ -11,9 +11,9 @@ from support.server import brisk, serving
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
-import app.client
-from app.client import Client, ClientError, Dismissed, Keyed, OutcomeUnknown, Refused, Timeouts, Unreachable
-from app.client.wire import Wire
+import halley.client
+from halley.client import Client, ClientError, Dismissed, Keyed, OutcomeUnknown, Refused, Timeouts, Unreachable
+from halley.client.wire import Wire
 
 TIMEOUTS = Timeouts(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
 
@@ -100,7 +100,7 @@ async def test_each_value_has_its_own_verdict():
 async def test_names_of_before_still_work():
     """Programs that were written for an older client go on, with a warning."""
     with pytest.warns(DeprecationWarning, match="Timeouts"):
-        assert app.client.Patience is Timeouts
+        assert halley.client.Patience is Timeouts
     async with serving() as served:
         with pytest.warns(DeprecationWarning, match="`patience` is now `timeouts`"):
             client = Client(served.url, patience=TIMEOUTS)

@@ -14,9 +14,9 @@ from support.server import brisk, serving
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
-from app.client import Client, Dismissed, Keyed, Link, OutcomeUnknown, Refused, Timeouts, Unreachable
-from app.client.messages import Advice, Event, Incoming
-from app.settings import Access
+from halley.client import Client, Dismissed, Keyed, Link, OutcomeUnknown, Refused, Timeouts, Unreachable
+from halley.client.messages import Advice, Event, Incoming
+from halley.settings import Access
 
 TIMEOUTS = Timeouts(answer_s=DEADLINE_S, network_s=DEADLINE_S, backoff_s=0.02, nudge_s=0.02, goodbye_s=DEADLINE_S)
 

@@ -8,8 +8,8 @@ import pytest
 from clients.server_thread import ServerThread
 from support.server import brisk, serving
 
-from app.client import ALL, ONLY_NEW, Client, Link, Refused, Timeouts
-from app.client.session import ReplayPositions
+from halley.client import ALL, ONLY_NEW, Client, Link, Refused, Timeouts
+from halley.client.session import ReplayPositions
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

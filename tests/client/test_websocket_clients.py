@@ -9,11 +9,11 @@ from support.server import brisk, serving
 from support.wire import DEADLINE_S
 from websockets.exceptions import ConnectionClosed
 
-from app.access.tokens import hash_of
-from app.client import Refused
-from app.client.nt4 import Nt4Client
-from app.client.wamp import ERROR, RESULT, WampClient
-from app.settings import Token
+from halley.access.tokens import hash_of
+from halley.client import Refused
+from halley.client.nt4 import Nt4Client
+from halley.client.wamp import ERROR, RESULT, WampClient
+from halley.settings import Token
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from clients.server_thread import ServerThread
 from support import nt4
 from support.programs import require_module
 
-from app.processes import free_port
+from halley.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,8 +20,8 @@ from starlette.staticfiles import StaticFiles
 from support.server import Served, brisk, serving
 
 if TYPE_CHECKING:
-    from app.embed import Halley
-    from app.server.composition import Server
+    from halley.embed import Halley
+    from halley.server.composition import Server
 
 
 class ServerThread:

@@ -11,8 +11,8 @@ from clients.foreign import OK, Outcome
 from clients.kinds import KINDS, require
 from clients.node import NodeClient
 
-from app.access.tokens import hash_of, new_token
-from app.settings import Access, Token
+from halley.access.tokens import hash_of, new_token
+from halley.settings import Access, Token
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.node]
 

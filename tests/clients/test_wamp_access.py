@@ -8,8 +8,8 @@ from hashlib import pbkdf2_hmac
 import pytest
 from clients.wamp_kinds import WAMP_KINDS, start, wamp_clients
 
-from app.access.tokens import hash_of, new_token
-from app.settings import Access, Token, User
+from halley.access.tokens import hash_of, new_token
+from halley.settings import Access, Token, User
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

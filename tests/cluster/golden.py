@@ -1,6 +1,7 @@
 """What nodes send each other and save, in bytes that version 1 wrote: later versions must write and read them alike.
 
-Who changes one of these forms has broken upgrades of running clusters. `app/cluster/frames.py` says how it is done.
+Who changes one of these forms has broken upgrades of running clusters. `app/halley/cluster/frames.py` says how it is
+done.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from zlib import crc32
 
 import orjson
 
-from app.broker.events import Audience
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure, Query
-from app.cluster.frames import Keeps, Kind, Row, Stamp, Value
+from halley.broker.events import Audience
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure, Query
+from halley.cluster.frames import Keeps, Kind, Row, Stamp, Value
 
 PLAIN = Kind("bayeux", "json", None, None, None, None)
 RICH = Kind("wamp", "args", '{"x":1}', Audience(("me",), None, (), ("guest",)), "me", "user")

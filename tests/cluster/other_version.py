@@ -7,24 +7,24 @@ from zlib import crc32
 
 import orjson
 
-import app
-from app.cluster import frames
+import halley
+from halley.cluster import frames
 
 NEW = {"new": [1, {"a": None}]}
 
 
 def be_next():
     """Add to all that nodes send each other, and to what they save, something that this version does not know."""
-    app.__version__ = "99.0.0"
+    halley.__version__ = "99.0.0"
     replace(frames, "pack", lambda data: changed(data, lambda head: [*head[:-1], {**(head[-1] or {}), **NEW}]))
-    from app.cluster import alike, applied, members, pages
+    from halley.cluster import alike, applied, members, pages
 
     add(alike, "digests")
     add(applied.Applied, "saved")
     replace(pages, "told_query", lambda query: {**query, "new": None})
     replace(pages, "pack", lambda data: orjson.dumps([*orjson.loads(data), NEW]))
     replace(members.Members, "own", with_more_facts)
-    from app.server import shared_history
+    from halley.server import shared_history
 
     add(shared_history.KeptHistory, "state")
 
@@ -51,7 +51,7 @@ def be_later():
 
 def be_faulty():
     """Count the events on /faulty/** twice."""
-    from app.cluster.applied import Applied
+    from halley.cluster.applied import Applied
 
     number, skip = Applied._number, Applied.skip
 

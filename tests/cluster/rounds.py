@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.nats import nats_servers, node
 from support.wire import Wire
 
-from app.client import Client, ClientError, HistoryClient, Timeouts
-from app.processes import free_port
+from halley.client import Client, ClientError, HistoryClient, Timeouts
+from halley.processes import free_port
 
 STRIKE_S, AGAIN_S, SETTLE_S = 0.5, 0.1, 60.0
 PUBLISHERS, EVENTS = 4, 30

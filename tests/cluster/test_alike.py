@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.cluster.alike import State, differences, digests
-from app.cluster.applied import Applied
-from app.cluster.frames import Kind, Row, pack, unpack
-from app.cluster.members import Member, id_of
-from app.cluster.membership import _check_rules
-from app.settings import Access, Bayeux, Realm, Record, Settings, Token
+from halley.cluster.alike import State, differences, digests
+from halley.cluster.applied import Applied
+from halley.cluster.frames import Kind, Row, pack, unpack
+from halley.cluster.members import Member, id_of
+from halley.cluster.membership import _check_rules
+from halley.settings import Access, Bayeux, Realm, Record, Settings, Token
 
 KIND = Kind("bayeux", "json", None, None, None, None)
 

@@ -8,11 +8,11 @@ from cluster.golden import sealed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.broker.events import Audience, Event, SessionFilter
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
-from app.cluster.applied import Applied, First
-from app.cluster.frames import BadFrame, Keeps, Kind, Row, event_of, may_have_control, pack, row_of, unpack
+from halley.broker.events import Audience, Event, SessionFilter
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
+from halley.cluster.applied import Applied, First
+from halley.cluster.frames import BadFrame, Keeps, Kind, Row, event_of, may_have_control, pack, row_of, unpack
 
 KEYS, KEY_AGE_US = 3, 5_000_000
 SECOND_US = 1_000_000

@@ -13,26 +13,26 @@ from support.broker import event, join, payloads
 from support.nats import nats_servers
 from support.wire import until
 
-from app.broker.broker import Broker
-from app.broker.errors import DiskFull, InboxFull
-from app.broker.events import Audience, Publications, new_key
-from app.broker.names import Match, Pattern
-from app.broker.ports import Durability
-from app.cluster import broker_log
-from app.cluster.applied import Applied
-from app.cluster.asker import Asker, State
-from app.cluster.broker_log import ClusterLog, Diverged, StreamUnavailable
-from app.cluster.frames import Keeps, Kind, Row, pack, unpack
-from app.cluster.front import Front
-from app.cluster.members import Member, Members
-from app.cluster.membership import describe, stream_config
-from app.history.folder import Identity
-from app.history.rules import Rules
-from app.nats import subscriptions
-from app.nats.jetstream import Connection
-from app.nats.places import Place
-from app.nats.wire import Message
-from app.settings import Cluster, History, Limits, Settings
+from halley.broker.broker import Broker
+from halley.broker.errors import DiskFull, InboxFull
+from halley.broker.events import Audience, Publications, new_key
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Durability
+from halley.cluster import broker_log
+from halley.cluster.applied import Applied
+from halley.cluster.asker import Asker, State
+from halley.cluster.broker_log import ClusterLog, Diverged, StreamUnavailable
+from halley.cluster.frames import Keeps, Kind, Row, pack, unpack
+from halley.cluster.front import Front
+from halley.cluster.members import Member, Members
+from halley.cluster.membership import describe, stream_config
+from halley.history.folder import Identity
+from halley.history.rules import Rules
+from halley.nats import subscriptions
+from halley.nats.jetstream import Connection
+from halley.nats.places import Place
+from halley.nats.wire import Message
+from halley.settings import Cluster, History, Limits, Settings
 
 NOW = 50.0
 

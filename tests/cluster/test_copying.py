@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.broker.events import Event, Publications, new_key
-from app.cluster.catch_up import Copy
-from app.history.folder import Identity
-from app.history.stored import row_of, tombstone
-from app.settings import Settings
+from halley.broker.events import Event, Publications, new_key
+from halley.cluster.catch_up import Copy
+from halley.history.folder import Identity
+from halley.history.stored import row_of, tombstone
+from halley.settings import Settings
 
 KEY = new_key()
 

@@ -12,7 +12,7 @@ from support.messages import publish
 from support.nats import nats_servers, node, rows, url_of
 from support.wire import DEADLINE_S
 
-from app.client import ALL, Client, HistoryClient
+from halley.client import ALL, Client, HistoryClient
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 
-from app.cluster.exchange import Exchange, question
-from app.cluster.members import Members, id_of
-from app.nats.jetstream import Connection
-from app.nats.wire import Message
-from app.settings import Cluster
+from halley.cluster.exchange import Exchange, question
+from halley.cluster.members import Members, id_of
+from halley.nats.jetstream import Connection
+from halley.nats.wire import Message
+from halley.settings import Cluster
 
 
 class Nats(Connection):

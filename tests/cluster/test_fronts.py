@@ -17,7 +17,7 @@ from support.process import ended
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, request
 
-from app.client import ALL, Client, ClientError, Keyed
+from halley.client import ALL, Client, ClientError, Keyed
 
 pytestmark = pytest.mark.slow
 

@@ -6,23 +6,23 @@ import orjson
 import pytest
 from cluster.golden import ASKED, FRAMES, HEARTBEAT, PAGE, QUERY, ROW, STATE, VALUE, VALUES, sealed
 
-from app.broker.ports import Page
-from app.cluster import pages
-from app.cluster.alike import State as StateDigests
-from app.cluster.applied import AnotherVersion, Applied
-from app.cluster.asker import LivingKeeper, State
-from app.cluster.exchange import question
-from app.cluster.frames import BadFrame, LaterVersion, pack, unpack
-from app.cluster.members import Members, id_of
-from app.cluster.membership import CannotJoin, describe, description_of
-from app.cluster.requests import Unanswered
-from app.history.folder import Identity
-from app.history.stored import Stored, event_of
-from app.host.relay import NODE, _request
-from app.host.relayed import Door
-from app.nats.jetstream import Connection
-from app.settings import Cluster, Settings
-from app.transports.head import Head
+from halley.broker.ports import Page
+from halley.cluster import pages
+from halley.cluster.alike import State as StateDigests
+from halley.cluster.applied import AnotherVersion, Applied
+from halley.cluster.asker import LivingKeeper, State
+from halley.cluster.exchange import question
+from halley.cluster.frames import BadFrame, LaterVersion, pack, unpack
+from halley.cluster.members import Members, id_of
+from halley.cluster.membership import CannotJoin, describe, description_of
+from halley.cluster.requests import Unanswered
+from halley.history.folder import Identity
+from halley.history.stored import Stored, event_of
+from halley.host.relay import NODE, _request
+from halley.host.relayed import Door
+from halley.nats.jetstream import Connection
+from halley.settings import Cluster, Settings
+from halley.transports.head import Head
 
 
 @pytest.mark.parametrize(("data", "frame"), [*FRAMES, (VALUE, ("n1-0123456789ab", 0, VALUES, None))])

@@ -5,9 +5,9 @@ from heapq import heapify, heappop, heappush
 
 import pytest
 
-from app.cluster.members import Members, alive, id_of
-from app.nats.jetstream import Connection
-from app.settings import Cluster
+from halley.cluster.members import Members, alive, id_of
+from halley.nats.jetstream import Connection
+from halley.settings import Cluster
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_while_nats_is_away_no_node_is_forgotten(members):
 
 async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch, members):
     """Else the stream would be made again under running nodes."""
-    monkeypatch.setattr("app.cluster.members._BEAT_S", 0.0)
+    monkeypatch.setattr("halley.cluster.members._BEAT_S", 0.0)
     assert await alive(members._nats, "halley") == []
     members._nats.away_since = 10.0
     with pytest.raises(ConnectionError):

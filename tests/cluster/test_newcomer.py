@@ -11,7 +11,7 @@ from support.messages import publish
 from support.nats import FREE_PORTS, nats_servers, node, rows, url_of
 from support.process import ended
 
-from app.client import Client
+from halley.client import Client
 
 pytestmark = pytest.mark.slow
 

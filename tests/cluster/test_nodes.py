@@ -22,9 +22,9 @@ from support.process import ended
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, request, until
 
-from app.client import ALL, Client, HistoryClient, Keyed
-from app.cluster.frames import Kind, Row, pack
-from app.cluster.members import id_of
+from halley.client import ALL, Client, HistoryClient, Keyed
+from halley.cluster.frames import Kind, Row, pack
+from halley.cluster.members import id_of
 
 pytestmark = pytest.mark.slow
 
@@ -416,9 +416,9 @@ async def publish_on(server, acknowledged):
 
 def test_a_server_alone_imports_nothing_of_it():
     """Neither the client of NATS nor the room of the cluster."""
-    program = "import sys; from app.server import create_app; create_app(); print(*sys.modules)"
+    program = "import sys; from halley.server import create_app; create_app(); print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     names = done.stdout.split()
-    assert not [name for name in names if name.startswith(("app.nats", "app.cluster"))]
-    assert "app.server.shared_history" not in names
+    assert not [name for name in names if name.startswith(("halley.nats", "halley.cluster"))]
+    assert "halley.server.shared_history" not in names

@@ -22,9 +22,9 @@ from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 from websockets.exceptions import InvalidStatus
 
-from app.client import Client, Refused
-from app.client.wamp import Refused as WampRefused
-from app.processes import free_port
+from halley.client import Client, Refused
+from halley.client.wamp import Refused as WampRefused
+from halley.processes import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

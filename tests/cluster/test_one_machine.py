@@ -21,9 +21,9 @@ from support.programs import require_program
 from support.wire import DEADLINE_S, Wire, post
 from websockets.asyncio.client import connect as connect_websocket
 
-from app.client import Client, HistoryClient
-from app.cluster.members import id_of
-from app.processes import free_port
+from halley.client import Client, HistoryClient
+from halley.cluster.members import id_of
+from halley.processes import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -12,7 +12,7 @@ from support.nats import FREE_PORTS, nats_servers, node, rows, url_of
 from support.process import ended, launched
 from support.wire import DEADLINE_S
 
-from app.client import ALL, Client
+from halley.client import ALL, Client
 
 pytestmark = pytest.mark.slow
 

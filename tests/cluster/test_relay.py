@@ -25,9 +25,9 @@ from support.nats import nats_servers, node
 from support.wamp import REALM
 from support.wire import DEADLINE_S, Wire, post, request
 
-from app.client import ALL, Client
-from app.cluster.members import id_of
-from app.host.relay import machine
+from halley.client import ALL, Client
+from halley.cluster.members import id_of
+from halley.host.relay import machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from support.process import environment
 from support.programs import unavailable
 
-from app.pipeline import session
+from halley.pipeline import session
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ async def test_l14_a_worker_that_is_killed_mid_run_changes_nothing(tmp_path):
     fill(data_dir, EVENTS, channels=10)
     async with cluster("--workers", "2") as (url, workers):
         job = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "app", "pipeline", "ingest", "--once", "--master", url),
+            *(sys.executable, "-m", "halley", "pipeline", "ingest", "--once", "--master", url),
             *("--data-dir", str(data_dir), "--lake", str(lake), "--conf", "spark.executor.memory=512m"),
             *("--conf", f"spark.executor.extraJavaOptions={session.QUICK_START}"),
             env=environment(HALLEY_PIPELINE_BATCH_ROWS=str(BATCH), HALLEY_PIPELINE_PARTITION_ROWS="1000"),

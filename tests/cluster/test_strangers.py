@@ -11,13 +11,13 @@ import pytest
 from support.nats import nats_servers, node, taken, url_of
 from support.wire import DEADLINE_S
 
-from app.client import Client
-from app.cluster.exchange import Exchange, question
-from app.cluster.frames import Kind, Row, Stamp, pack
-from app.cluster.members import Members, id_of
-from app.nats.jetstream import Connection
-from app.nats.wire import Message
-from app.settings import Cluster
+from halley.client import Client
+from halley.cluster.exchange import Exchange, question
+from halley.cluster.frames import Kind, Row, Stamp, pack
+from halley.cluster.members import Members, id_of
+from halley.nats.jetstream import Connection
+from halley.nats.wire import Message
+from halley.settings import Cluster
 
 MOST_LINES = 100
 """Which a node may log of all this: it lasts some seconds, and a second has few lines of each event."""

@@ -23,8 +23,8 @@ from support.process import ended
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
-from app.client import Client
-from app.cluster.frames import Kind, Row, pack
+from halley.client import Client
+from halley.cluster.frames import Kind, Row, pack
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -18,9 +18,9 @@ from support.nats import FREE_PORTS, SETTINGS, nats_servers, node, url_of
 from support.process import ended
 from support.wire import DEADLINE_S
 
-from app import __version__
-from app.client import Client
-from app.cluster.members import id_of
+from halley import __version__
+from halley.client import Client
+from halley.cluster.members import id_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

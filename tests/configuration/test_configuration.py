@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app import settings as declarations
-from app.configuration import KNOBS, BadSettings, load, unnamed_roles
-from app.configuration.sources import NOT_SETTINGS, key_lines
-from app.settings import Settings
+from halley import settings as declarations
+from halley.configuration import KNOBS, BadSettings, load, unnamed_roles
+from halley.configuration.sources import NOT_SETTINGS, key_lines
+from halley.settings import Settings
 
 
 @pytest.fixture
@@ -502,7 +502,7 @@ def test_settings_have_types_that_can_be_checked():
     tables = [kind for kind in vars(declarations).values() if isinstance(kind, type) and is_dataclass(kind)]
     annotations = {str(field.type) for table in tables for field in fields(table) if not is_dataclass(field.type)}
     entries = {"access": ("Access", "Token"), "history": ("Record", "Lift"), "protocols": ("Realm", "User")}
-    lists = {f"tuple[app.settings.{file}.{name}, ...]" for file, names in entries.items() for name in names}
+    lists = {f"tuple[halley.settings.{file}.{name}, ...]" for file, names in entries.items() for name in names}
     plain = {annotation for annotation in annotations if not annotation.startswith("typing.Literal[")}
     scalars = {"<class 'bool'>", "<class 'int'>", "<class 'float'>", "<class 'str'>", "datetime.datetime | None"}
     assert plain <= scalars | lists | {"tuple[str, ...]"}

@@ -6,9 +6,9 @@ from click.testing import CliRunner
 from support.generated import TABLES
 from support.readme import page
 
-from app.cli import main
-from app.configuration import limits_table
-from app.settings import LIMITS
+from halley.cli import main
+from halley.configuration import limits_table
+from halley.settings import LIMITS
 
 
 def test_the_page_has_the_limits_of_the_settings():

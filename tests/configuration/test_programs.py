@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from app.configuration import BadSettings
-from app.configuration.knobs import KNOBS, LISTS, assemble
-from app.embed import Halley, NotProtected
-from app.settings import Access, Bayeux, Limits, Nt4, Record, Settings, Token, Wamp
+from halley.configuration import BadSettings
+from halley.configuration.knobs import KNOBS, LISTS, assemble
+from halley.embed import Halley, NotProtected
+from halley.settings import Access, Bayeux, Limits, Nt4, Record, Settings, Token, Wamp
 
 DEFAULTS = {key: knob.default for key, knob in KNOBS.items()} | dict.fromkeys(LISTS, ())
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.configuration.protection import NotProtected, check_protected, rights_of
-from app.settings import Access, Nt4, Settings
+from halley.configuration.protection import NotProtected, check_protected, rights_of
+from halley.settings import Access, Nt4, Settings
 
 EVERYWHERE = Nt4(enabled=True, host="0.0.0.0")
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from app.demo.chat import ANSWERS, OPENINGS, PEOPLE, TALKS, WELCOMES, Person
+from halley.demo.chat import ANSWERS, OPENINGS, PEOPLE, TALKS, WELCOMES, Person
 
 LOBBY = "/chat/lobby"
 QUESTION = "Has anyone seen what the market did just now?"

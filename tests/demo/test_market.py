@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from app.demo.market import INDEX, LOOK_S, NEWS, SHARES, Market
-from app.pipeline.jobs.anomaly import WINDOW_US
-from app.settings import Pipeline
+from halley.demo.market import INDEX, LOOK_S, NEWS, SHARES, Market
+from halley.pipeline.jobs.anomaly import WINDOW_US
+from halley.settings import Pipeline
 
 
 def played(market, until_s, from_s=0.0, *, hears_news=True):

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.demo.robot import HEIGHT_M, TOPICS, WIDTH_M, Robot
+from halley.demo.robot import HEIGHT_M, TOPICS, WIDTH_M, Robot
 
 TICK_S = 0.02
 

@@ -15,12 +15,12 @@ from support.server import brisk, serving
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S, until
 
-from app.client import Client, Unreachable
-from app.demo import chat as chats
-from app.demo import keep_visiting
-from app.demo.chat import BY_JSONP, PEOPLE, WELCOMES, ScriptPage
-from app.demo.market import SHARES, commuter, ticker, trader
-from app.demo.robot import TOPICS, drive, driver_station
+from halley.client import Client, Unreachable
+from halley.demo import chat as chats
+from halley.demo import keep_visiting
+from halley.demo.chat import BY_JSONP, PEOPLE, WELCOMES, ScriptPage
+from halley.demo.market import SHARES, commuter, ticker, trader
+from halley.demo.robot import TOPICS, drive, driver_station
 
 RANDOM = Random(7)
 
@@ -192,7 +192,7 @@ async def test_somebody_reads_slowly(served):
 
 async def test_what_waits_for_the_slow_one_is_not_in_the_delays(served, monkeypatch):
     """The delays that the console shows are the server's, although the commuter stays away for seconds."""
-    monkeypatch.setattr("app.demo.market._AWAY_S", 1.1)
+    monkeypatch.setattr("halley.demo.market._AWAY_S", 1.1)
     async with going_on(ticker, served.url), going_on(commuter, served.url):
         flow = served.house.broker.flows["bayeux"]
         await until(lambda: flow.delivered >= 10)
@@ -252,7 +252,7 @@ async def test_mistakes_are_not_hidden(monkeypatch):
     async def sleep(pause_s):
         pauses.append(pause_s)
 
-    monkeypatch.setattr("app.demo.asyncio.sleep", sleep)
+    monkeypatch.setattr("halley.demo.asyncio.sleep", sleep)
     with pytest.raises(KeyError):
         await keep_visiting(visit, "", Random(1))
     assert len(pauses) == 3

@@ -16,8 +16,8 @@ from support.nats import BINARY, FREE_PORTS, NatsServers, rows
 from support.process import ended, launched
 from support.programs import require_module, require_wheel
 
-from app.configuration import load
-from app.settings import Settings
+from halley.configuration import load
+from halley.settings import Settings
 
 DEPLOY = TOP / "deploy"
 NATS_CONF = DEPLOY / "nats" / "nats.conf"

@@ -10,7 +10,7 @@ import pytest
 from support.image import TOP
 from support.programs import require_module
 
-from app.configuration import load
+from halley.configuration import load
 
 FOLDER = TOP / "deploy" / "compose"
 FILE = FOLDER / "compose.yaml"
@@ -75,7 +75,7 @@ def test_halley_believes_nginx_and_has_time_to_leave(services):
 def test_command_lines_have_options_that_there_are(name, services):
     """The options in the command lines are those that the programs' `--help` lists."""
     if name == "pipeline":
-        program, given = ["-m", "app", "pipeline", "run"], services[name]["command"][2:]
+        program, given = ["-m", "halley", "pipeline", "run"], services[name]["command"][2:]
     else:
         script, *given = services[name]["entrypoint"]
         program = [TOP / "deploy" / script]

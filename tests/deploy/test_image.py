@@ -14,8 +14,8 @@ from support.image import DOCKERFILE, TOP
 from support.process import Process
 from support.programs import require_module, require_wheel
 
-from app.configuration import load
-from app.settings import Settings
+from halley.configuration import load
+from halley.settings import Settings
 
 USER = 10001
 

@@ -12,7 +12,7 @@ from support.image import DOCKERFILE, TOP
 from support.process import ended
 from support.programs import require_module, require_wheel
 
-from app.configuration import load
+from halley.configuration import load
 
 MANIFESTS = TOP / "deploy" / "kubernetes"
 BYTES = {"Mi": 2**20, "Gi": 2**30}

@@ -11,9 +11,9 @@ from support.nginx import SHIPPED
 from support.process import ended, launched
 from support.wire import request
 
-from app.cli.access import may
-from app.configuration import load
-from app.settings import Settings
+from halley.cli.access import may
+from halley.configuration import load
+from halley.settings import Settings
 
 SETTINGS = Path(__file__).parents[2] / "deploy" / "settings" / "halley.toml"
 ELSEWHERE = {"HALLEY_HOST": "0.0.0.0", "HALLEY_PROXIES": "172.30.80.10"}

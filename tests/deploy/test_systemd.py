@@ -9,7 +9,7 @@ import sys
 from support.image import TOP
 from support.programs import require_program
 
-from app.settings import Settings
+from halley.settings import Settings
 
 UNIT = TOP / "deploy" / "systemd" / "halley.service"
 INSTALLED = "/opt/halley/bin/halley"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import brisk, serving
 
-from app.access.tokens import hash_of
-from app.embed import Refused
-from app.settings import Token
+from halley.access.tokens import hash_of
+from halley.embed import Refused
+from halley.settings import Token
 
 ADAS = f"halley_{'a' * 40}"
 

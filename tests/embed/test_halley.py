@@ -8,8 +8,8 @@ import sys
 import pytest
 from support.server import DEADLINE_S, brisk, serving
 
-from app.embed import Halley, NotProtected, Refused, load
-from app.settings import Access, Settings
+from halley.embed import Halley, NotProtected, Refused, load
+from halley.settings import Access, Settings
 
 HANDSHAKE = {"channel": "/meta/handshake", "version": "1.0", "supportedConnectionTypes": ["long-polling"]}
 

@@ -17,8 +17,8 @@ from support import nt4, wamp
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.wire import DEADLINE_S, Wire, post, request, until
 
-from app.embed import Halley
-from app.settings import Drain, History, Nt4, Record, Settings
+from halley.embed import Halley
+from halley.settings import Drain, History, Nt4, Record, Settings
 
 
 def settings(folder, **changed):

@@ -11,9 +11,9 @@ from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import brisk, serving
 from support.wire import request
 
-from app.access.tokens import hash_of
-from app.embed import Halley, Message, Refused
-from app.settings import Realm, Token
+from halley.access.tokens import hash_of
+from halley.embed import Halley, Message, Refused
+from halley.settings import Realm, Token
 
 ADAS = f"halley_{'a' * 40}"
 

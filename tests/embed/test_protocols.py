@@ -12,8 +12,8 @@ from support.server import brisk, serving
 from support.wire import request
 from websockets.exceptions import InvalidStatus
 
-from app.server.metrics import exposition
-from app.server.protocols import PROTOCOLS
+from halley.server.metrics import exposition
+from halley.server.protocols import PROTOCOLS
 
 BAYEUX, WAMP, NT4 = "bayeux", "wamp", "nt4"
 

@@ -9,7 +9,7 @@ import pytest
 from support.messages import HANDSHAKE, connect, subscribe
 from support.server import brisk, serving
 
-from app.settings import Record
+from halley.settings import Record
 
 
 @asynccontextmanager

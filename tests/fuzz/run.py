@@ -127,7 +127,7 @@ async def serving() -> AsyncIterator[Server]:
             *(
                 sys.executable,
                 "-m",
-                "app",
+                "halley",
                 "serve",
                 "--port",
                 "0",

@@ -225,7 +225,7 @@ def server(*, by_tls):
             options += ["--tls-key", str(authority.folder() / "key.pem")]
         top = str(Path(__file__).parents[2])
         process = subprocess.Popen(
-            [sys.executable, "-m", "app", "serve", *options],
+            [sys.executable, "-m", "halley", "serve", *options],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": top},
             stderr=subprocess.PIPE,

@@ -12,8 +12,8 @@ from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import THOROUGHLY, brisk, serving
 from support.wire import request
 
-from app.access.tokens import hash_of, new_token
-from app.settings import Access, Token
+from halley.access.tokens import hash_of, new_token
+from halley.settings import Access, Token
 
 pytestmark = pytest.mark.faces(*THOROUGHLY[:2])
 

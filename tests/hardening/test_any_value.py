@@ -21,12 +21,12 @@ from support.server import brisk, serving
 from support.wire import post
 from websockets.exceptions import ConnectionClosed
 
-from app.access.tokens import hash_of
-from app.configuration.knobs import KNOBS
-from app.protocols.nt4.types import number_of
-from app.settings import Token
-from app.transports.api import log as log_consumers
-from app.transports.api.log import BAD_ORDER
+from halley.access.tokens import hash_of
+from halley.configuration.knobs import KNOBS
+from halley.protocols.nt4.types import number_of
+from halley.settings import Token
+from halley.transports.api import log as log_consumers
+from halley.transports.api.log import BAD_ORDER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

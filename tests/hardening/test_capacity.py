@@ -13,8 +13,8 @@ from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
 from support.server import brisk, serving
 from support.wire import DEADLINE_S, post
 
-from app.broker.limits import Watermark
-from app.settings import Limits
+from halley.broker.limits import Watermark
+from halley.settings import Limits
 
 CHARGED = {"exempt": []}
 """No network is exempt, so that limits apply to this machine's addresses."""

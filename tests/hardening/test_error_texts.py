@@ -6,7 +6,7 @@ import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe, unsubscribe
 from support.server import ASGI, SHORT_WAY, brisk, serving
 
-from app.embed import Refused
+from halley.embed import Refused
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 

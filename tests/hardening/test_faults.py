@@ -10,7 +10,7 @@ from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import ASGI, SHORT_WAY, brisk, serving
 from support.wire import post
 
-from app.host.http import Connection
+from halley.host.http import Connection
 
 pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
 

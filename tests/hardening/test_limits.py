@@ -27,8 +27,8 @@ from support.values import FakeValues
 from support.wamp_limits import CASES as WAMP_CASES
 from support.wire import chunked, head, post, request
 
-from app.server.metrics import exposition
-from app.settings import LIMITS, Token
+from halley.server.metrics import exposition
+from halley.settings import LIMITS, Token
 
 pytestmark = pytest.mark.faces(*THOROUGHLY[:2])
 

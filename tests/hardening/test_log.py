@@ -18,9 +18,9 @@ from support.process import DEADLINE_S, environment, launched, started
 from support.server import ASGI, SHORT_WAY
 from support.wire import Wire, post, request
 
-from app.processes import free_port
-from app.settings import LIMITS
-from app.telemetry.events import EVENTS
+from halley.processes import free_port
+from halley.settings import LIMITS
+from halley.telemetry.events import EVENTS
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 

@@ -7,7 +7,7 @@ from support import nt4
 from support.messages import publish
 from support.server import brisk, serving
 
-from app.settings import Access
+from halley.settings import Access
 
 SECRET = (Access("nt4", "*", "/secret/**", allow=False),)
 ALL = (*SECRET, Access("*", "*", "/**"))

@@ -11,7 +11,7 @@ from support.refusals import CANARY, refusal
 from support.server import ASGI, SHORT_WAY, brisk, serving
 from support.wire import head, post, request
 
-from app.settings import Access
+from halley.settings import Access
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faces(SHORT_WAY, ASGI)]
 

@@ -23,7 +23,7 @@ SECRETS = [
     "/index.html/",
     "/./index.html/..",
     "/.git/config",
-    "/app/server.py",
+    "/app/halley/server.py",
     "/C:/Windows/win.ini",
     "/%ff%fe",
     "/%c0%ae%c0%ae/pyproject.toml",

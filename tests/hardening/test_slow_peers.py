@@ -13,9 +13,9 @@ from support.refusals import PUBLISH
 from support.server import ASGI, SHORT_WAY, THOROUGHLY, brisk, serving
 from support.wire import chunked, head, post, request
 
-import app.host.http
-import app.host.peer
-import app.server.sweeper
+import halley.host.http
+import halley.host.peer
+import halley.server.sweeper
 
 pytestmark = pytest.mark.faces(*THOROUGHLY)
 
@@ -210,7 +210,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (app.server.sweeper, app.host.http, app.host.peer):
+    for module in (halley.server.sweeper, halley.host.http, halley.host.peer):
         monkeypatch.setattr(module, "monotonic", clock)
     return clock
 

@@ -13,8 +13,8 @@ from support.messages import HANDSHAKE, connect, disconnect, publish, subscribe
 from support.server import brisk, serving
 from support.wire import post
 
-from app.server.metrics import exposition
-from app.settings import Realm
+from halley.server.metrics import exposition
+from halley.settings import Realm
 
 EVENT = "x" * 10_000
 LARGE = "x" * 60_000

@@ -7,8 +7,8 @@ from support import wamp
 from support.server import brisk, serving
 from support.wamp import ERROR
 
-from app.access.tokens import hash_of, new_token
-from app.settings import Access, Token
+from halley.access.tokens import hash_of, new_token
+from halley.settings import Access, Token
 
 TOKEN = new_token()
 TOKENS = (Token("ada", "staff", hash_of(TOKEN)),)

@@ -13,8 +13,8 @@ from support.switchboard import SILENT, speaking, speaking_plainly
 from support.wamp import PUBLISH, PUBLISHED, join
 from support.wire import DEADLINE_S, Wire
 
-from app.protocols.wamp.session import WampSession
-from app.transports.websocket import TURN_S
+from halley.protocols.wamp.session import WampSession
+from halley.transports.websocket import TURN_S
 
 MESSAGES = 5
 

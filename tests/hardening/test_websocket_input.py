@@ -31,7 +31,7 @@ from support.frames import (
 from support.switchboard import speaking
 from support.wire import DEADLINE_S, request
 
-from app.host import websocket
+from halley.host import websocket
 
 MESSAGE_BYTES = 262_144
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import orjson
 
-from app.broker.events import Event
-from app.history.history import History
-from app.history.rules import Rules
-from app.history.writer import NotWritten
-from app.settings import History as Options
+from halley.broker.events import Event
+from halley.history.history import History
+from halley.history.rules import Rules
+from halley.history.writer import NotWritten
+from halley.settings import History as Options
 
 PUBLISHERS = 5
 UNDER_WAY = 20

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).with_name("faults.c")
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch):
     """Let a read take all the time that a slow machine needs for it: after a second it would return a shorter page."""
-    monkeypatch.setattr("app.history.query.MOST_S", inf)
+    monkeypatch.setattr("halley.history.query.MOST_S", inf)
 
 
 @pytest.fixture

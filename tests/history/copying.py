@@ -9,7 +9,7 @@ import ctypes
 import sys
 from pathlib import Path
 
-from app.history.backup import backup
+from halley.history.backup import backup
 
 WRITE, STOP_BEFORE, AT = 2, 5, 10
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from support.log import SMALL, WRITTEN_S, OpenLog
 
-from app.broker.errors import HistoryUnavailable
-from app.history import writer
-from app.history.folder import FolderUnusable
+from halley.broker.errors import HistoryUnavailable
+from halley.history import writer
+from halley.history.folder import FolderUnusable
 
 SYNC = 4
 PAYLOAD = "x" * 1_500

@@ -13,9 +13,9 @@ import pytest
 from support.damage import flip, move_mark
 from support.log import SMALL, OpenLog
 
-from app.history.backup import backup
-from app.history.examination import verify
-from app.history.folder import FolderUnusable
+from halley.history.backup import backup
+from halley.history.examination import verify
+from halley.history.folder import FolderUnusable
 
 COPYING = Path(__file__).with_name("copying.py")
 

@@ -9,8 +9,8 @@ from time import monotonic
 
 import pytest
 
-from app.history import checksummed_json
-from app.history.consumers import Ignored, TooManyConsumers, is_name
+from halley.history import checksummed_json
+from halley.history.consumers import Ignored, TooManyConsumers, is_name
 
 BAD = {
     "damaged": (lambda file: file.write_text('{"crc":1,"content":{"offset":5}}'), "is damaged"),

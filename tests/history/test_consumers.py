@@ -8,12 +8,12 @@ import shutil
 import pytest
 from support.log import ALL, SEGMENT_BYTES
 
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
-from app.history import writer
-from app.history.backup import BACKUP_MARKER, backup
-from app.history.consumers import Ignored, Overtaken
-from app.history.rules import GRACE_S
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
+from halley.history import writer
+from halley.history.backup import BACKUP_MARKER, backup
+from halley.history.consumers import Ignored, Overtaken
+from halley.history.rules import GRACE_S
 
 HOUR = 3_600.0
 DAY = 24 * HOUR

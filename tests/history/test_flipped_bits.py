@@ -11,10 +11,10 @@ from itertools import count
 import pytest
 from support.log import SMALL, OpenLog
 
-from app.broker.events import Audience
-from app.broker.names import Match, Pattern, matches
-from app.broker.ports import Query
-from app.history.rules import Rules
+from halley.broker.events import Audience
+from halley.broker.names import Match, Pattern, matches
+from halley.broker.ports import Query
+from halley.history.rules import Rules
 
 FLIPS = 1_000 if os.environ.get("HALLEY_FULL") else 40
 ALL = Pattern(Match.DESCENDANTS, "")

@@ -8,16 +8,16 @@ import time
 import pytest
 from support.log import SMALL, ClockedLog, OpenLog
 
-from app.broker.errors import LogMoved
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure, Query
-from app.history import writer
-from app.history.examination import verify
-from app.history.folder import FolderLocked
-from app.history.history import History
-from app.history.rules import Rules
-from app.pipeline.source.folder_log import FolderLog
-from app.settings import History as Options
+from halley.broker.errors import LogMoved
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure, Query
+from halley.history import writer
+from halley.history.examination import verify
+from halley.history.folder import FolderLocked
+from halley.history.history import History
+from halley.history.rules import Rules
+from halley.pipeline.source.folder_log import FolderLog
+from halley.settings import History as Options
 
 ALL = Pattern(Match.DESCENDANTS, "")
 

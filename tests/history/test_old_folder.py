@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from support.log import SMALL, ClockedLog, OpenLog
 
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure, Query
-from app.history.examination import verify
-from app.history.rules import Rules
-from app.history.stored import Stored
-from app.pipeline.source.folder_log import FolderLog
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure, Query
+from halley.history.examination import verify
+from halley.history.rules import Rules
+from halley.history.stored import Stored
+from halley.pipeline.source.folder_log import FolderLog
 
 ARCHIVE = Path(__file__).with_name("log_without_time_index.tar.xz")
 ALL = Pattern(Match.DESCENDANTS, "")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from support.log import SMALL, OpenLog
 
-from app.history import checksummed_json
-from app.history.folder import FolderLocked, FolderUnusable, Identity
-from app.pipeline.source.folder_log import FolderLog
-from app.pipeline.source.log import Fault
+from halley.history import checksummed_json
+from halley.history.folder import FolderLocked, FolderUnusable, Identity
+from halley.pipeline.source.folder_log import FolderLog
+from halley.pipeline.source.log import Fault
 
 HOLDING = """
 import sys, time

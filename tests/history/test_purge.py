@@ -10,14 +10,14 @@ import pytest
 from support.damage import flip, seal_again
 from support.log import SMALL, OpenLog
 
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure, Query
-from app.history import checksummed_json, rewriting
-from app.history.examination import verify
-from app.history.folder import segment_files
-from app.history.history import PurgeUnderWay
-from app.pipeline.source.folder_log import FolderLog
-from app.pipeline.source.log import Fault
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure, Query
+from halley.history import checksummed_json, rewriting
+from halley.history.examination import verify
+from halley.history.folder import segment_files
+from halley.history.history import PurgeUnderWay
+from halley.pipeline.source.folder_log import FolderLog
+from halley.pipeline.source.log import Fault
 
 ONE = Erasure(Pattern(Match.EXACT, "a/1"), None)
 TRACES = (b"secret-1", b"key-1-", b"user-1", b"a/1")

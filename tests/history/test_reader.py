@@ -19,15 +19,15 @@ from support.log import ClockedLog, OpenLog
 from support.patterns import matches_by_the_word
 from support.segments import Row, stored, write
 
-from app.broker.events import Audience, Publications
-from app.broker.names import Match, Pattern
-from app.broker.ports import Durability, Query
-from app.history import seals, segment
-from app.history.folder import Folder, Segment
-from app.history.reader import LogReader
-from app.history.rules import Rules
-from app.history.segment_reader import MOST_IDLE, SegmentPool
-from app.history.stored import audience_of
+from halley.broker.events import Audience, Publications
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Durability, Query
+from halley.history import seals, segment
+from halley.history.folder import Folder, Segment
+from halley.history.reader import LogReader
+from halley.history.rules import Rules
+from halley.history.segment_reader import MOST_IDLE, SegmentPool
+from halley.history.stored import audience_of
 
 ALL = Pattern(Match.DESCENDANTS, "")
 TOPICS = ["a", "a/b", "a/b/c", "a/d", "b", "ab/c", "halley/x", "service/x", "wamp/a", ":r/a", ":r/a/b", ":r/halley/x"]
@@ -149,8 +149,8 @@ def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, mos
     for (_, start), rule in zip(ages, rules.all[4:], strict=False):
         rule.start = max(start, 1)
     with pytest.MonkeyPatch.context() as patch, log(segments, rules) as (reader, _, rows):
-        patch.setattr("app.history.query.MOST_PAIRS", most_pairs)
-        patch.setattr("app.history.query.MOST_ROWS", most_rows)
+        patch.setattr("halley.history.query.MOST_PAIRS", most_pairs)
+        patch.setattr("halley.history.query.MOST_ROWS", most_rows)
         for name in ("from", "after", "before", "until"):
             index = options[f"{name}_publication"]
             options[f"{name}_publication"] = None if index is None else rows[index].publication
@@ -179,7 +179,7 @@ def test_what_is_damaged_or_lost_is_never_served_and_always_told(made, damaged, 
         lost |= {*range(end + 1, end + skip + 1)}
         end += skip
     with pytest.MonkeyPatch.context() as patch, log(segments, skip=skip, damaged=damaged) as (reader, folder, rows):
-        patch.setattr("app.history.query.MOST_PAIRS", most_pairs)
+        patch.setattr("halley.history.query.MOST_PAIRS", most_pairs)
         options |= {f"{name}_publication": None for name in ("from", "after", "before", "until")}
         options["last"] = max(options["last"], rows[-1].offset)
         query = Query(**options)
@@ -246,7 +246,7 @@ def test_the_publication_to_go_on_from_is_never_one_that_cannot_be_read(damaged,
     rows = [[Row("b")] * 30, [Row(f"a/{number % 3}", audience=AUDIENCES[1]) for number in range(60)], [Row("a/x")] * 5]
     damaged = {30 + each for each in damaged}
     with pytest.MonkeyPatch.context() as patch, log(rows, damaged=damaged) as (reader, _, _):
-        patch.setattr("app.history.query.MOST_ROWS", 10)
+        patch.setattr("halley.history.query.MOST_ROWS", 10)
         query = Query(((ALL, 0),), 95, is_reverse=is_reverse, authid="ann", limit=4)
         found, gaps = all_pages(reader, query, by_publication=True)
         told = {each for first, last in gaps for each in range(first, last + 1)}

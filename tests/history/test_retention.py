@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.log import ALL
 
-from app.broker.names import Match, Pattern
-from app.broker.ports import Query, UnknownPublication
-from app.history.rules import GRACE_S
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Query, UnknownPublication
+from halley.history.rules import GRACE_S
 
 HOUR = 3_600.0
 DAY = 24 * HOUR

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import patterns as world
 
-from app.broker.names import Match, Pattern, matches, patterns_over, span
-from app.broker.ports import Durability
-from app.history.rules import DEFAULT_AGE_S, NEVER, Rules, parse_age
+from halley.broker.names import Match, Pattern, matches, patterns_over, span
+from halley.broker.ports import Durability
+from halley.history.rules import DEFAULT_AGE_S, NEVER, Rules, parse_age
 
 ALL = Pattern(Match.DESCENDANTS, "")
 SEGMENTS = st.sampled_from(["a", "b", "ab", "service", "meta", "halley", "a-", "a_"])

@@ -12,10 +12,10 @@ import pytest
 from support.damage import files, flip, move_mark, remove_rows
 from support.log import ALL, SMALL, OpenLog
 
-from app.broker.ports import Erasure, Query
-from app.history import checksummed_json, rewriting
-from app.history.examination import verify
-from app.pipeline.source.folder_log import FolderLog
+from halley.broker.ports import Erasure, Query
+from halley.history import checksummed_json, rewriting
+from halley.history.examination import verify
+from halley.pipeline.source.folder_log import FolderLog
 
 EVENTS = 600
 

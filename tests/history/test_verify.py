@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 from support.log import SMALL, OpenLog
 
-from app.history import examination, segment
-from app.history.examination import verify
-from app.history.folder import FolderUnusable
-from app.history.seals import BLOCK_BYTES, Seal, seal_path
+from halley.history import examination, segment
+from halley.history.examination import verify
+from halley.history.folder import FolderUnusable
+from halley.history.seals import BLOCK_BYTES, Seal, seal_path
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from support.log import SMALL, WRITTEN_S, ClockedLog, OpenLog
 
-from app.broker.errors import DiskFull, HistoryUnavailable, InboxFull
-from app.broker.events import Audience
-from app.history import segment, writer
-from app.history.examination import intact_rows
+from halley.broker.errors import DiskFull, HistoryUnavailable, InboxFull
+from halley.broker.events import Audience
+from halley.history import segment, writer
+from halley.history.examination import intact_rows
 
 PAYLOAD = "x" * 1_500
 

@@ -15,7 +15,7 @@ from websockets.frames import Frame
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from app.host.frames import BadFrame, FrameReader
+from halley.host.frames import BadFrame, FrameReader
 
 MOST = 300
 LOG = logging.getLogger("websockets.server")

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from app.host.listener import CannotListen, bind, url_of
+from halley.host.listener import CannotListen, bind, url_of
 
 
 @pytest.fixture

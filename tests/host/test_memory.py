@@ -18,11 +18,11 @@ from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
 from support.wire import head, post, request
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from app.host.bayeux import BayeuxConnection
-from app.host.http import Connection
-from app.host.repeated import REMEMBERED_BYTES
-from app.host.tls import Tls
-from app.host.websocket import WebSocket
+from halley.host.bayeux import BayeuxConnection
+from halley.host.http import Connection
+from halley.host.repeated import REMEMBERED_BYTES
+from halley.host.tls import Tls
+from halley.host.websocket import WebSocket
 
 COUNT = 20
 PAD = " " * 200_000

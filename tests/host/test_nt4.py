@@ -14,13 +14,13 @@ from support.tables import CLOSE as TOLD_TO_CLOSE
 from support.tables import NEW, OLD, PARTS, REASON, RTT, Heard
 from support.wire import request
 
-from app.host.timeouts import ServerContext
-from app.host.websocket import Sockets, WebSocket
-from app.protocols.nt4.names import client_name
-from app.settings import Limits, Nt4, Settings
-from app.transports.addresses import Proxies
-from app.transports.head import Head
-from app.transports.nt4 import nt4_route
+from halley.host.timeouts import ServerContext
+from halley.host.websocket import Sockets, WebSocket
+from halley.protocols.nt4.names import client_name
+from halley.settings import Limits, Nt4, Settings
+from halley.transports.addresses import Proxies
+from halley.transports.head import Head
+from halley.transports.nt4 import nt4_route
 
 pytestmark = pytest.mark.usefixtures("face")
 

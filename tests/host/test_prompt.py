@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 import uvloop
 
-from app.host.listener import HttpServer, bind
+from halley.host.listener import HttpServer, bind
 
 DEADLINE_S = 5
 

@@ -20,13 +20,13 @@ from support.server import brisk, serving
 from support.wire import post
 from uvicorn.server import ServerState
 
-from app.host.bayeux import BayeuxConnection, ShortWay
-from app.host.listener import config_of
-from app.host.repeated import Repeated, head_of
-from app.host.timeouts import ServerContext
-from app.server.composition import Server
-from app.settings import Access, Token
-from app.transports.endpoint import PostHead
+from halley.host.bayeux import BayeuxConnection, ShortWay
+from halley.host.listener import config_of
+from halley.host.repeated import Repeated, head_of
+from halley.host.timeouts import ServerContext
+from halley.server.composition import Server
+from halley.settings import Access, Token
+from halley.transports.endpoint import PostHead
 
 POST = PostHead(b"application/json", (), None)
 HEAD = b"POST /bayeux HTTP/1.1\r\nHost: a\r\nCookie: b=c\r\nContent-Length: %d\r\nAccept: */*\r\n\r\n"
@@ -371,7 +371,7 @@ def test_nothing_else_is_served(plan, has_token):
 
     Heads are cut, joined and changed in a byte; sessions get bound to another browser, tokens and rules change.
     """
-    with patch("app.server.lifecycle.Lifecycle.start"):  # the sweeper would wait for its next turn
+    with patch("halley.server.lifecycle.Lifecycle.start"):  # the sweeper would wait for its next turn
         asyncio.run(compared(plan, FIELDS[1] if has_token else b""))
 
 

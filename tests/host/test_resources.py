@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from app.broker.broker import Broker
-from app.host.process import Resources, memory_bytes, own_resident_bytes
-from app.settings import Limits
+from halley.broker.broker import Broker
+from halley.host.process import Resources, memory_bytes, own_resident_bytes
+from halley.settings import Limits
 
 MACHINE = "MemTotal:       16000 kB\nMemFree:  1 kB\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from app.broker.aging import TimeoutQueue
+from halley.broker.aging import TimeoutQueue
 
 NAMES = st.sampled_from("abcde")
 LIMIT_S = 10

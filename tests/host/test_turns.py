@@ -8,7 +8,7 @@ import time
 import pytest
 from support.wire import DEADLINE_S
 
-from app.host.timeouts import SLICE_S, TURN_S, Turns
+from halley.host.timeouts import SLICE_S, TURN_S, Turns
 
 
 class Busy:

@@ -1,4 +1,4 @@
-"""Servers that are broken, hostile, or end a connection at a bad moment, on both event loops: `app.nats.client`."""
+"""Servers that are broken, hostile, or end a connection at a bad moment, on both event loops: `halley.nats.client`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 import uvloop
 from support.wire import until
 
-from app.nats.client import Client
-from app.nats.wire import Message
-from app.settings import Cluster
+from halley.nats.client import Client
+from halley.nats.wire import Message
+from halley.settings import Cluster
 
 both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 

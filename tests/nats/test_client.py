@@ -1,4 +1,4 @@
-"""A client of real NATS servers: messages, requests, and connections that are lost: `app.nats.client`."""
+"""A client of real NATS servers: messages, requests, and connections that are lost: `halley.nats.client`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from support.nats import nats_servers
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
-from app.nats import subscriptions
-from app.nats.client import Client, NobodyThere
-from app.settings import Cluster
+from halley.nats import subscriptions
+from halley.nats.client import Client, NobodyThere
+from halley.settings import Cluster
 
 
 @asynccontextmanager

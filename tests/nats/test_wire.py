@@ -1,4 +1,4 @@
-"""What arrives from a NATS server, byte by byte: `app.nats.wire`."""
+"""What arrives from a NATS server, byte by byte: `halley.nats.wire`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.nats import wire as wire_module
-from app.nats.wire import Wire
+from halley.nats import wire as wire_module
+from halley.nats.wire import Wire
 
 
 class Transport:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.pipeline import session
-from app.settings import Pipeline
+from halley.pipeline import session
+from halley.settings import Pipeline
 
 NICENESS = 1
 """Of the session for most tests, which take longest of all: it gives way to other tests, but only a little."""

@@ -14,11 +14,11 @@ import threading
 import time
 from pathlib import Path
 
-from app.pipeline import session
-from app.pipeline.jobs import ingest as ingesting
-from app.pipeline.jobs.ingest import Ingest
-from app.pipeline.lake import commit
-from app.settings import Pipeline
+from halley.pipeline import session
+from halley.pipeline.jobs import ingest as ingesting
+from halley.pipeline.jobs.ingest import Ingest
+from halley.pipeline.lake import commit
+from halley.settings import Pipeline
 
 OPTIONS = Pipeline(
     master="local[2]", driver_memory="1g", niceness=0, batch_rows=2_000, partition_rows=1_000, ingest_s=0.1

@@ -17,8 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 from support.lake import LOG_ID, NOON_US, ingested, stored
 
-from app.pipeline.lake import tables
-from app.pipeline.lake.commit import commit_rows
+from halley.pipeline.lake import tables
+from halley.pipeline.lake.commit import commit_rows
 
 FILES, ROWS = 8, 20_000
 SMALL_BYTES = 65_536
@@ -49,7 +49,7 @@ def main(rounds=20):
             codes, said = Counter(), ""
             for _ in range(int(rounds)):
                 done = subprocess.run(
-                    [sys.executable, "-m", "app", "pipeline", verb, "--lake", folder],
+                    [sys.executable, "-m", "halley", "pipeline", verb, "--lake", folder],
                     env=os.environ | {"PYTHONPATH": PATHS},
                     capture_output=True,
                     text=True,

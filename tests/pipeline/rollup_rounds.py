@@ -22,8 +22,8 @@ from support.log import OpenLog
 from support.process import environment, launched, started
 from support.rollups import recount, rolled_up
 
-from app.broker.events import to_text
-from app.client import ALL, Client, ClientError, Keyed
+from halley.broker.events import to_text
+from halley.client import ALL, Client, ClientError, Keyed
 
 SETTINGS = {"HALLEY_PIPELINE_LATE_S": "2", "HALLEY_PIPELINE_MASTER": "local[2]", "HALLEY_PIPELINE_DRIVER_MEMORY": "1g"}
 FINAL_S = 75

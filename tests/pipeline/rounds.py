@@ -24,11 +24,11 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 from history.rounds import Bar  # noqa: E402 - found by the path above
 from support.log import OpenLog  # noqa: E402
 
-from app.pipeline import session  # noqa: E402
-from app.pipeline.jobs.ingest import Ingest  # noqa: E402
-from app.pipeline.lake import tables, upkeep  # noqa: E402
-from app.pipeline.lake.verify import verify  # noqa: E402
-from app.settings import Pipeline  # noqa: E402
+from halley.pipeline import session  # noqa: E402
+from halley.pipeline.jobs.ingest import Ingest  # noqa: E402
+from halley.pipeline.lake import tables, upkeep  # noqa: E402
+from halley.pipeline.lake.verify import verify  # noqa: E402
+from halley.settings import Pipeline  # noqa: E402
 
 DYING = Path(__file__).with_name("dying_ingest.py")
 CHANNELS = 1_000

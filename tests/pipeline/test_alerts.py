@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from support.log import OpenLog
 from support.rollups import Heard
 
-from app.pipeline.jobs.alerts import Alerts
-from app.pipeline.jobs.anomaly import LEARNT_WINDOWS, WINDOW_US, Bounds, Part, State, on_events, on_silence
-from app.pipeline.lake import tables
-from app.settings import Pipeline
+from halley.pipeline.jobs.alerts import Alerts
+from halley.pipeline.jobs.anomaly import LEARNT_WINDOWS, WINDOW_US, Bounds, Part, State, on_events, on_silence
+from halley.pipeline.lake import tables
+from halley.settings import Pipeline
 
 pytestmark = pytest.mark.slow
 

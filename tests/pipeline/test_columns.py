@@ -4,10 +4,10 @@ import orjson
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from app.history.stored import COLUMNS
-from app.pipeline.errors import JobRejected
-from app.pipeline.source.columns import Lifting, arrow_schema, lifts_of, spark_schema
-from app.settings import Lift, Settings
+from halley.history.stored import COLUMNS
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.source.columns import Lifting, arrow_schema, lifts_of, spark_schema
+from halley.settings import Lift, Settings
 
 
 def lifting(*lifts):

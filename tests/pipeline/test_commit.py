@@ -12,18 +12,18 @@ import pytest
 from support.lake import INGEST, LOG_ID, ingested, offsets, rows_of, stored
 from support.programs import require_program
 
-from app.pipeline.errors import JobRejected
-from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Conflict, Step, commit_files, commit_rows
-from app.pipeline.lake.files import staged, write
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.lake import tables
+from halley.pipeline.lake.commit import Conflict, Step, commit_files, commit_rows
+from halley.pipeline.lake.files import staged, write
 
 FULL = """
 import ctypes, os, sys
 from pathlib import Path
 from support.lake import LOG_ID, rows_of, stored
-from app.pipeline.errors import JobRejected
-from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.lake import tables
+from halley.pipeline.lake.commit import Step, commit_rows
 table = tables.create(Path(sys.argv[1]), "events", LOG_ID)
 OPEN, WRITE, SYNC, RENAME, ENOSPC = 1, 2, 4, 8, 1
 ctypes.CDLL(None).faults_arm(int(sys.argv[3]), 1000, globals()[sys.argv[2]], ENOSPC)
@@ -168,7 +168,7 @@ def test_a_full_disk_changes_nothing(tmp_path, full_disk, kind, n):
 
 def test_what_a_killed_process_was_writing_goes_when_the_next_one_begins(tmp_path):
     """Staged files of a killed process are deleted when the next one begins; those of running processes stay."""
-    leave = "import os, sys; from pathlib import Path; from app.pipeline.lake import files\n"
+    leave = "import os, sys; from pathlib import Path; from halley.pipeline.lake import files\n"
     leave += "with files.staged(Path(sys.argv[1])) as folder: (folder / 'f').touch(); print(folder); os._exit(9)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
     command = [sys.executable, "-uc", leave, tmp_path]

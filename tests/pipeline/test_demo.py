@@ -59,7 +59,7 @@ def demo(folder, **variables):
     }
     with (folder / "said").open("w") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "app", "demo", "--port", "0", "--nt4-port", "0", "--pipeline", "on"],
+            [sys.executable, "-m", "halley", "demo", "--port", "0", "--nt4-port", "0", "--pipeline", "on"],
             cwd=folder,
             env=environment(**own | variables),
             stdout=said,

@@ -5,9 +5,9 @@ import sys
 import pytest
 from support.log import OpenLog
 
-from app.pipeline import java
-from app.pipeline.doctor import diagnose
-from app.settings import Pipeline
+from halley.pipeline import java
+from halley.pipeline.doctor import diagnose
+from halley.settings import Pipeline
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from app.pipeline.errors import JobFailed, JobRejected, cause_of
+from halley.pipeline.errors import JobFailed, JobRejected, cause_of
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_when_java_has_gone_its_exception_is_a_sentence_all_the_same(spark):
 def test_the_cause_is_found_in_any_text_of_the_chain():
     """An error of the pipeline that a library quotes in its text is found, even if another error wraps that text."""
     inner = RuntimeError(
-        "Traceback (most recent call last):\napp.pipeline.errors.JobRejected: the lake is of another log"
+        "Traceback (most recent call last):\nhalley.pipeline.errors.JobRejected: the lake is of another log"
     )
     outer = ValueError("the query ended")
     outer.__cause__ = inner

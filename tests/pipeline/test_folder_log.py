@@ -15,15 +15,15 @@ import pytest
 from support.damage import append_rows, files, flip, move_mark, remove_rows, seal_again
 from support.log import SMALL, OpenLog
 
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
-from app.history import checksummed_json, segment
-from app.history.folder import Identity
-from app.history.stored import Stored, checksum
-from app.pipeline.errors import JobFailed, JobRejected
-from app.pipeline.source import folder_log
-from app.pipeline.source.folder_log import FolderLog
-from app.pipeline.source.log import Fault
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
+from halley.history import checksummed_json, segment
+from halley.history.folder import Identity
+from halley.history.stored import Stored, checksum
+from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.source import folder_log
+from halley.pipeline.source.folder_log import FolderLog
+from halley.pipeline.source.log import Fault
 
 PADDING = "x" * 400
 

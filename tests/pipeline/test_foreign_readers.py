@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable
 from support.lakes import LIFTED, add, some_rows
 
-from app.pipeline.lake.tables import path
-from app.pipeline.lake.upkeep import compact, vacuum
-from app.pipeline.queries.sql import ask
+from halley.pipeline.lake.tables import path
+from halley.pipeline.lake.upkeep import compact, vacuum
+from halley.pipeline.queries.sql import ask
 
 COLUMNS = ["offset", "time_us", "topic", "protocol", "payload", "authid", "day", "price", "extra"]
 

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pytest
 from support.lake import INGEST, LOG_ID, NOON_US, ingested, offsets, stored
 
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
-from app.pipeline.errors import JobRejected
-from app.pipeline.lake import forget as forgetting
-from app.pipeline.lake import locks, tables
-from app.pipeline.lake.commit import commit_rows
-from app.pipeline.lake.forget import forget
-from app.pipeline.lake.verify import verify
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.lake import forget as forgetting
+from halley.pipeline.lake import locks, tables
+from halley.pipeline.lake.commit import commit_rows
+from halley.pipeline.lake.forget import forget
+from halley.pipeline.lake.verify import verify
 
 CHAT = Erasure(Pattern(Match.DESCENDANTS, "chat"), None)
 ANNA = Erasure(None, "anna")

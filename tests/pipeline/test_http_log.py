@@ -9,13 +9,13 @@ import pytest_asyncio
 from support.archive import given
 from support.server import brisk, serving
 
-from app.access.tokens import hash_of
-from app.history.stored import Stored
-from app.pipeline.errors import JobFailed, JobRejected
-from app.pipeline.source import http_log, open_log
-from app.pipeline.source.http_log import HttpLog
-from app.pipeline.source.log import Fault
-from app.settings import Access, Token
+from halley.access.tokens import hash_of
+from halley.history.stored import Stored
+from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.source import http_log, open_log
+from halley.pipeline.source.http_log import HttpLog
+from halley.pipeline.source.log import Fault
+from halley.settings import Access, Token
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 
@@ -44,9 +44,9 @@ def told(log, first, until):
 @pytest.mark.parametrize("has_arrow", [True, False])
 async def test_every_row_comes_as_it_was_stored(served, has_arrow, monkeypatch):
     """Rows are read as Arrow or as JSON lines, for any range, in responses of a limited number of rows."""
-    monkeypatch.setattr("app.transports.api.log.MOST_ROWS", 300)
+    monkeypatch.setattr("halley.transports.api.log.MOST_ROWS", 300)
     if not has_arrow:
-        monkeypatch.setattr("app.transports.api.log.Arrow.__init__", _not_installed)
+        monkeypatch.setattr("halley.transports.api.log.Arrow.__init__", _not_installed)
     archive = served.house.apis.archive()
     log = HttpLog(served.url, None)
     head = await asyncio.to_thread(log.head)

@@ -14,21 +14,21 @@ from support.damage import append_rows, files, flip, move_mark
 from support.lake import INGEST, offsets
 from support.log import OpenLog
 
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
-from app.history import checksummed_json
-from app.history.folder import delete
-from app.history.stored import COLUMNS, Stored, checksum
-from app.pipeline.errors import JobFailed, JobRejected
-from app.pipeline.jobs import ingest as ingesting
-from app.pipeline.jobs.ingest import Ingest
-from app.pipeline.jobs.run import consumer
-from app.pipeline.lake import locks, tables
-from app.pipeline.lake.verify import verify
-from app.pipeline.source.columns import lifts_of
-from app.pipeline.source.log import GapFound
-from app.settings import Pipeline, Settings
-from app.settings.history import Lift
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
+from halley.history import checksummed_json
+from halley.history.folder import delete
+from halley.history.stored import COLUMNS, Stored, checksum
+from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.jobs import ingest as ingesting
+from halley.pipeline.jobs.ingest import Ingest
+from halley.pipeline.jobs.run import consumer
+from halley.pipeline.lake import locks, tables
+from halley.pipeline.lake.verify import verify
+from halley.pipeline.source.columns import lifts_of
+from halley.pipeline.source.log import GapFound
+from halley.settings import Pipeline, Settings
+from halley.settings.history import Lift
 
 OPTIONS = Pipeline(batch_rows=120, partition_rows=50, ingest_s=0.1, behind_s=0)
 CHAT = Erasure(Pattern(Match.DESCENDANTS, "chat"), None)

@@ -13,12 +13,12 @@ from support.damage import files, flip
 from support.lake import INGEST, offsets
 from support.log import OpenLog
 
-from app.history import checksummed_json
-from app.pipeline.jobs.ingest import Ingest
-from app.pipeline.jobs.run import consumer
-from app.pipeline.lake import tables, upkeep
-from app.pipeline.lake.verify import verify
-from app.settings import Pipeline
+from halley.history import checksummed_json
+from halley.pipeline.jobs.ingest import Ingest
+from halley.pipeline.jobs.run import consumer
+from halley.pipeline.lake import tables, upkeep
+from halley.pipeline.lake.verify import verify
+from halley.settings import Pipeline
 
 pytestmark = pytest.mark.slow
 

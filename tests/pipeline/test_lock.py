@@ -9,13 +9,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from app.pipeline.errors import JobRejected
-from app.pipeline.lake import locks
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.lake import locks
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from app.pipeline.lake import locks
+from halley.pipeline.lake import locks
 with locks.ingest(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

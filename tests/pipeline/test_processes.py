@@ -18,7 +18,7 @@ from support.log import OpenLog
 from support.messages import publish
 from support.process import environment, launched
 
-from app.pipeline import session
+from halley.pipeline import session
 
 pytestmark = pytest.mark.slow
 
@@ -62,8 +62,8 @@ def three_lines(folder):
 def mistake(folder):
     """Start a session with an invalid amount of memory."""
     program = (
-        "from app.pipeline import session\n"
-        "from app.settings import Pipeline\n"
+        "from halley.pipeline import session\n"
+        "from halley.settings import Pipeline\n"
         "try:\n"
         "    session.start(Pipeline(driver_memory='plenty'))\n"
         "except session.SparkFailed as failed:\n"
@@ -92,10 +92,10 @@ def archived(folder):
     The archive is that of the user, which is made if there is none yet; it takes long.
     """
     if not session._class_archive(session.find_java()).exists:
-        doctor = run(folder, "-m", "app", "pipeline", "doctor", "--archive-classes")
+        doctor = run(folder, "-m", "halley", "pipeline", "doctor", "--archive-classes")
         assert re.search(r"^classes +[\d.]+ s  archived \(\d+ MB\): ", doctor.stdout, re.MULTILINE), doctor
     program = (
-        "from app.pipeline import session\n"
+        "from halley.pipeline import session\n"
         "log = {'spark.driver.extraJavaOptions': '-Xlog:class+load:file=loaded.txt'}\n"
         "print(session.start(configuration=log).range(7).count())\n"
     )

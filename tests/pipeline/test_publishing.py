@@ -10,10 +10,10 @@ from support.server import brisk, serving
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
-from app.access.tokens import hash_of, new_token
-from app.client import ALL, Client
-from app.pipeline.errors import JobFailed, JobRejected
-from app.pipeline.jobs.publishing import Message, Publisher, key_of
+from halley.access.tokens import hash_of, new_token
+from halley.client import ALL, Client
+from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.jobs.publishing import Message, Publisher, key_of
 
 
 def recording(folder):
@@ -57,7 +57,7 @@ def test_keys_fit_and_differ():
 
 async def test_the_next_server_is_published_to_where_one_does_not_answer(tmp_path, monkeypatch):
     """Of several nodes one may be down, at first and later."""
-    monkeypatch.setattr("app.pipeline.jobs.publishing._TRY_S", 0.2)
+    monkeypatch.setattr("halley.pipeline.jobs.publishing._TRY_S", 0.2)
     async with (
         recording(tmp_path) as served,
         relaying(served.port) as proxy,

@@ -7,19 +7,19 @@ import click
 from readme.table import block
 from support.readme import ROOT, page, section, without_blocks
 
-from app.cli import main
-from app.configuration import load
-from app.pipeline.jobs.run import consumer
-from app.pipeline.lake.tables import TABLES
-from app.pipeline.source.columns import Lifting, lifts_of
+from halley.cli import main
+from halley.configuration import load
+from halley.pipeline.jobs.run import consumer
+from halley.pipeline.lake.tables import TABLES
+from halley.pipeline.source.columns import Lifting, lifts_of
 
-PIPELINE = without_blocks(page("app/pipeline/README.md"))
+PIPELINE = without_blocks(page("app/halley/pipeline/README.md"))
 GROUPS = ("pipeline", "lake")
 
 
 def rows():
     """Return the first cell and the rest of each row of the tables."""
-    tables = "".join(section("app/pipeline/README.md", title) for title in ("Commands", "The lake"))
+    tables = "".join(section("app/halley/pipeline/README.md", title) for title in ("Commands", "The lake"))
     return [line.strip("| ").split(" | ", 1) for line in tables.splitlines() if line.startswith("| `")]
 
 

@@ -12,12 +12,12 @@ from deltalake import write_deltalake
 from support.lake import ingested, stored
 from support.log import OpenLog
 
-from app.cli import main
-from app.history import checksummed_json
-from app.pipeline import session
-from app.pipeline.lake import locks, tables
-from app.pipeline.lake.files import staged
-from app.pipeline.source import http_log
+from halley.cli import main
+from halley.history import checksummed_json
+from halley.pipeline import session
+from halley.pipeline.lake import locks, tables
+from halley.pipeline.lake.files import staged
+from halley.pipeline.source import http_log
 
 NOBODY = "http://127.0.0.1:1"
 JOBS = {

@@ -19,17 +19,17 @@ from support.process import ended, launched, started
 from support.server import brisk, serving
 from support.wire import request
 
-from app.access.tokens import hash_of
-from app.broker.names import Match, Pattern
-from app.cli import main
-from app.client import Client
-from app.history import checksummed_json
-from app.pipeline.errors import JobFailed, JobRejected
-from app.pipeline.queries import replay as room
-from app.pipeline.queries.events import Selection
-from app.pipeline.queries.replay import Plan, Replay
-from app.protocols.bayeux.names import to_channel
-from app.settings import Access, Record, Token
+from halley.access.tokens import hash_of
+from halley.broker.names import Match, Pattern
+from halley.cli import main
+from halley.client import Client
+from halley.history import checksummed_json
+from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.queries import replay as room
+from halley.pipeline.queries.events import Selection
+from halley.pipeline.queries.replay import Plan, Replay
+from halley.protocols.bayeux.names import to_channel
+from halley.settings import Access, Record, Token
 
 ALL = Selection(Pattern(Match.DESCENDANTS, ""))
 TOKEN = "a-token-that-is-long-enough-for-halley"

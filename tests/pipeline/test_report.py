@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from support.lakes import DAY_US, START_US, add, make_lake, row
 
-from app.broker.events import to_text
-from app.cli import main
-from app.pipeline.lake.tables import path
-from app.pipeline.queries.report import _lateness, latencies, page_of, seconds, short
-from app.pipeline.queries.report_data import Commit, collect
+from halley.broker.events import to_text
+from halley.cli import main
+from halley.pipeline.lake.tables import path
+from halley.pipeline.queries.report import _lateness, latencies, page_of, seconds, short
+from halley.pipeline.queries.report_data import Commit, collect
 
 VOID = {"meta"}
 

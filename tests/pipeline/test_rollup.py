@@ -10,10 +10,10 @@ import pytest
 from support.log import OpenLog
 from support.rollups import Heard, recount, rolled_up
 
-from app.pipeline.errors import JobRejected
-from app.pipeline.jobs.rollup import Rollup
-from app.pipeline.lake.tables import KINDS
-from app.settings import Pipeline
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.jobs.rollup import Rollup
+from halley.pipeline.lake.tables import KINDS
+from halley.settings import Pipeline
 
 S = 1_000_000
 START_S = 1_800_000_000  # 2027-01-15 08:00 UTC

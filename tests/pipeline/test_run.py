@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from app.pipeline.errors import JobFailed, PipelineError
-from app.pipeline.jobs.run import CHANNEL, JobProgress, Progress, run
+from halley.pipeline.errors import JobFailed, PipelineError
+from halley.pipeline.jobs.run import CHANNEL, JobProgress, Progress, run
 
 
 class Turning:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pipeline.conftest import NICENESS
 
-import app
-from app.pipeline import session
-from app.settings import Pipeline
+import halley
+from halley.pipeline import session
+from halley.settings import Pipeline
 
 
 @pytest.fixture
@@ -64,13 +64,13 @@ def test_workers_on_other_machines_get_the_code(tmp_path):
     """The archive for workers has the whole package, importable from there."""
     made = session._zipped(tmp_path)
     program = (
-        f"import sys; sys.path.insert(0, {str(made)!r}); import app.pipeline.source.source as s; print(s.__file__)"
+        f"import sys; sys.path.insert(0, {str(made)!r}); import halley.pipeline.source.source as s; print(s.__file__)"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.startswith(str(made)), done.stderr
-    assert Path(app.__file__).parent.name == "app"
+    assert Path(halley.__file__).parent.name == "halley"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities for threads")

@@ -5,9 +5,9 @@ import random
 import pytest
 from support.lake import NOON_US, ingested, stored
 
-from app.pipeline.errors import JobRejected
-from app.pipeline.jobs.sessions import Sessions, SessionTracker
-from app.pipeline.lake import tables
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.jobs.sessions import Sessions, SessionTracker
+from halley.pipeline.lake import tables
 
 S = 1_000_000
 

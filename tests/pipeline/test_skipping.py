@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from support.lakes import DAY_US, LIFTED, START_US, TOPICS, add, make_lake, row
 
-from app.pipeline.lake import tables
-from app.pipeline.queries import sql
-from app.pipeline.queries.skipping import ANYTHING, Every, Null, Some, Within, extent, may_hold, widened
-from app.pipeline.queries.sql import _conditions, ask
-from app.pipeline.queries.views import as_column, views_of
+from halley.pipeline.lake import tables
+from halley.pipeline.queries import sql
+from halley.pipeline.queries.skipping import ANYTHING, Every, Null, Some, Within, extent, may_hold, widened
+from halley.pipeline.queries.sql import _conditions, ask
+from halley.pipeline.queries.views import as_column, views_of
 
 FILE = tables.File(
     "f", {"protocol": "nt4", "odd": None}, 10, 100, {"n": 3, "t": "b/c"}, {"n": 7, "t": "d"}, {"n": 2, "t": 0, "v": 10}

@@ -11,16 +11,16 @@ from support.damage import files, flip, remove_rows
 from support.log import SMALL, OpenLog
 from support.server import brisk, serving
 
-from app.access.tokens import hash_of
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
-from app.history import checksummed_json
-from app.history.stored import COLUMNS, Stored, checksum
-from app.pipeline.errors import JobFailed, JobRejected, cause_of
-from app.pipeline.source.columns import lifts_of
-from app.pipeline.source.log import GapFound, Gone
-from app.pipeline.source.source import Options, Table
-from app.settings import Access, Lift, Settings, Token
+from halley.access.tokens import hash_of
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
+from halley.history import checksummed_json
+from halley.history.stored import COLUMNS, Stored, checksum
+from halley.pipeline.errors import JobFailed, JobRejected, cause_of
+from halley.pipeline.source.columns import lifts_of
+from halley.pipeline.source.log import GapFound, Gone
+from halley.pipeline.source.source import Options, Table
+from halley.settings import Access, Lift, Settings, Token
 
 PADDING = "x" * 400
 TOKEN = "a-token-that-is-long-enough-for-halley"
@@ -285,9 +285,7 @@ def test_a_cause_is_found_wherever_it_is():
     wrapped = RuntimeError("wrapped")
     wrapped.__cause__ = ours
     assert cause_of(wrapped) is ours
-    worker = (
-        "Traceback (most recent call last):\n  File x\napp.pipeline.source.log.GapFound: offset 5 is gone\n\n\tat java"
-    )
+    worker = "Traceback (most recent call last):\nhalley.pipeline.source.log.GapFound: offset 5 is gone\n\n\tat java"
     assert isinstance(cause_of(RuntimeError(worker)), GapFound)
     assert str(cause_of(RuntimeError(worker))) == "offset 5 is gone"
     other = "An error:\nTraceback (most recent call last):\n  File x\nMemoryError: too much\n\n\tat java"

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 from support.lakes import START_US, TOPICS, add, make_lake, row
 
-from app.cli import main
-from app.pipeline import session
-from app.pipeline.errors import JobFailed, JobRejected
-from app.pipeline.queries import output
-from app.pipeline.queries.sql import ask, computing
-from app.protocols.bayeux.names import to_channel
+from halley.cli import main
+from halley.pipeline import session
+from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.queries import output
+from halley.pipeline.queries.sql import ask, computing
+from halley.protocols.bayeux.names import to_channel
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """The status of jobs where standard error is not a terminal: lines for a log."""
 
-from app.cli.terminal import StatusLine
+from halley.cli.terminal import StatusLine
 
 
 def test_in_a_log_there_is_a_line_every_ten_seconds_and_one_at_the_end(capfd):

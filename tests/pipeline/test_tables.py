@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from support.lake import LOG_ID, ingested, offsets, rows_of, stored
 
-from app.history.stored import COLUMNS
-from app.pipeline.errors import JobRejected
-from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows
+from halley.history.stored import COLUMNS
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.lake import tables
+from halley.pipeline.lake.commit import Step, commit_rows
 
 
 def test_events_have_the_columns_of_a_stored_event_and_a_day(tmp_path):

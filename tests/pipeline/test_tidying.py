@@ -8,10 +8,10 @@ import pyarrow.dataset as ds
 import pytest
 from support.lake import ingested, stored
 
-from app.pipeline.jobs.ingest import Tidying
-from app.pipeline.lake import locks, tables, upkeep
-from app.pipeline.lake.files import write_files
-from app.settings import Pipeline
+from halley.pipeline.jobs.ingest import Tidying
+from halley.pipeline.lake import locks, tables, upkeep
+from halley.pipeline.lake.files import write_files
+from halley.settings import Pipeline
 
 OFTEN = Pipeline(compact_s=0.01, compact_files=4)
 

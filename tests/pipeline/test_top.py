@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.lakes import START_US, add, row
 
-from app.pipeline.queries.sql import top
+from halley.pipeline.queries.sql import top
 
 pytestmark = pytest.mark.slow
 

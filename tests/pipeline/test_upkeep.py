@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 from support.lake import INGEST, LOG_ID, ingested, rows_of, stored
 
-from app.pipeline.errors import JobFailed
-from app.pipeline.lake import locks, tables, upkeep
-from app.pipeline.lake.commit import Step, commit_files, commit_rows
-from app.pipeline.lake.files import staged, write
+from halley.pipeline.errors import JobFailed
+from halley.pipeline.lake import locks, tables, upkeep
+from halley.pipeline.lake.commit import Step, commit_files, commit_rows
+from halley.pipeline.lake.files import staged, write
 
 pytestmark = pytest.mark.slow
 

@@ -19,9 +19,9 @@ from support.process import ended, started
 from support.terminal import LOGIN, terminal
 from support.wire import DEADLINE_S
 
-from app.cli import main
-from app.pipeline import java, session
-from app.pipeline.lake import locks, tables
+from halley.cli import main
+from halley.pipeline import java, session
+from halley.pipeline.lake import locks, tables
 
 ONCE = ("ingest", "--once")
 
@@ -235,7 +235,7 @@ async def test_somebody_at_a_terminal_is_asked(tmp_path, answer, code, left):
 async def test_on_a_terminal_one_line_changes(tmp_path):
     """The status line is cut at the terminal's width, and stays at the end, with the prompt below it."""
     program = (
-        "from app.cli.terminal import StatusLine; line = StatusLine(); "
+        "from halley.cli.terminal import StatusLine; line = StatusLine(); "
         "line.show(['ingest at 1', 'rollup at 1']); line.show(['ingest at 2', 'rollup at 2']); line.finish(); "
         "StatusLine().finish(); print('end', flush=True)"
     )
@@ -251,7 +251,7 @@ async def test_on_a_terminal_one_line_changes(tmp_path):
 
 async def test_the_width_is_that_of_the_terminal_that_shows_the_line(tmp_path):
     """Standard output can be a pipe, and a shell's COLUMNS can be outdated."""
-    program = "from app.cli.terminal import StatusLine; StatusLine().show(['ingest at 1', 'rollup at 1', '|'])"
+    program = "from halley.cli.terminal import StatusLine; StatusLine().show(['ingest at 1', 'rollup at 1', '|'])"
     with terminal() as at:
         termios.tcsetwinsize(at.line, (24, 17))
         process = await asyncio.create_subprocess_exec(

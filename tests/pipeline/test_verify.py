@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from support.lake import LOG_ID, NOON_US, ingested, rows_of, stored
 
-from app.pipeline.errors import JobRejected
-from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows
-from app.pipeline.lake.verify import verify
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.lake import tables
+from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.verify import verify
 
 
 def wrong(lake, **options):
@@ -62,7 +62,7 @@ def test_an_offset_that_is_there_twice_is_named(tmp_path):
 @pytest.mark.parametrize("offsets", [1, 2, 4])
 def test_parts_that_are_examined_one_after_the_other_meet(tmp_path, monkeypatch, offsets):
     """Nothing is left out or found twice where one part of the offsets ends and the next begins."""
-    monkeypatch.setattr("app.pipeline.lake.verify._WINDOW_OFFSETS", offsets)
+    monkeypatch.setattr("halley.pipeline.lake.verify._WINDOW_OFFSETS", offsets)
     ingested(tmp_path, [stored(number) for number in (1, 2, 2, 3, 4, 5, 9)])
     put(tmp_path, "gaps", {"first": 6, "last": 8, "reason": "hole"})
     assert wrong(tmp_path) == ["offsets: offset 2 duplicate"]

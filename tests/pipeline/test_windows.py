@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.pipeline.jobs.rollup import watermark
-from app.pipeline.lake.tables import KINDS
+from halley.pipeline.jobs.rollup import watermark
+from halley.pipeline.lake.tables import KINDS
 
 S = 1_000_000
 TIMES = st.integers(0, 10**17)

@@ -156,8 +156,8 @@ async def test_its_history_goes_on_and_it_ends_by_itself(tmp_path):
 async def test_settings_of_the_users_are_left_out_of_it(tmp_path):
     """The configuration file or the variables of another server would change the demo, or prevent it."""
     (tmp_path / "halley.toml").write_text('host = "192.0.2.1"\n[history]\nenabled = false\n')
-    (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "__init__.py").write_text("raise SystemExit('a folder of the user')")
+    (tmp_path / "halley").mkdir()
+    (tmp_path / "halley" / "__init__.py").write_text("raise SystemExit('a folder of the user')")
     variables = environment(HALLEY_BAYEUX_PATHS="/elsewhere", HALLEY_NT4_HOST="192.0.2.1")
     async with started(
         "demo", *ALONE, "--data-dir", "data", cwd=tmp_path, env=variables, through=("env", "PYTHONSAFEPATH=1")

@@ -15,9 +15,9 @@ from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.process import ended, launched
 from support.wire import DEADLINE_S, request
 
-import app
-from app.history.folder import is_of_log
-from app.server.persistence import FILES
+import halley
+from halley.history.folder import is_of_log
+from halley.server.persistence import FILES
 
 WRONG_USE = 2
 
@@ -152,7 +152,7 @@ async def test_a_key_is_known_although_the_clock_was_set(step_s, tmp_path):
     """A clock that is set by an hour, while the server runs and before it starts again, publishes nothing twice."""
     (tmp_path / "sitecustomize.py").write_text(SETTABLE)
     (tmp_path / "step").write_text("0")
-    python = {"PYTHONPATH": f"{tmp_path}:{Path(app.__file__).parents[1]}"}
+    python = {"PYTHONPATH": f"{tmp_path}:{Path(halley.__file__).parents[1]}"}
     once = publish("/a", "once", ext={"idempotency_key": "k"})
 
     async def answer(server):

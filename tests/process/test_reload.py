@@ -16,7 +16,7 @@ from support.wamp import EVENT, GOODBYE, UNSUBSCRIBED
 from support.wamp import connect as wamp_connect
 from support.wire import post
 
-from app.access.tokens import hash_of, new_token
+from halley.access.tokens import hash_of, new_token
 
 ADAS, BOBS, EVES = new_token(), new_token(), new_token()
 HEARS_CHAT = ("*", "subscribe", "/chat/**")

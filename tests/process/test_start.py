@@ -16,7 +16,7 @@ from support.programs import require_program
 from support.terminal import terminal
 from support.wire import DEADLINE_S, Wire
 
-from app.settings import Settings
+from halley.settings import Settings
 
 WRONG_USE = 2
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.wire import DEADLINE_S
 
-from app.processes import child_process, is_cancelled_twice, module_command, module_environment, pinned
+from halley.processes import child_process, is_cancelled_twice, module_command, module_environment, pinned
 
 READY = re.compile(r"ready (\d+)")
 OBEDIENT = "import sys, time; print('ready 0', file=sys.stderr, flush=True); time.sleep(600)"
@@ -91,11 +91,11 @@ async def test_overlong_lines_are_left_out():
 
 
 async def test_a_module_of_halley_is_found_from_any_folder(tmp_path):
-    """A folder `app` in the working directory does not hide the package."""
-    (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "__init__.py").write_text("raise SystemExit(3)")
+    """A folder `halley` in the working directory does not hide the package."""
+    (tmp_path / "halley").mkdir()
+    (tmp_path / "halley" / "__init__.py").write_text("raise SystemExit(3)")
     process = await asyncio.create_subprocess_exec(
-        *module_command("app"), "--version", cwd=tmp_path, env=module_environment(), stdout=asyncio.subprocess.PIPE
+        *module_command("halley"), "--version", cwd=tmp_path, env=module_environment(), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate()
     assert (process.returncode, output[:6]) == (0, b"halley")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
+from halley.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
 
 
 def test_the_example_of_the_specification():

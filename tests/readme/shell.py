@@ -108,7 +108,7 @@ class Shell:
         self._ports = {"8080": str(port), "5810": str(nt4_port)}
         programs = folder / "programs"
         programs.mkdir(exist_ok=True)
-        for name, words in {"halley": ("-m", "app"), "python": ()}.items():
+        for name, words in {"halley": ("-m", "halley"), "python": ()}.items():
             program = programs / name
             program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *words])} "$@"\n')
             program.chmod(0o755)

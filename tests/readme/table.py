@@ -17,15 +17,15 @@ class Row(NamedTuple):
 
 
 TOP = "README.md"
-HISTORY = "app/history/README.md"
-BAYEUX = "app/protocols/bayeux/README.md"
+HISTORY = "app/halley/history/README.md"
+BAYEUX = "app/halley/protocols/bayeux/README.md"
 STATIC = "static/README.md"
-ACCESS_PAGE = "app/access/README.md"
-EMBED = "app/embed/README.md"
-SETTINGS_PAGE = "app/settings/README.md"
-WAMP = "app/protocols/wamp/README.md"
-NT4 = "app/protocols/nt4/README.md"
-PIPELINE = "app/pipeline/README.md"
+ACCESS_PAGE = "app/halley/access/README.md"
+EMBED = "app/halley/embed/README.md"
+SETTINGS_PAGE = "app/halley/settings/README.md"
+WAMP = "app/halley/protocols/wamp/README.md"
+NT4 = "app/halley/protocols/nt4/README.md"
+PIPELINE = "app/halley/pipeline/README.md"
 BENCH_PAGE = "tests/bench/README.md"
 DEPLOY = "deploy/README.md"
 
@@ -69,7 +69,7 @@ ROWS = {
         SPARK + "test_processes.py::test_from_nothing_to_an_answer",
     ),
     "notebook": Row(
-        PIPELINE, "Example", "from app.pipeline import session", SPARK + "test_processes.py::test_three_lines"
+        PIPELINE, "Example", "from halley.pipeline import session", SPARK + "test_processes.py::test_three_lines"
     ),
     "service": Row(EMBED, "A service", "def setup(halley):", CODE + "test_a_service_answers_the_sender"),
     "polite": Row(
@@ -77,7 +77,7 @@ ROWS = {
     ),
     "listener": Row(EMBED, "A listener", "def setup(halley):", CODE + "test_a_listener_changes_and_vetoes"),
     "policy": Row(
-        EMBED, "A policy", "from app.embed import Refused", CODE + "test_a_policy_answers_the_four_questions"
+        EMBED, "A policy", "from halley.embed import Refused", CODE + "test_a_policy_answers_the_four_questions"
     ),
     "who": Row(EMBED, "Who asks", "def setup(halley):", CODE + "test_an_authorizer_knows_who_asks"),
     "values": Row(

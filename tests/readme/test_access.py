@@ -11,8 +11,8 @@ from readme.table import block
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.process import launched
 
-from app.access.tokens import hash_of, new_token
-from app.configuration import load
+from halley.access.tokens import hash_of, new_token
+from halley.configuration import load
 
 DENIED = "403:denied_by_security_policy:"
 

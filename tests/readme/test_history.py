@@ -12,7 +12,7 @@ from support.process import launched
 from support.programs import require_program
 from support.readme import section
 
-from app.transports.api.history import EXPECTED
+from halley.transports.api.history import EXPECTED
 
 
 async def pasted(shell, lines):
@@ -91,6 +91,10 @@ async def test_curl_replays(tmp_path):
 
 def test_every_filter_is_in_the_table():
     """The table has all filters of the history over HTTP, and no others."""
-    rows = [line for line in section("app/history/README.md", "GET /history/CHANNEL").splitlines() if "| `" in line[:3]]
+    rows = [
+        line
+        for line in section("app/halley/history/README.md", "GET /history/CHANNEL").splitlines()
+        if "| `" in line[:3]
+    ]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert named == EXPECTED.keys() - {"cursor"}

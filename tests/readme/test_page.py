@@ -12,7 +12,7 @@ from support.process import launched
 from support.readme import PAGES, ROOT, anchor, page, section, titles_of, without_blocks
 from support.wire import DEADLINE_S, request
 
-from app.settings import LIMITS
+from halley.settings import LIMITS
 
 TICKING = ("/halley/rates", "/halley/topics", "/halley/queues")
 

@@ -12,7 +12,7 @@ from support.process import ended, launched
 from support.readme import ROOT
 from support.wire import request
 
-from app.configuration import load
+from halley.configuration import load
 
 
 async def checked(folder, text):

@@ -13,15 +13,15 @@ from support.memory_log import MemoryLog
 from support.nt4_peers import FakeLink, Peer
 from support.wamp_peers import Waiting
 
-from app.broker.broker import Broker
-from app.broker.names import Match, Pattern
-from app.broker.policy import DefaultRules
-from app.broker.ports import Erasure
-from app.protocols.bayeux.hooks import Hooks
-from app.protocols.nt4.names import V41
-from app.server.persistence import FILE
-from app.server.protocols import nt4
-from app.settings import Limits, Nt4, Settings
+from halley.broker.broker import Broker
+from halley.broker.names import Match, Pattern
+from halley.broker.policy import DefaultRules
+from halley.broker.ports import Erasure
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.nt4.names import V41
+from halley.server.persistence import FILE
+from halley.server.protocols import nt4
+from halley.settings import Limits, Nt4, Settings
 
 
 class Waits:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
-from app.protocols.wamp.state import RESERVED_AT_ONCE
-from app.server import persistence
-from app.server.persistence import PersistentTopics, ReservedIds, Saved
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
+from halley.protocols.wamp.state import RESERVED_AT_ONCE
+from halley.server import persistence
+from halley.server.persistence import PersistentTopics, ReservedIds, Saved
 
 PROPERTIES = {"persistent": True}
 OLD = [Saved("/x", "double", 1.5, PROPERTIES)]

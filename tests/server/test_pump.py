@@ -7,10 +7,10 @@ from time import monotonic
 import pytest
 from support.wire import DEADLINE_S
 
-from app.broker.broker import Broker
-from app.protocols.contract import WireProtocol
-from app.server.pump import Pump
-from app.settings import Limits
+from halley.broker.broker import Broker
+from halley.protocols.contract import WireProtocol
+from halley.server.pump import Pump
+from halley.settings import Limits
 
 
 class Planned(WireProtocol):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.broker.flow import Delays
-from app.server.shared_ticks import SharedTicks, merge_flow, merge_queues, merge_rates, merge_topics, sparse
-from app.server.whole import Whole
-from app.settings import Settings, Ticks
+from halley.broker.flow import Delays
+from halley.server.shared_ticks import SharedTicks, merge_flow, merge_queues, merge_rates, merge_topics, sparse
+from halley.server.whole import Whole
+from halley.settings import Settings, Ticks
 
 
 def rates(count, *delays_ms, protocols=("bayeux",)):

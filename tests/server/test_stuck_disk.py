@@ -14,10 +14,10 @@ from support.messages import HANDSHAKE, publish, subscribe
 from support.server import brisk, serving
 from support.wire import post, request
 
-from app.broker import commits
-from app.broker.broker import Broker
-from app.broker.errors import OutcomeUnknown
-from app.settings import History, Limits
+from halley.broker import commits
+from halley.broker.broker import Broker
+from halley.broker.errors import OutcomeUnknown
+from halley.settings import History, Limits
 
 NOW = 50.0
 UNKNOWN = "503::history_outcome_unknown"

@@ -10,10 +10,10 @@ from support.messages import publish
 from support.server import brisk, serving
 from support.wire import DEADLINE_S
 
-from app.broker.aging import AT_ONCE
-from app.broker.broker import Broker
-from app.server.sweeper import Sweeper
-from app.settings import Limits
+from halley.broker.aging import AT_ONCE
+from halley.broker.broker import Broker
+from halley.server.sweeper import Sweeper
+from halley.settings import Limits
 
 EVERY_S = 0.02
 

@@ -17,8 +17,8 @@ from support.wire import DEADLINE_S
 from websockets.asyncio.client import connect as connect_websocket
 from websockets.exceptions import ConnectionClosed
 
-from app.server.metrics import exposition
-from app.server.protocols import PROTOCOLS
+from halley.server.metrics import exposition
+from halley.server.protocols import PROTOCOLS
 
 
 @asynccontextmanager

@@ -1,22 +1,22 @@
-"""Two implementations of `Archive` (`app/transports/api/archive.py`) for tests: in memory, and a log on disk."""
+"""Two implementations of `Archive` (`app/halley/transports/api/archive.py`) for tests: in memory, and a log on disk."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from app.broker.events import Audience, Event
-from app.broker.names import matches
-from app.broker.ports import Page, UnknownPublication
-from app.history.rewriting import is_concerned
-from app.history.stored import event_of, row_of, tombstone
+from halley.broker.events import Audience, Event
+from halley.broker.names import matches
+from halley.broker.ports import Page, UnknownPublication
+from halley.history.rewriting import is_concerned
+from halley.history.stored import event_of, row_of, tombstone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from app.broker.ports import Erasure, Query
-    from app.history.history import History
-    from app.history.stored import Stored
+    from halley.broker.ports import Erasure, Query
+    from halley.history.history import History
+    from halley.history.stored import Stored
     from support.server import Served
 
 Result = TypeVar("Result")

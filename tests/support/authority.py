@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from app.settings import Tls
+from halley.settings import Tls
 
 _NAMES = [
     x509.DNSName("localhost"),

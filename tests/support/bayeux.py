@@ -13,15 +13,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from app.broker.broker import Broker
-from app.broker.names import Match
-from app.broker.policy import DefaultRules
-from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchange import Request, Transport
-from app.protocols.bayeux.hooks import Hooks, Listener
-from app.protocols.bayeux.names import to_pattern
-from app.protocols.bayeux.session import BayeuxSession, Reply
-from app.settings import Bayeux, History, Limits
+from halley.broker.broker import Broker
+from halley.broker.names import Match
+from halley.broker.policy import DefaultRules
+from halley.protocols.bayeux.engine import Engine
+from halley.protocols.bayeux.exchange import Request, Transport
+from halley.protocols.bayeux.hooks import Hooks, Listener
+from halley.protocols.bayeux.names import to_pattern
+from halley.protocols.bayeux.session import BayeuxSession, Reply
+from halley.settings import Bayeux, History, Limits
 from support.bayeux_peers import Exchange, Peer
 from support.broker import waiting_bytes
 from support.identities import Known
@@ -31,7 +31,7 @@ from support.messages import JSON, publish
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from app.broker.policy import Proof, Rights
+    from halley.broker.policy import Proof, Rights
 
 START_S = 1_000.0
 """The time at which the house's clock starts: not 0, so that a forgotten `now +` is noticed."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Transport, Verdict
-from app.protocols.bayeux.session import Hold, Reply
+from halley.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Transport, Verdict
+from halley.protocols.bayeux.session import Hold, Reply
 from support.messages import HANDSHAKE, JSON
 
 if TYPE_CHECKING:
-    from app.protocols.bayeux.exchange import Outcome
-    from app.protocols.bayeux.session import BayeuxSession
+    from halley.protocols.bayeux.exchange import Outcome
+    from halley.protocols.bayeux.session import BayeuxSession
     from support.bayeux import House
 
 

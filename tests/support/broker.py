@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.broker.events import Event
-from app.broker.outbox import Outbox
-from app.broker.sessions import Session
+from halley.broker.events import Event
+from halley.broker.outbox import Outbox
+from halley.broker.sessions import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from app.broker.broker import Broker
-    from app.protocols.bayeux.session import Reply
+    from halley.broker.broker import Broker
+    from halley.protocols.bayeux.session import Reply
 
 
 class Owner:

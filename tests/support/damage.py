@@ -6,13 +6,13 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from app.history import seals, segment
-from app.history.folder import HighWaterMark, segment_files
+from halley.history import seals, segment
+from halley.history.folder import HighWaterMark, segment_files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from app.history.stored import Stored
+    from halley.history.stored import Stored
 
 
 def files(folder: Path) -> dict[int, Path]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
-from app.embed import Halley
+from halley.embed import Halley
 from support.server import brisk
 from support.tables import EchoTables, setup
 from support.wire import DEADLINE_S, Wire, until

@@ -1,9 +1,9 @@
 """`halley` in a process forked from one that has imported it already: a real process, 20 times faster to start.
 
 `fork` sends a request to a helper process, which is started on first use and lives as long as the tests. The helper
-forks a child that runs `app.cli.main` with the arguments, environment, folder and streams of the request. The child has
-no threads and no event loop of the tests, but it cannot have another interpreter: where PYTHON... variables, the
-command line in /proc or the interpreter's final error messages matter, a test starts `python -m app` itself.
+forks a child that runs `halley.cli.main` with the arguments, environment, folder and streams of the request. The child
+has no threads and no event loop of the tests, but it cannot have another interpreter: where PYTHON... variables, the
+command line in /proc or the interpreter's final error messages matter, a test starts `python -m halley` itself.
 
 If the environment has `FIRST`, a function below `tests/` as `module:name`, the child calls that before.
 """
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _IMPORTED = (
-    "app.cli.check_config",
-    "app.cli.publish",
-    "app.cli.serve",
-    "app.cli.subscribe",
-    "app.cli.history",
-    "app.host.process",
-    "app.host.tls",
+    "halley.cli.check_config",
+    "halley.cli.publish",
+    "halley.cli.serve",
+    "halley.cli.subscribe",
+    "halley.cli.history",
+    "halley.host.process",
+    "halley.host.tls",
     "uvloop",
     "httpx",
 )
@@ -204,7 +204,7 @@ def _wait_for_child(data: bytes, descriptors: list[int]) -> None:
 
 
 def _be_halley(arguments: list[str], cwd: str, env: dict[str, str], streams: list[int]) -> None:
-    """Do what `python -m app` does, and what the interpreter does at its end."""
+    """Do what `python -m halley` does, and what the interpreter does at its end."""
     code: Any = 1
     try:
         for number, descriptor in enumerate(streams):
@@ -223,7 +223,7 @@ def _be_halley(arguments: list[str], cwd: str, env: dict[str, str], streams: lis
             sys.path.append(str(Path(__file__).parents[1]))
             module, _, name = first.partition(":")
             getattr(importlib.import_module(module), name)()
-        from app.cli import main
+        from halley.cli import main
 
         main(prog_name="halley")
         code = 0

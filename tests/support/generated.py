@@ -11,8 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.configuration import limits_table
-from app.telemetry.events import EVENTS
+from halley.configuration import limits_table
+from halley.telemetry.events import EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -56,7 +56,7 @@ class Table(NamedTuple):
 
 
 TABLES = {
-    "limits": Table("app/settings/README.md", "limits", limits_table),
+    "limits": Table("app/halley/settings/README.md", "limits", limits_table),
     "log events": Table("deploy/README.md", "log events", log_events),
 }
 

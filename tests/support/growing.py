@@ -12,29 +12,29 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from app.access.rules import AccessRules, Rule
-from app.broker.aging import TimeoutQueue
-from app.broker.broker import Broker
-from app.broker.commits import Tail
-from app.broker.errors import TooManyTopics
-from app.broker.events import Event
-from app.broker.flow import Activity
-from app.broker.limits import Meters
-from app.broker.names import Match, Pattern
-from app.broker.outbox import Conflation, Outbox
-from app.broker.policy import ANONYMOUS
-from app.cluster.alike import State
-from app.cluster.applied import Applied
-from app.cluster.frames import Kind, Row
-from app.cluster.members import Members
-from app.history.rules import Rules
-from app.protocols.nt4.pacing import Backlog
-from app.protocols.nt4.topics import Topic
-from app.protocols.wamp import roster
-from app.protocols.wamp.state import ON_JOIN
-from app.server.composition import Server
-from app.settings import Cluster, History, Limits, Settings, Wamp
-from app.transports.wamp import Poll, WampEndpoint
+from halley.access.rules import AccessRules, Rule
+from halley.broker.aging import TimeoutQueue
+from halley.broker.broker import Broker
+from halley.broker.commits import Tail
+from halley.broker.errors import TooManyTopics
+from halley.broker.events import Event
+from halley.broker.flow import Activity
+from halley.broker.limits import Meters
+from halley.broker.names import Match, Pattern
+from halley.broker.outbox import Conflation, Outbox
+from halley.broker.policy import ANONYMOUS
+from halley.cluster.alike import State
+from halley.cluster.applied import Applied
+from halley.cluster.frames import Kind, Row
+from halley.cluster.members import Members
+from halley.history.rules import Rules
+from halley.protocols.nt4.pacing import Backlog
+from halley.protocols.nt4.topics import Topic
+from halley.protocols.wamp import roster
+from halley.protocols.wamp.state import ON_JOIN
+from halley.server.composition import Server
+from halley.settings import Cluster, History, Limits, Settings, Wamp
+from halley.transports.wamp import Poll, WampEndpoint
 from support.bayeux import House
 from support.broker import Owner, event, join
 from support.memory_log import MemoryLog
@@ -44,7 +44,7 @@ from support.wamp_peers import World as WampWorld
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from app.broker.sessions import Session
+    from halley.broker.sessions import Session
 
 NOW = 100.0
 LONG_S = 100_000.0
@@ -168,7 +168,7 @@ def sessions(bound: int) -> Growing:
             join(broker, str(number), owner, NOW)
 
     def turn() -> bool:
-        with mock.patch("app.broker.sessions._STALE_ENTRIES_KEPT", 100):
+        with mock.patch("halley.broker.sessions._STALE_ENTRIES_KEPT", 100):
             return broker.due(NOW + LONG_S)
 
     return Growing(add, lambda: len(broker.sessions), turn)
@@ -191,7 +191,7 @@ def matches(bound: int) -> Growing:
     broker = Broker(Limits())
     hearer = join(broker, "s", deadline=2 * LONG_S)
     index = broker.index
-    bounds = mock.patch.multiple("app.broker.subscriptions", _CACHED_TOPICS=bound, DROPPED_AT_ONCE=256)
+    bounds = mock.patch.multiple("halley.broker.subscriptions", _CACHED_TOPICS=bound, DROPPED_AT_ONCE=256)
 
     def add(number: int) -> None:
         with bounds:
@@ -243,7 +243,7 @@ def decisions(bound: int) -> Growing:
     rules = AccessRules([Rule("*", "*", Pattern(Match.DESCENDANTS, ""), allow=True)])
 
     def add(number: int) -> None:
-        with mock.patch("app.access.rules._REMEMBERED_DECISIONS", bound):
+        with mock.patch("halley.access.rules._REMEMBERED_DECISIONS", bound):
             rules.may(None, "subscribe", str(number), ANONYMOUS)
 
     return Growing(add, lambda: len(rules._decisions))
@@ -254,7 +254,7 @@ def recorded(bound: int) -> Growing:
     rules = Rules()
 
     def add(number: int) -> None:
-        with mock.patch("app.history.rules._REMEMBERED_TOPICS", bound):
+        with mock.patch("halley.history.rules._REMEMBERED_TOPICS", bound):
             rules.of(str(number))
 
     return Growing(add, lambda: len(rules._decided))
@@ -304,7 +304,7 @@ def ids(bound: int) -> Growing:
     realm = next(iter(router.realms.values()))
 
     def add(number: int) -> None:
-        with mock.patch("app.protocols.wamp.state._REMEMBERED", bound):
+        with mock.patch("halley.protocols.wamp.state._REMEMBERED", bound):
             router.subscription_id(realm, Pattern(Match.EXACT, str(number)))
 
     return Growing(add, lambda: len(router._subscription_ids._ids))
@@ -412,7 +412,7 @@ def noted(bound: int) -> Growing:
     state = State()
 
     def add(number: int) -> None:
-        with mock.patch("app.cluster.alike._REMEMBERED", bound):
+        with mock.patch("halley.cluster.alike._REMEMBERED", bound):
             state.note(SimpleNamespace(sequence=number, offset=1, time_us=1, checksum=""))  # type: ignore[arg-type]
 
     return Growing(add, lambda: len(state._recent))
@@ -424,7 +424,7 @@ def members(bound: int) -> Growing:
 
     def add(number: int) -> None:
         message = {"node": f"n{number}", "id": f"i{number}", "key": "k", "age_s": 1}
-        with mock.patch("app.cluster.members._MOST_NODES", bound):
+        with mock.patch("halley.cluster.members._MOST_NODES", bound):
             known.heard(json.dumps(message).encode(), NOW)
 
     return Growing(add, lambda: len(known.others()))
@@ -458,7 +458,7 @@ def news(bound: int) -> Growing:
 
     def add(number: int) -> None:
         report = [1, number + 1, "realm1", ON_JOIN, [{"session": number, "authid": "a", "authrole": "r"}]]
-        with mock.patch("app.protocols.wamp.roster._MOST", bound):
+        with mock.patch("halley.protocols.wamp.roster._MOST", bound):
             known.arrived("n", report, NOW)
 
     def turn() -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.broker.errors import TokenRefused
-from app.settings import User
+from halley.broker.errors import TokenRefused
+from halley.settings import User
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from app.broker.policy import Proof
-    from app.settings import Token
+    from halley.broker.policy import Proof
+    from halley.settings import Token
 
 
 class Known:

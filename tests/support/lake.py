@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from app.history.stored import Stored, checksum
-from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows
-from app.pipeline.lake.tables import INGEST, STORED
+from halley.history.stored import Stored, checksum
+from halley.pipeline.lake import tables
+from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.tables import INGEST, STORED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

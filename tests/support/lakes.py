@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from app.history.stored import COLUMNS, checksum
-from app.pipeline.lake.commit import Step, commit_rows
-from app.pipeline.lake.tables import create, path
+from halley.history.stored import COLUMNS, checksum
+from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.tables import create, path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,19 +10,19 @@ from collections import Counter
 from math import inf
 from typing import TYPE_CHECKING
 
-from app.broker.errors import InvalidName, Refusal
-from app.broker.events import Event
-from app.broker.sessions import Session
-from app.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
-from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Count, WebSocketService, WireProtocol
-from app.protocols.json_text import NotJson, loads
-from app.server.protocols import websocket
+from halley.broker.errors import InvalidName, Refusal
+from halley.broker.events import Event
+from halley.broker.sessions import Session
+from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
+from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Count, WebSocketService, WireProtocol
+from halley.protocols.json_text import NotJson, loads
+from halley.server.protocols import websocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from app.protocols.contract import Context, Link
-    from app.server.protocols import Mount, Parts
+    from halley.protocols.contract import Context, Link
+    from halley.server.protocols import Mount, Parts
 
 
 class Lines(WireProtocol):

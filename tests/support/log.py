@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
-from app.broker.errors import OutcomeUnknown
-from app.broker.events import BARE, Event, Publications
-from app.broker.names import Match, Pattern
-from app.broker.ports import Query
-from app.history import checksummed_json
-from app.history.history import History
-from app.history.rules import Rules
-from app.history.writer import Committed, NotWritten
-from app.settings import History as Options
+from halley.broker.errors import OutcomeUnknown
+from halley.broker.events import BARE, Event, Publications
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Query
+from halley.history import checksummed_json
+from halley.history.history import History
+from halley.history.rules import Rules
+from halley.history.writer import Committed, NotWritten
+from halley.settings import History as Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
 
-    from app.broker.ports import Page
-    from app.history.consumers import Ignored, Overtaken
-    from app.history.stored import Stored
-    from app.history.writer import Report
+    from halley.broker.ports import Page
+    from halley.history.consumers import Ignored, Overtaken
+    from halley.history.stored import Stored
+    from halley.history.writer import Report
 
 ALL = Pattern(Match.DESCENDANTS, "")
 WRITTEN_S = 30

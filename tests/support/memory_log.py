@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.broker.errors import HistoryUnavailable
-from app.broker.events import Event
-from app.broker.names import patterns_heard
-from app.broker.ports import Durability, Page, Query
+from halley.broker.errors import HistoryUnavailable
+from halley.broker.events import Event
+from halley.broker.names import patterns_heard
+from halley.broker.ports import Durability, Page, Query
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from app.broker.broker import Broker
-    from app.broker.names import Pattern
+    from halley.broker.broker import Broker
+    from halley.broker.names import Pattern
 
 LOG_ID = "log-in-memory"
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from app.client import HistoryClient
-from app.processes import free_port
+from halley.client import HistoryClient
+from halley.processes import free_port
 from support.process import Server, launched
 from support.wire import DEADLINE_S
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.processes import free_port
+from halley.processes import free_port
 from support import authority
 from support.programs import require_program
 from support.wire import DEADLINE_S, Wire

@@ -1,6 +1,6 @@
 """An NT4 client that sends exactly what a test gives it, and returns exactly what it received, in order.
 
-It is `app.client`'s. Received messages are checked for what every client relies on: frames are whole, a topic is
+It is `halley.client`'s. Received messages are checked for what every client relies on: frames are whole, a topic is
 announced before its values and unannounced once, ids are not negative (NA21, NA37). If a server breaks this, the test
 fails.
 """
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import msgpack
 from websockets.exceptions import ConnectionClosed
 
-from app.client import nt4
-from app.client.nt4 import (
+from halley.client import nt4
+from halley.client.nt4 import (
     ARRAY,
     ASKED,
     BOOLEAN,

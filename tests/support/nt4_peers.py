@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgpack
 import orjson
 
-from app.broker.broker import Broker
-from app.broker.policy import DefaultRules
-from app.protocols.contract import Close
-from app.protocols.nt4.names import V41
-from app.protocols.nt4.protocol import NetworkTables
-from app.settings import Limits, Nt4
+from halley.broker.broker import Broker
+from halley.broker.policy import DefaultRules
+from halley.protocols.contract import Close
+from halley.protocols.nt4.names import V41
+from halley.protocols.nt4.protocol import NetworkTables
+from halley.settings import Limits, Nt4
 from support.wamp_peers import FakePolicy, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from app.broker.policy import Rights
+    from halley.broker.policy import Rights
 
 NOW_S = 100.0
 WALL_S = 1_700_000_000.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from app.broker.names import Match, Pattern
+from halley.broker.names import Match, Pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable

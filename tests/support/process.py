@@ -167,7 +167,9 @@ async def spawn(
     options = {"env": environment(), "stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE, "limit": _LINE_BYTES, **options}
     if not (through or is_fresh or _for_python(options["env"]) != _for_python(os.environ)):
         return await fork(arguments, cwd=cwd, **options)
-    return await asyncio.create_subprocess_exec(*through, sys.executable, "-m", "app", *arguments, cwd=cwd, **options)
+    return await asyncio.create_subprocess_exec(
+        *through, sys.executable, "-m", "halley", *arguments, cwd=cwd, **options
+    )
 
 
 @asynccontextmanager

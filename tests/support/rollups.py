@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from app.pipeline.jobs.totals import QUANTILES
-from app.pipeline.lake import tables
-from app.pipeline.lake.tables import KINDS, SKIPPED
+from halley.pipeline.jobs.totals import QUANTILES
+from halley.pipeline.lake import tables
+from halley.pipeline.lake.tables import KINDS, SKIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from app.history.stored import Stored
-    from app.pipeline.jobs.publishing import Message
+    from halley.history.stored import Stored
+    from halley.pipeline.jobs.publishing import Message
 
 Key = tuple[str, int, str, str]
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from app.broker.events import Publications
-from app.history import seals, segment
-from app.history.folder import Folder, Segment
-from app.history.stored import Stored, checksum, tombstone
+from halley.broker.events import Publications
+from halley.history import seals, segment
+from halley.history.folder import Folder, Segment
+from halley.history.stored import Stored, checksum, tombstone
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
     from pathlib import Path
 
-    from app.broker.events import Audience
+    from halley.broker.events import Audience
 
 
 class Row(NamedTuple):

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.embed import Halley
-from app.host.listener import bind, nt4_server, url_of
-from app.host.process import HalleyServer
-from app.host.timeouts import ServerContext
-from app.host.tls import Certificate
-from app.server.protocols import PROTOCOLS
-from app.settings import LIMITS, Bayeux, Drain, History, Settings
+from halley.embed import Halley
+from halley.host.listener import bind, nt4_server, url_of
+from halley.host.process import HalleyServer
+from halley.host.timeouts import ServerContext
+from halley.host.tls import Certificate
+from halley.server.protocols import PROTOCOLS
+from halley.settings import LIMITS, Bayeux, Drain, History, Settings
 from support import authority
 from support.broker import waiting_bytes
 from support.messages import HANDSHAKE, connect, subscribe
@@ -29,8 +29,8 @@ from support.wire import DEADLINE_S, Wire, post, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
 
-    from app.server.composition import Server
-    from app.server.protocols import Compose
+    from halley.server.composition import Server
+    from halley.server.protocols import Compose
 
 
 USUAL = Settings(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
-from app.protocols.contract import Close, WireProtocol
-from app.protocols.wamp.serializers import Format
-from app.server.composition import Server
-from app.server.protocols import Mount
-from app.transports.wamp import WampEndpoint
+from halley.protocols.contract import Close, WireProtocol
+from halley.protocols.wamp.serializers import Format
+from halley.server.composition import Server
+from halley.server.protocols import Mount
+from halley.transports.wamp import WampEndpoint
 from support import authority
 from support.server import brisk, serving
 from support.wire import DEADLINE_S
@@ -21,9 +21,9 @@ from support.wire import DEADLINE_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from app.broker.broker import Broker
-    from app.protocols.contract import Context, Link
-    from app.settings import Settings
+    from halley.broker.broker import Broker
+    from halley.protocols.contract import Context, Link
+    from halley.settings import Settings
 
 BYE, CLOSE, FLOOD, SILENT, BREAK = b'"bye"', b'"close"', b'"flood"', b'"silent"', b'"break"'
 FLOOD_FRAMES, FLOOD_BYTES = 1_000, 10_000

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, WireProtocol
-from app.server.protocols import Mount
-from app.transports.nt4 import nt4_route
-from app.transports.websocket import WebSocketEndpoint
+from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, WireProtocol
+from halley.server.protocols import Mount
+from halley.transports.nt4 import nt4_route
+from halley.transports.websocket import WebSocketEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from app.embed import Halley
-    from app.protocols.contract import Context, Link
+    from halley.embed import Halley
+    from halley.protocols.contract import Context, Link
 
 NEW, OLD, RTT = (f"{name}networktables.first.wpi.edu" for name in ("v4.1.", "", "rtt."))
 """The subprotocols, as clients write them."""

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from app.broker.errors import TooManyTopics, WrongType
-from app.broker.events import Event
-from app.broker.names import matches
+from halley.broker.errors import TooManyTopics, WrongType
+from halley.broker.events import Event
+from halley.broker.names import matches
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from app.broker.broker import Broker
-    from app.broker.names import Pattern
-    from app.broker.sessions import Session
+    from halley.broker.broker import Broker
+    from halley.broker.names import Pattern
+    from halley.broker.sessions import Session
 
 _FITTING: dict[str, tuple[type, ...]] = {
     "double": (int, float),

@@ -1,6 +1,6 @@
 """A WAMP client that sends exactly what a test gives it, and returns exactly what it received.
 
-It is `app.client`'s, with every serialization and with batches. Every received message is also parsed by autobahn's
+It is `halley.client`'s, with every serialization and with batches. Every received message is also parsed by autobahn's
 message classes, where autobahn is installed: a message that this strict foreign parser refuses fails the test (WD16).
 So each test of the wire also tests that.
 """
@@ -19,8 +19,8 @@ import cbor2
 import msgspec
 from websockets.exceptions import ConnectionClosed
 
-from app.client import wamp
-from app.client.wamp import (
+from halley.client import wamp
+from halley.client.wamp import (
     ABORT,
     AUTHENTICATE,
     CALL,

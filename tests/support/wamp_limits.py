@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from websockets.exceptions import ConnectionClosed
 
-from app.protocols.wamp import errors
+from halley.protocols.wamp import errors
 from support import wamp
 from support.frames import last_frame, shake, text
 from support.wire import request

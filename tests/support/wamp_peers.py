@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from app import __version__
-from app.broker.broker import Broker
-from app.broker.policy import DefaultRules
-from app.protocols.contract import Close
-from app.protocols.wamp.authentication import Authentication
-from app.protocols.wamp.names import DEFAULT_REALM
-from app.protocols.wamp.protocol import Router
-from app.protocols.wamp.serializers import Format
-from app.protocols.wamp.state import Elsewhere, Environment
-from app.settings import Limits, Settings, Wamp
+from halley import __version__
+from halley.broker.broker import Broker
+from halley.broker.policy import DefaultRules
+from halley.protocols.contract import Close
+from halley.protocols.wamp.authentication import Authentication
+from halley.protocols.wamp.names import DEFAULT_REALM
+from halley.protocols.wamp.protocol import Router
+from halley.protocols.wamp.serializers import Format
+from halley.protocols.wamp.state import Elsewhere, Environment
+from halley.settings import Limits, Settings, Wamp
 from support.broker import waiting_bytes
 from support.wamp import check
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from app.access.rules import AccessRules
-    from app.protocols.wamp.engine import Engine
-    from app.settings import Realm
+    from halley.access.rules import AccessRules
+    from halley.protocols.wamp.engine import Engine
+    from halley.settings import Realm
 
 ROLES: dict[str, Any] = {role: {"features": {}} for role in ("publisher", "subscriber", "caller")}
 CAPABLE: dict[str, Any] = {

@@ -8,10 +8,10 @@ from pathlib import Path
 from support.generated import TABLES
 from support.readme import page
 
-import app
-from app.telemetry.events import EVENTS
+import halley
+from halley.telemetry.events import EVENTS
 
-FOLDER = Path(app.__file__).parent
+FOLDER = Path(halley.__file__).parent
 LEVELS = {"debug", "info", "warning", "error"}
 
 

@@ -7,7 +7,7 @@ import time
 from support.messages import HANDSHAKE
 from support.server import brisk, serving
 
-import app.server.sweeper
+import halley.server.sweeper
 
 
 def told(served, event):
@@ -16,7 +16,7 @@ def told(served, event):
 
 async def test_a_full_server_says_which_limit_was_reached(monkeypatch):
     """S22: the log names the setting and has counts of refusals, not a line for each, so clients cannot fill it."""
-    monkeypatch.setattr(app.server.sweeper, "_SLOW_SWEEP_S", 0.1)
+    monkeypatch.setattr(halley.server.sweeper, "_SLOW_SWEEP_S", 0.1)
     async with serving(brisk(limits={"sessions": 1})) as served:
         await served.open_session()
         for _ in range(3):
@@ -28,7 +28,7 @@ async def test_a_full_server_says_which_limit_was_reached(monkeypatch):
 
 async def test_a_process_that_stood_still_says_how_long(monkeypatch):
     """D5: a stall is logged with its length, so that operators know why clients had to wait."""
-    monkeypatch.setattr(app.server.sweeper, "_STALL_S", 0.1)
+    monkeypatch.setattr(halley.server.sweeper, "_STALL_S", 0.1)
     async with serving() as served:
         time.sleep(0.3)  # noqa: ASYNC251 - this is the stall
         await served.until(lambda: bool(told(served, "stalled")))
@@ -37,7 +37,7 @@ async def test_a_process_that_stood_still_says_how_long(monkeypatch):
 
 async def test_a_sweep_that_stood_still_is_a_stall_and_a_lag(monkeypatch):
     """A stall that the sweeper itself causes is logged with its length, and is in the lag of the event loop."""
-    monkeypatch.setattr(app.server.sweeper, "_STALL_S", 0.1)
+    monkeypatch.setattr(halley.server.sweeper, "_STALL_S", 0.1)
     stalls = [0.3]
     async with serving() as served:
         await served.until(lambda: len(served.house.sweeper.lags) > 0)

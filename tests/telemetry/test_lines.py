@@ -7,8 +7,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.telemetry.events import EVENTS
-from app.telemetry.lines import Shortener, Throttle
+from halley.telemetry.events import EVENTS
+from halley.telemetry.lines import Shortener, Throttle
 
 
 @given(st.text(max_size=300), st.integers(16, 100))

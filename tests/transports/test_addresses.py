@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings import Limits
-from app.transports.addresses import accounts
+from halley.settings import Limits
+from halley.transports.addresses import accounts
 
 account_of = accounts(Limits().exempt)
 

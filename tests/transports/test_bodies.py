@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.json_text import OutOfRange, has_out_of_range
-from app.settings import Limits
-from app.transports.bodies import Disconnected, form_fields, messages_of_body, parse, read_body, usual_messages
-from app.transports.guard import Rejection
+from halley.protocols.json_text import OutOfRange, has_out_of_range
+from halley.settings import Limits
+from halley.transports.bodies import Disconnected, form_fields, messages_of_body, parse, read_body, usual_messages
+from halley.transports.guard import Rejection
 
 LIMITS = Limits()
 FORM = "application/x-www-form-urlencoded"

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.bayeux.messages import encode
-from app.protocols.bayeux.session import Reply
-from app.settings import Bayeux, Limits
-from app.transports.callback_polling import read, render
-from app.transports.guard import Rejection
-from app.transports.head import Head
+from halley.protocols.bayeux.messages import encode
+from halley.protocols.bayeux.session import Reply
+from halley.settings import Bayeux, Limits
+from halley.transports.callback_polling import read, render
+from halley.transports.guard import Rejection
+from halley.transports.head import Head
 
 LEGAL = re.compile(r"[A-Za-z0-9_$-]+(\.[A-Za-z0-9_$-]+)*", re.ASCII)
 

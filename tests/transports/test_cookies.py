@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.settings import Cookie
-from app.transports.endpoint import browser_cookie, cookie_values
-from app.transports.head import Head
+from halley.settings import Cookie
+from halley.transports.endpoint import browser_cookie, cookie_values
+from halley.transports.head import Head
 
 NAME = b"BAYEUX_BROWSER"
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import brisk
 
-from app.server import create_app
+from halley.server import create_app
 
 DEADLINE_S = 10
 HOUR = {"hold_s": 3600}

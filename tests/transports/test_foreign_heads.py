@@ -12,7 +12,7 @@ from support.messages import publish
 from support.server import brisk
 from support.wire import DEADLINE_S, Wire, chunked, head, post, until
 
-from app.embed import Halley
+from halley.embed import Halley
 
 BODY = json.dumps(publish("/a", 1)).encode()
 POST, HOST, LENGTH = "POST /bayeux HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(BODY)}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings import Cors, Settings, is_loopback
-from app.transports.guard import Guard, Rejection
-from app.transports.head import Head
+from halley.settings import Cors, Settings, is_loopback
+from halley.transports.guard import Guard, Rejection
+from halley.transports.head import Head
 
 METHODS = ("GET", "POST", "OPTIONS")
 

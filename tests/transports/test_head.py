@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.transports.head import Head
+from halley.transports.head import Head
 
 SCOPE = {
     "method": "POST",

@@ -20,13 +20,13 @@ from support.messages import publish
 from support.server import brisk, serving
 from support.wire import post, request
 
-from app.access.tokens import hash_of
-from app.broker.events import Audience
-from app.settings import Access, Token
-from app.transports.api import history as history_query
-from app.transports.api import requests
-from app.transports.api.history import BUSY, UNKNOWN_PUBLICATION
-from app.transports.api.requests import OFF, NoHistory
+from halley.access.tokens import hash_of
+from halley.broker.events import Audience
+from halley.settings import Access, Token
+from halley.transports.api import history as history_query
+from halley.transports.api import requests
+from halley.transports.api.history import BUSY, UNKNOWN_PUBLICATION
+from halley.transports.api.requests import OFF, NoHistory
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 

@@ -13,15 +13,15 @@ from support.archive import given
 from support.server import brisk, serving
 from support.wire import DEADLINE_S, request
 
-from app.access.tokens import hash_of
-from app.broker.events import Audience
-from app.broker.ports import Erasure
-from app.history.history import PurgeUnderWay
-from app.history.stored import COLUMNS, Stored
-from app.settings import Access, Record, Token
-from app.transports.api import log as log_api
-from app.transports.api import requests
-from app.transports.api.requests import NOT_ALLOWED
+from halley.access.tokens import hash_of
+from halley.broker.events import Audience
+from halley.broker.ports import Erasure
+from halley.history.history import PurgeUnderWay
+from halley.history.stored import COLUMNS, Stored
+from halley.settings import Access, Record, Token
+from halley.transports.api import log as log_api
+from halley.transports.api import requests
+from halley.transports.api.requests import NOT_ALLOWED
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 ARROW = "application/vnd.apache.arrow.stream"

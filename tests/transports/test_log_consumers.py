@@ -10,11 +10,11 @@ import pytest_asyncio
 from support.archive import given
 from support.server import ASGI, SHORT_WAY, brisk, serving
 
-from app.access.tokens import hash_of
-from app.history.consumers import TooManyConsumers
-from app.settings import Access, Token
-from app.transports.api import log as log_consumers
-from app.transports.api.requests import NONE_KNOWN, NOT_ALLOWED
+from halley.access.tokens import hash_of
+from halley.history.consumers import TooManyConsumers
+from halley.settings import Access, Token
+from halley.transports.api import log as log_consumers
+from halley.transports.api.requests import NONE_KNOWN, NOT_ALLOWED
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 BEARER = {"authorization": f"Bearer {TOKEN}"}

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from app.transports.api.pages import Pages
-from app.transports.head import raw_path, route_path
+from halley.transports.api.pages import Pages
+from halley.transports.head import raw_path, route_path
 
 
 @pytest.fixture

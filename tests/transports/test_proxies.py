@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.transports.addresses import Proxies
+from halley.transports.addresses import Proxies
 
 LISTED = ("10.0.0.0/8", "192.0.2.7", "2001:db8::/32")
 PROXY = "10.1.2.3"

@@ -9,7 +9,7 @@ import pytest
 from support.server import brisk, serving
 from support.wire import request
 
-from app.settings import Access, Realm, Token
+from halley.settings import Access, Realm, Token
 
 TOKEN = "a token of the tests"
 ADA = Token(id="ada", role="member", hash=f"sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.transports import waits
-from app.transports.waits import Waits
+from halley.transports import waits
+from halley.transports.waits import Waits
 
 DEADLINE_S = 5.0
 

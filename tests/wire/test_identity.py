@@ -16,9 +16,9 @@ from support.server import brisk, serving
 from support.wamp import ERROR, PUBLISH, PUBLISHED, SUBSCRIBE, SUBSCRIBED
 from support.wire import request
 
-from app.access.tokens import hash_of, user_key
-from app.embed import Identity
-from app.settings import Access, Realm, Token, User
+from halley.access.tokens import hash_of, user_key
+from halley.embed import Identity
+from halley.settings import Access, Realm, Token, User
 
 ADAS, BOBS, EVES = (f"halley_{letter * 40}" for letter in "abe")
 TOKENS = (Token("ada", "member", hash_of(ADAS)), Token("bob", "member", hash_of(BOBS)))

@@ -14,11 +14,11 @@ from support.nt4 import BOOLEAN, FLOAT, INT, RAW, STRING
 from support.server import brisk, serving
 from support.wire import request
 
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
-from app.cli.publish import publish_value, read_json
-from app.client import Client
-from app.settings import Access
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
+from halley.cli.publish import publish_value, read_json
+from halley.client import Client
+from halley.settings import Access
 
 MISMATCH = "400:{}:value_type_mismatch"
 

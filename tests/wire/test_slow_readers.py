@@ -14,12 +14,12 @@ from support.server import SHORT_WAY, THOROUGHLY, TLS, brisk, serving
 from support.switchboard import speaking
 from support.wire import DEADLINE_S, post
 
-import app.host.bayeux
-import app.host.http
-import app.host.peer
-import app.server.pump
-import app.server.sweeper
-import app.transports.exchange
+import halley.host.bayeux
+import halley.host.http
+import halley.host.peer
+import halley.server.pump
+import halley.server.sweeper
+import halley.transports.exchange
 
 pytestmark = pytest.mark.faces(*THOROUGHLY)  # some seconds each
 
@@ -45,9 +45,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (app.server.sweeper, app.server.pump, app.host.bayeux, app.host.http, app.host.peer):
+    for module in (halley.server.sweeper, halley.server.pump, halley.host.bayeux, halley.host.http, halley.host.peer):
         monkeypatch.setattr(module, "monotonic", clock)
-    monkeypatch.setattr(app.transports.exchange, "monotonic", clock)
+    monkeypatch.setattr(halley.transports.exchange, "monotonic", clock)
     return clock
 
 

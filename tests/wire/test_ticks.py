@@ -11,9 +11,9 @@ from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import brisk, serving
 from support.wire import DEADLINE_S, request, until
 
-from app.broker.flow import GRACE_S
-from app.server.metrics import exposition
-from app.settings import Access
+from halley.broker.flow import GRACE_S
+from halley.server.metrics import exposition
+from halley.settings import Access
 
 EVERY_S = 0.05
 SLOW_POLL_S = {"bayeux": {"max_interval_s": DEADLINE_S}}

@@ -15,8 +15,8 @@ from support.values import FakeValues
 from support.wamp import ERROR, EVENT, PUBLISH
 from support.wire import request
 
-from app.cli.publish import publish_value
-from app.client import Client
+from halley.cli.publish import publish_value
+from halley.client import Client
 
 pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
 

@@ -12,7 +12,7 @@ from support import wamp
 from support.server import brisk, serving
 from support.wamp import ERROR, RESULT
 
-from app.settings import Access
+from halley.settings import Access
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,7 +13,7 @@ from support.server import ASGI, SHORT_WAY, brisk, serving
 from support.wamp import ABORT, CALL, ERROR, EVENT, PUBLISH, SUBSCRIBE
 from support.wire import request
 
-from app.settings import Access, Realm, Token
+from halley.settings import Access, Realm, Token
 
 pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)
 

@@ -21,7 +21,7 @@ from support.wamp import (
     UNSUBSCRIBED,
 )
 
-from app.settings import Access
+from halley.settings import Access
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from app.access.json_web_tokens import JsonWebTokens
-from app.access.keys import Report
-from app.access.placeholders import claims_named
-from app.access.tokens import StaticTokens
-from app.broker.errors import TokenRefused, TokenTooLong
-from app.broker.names import Pattern
-from app.broker.policy import ANONYMOUS, Principal, Proof, Rights
-from app.settings import Settings, Token, User, Verb
+from halley.access.json_web_tokens import JsonWebTokens
+from halley.access.keys import Report
+from halley.access.placeholders import claims_named
+from halley.access.tokens import StaticTokens
+from halley.broker.errors import TokenRefused, TokenTooLong
+from halley.broker.names import Pattern
+from halley.broker.policy import ANONYMOUS, Principal, Proof, Rights
+from halley.settings import Settings, Token, User, Verb
 
 
 def _report_nothing(line: str, *, is_error: bool = False) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import jwt
 
-from app.access.keys import Key, KeyFile, Report, read_jwks, read_secret
-from app.access.proofs import BadIdentity, proof_of
-from app.broker.errors import TokenExpired, TokenRefused
-from app.broker.policy import Proof
-from app.settings import Jwt
+from halley.access.keys import Key, KeyFile, Report, read_jwks, read_secret
+from halley.access.proofs import BadIdentity, proof_of
+from halley.broker.errors import TokenExpired, TokenRefused
+from halley.broker.policy import Proof
+from halley.settings import Jwt
 
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2}")
 """The form of a token (RFC 7515, 2 and 7.1): base64url without padding. PyJWT would skip other characters."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from app.broker.names import PLACEHOLDER, SPACE, Pattern, escaped
-from app.broker.policy import META_NAMES, SERVERS_OWN, Proof
-from app.settings import Settings
+from halley.broker.names import PLACEHOLDER, SPACE, Pattern, escaped
+from halley.broker.policy import META_NAMES, SERVERS_OWN, Proof
+from halley.settings import Settings
 
 AUTHID = "{authid}"
 """Stands for the authid that a client has proved."""

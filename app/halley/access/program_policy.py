@@ -16,8 +16,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Literal, Protocol, TypeVar
 
-from app.broker.names import Match, Pattern, patterns_over
-from app.settings import Verb
+from halley.broker.names import Match, Pattern, patterns_over
+from halley.settings import Verb
 
 DENIED = "denied_by_security_policy"
 """The reason of a denial for which the program gives none."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from app.access.tokens import can_be_given
-from app.broker.policy import Proof
+from halley.access.tokens import can_be_given
+from halley.broker.policy import Proof
 
 _AUTHID_CHARS = 255
 _CLAIMS_BYTES = 1_024

@@ -18,10 +18,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from app.access.placeholders import filled, placeholders_of, value_of
-from app.broker.names import PLACEHOLDER, RESERVED, SPACE, Match, Pattern, encloses, leaves_out, meet
-from app.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Principal, Proof, as_rules_name_it
-from app.settings import Verb
+from halley.access.placeholders import filled, placeholders_of, value_of
+from halley.broker.names import PLACEHOLDER, RESERVED, SPACE, Match, Pattern, encloses, leaves_out, meet
+from halley.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Principal, Proof, as_rules_name_it
+from halley.settings import Verb
 
 ANY = "*"
 """In a rule: every role, or every verb."""

@@ -16,10 +16,10 @@ import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 
-from app.broker.errors import TokenExpired
-from app.broker.policy import NOBODY, SERVER, Proof
-from app.settings import Token
-from app.settings.protocols import KEY_BYTES
+from halley.broker.errors import TokenExpired
+from halley.broker.policy import NOBODY, SERVER, Proof
+from halley.settings import Token
+from halley.settings.protocols import KEY_BYTES
 
 PREFIX = "halley_"
 """The beginning of tokens made here, so that scanners for leaked secrets can find them."""

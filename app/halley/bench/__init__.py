@@ -9,13 +9,13 @@ The load generator uses servers only over their sockets, so that all servers are
 rooms of the server, and must not decide which figures are good.
 """
 
-from app.bench.cluster import ClusterPlan, measure_cluster
-from app.bench.cluster_result import ClusterFigures, cluster_table
-from app.bench.growth import Growth, grow, growth_table
-from app.bench.load import BenchFailed, Load
-from app.bench.measurement import Phase, Watch, measure
-from app.bench.result import Result, comparison, table
-from app.bench.target import Target, attached, halley_command, started
+from halley.bench.cluster import ClusterPlan, measure_cluster
+from halley.bench.cluster_result import ClusterFigures, cluster_table
+from halley.bench.growth import Growth, grow, growth_table
+from halley.bench.load import BenchFailed, Load
+from halley.bench.measurement import Phase, Watch, measure
+from halley.bench.result import Result, comparison, table
+from halley.bench.target import Target, attached, halley_command, started
 
 __all__ = [
     "BenchFailed",

@@ -23,15 +23,15 @@ from typing import Any
 
 import httpx
 
-from app.bench.cluster_result import ClusterFigures, Measured
-from app.bench.coordinator import Coordinator, Report, StartWorker, bayeux_worker, coordinated
-from app.bench.load import BenchFailed, Load, together
-from app.bench.measurement import Phase, Watch, while_alive
-from app.bench.orders import running_worker
-from app.bench.requests import channel_name
-from app.bench.tally import percentiles
-from app.bench.target import Target, halley_command, metrics_of, started, usage_of
-from app.processes import free_port, module_command
+from halley.bench.cluster_result import ClusterFigures, Measured
+from halley.bench.coordinator import Coordinator, Report, StartWorker, bayeux_worker, coordinated
+from halley.bench.load import BenchFailed, Load, together
+from halley.bench.measurement import Phase, Watch, while_alive
+from halley.bench.orders import running_worker
+from halley.bench.requests import channel_name
+from halley.bench.tally import percentiles
+from halley.bench.target import Target, halley_command, metrics_of, started, usage_of
+from halley.processes import free_port, module_command
 
 FEW_PER_S = 200.0
 RECEIVERS = 100
@@ -208,7 +208,7 @@ def _at_each(urls: Sequence[str]) -> StartWorker:
     return start
 
 
-_polls = partial(running_worker, module_command("app.bench.polls"))
+_polls = partial(running_worker, module_command("halley.bench.polls"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from app.bench.load import Load, Share, split, together
-from app.bench.orders import WorkerHandle, running_worker
-from app.processes import module_command
+from halley.bench.load import Load, Share, split, together
+from halley.bench.orders import WorkerHandle, running_worker
+from halley.processes import module_command
 
 _OPEN_S = 600.0
 
@@ -103,7 +103,7 @@ class Coordinator:
 StartWorker = Callable[..., AbstractAsyncContextManager[WorkerHandle]]
 """Starts a worker on a core (None: any); its other arguments, `share`, `url` and `token`, are those of `begin`."""
 
-bayeux_worker: StartWorker = partial(running_worker, module_command("app.bench.worker"))
+bayeux_worker: StartWorker = partial(running_worker, module_command("halley.bench.worker"))
 
 
 @asynccontextmanager

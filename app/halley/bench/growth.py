@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.bench.load import BenchFailed, Load
-from app.bench.measurement import Watch, measure, noted
-from app.bench.orders import raise_file_limit
-from app.bench.result import Result
-from app.bench.target import Target
+from halley.bench.load import BenchFailed, Load
+from halley.bench.measurement import Watch, measure, noted
+from halley.bench.orders import raise_file_limit
+from halley.bench.result import Result
+from halley.bench.target import Target
 
 _DELIVERIES_PER_S = 2_000  # the same work at every point, well below what any server can do
 _PUBLISHES_PER_S = 400.0

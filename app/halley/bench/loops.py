@@ -15,9 +15,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
-from app.bench.load import Share
-from app.bench.sessions import Publisher
-from app.bench.tally import Tally
+from halley.bench.load import Share
+from halley.bench.sessions import Publisher
+from halley.bench.tally import Tally
 
 _NS = 1_000_000_000
 _TICK_S = 0.001

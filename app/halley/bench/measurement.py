@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from app.bench.coordinator import Report, StartWorker, bayeux_worker, coordinated
-from app.bench.load import BenchFailed, Load
-from app.bench.result import Result, limit, slope_per_minute
-from app.bench.tally import COUNTS, percentiles
-from app.bench.target import Target, Usage
+from halley.bench.coordinator import Report, StartWorker, bayeux_worker, coordinated
+from halley.bench.load import BenchFailed, Load
+from halley.bench.result import Result, limit, slope_per_minute
+from halley.bench.tally import COUNTS, percentiles
+from halley.bench.target import Target, Usage
 
 Found = TypeVar("Found")
 

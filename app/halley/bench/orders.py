@@ -19,8 +19,8 @@ from contextlib import asynccontextmanager, suppress
 from math import inf
 from typing import Any
 
-from app.bench.load import BenchFailed
-from app.processes import kill, module_environment, pin
+from halley.bench.load import BenchFailed
+from halley.processes import kill, module_environment, pin
 
 Orders = Mapping[str, Callable[..., Any]]
 

@@ -1,4 +1,4 @@
-"""A worker whose sessions are at one node of a cluster and send polls to another: `python -m app.bench.polls`.
+"""A worker whose sessions are at one node of a cluster and send polls to another: `python -m halley.bench.polls`.
 
 It is a worker of a load without receivers. Instead of publishing, its sessions poll, and are answered at once: so a
 request costs a node nothing but its way.
@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.bench.load import Share
-from app.bench.orders import Orders, run_worker
-from app.bench.sessions import Publisher, Receiver, Sessions
-from app.bench.tally import Tally
-from app.bench.worker import begin
+from halley.bench.load import Share
+from halley.bench.orders import Orders, run_worker
+from halley.bench.sessions import Publisher, Receiver, Sessions
+from halley.bench.tally import Tally
+from halley.bench.worker import begin
 
 
 class Poller(Publisher):

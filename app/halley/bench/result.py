@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from app.bench.load import Load
+from halley.bench.load import Load
 
 _FULL = 0.9
 """The share of a core from which its user counts as the limit; the rest is used by the system."""

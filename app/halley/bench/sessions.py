@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from app.bench.connection import Connection
-from app.bench.load import BenchFailed, Share, together
-from app.bench.requests import DUE, GROUP, MARK, MARK_BYTES, NUMBER, Requests
-from app.bench.tally import Tally
+from halley.bench.connection import Connection
+from halley.bench.load import BenchFailed, Share, together
+from halley.bench.requests import DUE, GROUP, MARK, MARK_BYTES, NUMBER, Requests
+from halley.bench.tally import Tally
 
 SUCCESS = b'"successful":true'
 _SPACED_SUCCESS = re.compile(rb'"successful"\s*:\s*true')

@@ -6,7 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from app.bench.requests import ROUND
+from halley.bench.requests import ROUND
 
 SAMPLES = 50_000_000
 """The maximum number of latencies that a worker keeps (200 MB); later events are counted, but not timed."""

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from app.bench.load import BenchFailed
-from app.bench.orders import raise_file_limit
-from app.processes import ChildProcess, child_process, free_port, module_command, module_environment, pinned
+from halley.bench.load import BenchFailed
+from halley.bench.orders import raise_file_limit
+from halley.processes import ChildProcess, child_process, free_port, module_command, module_environment, pinned
 
 _PROC = Path("/proc")
 _CPU = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
@@ -165,7 +165,8 @@ def halley_command(config: str | None = None, *, data_dir: Path | None = None, p
 
     It is this Halley, or the one that is installed for `python`.
     """
-    program = module_command("app") if python is None else [str(python), "-I", "-m", "app"]  # -I: not this folder's
+    # With -I it is not this folder's.
+    program = module_command("halley") if python is None else [str(python), "-I", "-m", "halley"]
     settings = ["--config", config] if config else []
     history = ["--data-dir", str(data_dir)] if data_dir else [] if config else ["--history", "off"]
     return [*program, "serve", "--port", "{port}", "--operations-port", "0", *settings, *history]

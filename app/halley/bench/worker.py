@@ -1,4 +1,4 @@
-"""A worker of a Bayeux load: `python -m app.bench.worker`, led by `coordinator.py`.
+"""A worker of a Bayeux load: `python -m halley.bench.worker`, led by `coordinator.py`.
 
 It begins with its share of the load, and executes the orders `open`, `prepare`, `round` and `settle`; `elsewhere` says
 what arrived in other workers. A worker for another protocol differs in its `Sessions` only (`begin`).
@@ -15,11 +15,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from app.bench.load import BenchFailed, Load, Share
-from app.bench.loops import ClosedLoop, LoadLoop, OpenLoop
-from app.bench.orders import Orders, run_worker
-from app.bench.sessions import Sessions
-from app.bench.tally import COUNTS, Tally
+from halley.bench.load import BenchFailed, Load, Share
+from halley.bench.loops import ClosedLoop, LoadLoop, OpenLoop
+from halley.bench.orders import Orders, run_worker
+from halley.bench.sessions import Sessions
+from halley.bench.tally import COUNTS, Tally
 
 _REPORTED_EVERY_S = 0.2
 _RENEWED_EVERY_S = 4.0  # servers end a session that has not connected for 10 s

@@ -12,8 +12,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from app.broker.commits import Commits
-from app.broker.errors import (
+from halley.broker.commits import Commits
+from halley.broker.errors import (
     AudienceTooLong,
     BadKey,
     HistoryUnavailable,
@@ -29,16 +29,16 @@ from app.broker.errors import (
     TooManySubscriptions,
     TooMuchWaiting,
 )
-from app.broker.events import BOTH, COMMITTED, LIVE, Audience, Event, Publications, Stage, new_key
-from app.broker.flow import Activity, Flow
-from app.broker.limits import Meters, Watermark, subscription_bytes
-from app.broker.names import Match, Pattern
-from app.broker.outbox import Conflation, Outbox
-from app.broker.ports import Erasure, Holder, Values, Work
-from app.broker.sessions import Deadlines, Outlet, Session, SessionObserver
-from app.broker.subscriptions import TopicIndex
-from app.broker.waiting import Waiting
-from app.settings import History, Limits, Ticks, Token, User
+from halley.broker.events import BOTH, COMMITTED, LIVE, Audience, Event, Publications, Stage, new_key
+from halley.broker.flow import Activity, Flow
+from halley.broker.limits import Meters, Watermark, subscription_bytes
+from halley.broker.names import Match, Pattern
+from halley.broker.outbox import Conflation, Outbox
+from halley.broker.ports import Erasure, Holder, Values, Work
+from halley.broker.sessions import Deadlines, Outlet, Session, SessionObserver
+from halley.broker.subscriptions import TopicIndex
+from halley.broker.waiting import Waiting
+from halley.settings import History, Limits, Ticks, Token, User
 
 _HISTORY, _TICKS = History(), Ticks()
 _KEY = re.compile(r"[\x20-\x7e]+")

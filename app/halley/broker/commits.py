@@ -21,12 +21,12 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
-from app.broker.aging import drop_expired
-from app.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
-from app.broker.events import BOTH, COMMITTED, Event, EventRange, Stage
-from app.broker.flow import Delays
-from app.broker.ports import Durability, Erasure, Log
-from app.settings import History
+from halley.broker.aging import drop_expired
+from halley.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
+from halley.broker.events import BOTH, COMMITTED, Event, EventRange, Stage
+from halley.broker.flow import Delays
+from halley.broker.ports import Durability, Erasure, Log
+from halley.settings import History
 
 _NONE, _DURABLE = Durability.NONE, Durability.DURABLE  # an attribute of an enum costs CPython 3.11 a call
 

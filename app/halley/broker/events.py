@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from app.broker.errors import Refusal
+from halley.broker.errors import Refusal
 
 _OBJECTS_BYTES = 640
 """About how many bytes Python needs for an event in addition to its texts."""

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from app.broker.ports import Erasure
+from halley.broker.ports import Erasure
 
 DELAY = "from an event's publication until it is written to a ready subscriber"
 """The definition in the words of the metrics, the console and the pages."""

@@ -7,8 +7,8 @@ algorithm). So an idle bucket needs no work, and one that is full again need not
 
 from __future__ import annotations
 
-from app.broker.aging import Round
-from app.broker.names import Pattern
+from halley.broker.aging import Round
+from halley.broker.names import Pattern
 
 _METERS = 10_000
 

@@ -24,7 +24,7 @@ from enum import Enum
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from app.broker.errors import InvalidName
+from halley.broker.errors import InvalidName
 
 SPACE = ":"
 """Begins the first segment of topics in a separate space, such as a second WAMP realm's: `:name/segment`.

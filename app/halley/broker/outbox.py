@@ -13,9 +13,9 @@ from itertools import chain
 from math import inf
 from typing import Final
 
-from app.broker.events import Event
-from app.broker.names import is_reserved
-from app.broker.waiting import Waiting
+from halley.broker.events import Event
+from halley.broker.names import is_reserved
+from halley.broker.waiting import Waiting
 
 OVERHEAD_BYTES: Final = 64
 """What an event counts in addition to its payload: for its name and its slot in the queue."""

@@ -1,9 +1,9 @@
 """What a session may do to a topic, the same for every protocol.
 
-All checks go through one method, `Rights.may`. It is answered by an operator's access rules (`app/access/rules.py`) or,
-if there are none, by the default rules below (`DefaultRules`); `app/access/control.py` has those that count now. The
-rights are those of a `Session`, or, for a request without one, of the `Proof` that it gave. A program's own policy gets
-an `Identity`, which says who asks.
+All checks go through one method, `Rights.may`. It is answered by an operator's access rules (`halley/access/rules.py`)
+or, if there are none, by the default rules below (`DefaultRules`); `halley/access/control.py` has those that count now.
+The rights are those of a `Session`, or, for a request without one, of the `Proof` that it gave. A program's own policy
+gets an `Identity`, which says who asks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from app.broker.errors import TokenRefused
-from app.broker.names import RESERVED, SPACE, Match, Pattern, escaped, meet
-from app.settings import Token, User, Verb
+from halley.broker.errors import TokenRefused
+from halley.broker.names import RESERVED, SPACE, Match, Pattern, escaped, meet
+from halley.settings import Token, User, Verb
 
 SERVER = "server"
 """The role of the server's own sessions, which may do everything; a token cannot grant it."""

@@ -1,13 +1,13 @@
 """What the broker needs of others: the log of its events, the keeper of last values, and holders of events' data.
 
-The history (`app/history/`) stores bytes and has threads; here are only the types that both sides share. An **offset**
-numbers the events of a log from 1 on, without holes; shown to a client it is called a position.
+The history (`halley/history/`) stores bytes and has threads; here are only the types that both sides share. An
+**offset** numbers the events of a log from 1 on, without holes; shown to a client it is called a position.
 
 Topics with a type and a last value are NetworkTables', whose clients share them with the clients of all protocols. The
 broker passes each publication of another protocol to the keeper of these values (`Values`). A value is delivered
 immediately and recorded afterwards at a limited rate, even if its topic is durable otherwise.
 
-On an erasure the log erases its own rows (`app/history/`). Everything else that keeps data of events after their
+On an erasure the log erases its own rows (`halley/history/`). Everything else that keeps data of events after their
 delivery is in `Broker.holders`. Not among these are the queues of sessions: what is in them may still be delivered.
 """
 
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from app.broker.events import Event
-from app.broker.names import RESERVED, Pattern, matches
-from app.broker.sessions import Session
+from halley.broker.events import Event
+from halley.broker.names import RESERVED, Pattern, matches
+from halley.broker.sessions import Session
 
 USUAL_LIMIT = 100
 """The number of events in a page if the query does not give a limit."""

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any, Protocol
 
-from app.broker.events import Event
-from app.broker.limits import Meter
-from app.broker.names import Pattern, patterns_heard
-from app.broker.outbox import Outbox
-from app.broker.policy import ANONYMOUS, NOBODY, SERVER, Identity, Proof
-from app.broker.subscriptions import Subscription
+from halley.broker.events import Event
+from halley.broker.limits import Meter
+from halley.broker.names import Pattern, patterns_heard
+from halley.broker.outbox import Outbox
+from halley.broker.policy import ANONYMOUS, NOBODY, SERVER, Identity, Proof
+from halley.broker.subscriptions import Subscription
 
 
 class Cursor:

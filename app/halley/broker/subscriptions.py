@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-from app.broker.names import SPACE, UNHEARD_UNNAMED, Match, Pattern, component, patterns_heard
+from halley.broker.names import SPACE, UNHEARD_UNNAMED, Match, Pattern, component, patterns_heard
 
 Key = TypeVar("Key")
 Subscriber = TypeVar("Subscriber", bound=Hashable)

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from app.broker.events import Event
-from app.broker.limits import Watermark
+from halley.broker.events import Event
+from halley.broker.limits import Watermark
 
 
 class Waiting(Watermark):

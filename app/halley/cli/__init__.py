@@ -16,21 +16,21 @@ from typing import Any
 
 import click
 
-from app import __version__, is_compiled
+from halley import __version__, is_compiled
 
 COMMANDS = {
-    "bench": "app.cli.bench:bench_group",
-    "check-config": "app.cli.check_config:check_config",
-    "cluster": "app.cli.cluster:cluster_group",
-    "demo": "app.cli.demo:demo",
-    "history": "app.cli.history:history_group",
-    "lake": "app.cli.lake:lake_group",
-    "pipeline": "app.cli.pipeline:pipeline_group",
-    "publish": "app.cli.publish:publish",
-    "serve": "app.cli.serve:serve",
-    "subscribe": "app.cli.subscribe:subscribe",
-    "token": "app.cli.access:token",
-    "user": "app.cli.access:user",
+    "bench": "halley.cli.bench:bench_group",
+    "check-config": "halley.cli.check_config:check_config",
+    "cluster": "halley.cli.cluster:cluster_group",
+    "demo": "halley.cli.demo:demo",
+    "history": "halley.cli.history:history_group",
+    "lake": "halley.cli.lake:lake_group",
+    "pipeline": "halley.cli.pipeline:pipeline_group",
+    "publish": "halley.cli.publish:publish",
+    "serve": "halley.cli.serve:serve",
+    "subscribe": "halley.cli.subscribe:subscribe",
+    "token": "halley.cli.access:token",
+    "user": "halley.cli.access:user",
 }
 """The click command or group of each verb, as the module and the name in it."""
 

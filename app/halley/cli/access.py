@@ -15,19 +15,19 @@ from typing import BinaryIO
 
 import click
 
-from app.access.control import Authenticator
-from app.access.placeholders import filled
-from app.access.tokens import LEAST_CHARS, can_be_given, hash_of, is_token, new_token, user_key
-from app.broker.names import Match, Pattern
-from app.broker.policy import NOBODY, SERVER, DefaultRules, Proof
-from app.cli.options import pattern_of
-from app.cli.terminal import STDIN
-from app.configuration import ENTRIES, Configuration, entry_key
-from app.configuration.patterns import pattern_of_rule
-from app.configuration.protection import rights_of
-from app.protocols.bayeux.names import Bounds, to_subscription
-from app.protocols.wamp.names import spaces_of, within
-from app.settings import Access, Settings, Verb
+from halley.access.control import Authenticator
+from halley.access.placeholders import filled
+from halley.access.tokens import LEAST_CHARS, can_be_given, hash_of, is_token, new_token, user_key
+from halley.broker.names import Match, Pattern
+from halley.broker.policy import NOBODY, SERVER, DefaultRules, Proof
+from halley.cli.options import pattern_of
+from halley.cli.terminal import STDIN
+from halley.configuration import ENTRIES, Configuration, entry_key
+from halley.configuration.patterns import pattern_of_rule
+from halley.configuration.protection import rights_of
+from halley.protocols.bayeux.names import Bounds, to_subscription
+from halley.protocols.wamp.names import spaces_of, within
+from halley.settings import Access, Settings, Verb
 
 LEAST_SECRET_CHARS = 8
 _MOST_TOKEN_BYTES = 8_192

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from app.access.tokens import can_be_sent
-from app.bench import (
+from halley.access.tokens import can_be_sent
+from halley.bench import (
     BenchFailed,
     ClusterPlan,
     Growth,
@@ -33,10 +33,10 @@ from app.bench import (
     started,
     table,
 )
-from app.bench.growth import DIMENSIONS, SUFFIXES, check_plotting, plot
-from app.cli.cluster.access import NO_SERVER
-from app.cli.cluster.run import find_nats_server
-from app.cli.terminal import DONE, FAILED, WRONG_USE, ShareBar, run, say
+from halley.bench.growth import DIMENSIONS, SUFFIXES, check_plotting, plot
+from halley.cli.cluster.access import NO_SERVER
+from halley.cli.cluster.run import find_nats_server
+from halley.cli.terminal import DONE, FAILED, WRONG_USE, ShareBar, run, say
 
 Verb = Callable[..., None]
 Serve = Callable[[], AbstractAsyncContextManager[Target]]

@@ -11,16 +11,16 @@ from typing import Any, BinaryIO, get_args
 
 import click
 
-from app.access.control import Authenticator
-from app.access.keys import BadKeys
-from app.broker.errors import TokenRefused
-from app.broker.policy import Proof
-from app.cli.access import may, owner_of, read_token
-from app.cli.options import config_option, load_settings
-from app.cli.terminal import DONE, FAILED, WRONG_USE, say
-from app.configuration import ENTRIES, KNOBS, Configuration, Knob, entry_key, limits_table, plain_key, unnamed_roles
-from app.host.tls import BadCertificate, Certificate
-from app.settings import Settings, Verb
+from halley.access.control import Authenticator
+from halley.access.keys import BadKeys
+from halley.broker.errors import TokenRefused
+from halley.broker.policy import Proof
+from halley.cli.access import may, owner_of, read_token
+from halley.cli.options import config_option, load_settings
+from halley.cli.terminal import DONE, FAILED, WRONG_USE, say
+from halley.configuration import ENTRIES, KNOBS, Configuration, Knob, entry_key, limits_table, plain_key, unnamed_roles
+from halley.host.tls import BadCertificate, Certificate
+from halley.settings import Settings, Verb
 
 
 @click.command()
@@ -35,7 +35,7 @@ from app.settings import Settings, Verb
 @click.option("--verb", type=click.Choice(get_args(Verb)), help="The right to check.")
 @click.option("--channel", help="The channel or pattern to check.")
 @click.option("--realm", help="The WAMP realm of the channel. [default: the first]")
-@click.option("--markdown", is_flag=True, help="Instead, print the table of limits in app/settings/README.md.")
+@click.option("--markdown", is_flag=True, help="Instead, print the table of limits in halley/settings/README.md.")
 def check_config(
     *,
     file: Path | None,

@@ -8,9 +8,9 @@ from typing import Literal
 
 import click
 
-from app.cli.pipeline import NOT_INSTALLED, is_installed
-from app.cli.terminal import DONE, FAILED, WRONG_USE, run, say
-from app.configuration import KNOBS
+from halley.cli.pipeline import NOT_INSTALLED, is_installed
+from halley.cli.terminal import DONE, FAILED, WRONG_USE, run, say
+from halley.configuration import KNOBS
 
 
 @click.command()
@@ -35,8 +35,8 @@ def demo(
     if lack and pipeline == "on":
         say(lack)
         sys.exit(WRONG_USE)
-    from app.demo import DemoFailed
-    from app.demo import run as run_demo
+    from halley.demo import DemoFailed
+    from halley.demo import run as run_demo
 
     if lack:
         say(f"without the pipeline: {lack}")
@@ -63,8 +63,8 @@ def _lack() -> str:
     """Return what the pipeline lacks on this machine; an empty string if it can run."""
     if not is_installed():
         return NOT_INSTALLED
-    from app.pipeline.errors import JobRejected
-    from app.pipeline.session import find_java
+    from halley.pipeline.errors import JobRejected
+    from halley.pipeline.session import find_java
 
     try:
         find_java()

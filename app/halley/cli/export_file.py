@@ -14,8 +14,8 @@ import os
 import stat
 from contextlib import suppress
 
-from app.cli.terminal import STDOUT, write_all
-from app.client import ClientError
+from halley.cli.terminal import STDOUT, write_all
+from halley.client import ClientError
 
 
 class ExportFile:

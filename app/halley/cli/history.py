@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from app.cli.options import client_of, config_option, erased, erasure_of, load_settings, named, server_options
-from app.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, ShareBar, run, say, write_all
-from app.client import ClientError, HistoryClient
-from app.settings import Settings
+from halley.cli.options import client_of, config_option, erased, erasure_of, load_settings, named, server_options
+from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, ShareBar, run, say, write_all
+from halley.client import ClientError, HistoryClient
+from halley.settings import Settings
 
 Verb = Callable[..., None]
 
@@ -110,7 +110,7 @@ def verify(*, file: Path | None, data_dir: Path | None) -> None:
 
     Damage is printed, one line for each; the exit code is 1 if there is any.
     """
-    from app.cli import history_folder
+    from halley.cli import history_folder
 
     sys.exit(history_folder.verify(_folder(file, data_dir)[0], ShareBar("verifying")))
 
@@ -123,7 +123,7 @@ def salvage(*, file: Path | None, data_dir: Path | None) -> None:
 
     Until then the events of a damaged segment are left out. Those that cannot be saved are printed, and lost.
     """
-    from app.cli import history_folder
+    from halley.cli import history_folder
 
     sys.exit(history_folder.salvage(*_folder(file, data_dir), ShareBar("salvaging")))
 
@@ -138,7 +138,7 @@ def backup(*, directory: Path, file: Path | None, data_dir: Path | None) -> None
     A server can then use DIR as its data folder; the copy is a separate log. What protocols keep in the folder is
     copied too, and the copy is checked. A backup that has failed is made again by the same command.
     """
-    from app.cli import history_folder
+    from halley.cli import history_folder
 
     sys.exit(history_folder.backup(_folder(file, data_dir)[0], directory, ShareBar("copying")))
 
@@ -168,7 +168,7 @@ def purge(
     bar = ShareBar("erasing")
     if data_dir is None:
         sys.exit(run(_purge(client_of(HistoryClient, server, token), what, bar)))
-    from app.cli import history_folder
+    from halley.cli import history_folder
 
     folder, settings = _folder(file, data_dir)
     sys.exit(history_folder.purge(folder, settings, erasure_of(what, settings), bar))
@@ -205,7 +205,7 @@ async def _export(client: HistoryClient, target: str, first: int | None, last: i
     `first` and `last` are offsets; with `first`, the rows are appended to the file, else it must not exist. If the
     export is interrupted, it prints the offset to continue from.
     """
-    from app.cli.export_file import ExportFile
+    from halley.cli.export_file import ExportFile
 
     reached = None
     try:

@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from app.broker.ports import Erasure
-from app.cli.options import erased
-from app.cli.terminal import DONE, FAILED, ShareBar, say
-from app.history.backup import backup as copy
-from app.history.damage import Damage
-from app.history.examination import verify as look
-from app.history.folder import FolderLocked, FolderUnusable
-from app.history.history import History
-from app.history.rules import Rules
-from app.server.persistence import FILES, PersistentTopics
-from app.settings import Settings
+from halley.broker.ports import Erasure
+from halley.cli.options import erased
+from halley.cli.terminal import DONE, FAILED, ShareBar, say
+from halley.history.backup import backup as copy
+from halley.history.damage import Damage
+from halley.history.examination import verify as look
+from halley.history.folder import FolderLocked, FolderUnusable
+from halley.history.history import History
+from halley.history.rules import Rules
+from halley.server.persistence import FILES, PersistentTopics
+from halley.settings import Settings
 
 _Result = TypeVar("_Result")
 

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from app.broker.errors import InvalidName
-from app.broker.events import to_ns
-from app.cli.options import client_of, erasure_of, named, pattern_of, server_options
-from app.cli.pipeline import Place, exit_code, lake_options, spark_options, work_on_lake
-from app.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
-from app.history.rules import parse_age
-from app.pipeline.errors import JobRejected, PipelineError
-from app.protocols.bayeux.names import Bounds, to_topic
+from halley.broker.errors import InvalidName
+from halley.broker.events import to_ns
+from halley.cli.options import client_of, erasure_of, named, pattern_of, server_options
+from halley.cli.pipeline import Place, exit_code, lake_options, spark_options, work_on_lake
+from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
+from halley.history.rules import parse_age
+from halley.pipeline.errors import JobRejected, PipelineError
+from halley.protocols.bayeux.names import Bounds, to_topic
 
 if TYPE_CHECKING:  # heavy
-    from app.client import Client
-    from app.pipeline.queries.replay import Plan
-    from app.pipeline.queries.sql import Answer, By
+    from halley.client import Client
+    from halley.pipeline.queries.replay import Plan
+    from halley.pipeline.queries.sql import Answer, By
 
 _NO_BOUNDS = Bounds(1 << 20, 1 << 20)
 """No limits: the names in the lake were within the limits of its server."""
@@ -105,7 +105,7 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
     each column that ends in _us also exists as a timestamp (UTC): time_us as time. Files that cannot have matching
     rows, according to the tables' statistics, are not read.
     """
-    from app.pipeline.queries.sql import ask
+    from halley.pipeline.queries.sql import ask
 
     sys.exit(_answer(place, lambda spark: ask(spark, place.lake, query), form, out, explains=explain))
 
@@ -123,7 +123,7 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
 @spark_options
 def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path | None, place: Place) -> None:
     """Print the busiest channels."""
-    from app.pipeline.queries.sql import top as ask
+    from halley.pipeline.queries.sql import top as ask
 
     since_us = None if last is None else int((time.time() - last) * 1_000_000)
     sys.exit(_answer(place, lambda spark: ask(spark, place.lake, cast("By", by), since_us, limit), form, out))
@@ -141,7 +141,7 @@ def history(*, channel: str, from_us: int | None, to_us: int | None, limit: int 
     This is `halley history` for times that the log has deleted. Anyone who can read the lake's files can read all
     events: audiences and access rules are enforced by servers only.
     """
-    from app.pipeline.queries.events import Selection, lines
+    from halley.pipeline.queries.events import Selection, lines
 
     selection = Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us)
 
@@ -186,9 +186,9 @@ def replay(  # noqa: PLR0913 - one for each option
     /a/b becomes /replay/a/b. The same command resumes a replay that was stopped; no event is published twice or left
     out. The server's own channels (/stats, /alerts, /halley, /replay) are never replayed.
     """
-    from app.client import Client
-    from app.pipeline.queries.events import Selection
-    from app.pipeline.queries.replay import Plan
+    from halley.client import Client
+    from halley.pipeline.queries.events import Selection
+    from halley.pipeline.queries.replay import Plan
 
     if prefix != "/replay" and not prefix.startswith("/replay/"):
         raise click.UsageError(f"--prefix {prefix}: expected /replay, or a channel below it")
@@ -211,7 +211,7 @@ def report(*, out: Path, from_us: int | None, to_us: int | None, place: Place) -
 
     The page is one file, which loads nothing from the network.
     """
-    from app.pipeline.queries.report import page_of
+    from halley.pipeline.queries.report import page_of
 
     def draw() -> int:
         page = page_of(place.lake, from_us, to_us)
@@ -234,7 +234,7 @@ def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Plac
     If the log still has these events, purge them there first (halley history purge): otherwise an ingest into a new
     lake would bring them back.
     """
-    from app.pipeline.lake import forget as erasing
+    from halley.pipeline.lake import forget as erasing
 
     erasure = erasure_of(named(channel, publisher, is_sure=yes), place.settings)
 
@@ -254,8 +254,8 @@ def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Plac
 
 
 async def _replay(client: Client, lake: Path, wanted: Plan, *, is_new: bool) -> int:
-    from app.client import ClientError
-    from app.pipeline.queries.replay import Replay
+    from halley.client import ClientError
+    from halley.pipeline.queries.replay import Replay
 
     work = Replay(lake, wanted, is_new=is_new)
     if work.doubt is not None:
@@ -290,8 +290,8 @@ def _answer(
         raise click.UsageError("--format parquet needs --out FILE")
 
     def answer() -> int:
-        from app.pipeline import session
-        from app.pipeline.queries.sql import computing
+        from halley.pipeline import session
+        from halley.pipeline.queries.sql import computing
 
         if out is not None and out.exists():
             raise JobRejected(f"{out} already exists")
@@ -334,7 +334,7 @@ def _explain(found: Answer) -> int:
 
 
 def _write(found: Answer, form: str, out: Path | None) -> int:
-    from app.pipeline.queries import output
+    from halley.pipeline.queries import output
 
     if form == "parquet":
         assert out is not None

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import click
 
-from app.broker.errors import InvalidName
-from app.broker.names import Pattern
-from app.broker.ports import Erasure
-from app.cli.terminal import STDERR, STDIN, WRONG_USE, say
-from app.configuration import KNOBS, BadSettings, Configuration, load
-from app.protocols.bayeux.names import Bounds, to_pattern
-from app.settings import Settings
+from halley.broker.errors import InvalidName
+from halley.broker.names import Pattern
+from halley.broker.ports import Erasure
+from halley.cli.terminal import STDERR, STDIN, WRONG_USE, say
+from halley.configuration import KNOBS, BadSettings, Configuration, load
+from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.settings import Settings
 
 Client = TypeVar("Client")
 Command = Callable[..., None]

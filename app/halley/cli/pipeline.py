@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from app.cli.options import DEFAULT_SERVER, SettingFlags, config_option, load_settings, setting_options, token_option
-from app.cli.terminal import DONE, FAILED, INTERRUPTED, WRONG_USE, ShareBar, StatusLine, say
-from app.history.rules import parse_age
-from app.pipeline.errors import JobFailed, JobRejected, cause_of
-from app.settings import Settings
+from halley.cli.options import DEFAULT_SERVER, SettingFlags, config_option, load_settings, setting_options, token_option
+from halley.cli.terminal import DONE, FAILED, INTERRUPTED, WRONG_USE, ShareBar, StatusLine, say
+from halley.history.rules import parse_age
+from halley.pipeline.errors import JobFailed, JobRejected, cause_of
+from halley.settings import Settings
 
 if TYPE_CHECKING:  # heavy
     from pyspark.sql import SparkSession
 
-    from app.pipeline.jobs.publishing import Publisher
-    from app.pipeline.jobs.run import Job
-    from app.pipeline.source.log import Log
+    from halley.pipeline.jobs.publishing import Publisher
+    from halley.pipeline.jobs.run import Job
+    from halley.pipeline.source.log import Log
 
 Verb = Callable[..., None]
 
@@ -186,7 +186,7 @@ _NO_PUBLISH = click.option("--no-publish", is_flag=True, help="Only write the ta
 @pipeline_options
 def doctor(*, archives_classes: bool, place: Place) -> None:
     """Check what the pipeline needs, start Spark, read one row, and print how long each step took."""
-    from app.pipeline.doctor import diagnose
+    from halley.pipeline.doctor import diagnose
 
     log = place.log if "url" in place.log or Path(place.log["path"], "log.json").exists() else None
     is_ok = True
@@ -252,9 +252,9 @@ def _run(
     """
 
     def work() -> int:
-        from app.pipeline import session
-        from app.pipeline.jobs.publishing import Publisher
-        from app.pipeline.jobs.run import run as run_jobs
+        from halley.pipeline import session
+        from halley.pipeline.jobs.publishing import Publisher
+        from halley.pipeline.jobs.run import run as run_jobs
 
         options = place.settings.pipeline
         log = _checked(place, names)
@@ -286,9 +286,9 @@ def _checked(place: Place, names: Sequence[str]) -> Log | None:
 
     Returns the log; None for jobs that need only the lake. Raises `JobRejected`.
     """
-    from app.pipeline.lake import tables
-    from app.pipeline.source import open_log
-    from app.pipeline.source.columns import Lifting, lifts_of
+    from halley.pipeline.lake import tables
+    from halley.pipeline.source import open_log
+    from halley.pipeline.source.columns import Lifting, lifts_of
 
     if names == ["sessions"]:
         tables.look(place.lake)
@@ -304,11 +304,11 @@ def _checked(place: Place, names: Sequence[str]) -> Log | None:
 
 
 def _job(name: str, spark: SparkSession, place: Place, *, accept_gap: bool, publisher: Publisher | None) -> Job:
-    from app.pipeline.jobs.alerts import Alerts
-    from app.pipeline.jobs.ingest import Ingest
-    from app.pipeline.jobs.rollup import Rollup
-    from app.pipeline.jobs.sessions import Sessions
-    from app.pipeline.source.columns import lifts_of
+    from halley.pipeline.jobs.alerts import Alerts
+    from halley.pipeline.jobs.ingest import Ingest
+    from halley.pipeline.jobs.rollup import Rollup
+    from halley.pipeline.jobs.sessions import Sessions
+    from halley.pipeline.source.columns import lifts_of
 
     options, lift = place.settings.pipeline, lifts_of(place.settings)
     if name == "ingest":
@@ -328,7 +328,7 @@ def _job(name: str, spark: SparkSession, place: Place, *, accept_gap: bool, publ
 @lake_options
 def compact(*, names: tuple[str, ...], place: Place) -> None:
     """Replace many small files by few large sorted ones; jobs can keep running."""
-    from app.pipeline.lake import upkeep
+    from halley.pipeline.lake import upkeep
 
     def work(bar: ShareBar) -> int:
         for name in names or TABLES:
@@ -348,7 +348,7 @@ def vacuum(*, place: Place) -> None:
 
     The setting pipeline.vacuum_age changes that age.
     """
-    from app.pipeline.lake import upkeep
+    from halley.pipeline.lake import upkeep
 
     def work(bar: ShareBar) -> int:
         age_s = parse_age(place.settings.pipeline.vacuum_age)
@@ -368,7 +368,7 @@ def verify(*, is_thorough: bool, place: Place) -> None:
 
     The exit code is 1 if anything is wrong.
     """
-    from app.pipeline.lake import verify as checks
+    from halley.pipeline.lake import verify as checks
 
     def work(bar: ShareBar) -> int:
         is_sound = True
@@ -384,7 +384,7 @@ def verify(*, is_thorough: bool, place: Place) -> None:
 
 def work_on_lake(label: str, place: Place, work: Callable[[ShareBar], int]) -> int:
     """Work on an existing lake with a progress bar; returns the exit code."""
-    from app.pipeline.lake import tables
+    from halley.pipeline.lake import tables
 
     bar = ShareBar(label)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from app.cli.options import client_of, server_options
-from app.cli.terminal import DONE, FAILED, STDIN, ShareBar, input_bytes, read_some, run, say
-from app.client import Client, ClientError, OutcomeUnknown, Refused, Unconfirmed
+from halley.cli.options import client_of, server_options
+from halley.cli.terminal import DONE, FAILED, STDIN, ShareBar, input_bytes, read_some, run, say
+from halley.client import Client, ClientError, OutcomeUnknown, Refused, Unconfirmed
 
 NumberedLine = tuple[int, bytes]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from app.cli.options import SettingFlags, config_option, read_settings, setting_options, settings_reader
+from halley.cli.options import SettingFlags, config_option, read_settings, setting_options, settings_reader
 
 _FLAGS: SettingFlags = {
     "host": ("--host", "Address to listen on.", {}),
@@ -53,6 +53,6 @@ def serve(*, file: Path | None, flags: dict[str, Any]) -> None:
         flags["history.enabled"] = flags["history.enabled"] == "on"
     read = settings_reader(file, flags)
     configuration = read_settings(read)
-    from app.host.process import run as run_server
+    from halley.host.process import run as run_server
 
     sys.exit(run_server(configuration, read))

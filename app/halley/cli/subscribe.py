@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import click
 
-from app.cli.options import client_of, server_options
-from app.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, on_hang_up, run, say, write_all
-from app.client import ALL, ONLY_NEW, Client, ClientError, Event, Link, Refused
+from halley.cli.options import client_of, server_options
+from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, on_hang_up, run, say, write_all
+from halley.client import ALL, ONLY_NEW, Client, ClientError, Event, Link, Refused
 
 _LINK_NEWS = {
     Link.LOST: "connection lost, trying again ({})",

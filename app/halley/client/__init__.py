@@ -10,17 +10,17 @@ It speaks Bayeux 1.0 over long-polling, follows the server's advice, and connect
 server restarts. With a server that has the acknowledge extension, no event is lost or duplicated within a session; with
 Halley's history, also not between sessions. It uses the standard library and httpx, and no code of the server.
 
-`app.client.wamp` has a client for WAMP, and `app.client.nt4` one for NetworkTables; these two do not reconnect.
+`halley.client.wamp` has a client for WAMP, and `halley.client.nt4` one for NetworkTables; these two do not reconnect.
 """
 
 import warnings
 from typing import Any
 
-from app.client.client import Client
-from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unconfirmed, Unreachable
-from app.client.history import HistoryClient
-from app.client.messages import Event, Keyed
-from app.client.session import ALL, ONLY_NEW, Link, Timeouts
+from halley.client.client import Client
+from halley.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unconfirmed, Unreachable
+from halley.client.history import HistoryClient
+from halley.client.messages import Event, Keyed
+from halley.client.session import ALL, ONLY_NEW, Link, Timeouts
 
 __all__ = [
     "ALL",

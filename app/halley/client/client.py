@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Self
 
-from app.client.errors import Refused
-from app.client.messages import Event, Keyed, Outgoing
-from app.client.sender import Sender
-from app.client.session import Inbox, Link, Session, Timeouts
-from app.client.wire import Wire
+from halley.client.errors import Refused
+from halley.client.messages import Event, Keyed, Outgoing
+from halley.client.sender import Sender
+from halley.client.session import Inbox, Link, Session, Timeouts
+from halley.client.wire import Wire
 
 _EVENTS_KEPT = 1_000
 

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx
 
-from app.client.errors import ClientError, OutcomeUnknown, Refused, Unreachable
-from app.client.wire import authorities, headers_for, root_url
+from halley.client.errors import ClientError, OutcomeUnknown, Refused, Unreachable
+from halley.client.wire import authorities, headers_for, root_url
 
 _CONNECT_S = 10.0
 _SILENCE_S = 60.0
@@ -41,7 +41,7 @@ class HistoryClient:
     async def pages(self, channel: str, filters: Mapping[str, str]) -> AsyncIterator[list[str]]:
         """Yield all events of a channel or pattern, page by page, each event a line of JSON. Raises `ClientError`.
 
-        `filters` are parameters of `GET /history/CHANNEL` (`app/history/README.md`).
+        `filters` are parameters of `GET /history/CHANNEL` (`halley/history/README.md`).
         """
         cursor: dict[str, str] = {}
         while True:

@@ -34,7 +34,7 @@ class Keyed:
     """An event to publish once, even if it is sent several times with its key.
 
     `data` is any JSON value, `key` an idempotency key of up to 128 characters. `audience` has the form of
-    `ext.audience` (`app/history/README.md`); None: all subscribers.
+    `ext.audience` (`halley/history/README.md`); None: all subscribers.
     """
 
     channel: str
@@ -135,7 +135,7 @@ def error_of(reply: JSON) -> str | None:
 
 
 def positions_of(reply: JSON, name: Literal["replay", "replay_start"]) -> dict[str, int]:
-    """Return the positions that a reply has in `ext.NAME`, by pattern ("Replay" in `app/protocols/bayeux/README.md`).
+    """Return the positions in a reply's `ext.NAME`, by pattern ("Replay" in `halley/protocols/bayeux/README.md`).
 
     `replay`: those up to which the client has all events. `replay_start`: those at which the history begins, if a
     subscription from an older one was refused.

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import msgpack
 
-from app.client.websocket import WebSocketClient, websocket_url
+from halley.client.websocket import WebSocketClient, websocket_url
 
 V41, V40 = "v4.1.networktables.first.wpi.edu", "networktables.first.wpi.edu"
 

@@ -10,10 +10,10 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-from app.client.errors import ClientError, OutcomeUnknown, Refused, Unconfirmed, Unreachable
-from app.client.messages import Incoming, Outgoing, error_of
-from app.client.session import SESSION_UNKNOWN, Inbox, Session, Timeouts
-from app.client.wire import Wire
+from halley.client.errors import ClientError, OutcomeUnknown, Refused, Unconfirmed, Unreachable
+from halley.client.messages import Incoming, Outgoing, error_of
+from halley.client.session import SESSION_UNKNOWN, Inbox, Session, Timeouts
+from halley.client.wire import Wire
 
 _MESSAGES = 100  # in one request; with more, two requests could fill the outbox of a subscriber before its next poll
 _CHARS = 65_536  # no message is added to a request that has as many; a quarter of Halley's limit

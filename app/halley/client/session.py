@@ -17,9 +17,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from app.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
-from app.client.messages import JSON, Advice, Event, Incoming, batch_of, encode, error_of, gaps_of, log_of, positions_of
-from app.client.wire import Wire
+from halley.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unreachable
+from halley.client.messages import (
+    JSON,
+    Advice,
+    Event,
+    Incoming,
+    batch_of,
+    encode,
+    error_of,
+    gaps_of,
+    log_of,
+    positions_of,
+)
+from halley.client.wire import Wire
 
 ONLY_NEW, ALL = -1, -2
 """Positions to begin from: only events that are published from now on, or all events in the history."""
@@ -124,9 +135,9 @@ class Inbox:
 class ReplayPositions:
     """The positions reached in the server's history, by pattern, from which the next session resumes.
 
-    Each connect reply of a server with replay has them ("Replay" in `app/protocols/bayeux/README.md`). Positions belong
-    to one log. If the server has another log by now, or has deleted the next events, the client continues with the
-    events that are left and reports that some are missing. Without replay there are no positions.
+    Each connect reply of a server with replay has them ("Replay" in `halley/protocols/bayeux/README.md`). Positions
+    belong to one log. If the server has another log by now, or has deleted the next events, the client continues with
+    the events that are left and reports that some are missing. Without replay there are no positions.
     """
 
     def __init__(self) -> None:

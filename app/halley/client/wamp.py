@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import msgpack
 from websockets.exceptions import ConnectionClosed
 
-from app.client.errors import Refused
-from app.client.websocket import WebSocketClient, websocket_url
+from halley.client.errors import Refused
+from halley.client.websocket import WebSocketClient, websocket_url
 
 Message = list[Any]
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from app.client.errors import ClientError, Refused
+from halley.client.errors import ClientError, Refused
 
 _ANSWER_S = 10.0
 _MESSAGE_BYTES = 16_777_216

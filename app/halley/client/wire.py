@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from app.client.errors import OutcomeUnknown, Refused, Unreachable
+from halley.client.errors import OutcomeUnknown, Refused, Unreachable
 
 Trace = Callable[[str, object], Awaitable[None]]  # called by httpx at each step of a request
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
-from app.cluster.applied import Applied
-from app.cluster.members import Member
-from app.settings import Settings
+from halley.cluster.applied import Applied
+from halley.cluster.members import Member
+from halley.settings import Settings
 
 _REMEMBERED = 4_096
 """Messages of the stream; more than a cluster has in the second between two facts."""

@@ -17,9 +17,9 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
-from app.broker.aging import drop_expired
-from app.broker.ports import Erasure
-from app.cluster.frames import Frame, Keeps, Row
+from halley.broker.aging import drop_expired
+from halley.broker.ports import Erasure
+from halley.cluster.frames import Frame, Keeps, Row
 
 STEP_US = 1_000_000
 """A clock that goes back by less is being adjusted: the latest time counts instead."""

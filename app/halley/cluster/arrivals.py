@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from app.broker.events import Event, EventRange, Publications
-from app.cluster.applied import Applied
-from app.cluster.frames import Frame, event_of
+from halley.broker.events import Event, EventRange, Publications
+from halley.cluster.applied import Applied
+from halley.cluster.frames import Frame, event_of
 
 _RANGE_EVENTS = 200
 """The most events in a range: these are delivered in one turn of the event loop."""

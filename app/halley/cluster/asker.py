@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app.broker.ports import Page, Query, UnknownPublication
-from app.cluster import pages
-from app.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_keepers, subject_of_written
-from app.cluster.members import Member, Members
-from app.cluster.requests import NobodyAnswers, Unanswered, ask
-from app.history.rules import Rules
-from app.nats.jetstream import Connection
-from app.nats.wire import Message
-from app.settings import Cluster
+from halley.broker.ports import Page, Query, UnknownPublication
+from halley.cluster import pages
+from halley.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_keepers, subject_of_written
+from halley.cluster.members import Member, Members
+from halley.cluster.requests import NobodyAnswers, Unanswered, ask
+from halley.history.rules import Rules
+from halley.nats.jetstream import Connection
+from halley.nats.wire import Message
+from halley.settings import Cluster
 
 _AGAIN_S, _LOOK_S = 0.1, 0.25
 _MOST_KEEPERS, _SILENT_S = 64, 3.5

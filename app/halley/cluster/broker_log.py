@@ -22,25 +22,25 @@ from itertools import chain, groupby
 from time import monotonic
 from typing import Any, NamedTuple
 
-from app import telemetry
-from app.broker.commits import Commits, Published
-from app.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown, Refusal
-from app.broker.events import Event, EventRange
-from app.broker.names import RESERVED, SPACE, Pattern
-from app.broker.ports import Durability
-from app.cluster.alike import State
-from app.cluster.applied import Applied
-from app.cluster.arrivals import Arrivals
-from app.cluster.frames import BadFrame, Control, Frame, LaterVersion, Row, event_of, pack, pack_all, row_of, unpack
-from app.cluster.members import Member
-from app.cluster.membership import GAP, check_place, subject_of_node
-from app.cluster.store import Store
-from app.history.stored import row_of as stored_row
-from app.nats.client import AwayErrors
-from app.nats.jetstream import ApiError, Connection
-from app.nats.places import Place, is_behind, is_control, place_of
-from app.nats.wire import Message
-from app.settings import Cluster
+from halley import telemetry
+from halley.broker.commits import Commits, Published
+from halley.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown, Refusal
+from halley.broker.events import Event, EventRange
+from halley.broker.names import RESERVED, SPACE, Pattern
+from halley.broker.ports import Durability
+from halley.cluster.alike import State
+from halley.cluster.applied import Applied
+from halley.cluster.arrivals import Arrivals
+from halley.cluster.frames import BadFrame, Control, Frame, LaterVersion, Row, event_of, pack, pack_all, row_of, unpack
+from halley.cluster.members import Member
+from halley.cluster.membership import GAP, check_place, subject_of_node
+from halley.cluster.store import Store
+from halley.history.stored import row_of as stored_row
+from halley.nats.client import AwayErrors
+from halley.nats.jetstream import ApiError, Connection
+from halley.nats.places import Place, is_behind, is_control, place_of
+from halley.nats.wire import Message
+from halley.settings import Cluster
 
 _FRAME_BYTES = 524_288
 _ROW_BYTES = 256

@@ -19,17 +19,17 @@ from typing import Any
 
 import orjson
 
-from app import telemetry
-from app.cluster.applied import AnotherVersion, Applied
-from app.cluster.asker import State, state_of
-from app.cluster.keeper import subject_of_keeper
-from app.cluster.requests import NobodyAnswers, Unanswered, ask
-from app.history.folder import FolderLocked, HighWaterMark, delete, segment_files
-from app.history.history import History
-from app.history.rules import Rules
-from app.history.stored import Stored
-from app.nats.jetstream import Connection
-from app.settings import Settings
+from halley import telemetry
+from halley.cluster.applied import AnotherVersion, Applied
+from halley.cluster.asker import State, state_of
+from halley.cluster.keeper import subject_of_keeper
+from halley.cluster.requests import NobodyAnswers, Unanswered, ask
+from halley.history.folder import FolderLocked, HighWaterMark, delete, segment_files
+from halley.history.history import History
+from halley.history.rules import Rules
+from halley.history.stored import Stored
+from halley.nats.jetstream import Connection
+from halley.settings import Settings
 
 _ANSWER_S = 10.0
 _AGAIN_S = 0.3

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from app import telemetry
-from app.broker.ports import Erasure
-from app.cluster.frames import BadFrame, unpack
-from app.nats.jetstream import ApiError, Connection
-from app.nats.places import place_of
+from halley import telemetry
+from halley.broker.ports import Erasure
+from halley.cluster.frames import BadFrame, unpack
+from halley.nats.jetstream import ApiError, Connection
+from halley.nats.places import place_of
 
 _AGAIN_S = 5.0
 _AT_ONCE = 32

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app import telemetry
-from app.cluster.members import Members
-from app.nats.jetstream import Connection
-from app.nats.wire import Message
-from app.settings import Cluster
+from halley import telemetry
+from halley.cluster.members import Members
+from halley.nats.jetstream import Connection
+from halley.nats.wire import Message
+from halley.settings import Cluster
 
 _ANSWER_S = 1.0
 _AT_ONCE = 100

@@ -32,9 +32,9 @@ from zlib import crc32
 
 import orjson
 
-from app.broker.events import Audience, Event, SessionFilter
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
+from halley.broker.events import Audience, Event, SessionFilter
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
 
 VERSION = 1
 _TAIL_BYTES: Final = 8

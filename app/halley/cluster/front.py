@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
-from app.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown
-from app.broker.events import Event, EventRange
-from app.broker.names import Pattern
-from app.broker.ports import Durability
-from app.cluster.asker import Asker, State
-from app.history.rules import Rules
-from app.history.stored import Stored
-from app.history.writer import Committed, NotWritten, Report
+from halley.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown
+from halley.broker.events import Event, EventRange
+from halley.broker.names import Pattern
+from halley.broker.ports import Durability
+from halley.cluster.asker import Asker, State
+from halley.history.rules import Rules
+from halley.history.stored import Stored
+from halley.history.writer import Committed, NotWritten, Report
 
 _NO_KEEPER_S = 2.5
 """After how long without a keeper durable publishes are refused: two of its messages are missing.

@@ -40,11 +40,11 @@ from typing import NamedTuple, Protocol
 
 import orjson
 
-from app import telemetry
-from app.cluster.tasks import Tasks
-from app.nats.client import AwayErrors
-from app.nats.jetstream import WRONG_LAST, ApiError, Connection
-from app.settings import Cluster
+from halley import telemetry
+from halley.cluster.tasks import Tasks
+from halley.nats.client import AwayErrors
+from halley.nats.jetstream import WRONG_LAST, ApiError, Connection
+from halley.settings import Cluster
 
 _SERVES = 0.8
 _RENEWALS, _LOOKS = 5, 10

@@ -23,16 +23,16 @@ from typing import Any, Protocol
 
 import orjson
 
-from app import telemetry
-from app.broker.errors import HistoryUnavailable
-from app.broker.ports import Page, Query, UnknownPublication
-from app.cluster import pages
-from app.cluster.requests import answer, refuse
-from app.cluster.tasks import Tasks
-from app.history.stored import Stored
-from app.nats.jetstream import Connection
-from app.nats.wire import Message
-from app.settings import Cluster
+from halley import telemetry
+from halley.broker.errors import HistoryUnavailable
+from halley.broker.ports import Page, Query, UnknownPublication
+from halley.cluster import pages
+from halley.cluster.requests import answer, refuse
+from halley.cluster.tasks import Tasks
+from halley.history.stored import Stored
+from halley.nats.jetstream import Connection
+from halley.nats.wire import Message
+from halley.settings import Cluster
 
 UNKNOWN_PUBLICATION = "unknown publication"
 _LONGEST_S = 60.0

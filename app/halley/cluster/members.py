@@ -32,11 +32,11 @@ from typing import Any
 
 import orjson
 
-from app import telemetry
-from app.cluster.tasks import Tasks
-from app.nats.jetstream import Connection
-from app.nats.wire import Message
-from app.settings import Cluster
+from halley import telemetry
+from halley.cluster.tasks import Tasks
+from halley.nats.jetstream import Connection
+from halley.nats.wire import Message
+from halley.settings import Cluster
 
 _BEAT_S = 1.0
 _SILENT_S = 3.5

@@ -21,21 +21,21 @@ from typing import Any
 
 import orjson
 
-from app.broker.ports import Erasure
-from app.cluster.alike import RECORD, digests
-from app.cluster.applied import AnotherVersion, Applied
-from app.cluster.asker import State, state_of
-from app.cluster.catch_up import CannotCatchUp, catch_up
-from app.cluster.exchange import question, subject_of_questions
-from app.cluster.frames import BadFrame, may_have_control, unpack
-from app.cluster.members import id_of
-from app.cluster.requests import NobodyAnswers, Unanswered
-from app.history import checksummed_json
-from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
-from app.nats.client import REQUEST_S, AwayErrors
-from app.nats.jetstream import ApiError, Connection
-from app.nats.places import place_of
-from app.settings import Settings
+from halley.broker.ports import Erasure
+from halley.cluster.alike import RECORD, digests
+from halley.cluster.applied import AnotherVersion, Applied
+from halley.cluster.asker import State, state_of
+from halley.cluster.catch_up import CannotCatchUp, catch_up
+from halley.cluster.exchange import question, subject_of_questions
+from halley.cluster.frames import BadFrame, may_have_control, unpack
+from halley.cluster.members import id_of
+from halley.cluster.requests import NobodyAnswers, Unanswered
+from halley.history import checksummed_json
+from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
+from halley.nats.client import REQUEST_S, AwayErrors
+from halley.nats.jetstream import ApiError, Connection
+from halley.nats.places import place_of
+from halley.settings import Settings
 
 STATE_FILE = "cluster.json"
 """The file in the data folder with the state that is saved (`Applied`)."""

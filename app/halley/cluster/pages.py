@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from app.broker.names import Match, Pattern
-from app.broker.ports import Page, Query
-from app.history.stored import Stored, event_of, row_of
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Page, Query
+from halley.history.stored import Stored, event_of, row_of
 
 _PLAIN = tuple(field.name for field in fields(Query) if field.name != "wanted")
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from app.cluster.applied import AnotherVersion, Applied, First, UsedKey
-from app.cluster.frames import BadFrame, Frame, LaterVersion, unpack
-from app.cluster.members import alive
-from app.cluster.membership import (
+from halley.cluster.applied import AnotherVersion, Applied, First, UsedKey
+from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
+from halley.cluster.members import alive
+from halley.cluster.membership import (
     STREAM_NOT_FOUND,
     describe,
     description_of,
@@ -20,13 +20,13 @@ from app.cluster.membership import (
     saved_state,
     stream_of,
 )
-from app.history.folder import HighWaterMark
-from app.history.history import History
-from app.history.stored import Stored
-from app.nats.jetstream import ApiError, Connection
-from app.nats.places import place_of
-from app.nats.wire import Message
-from app.settings import Settings
+from halley.history.folder import HighWaterMark
+from halley.history.history import History
+from halley.history.stored import Stored
+from halley.nats.jetstream import ApiError, Connection
+from halley.nats.places import place_of
+from halley.nats.wire import Message
+from halley.settings import Settings
 
 _LOOK_BACK = 1_000
 _SAME_VERSION = "recover with that version"

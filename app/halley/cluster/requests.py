@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from app.nats.client import is_unanswered
-from app.nats.jetstream import Connection
-from app.nats.wire import Message
+from halley.nats.client import is_unanswered
+from halley.nats.jetstream import Connection
+from halley.nats.wire import Message
 
 _HEAD_BYTES = 9
 _PIECE_BYTES = 524_288

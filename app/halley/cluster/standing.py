@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from app import __version__, telemetry
-from app.cluster.alike import State, differences
-from app.cluster.applied import Applied
-from app.cluster.members import Member, Members
-from app.cluster.tasks import Tasks
-from app.nats.client import AwayErrors
-from app.nats.jetstream import ApiError, Connection
-from app.settings import Cluster
+from halley import __version__, telemetry
+from halley.cluster.alike import State, differences
+from halley.cluster.applied import Applied
+from halley.cluster.members import Member, Members
+from halley.cluster.tasks import Tasks
+from halley.nats.client import AwayErrors
+from halley.nats.jetstream import ApiError, Connection
+from halley.settings import Cluster
 
 _LOOK_S = 1.0
 _FACTS = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from app.broker.errors import HistoryUnavailable
-from app.broker.events import Event
-from app.broker.names import Pattern
-from app.broker.ports import Durability
-from app.history.stored import Stored
+from halley.broker.errors import HistoryUnavailable
+from halley.broker.events import Event
+from halley.broker.names import Pattern
+from halley.broker.ports import Durability
+from halley.history.stored import Stored
 
 
 class Store(Protocol):

@@ -36,20 +36,28 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from app import telemetry
-from app.broker.broker import Broker
-from app.broker.errors import HistoryUnavailable, InboxFull, NoHome, OutcomeUnknown, Refusal, TooManyTopics, WrongType
-from app.broker.events import Event
-from app.broker.names import Match, Pattern, matcher
-from app.broker.ports import Erasure, Values
-from app.broker.sessions import Session
-from app.cluster.exchange import Exchange
-from app.cluster.frames import BadFrame, Stamp, event_of, pack, row_of, unpack
-from app.cluster.requests import NobodyAnswers, Unanswered, answer, ask, refuse
-from app.cluster.tasks import Tasks
-from app.nats.client import AwayErrors, NobodyThere
-from app.nats.wire import Message
-from app.settings import Cluster
+from halley import telemetry
+from halley.broker.broker import Broker
+from halley.broker.errors import (
+    HistoryUnavailable,
+    InboxFull,
+    NoHome,
+    OutcomeUnknown,
+    Refusal,
+    TooManyTopics,
+    WrongType,
+)
+from halley.broker.events import Event
+from halley.broker.names import Match, Pattern, matcher
+from halley.broker.ports import Erasure, Values
+from halley.broker.sessions import Session
+from halley.cluster.exchange import Exchange
+from halley.cluster.frames import BadFrame, Stamp, event_of, pack, row_of, unpack
+from halley.cluster.requests import NobodyAnswers, Unanswered, answer, ask, refuse
+from halley.cluster.tasks import Tasks
+from halley.nats.client import AwayErrors, NobodyThere
+from halley.nats.wire import Message
+from halley.settings import Cluster
 
 NEWS = "nt4"
 _ALL = Pattern(Match.DESCENDANTS, "")

@@ -1,6 +1,6 @@
 """Where settings come from: defaults < TOML file < environment < flags.
 
-`load` checks every value against its declaration in `app/settings/`, then the rules between several settings
+`load` checks every value against its declaration in `halley/settings/`, then the rules between several settings
 (`rules.py`), and notes the source of each. All mistakes are reported together. It reads one file and the mappings that
 it is given, and changes nothing.
 """
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.configuration.knobs import KNOBS, Knob, assemble, defaults, limits_table
-from app.configuration.rules import check, unnamed_roles
-from app.configuration.sources import from_environment, from_file, from_flags
-from app.configuration.values import ENTRIES, BadSettings, Problem, entry_key, plain_key
-from app.settings import Settings
+from halley.configuration.knobs import KNOBS, Knob, assemble, defaults, limits_table
+from halley.configuration.rules import check, unnamed_roles
+from halley.configuration.sources import from_environment, from_file, from_flags
+from halley.configuration.values import ENTRIES, BadSettings, Problem, entry_key, plain_key
+from halley.settings import Settings
 
 __all__ = [
     "ENTRIES",

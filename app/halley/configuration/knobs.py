@@ -1,4 +1,4 @@
-"""The declarations of `app/settings/`, flattened: one `Knob` for each setting, by its key.
+"""The declarations of `halley/settings/`, flattened: one `Knob` for each setting, by its key.
 
 A key is the path of a setting in the settings file, "port" or "bayeux.hold_s"; the environment has it as HALLEY_PORT or
 HALLEY_BAYEUX_HOLD_S.
@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
-from app.settings import LIMITS, Settings
+from halley.settings import LIMITS, Settings
 
 PREFIX = "HALLEY_"
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One setting: its key, its type, and what `app.settings.knob` declares."""
+    """One setting: its key, its type, and what `halley.settings.knob` declares."""
 
     key: str
     kind: Any

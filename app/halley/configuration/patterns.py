@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.access.placeholders import is_placeholder
-from app.broker.names import Pattern
-from app.protocols.bayeux.names import Bounds, to_pattern
+from halley.access.placeholders import is_placeholder
+from halley.broker.names import Pattern
+from halley.protocols.bayeux.names import Bounds, to_pattern
 
 _ANY_NAME = "x"
 

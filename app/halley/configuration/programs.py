@@ -1,15 +1,15 @@
-"""Settings that a program makes itself, as objects of `app/settings/`, are checked as those of a file are."""
+"""Settings that a program makes itself, as objects of `halley/settings/`, are checked as those of a file are."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from typing import Any
 
-from app.configuration.knobs import KNOBS, LISTS, TABLE_KINDS, assemble, defaults
-from app.configuration.protection import check_protected
-from app.configuration.rules import check
-from app.configuration.values import ENTRIES, Problem, conform, read_entries, shown
-from app.settings import Settings
+from halley.configuration.knobs import KNOBS, LISTS, TABLE_KINDS, assemble, defaults
+from halley.configuration.protection import check_protected
+from halley.configuration.rules import check
+from halley.configuration.values import ENTRIES, Problem, conform, read_entries, shown
+from halley.settings import Settings
 
 
 def checked(settings: Settings) -> Settings:

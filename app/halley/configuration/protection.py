@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from app.access.control import Authenticator, Grants
-from app.access.rules import AccessRules, Rule
-from app.broker.policy import DefaultRules
-from app.configuration.patterns import pattern_of_rule
-from app.protocols.bayeux.names import Bounds
-from app.protocols.wamp.names import spaces_of, within
-from app.settings import Settings, is_loopback
+from halley.access.control import Authenticator, Grants
+from halley.access.rules import AccessRules, Rule
+from halley.broker.policy import DefaultRules
+from halley.configuration.patterns import pattern_of_rule
+from halley.protocols.bayeux.names import Bounds
+from halley.protocols.wamp.names import spaces_of, within
+from halley.settings import Settings, is_loopback
 
 
 class NotProtected(Exception):

@@ -10,23 +10,23 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
-from app.access.placeholders import EXPECTED as PLACEHOLDERS
-from app.access.placeholders import is_placeholder
-from app.access.tokens import RESERVED_ROLES, can_be_given, is_hash, is_role, is_user_key
-from app.broker.errors import InvalidName
-from app.broker.names import Pattern
-from app.broker.policy import SERVER
-from app.configuration.knobs import KNOBS, LISTS
-from app.configuration.patterns import pattern_of_rule
-from app.configuration.protection import unprotected_hosts
-from app.configuration.values import BadSettings, Problem, entry_key, plain_key, shown
-from app.history.rules import parse_age
-from app.history.stored import COLUMNS
-from app.protocols.bayeux.names import META, Bounds, to_pattern
-from app.protocols.nt4.names import BASE as NT4_PATH
-from app.protocols.wamp.names import Grammar, check_uri, realms_of, spaces_of
-from app.settings import Bayeux, Cookie, Jwt, Limits, Settings, Token, User, is_loopback
-from app.settings.protocols import KEY_BYTES
+from halley.access.placeholders import EXPECTED as PLACEHOLDERS
+from halley.access.placeholders import is_placeholder
+from halley.access.tokens import RESERVED_ROLES, can_be_given, is_hash, is_role, is_user_key
+from halley.broker.errors import InvalidName
+from halley.broker.names import Pattern
+from halley.broker.policy import SERVER
+from halley.configuration.knobs import KNOBS, LISTS
+from halley.configuration.patterns import pattern_of_rule
+from halley.configuration.protection import unprotected_hosts
+from halley.configuration.values import BadSettings, Problem, entry_key, plain_key, shown
+from halley.history.rules import parse_age
+from halley.history.stored import COLUMNS
+from halley.protocols.bayeux.names import META, Bounds, to_pattern
+from halley.protocols.nt4.names import BASE as NT4_PATH
+from halley.protocols.wamp.names import Grammar, check_uri, realms_of, spaces_of
+from halley.settings import Bayeux, Cookie, Jwt, Limits, Settings, Token, User, is_loopback
+from halley.settings.protocols import KEY_BYTES
 
 Broken = Iterator[tuple[str, str]]
 

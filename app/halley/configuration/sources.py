@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.configuration.knobs import KNOBS, LISTS, PREFIX, TABLES, Knob
-from app.configuration.values import Problem, conform, entry_key, parse, read_entries, toml_key, unknown
+from halley.configuration.knobs import KNOBS, LISTS, PREFIX, TABLES, Knob
+from halley.configuration.values import Problem, conform, entry_key, parse, read_entries, toml_key, unknown
 
 NOT_SETTINGS = frozenset({"HALLEY_CONFIG", "HALLEY_SERVER", "HALLEY_TOKEN"})
 """Variables that the command line reads itself."""

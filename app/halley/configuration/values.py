@@ -14,7 +14,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
-from app.configuration.knobs import LISTS, Knob, declared
+from halley.configuration.knobs import LISTS, Knob, declared
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from tempfile import TemporaryDirectory
 
 from websockets.exceptions import WebSocketException
 
-from app.client import ClientError
-from app.demo.chat import BY_JSONP, PEOPLE, take_part
-from app.demo.market import commuter, ticker, trader
-from app.demo.robot import drive, driver_station
-from app.processes import ChildProcess, child_process, is_cancelled_twice, module_command, module_environment
+from halley.client import ClientError
+from halley.demo.chat import BY_JSONP, PEOPLE, take_part
+from halley.demo.market import commuter, ticker, trader
+from halley.demo.robot import drive, driver_station
+from halley.processes import ChildProcess, child_process, is_cancelled_twice, module_command, module_environment
 
 _START_S, _LEAVE_S = 60.0, 20.0
 _CONSOLE = re.compile(r"halley is listening on (http://\S+) .*")
@@ -66,7 +66,7 @@ async def run(
         environment["TMPDIR"] = folder  # so that temporary files are deleted even if a process had to be killed
 
         def halley(*arguments: str) -> Awaitable[ChildProcess]:
-            command = [*module_command("app"), *arguments, *data, "--config", os.devnull]
+            command = [*module_command("halley"), *arguments, *data, "--config", os.devnull]
             child = child_process(command, environment=environment, end_within_s=_LEAVE_S)
             return stack.enter_async_context(child)
 

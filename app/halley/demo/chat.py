@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
-from app.client import Client
-from app.client.wire import Trace, Wire
+from halley.client import Client
+from halley.client.wire import Trace, Wire
 
 TALKS = (
     ("/chat/lobby", "Good morning, everybody. | Hello, all. What have I missed?",

@@ -15,8 +15,8 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from app.client import Client
-from app.client.wamp import WampClient
+from halley.client import Client
+from halley.client.wamp import WampClient
 
 NEWS, INDEX = "news", "index"
 SHARES = {

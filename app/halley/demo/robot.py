@@ -10,7 +10,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from app.client.nt4 import Nt4Client
+from halley.client.nt4 import Nt4Client
 
 _MODE, _SETPOINT = "/robot/mode", "/robot/setpoint"
 TOPICS = {

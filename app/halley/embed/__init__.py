@@ -1,6 +1,6 @@
 """The embedding API: a Bayeux server inside a Python program, as CometD is used in Java.
 
-    from app.embed import Halley
+    from halley.embed import Halley
 
     halley = Halley()
 
@@ -14,14 +14,14 @@ or `halley serve --load module:setup`, where `setup(halley)` registers the same 
 loop's thread. Policies and services may be coroutine functions; all other hooks must return without blocking.
 """
 
-from app.broker.policy import Identity
-from app.configuration import BadSettings
-from app.configuration.protection import NotProtected
-from app.embed.halley import Halley, load
-from app.embed.local_session import LocalSession
-from app.embed.server_session import ServerSession
-from app.protocols.bayeux.hooks import Refused
-from app.protocols.bayeux.messages import Message
+from halley.broker.policy import Identity
+from halley.configuration import BadSettings
+from halley.configuration.protection import NotProtected
+from halley.embed.halley import Halley, load
+from halley.embed.local_session import LocalSession
+from halley.embed.server_session import ServerSession
+from halley.protocols.bayeux.hooks import Refused
+from halley.protocols.bayeux.messages import Message
 
 __all__ = [
     "BadSettings",

@@ -11,14 +11,14 @@ from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
-from app import telemetry
-from app.embed.local_session import LocalSession
-from app.embed.server_session import ServerSession, pattern_of
-from app.protocols.bayeux.hooks import PUBLISHES, VALUES, Hooks, Listener
-from app.protocols.bayeux.session import BayeuxSession
-from app.server.composition import Server
-from app.server.protocols import PROTOCOLS, Compose
-from app.settings import Settings
+from halley import telemetry
+from halley.embed.local_session import LocalSession
+from halley.embed.server_session import ServerSession, pattern_of
+from halley.protocols.bayeux.hooks import PUBLISHES, VALUES, Hooks, Listener
+from halley.protocols.bayeux.session import BayeuxSession
+from halley.server.composition import Server
+from halley.server.protocols import PROTOCOLS, Compose
+from halley.settings import Settings
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 Occasion = Literal[
@@ -32,12 +32,12 @@ class Halley:
     """A server inside a program.
 
     The settings' `host` must be the one that the program listens on: it decides what anonymous clients can do (see
-    "Listeners and protection" in `app/settings/README.md`). `app` is the ASGI application. Pass `lifespan` to the
+    "Listeners and protection" in `halley/settings/README.md`). `app` is the ASGI application. Pass `lifespan` to the
     program's own application, or background tasks do not run and clients are not disconnected when the program ends.
     """
 
     def __init__(self, settings: Settings | None = None, protocols: Sequence[Compose] = PROTOCOLS) -> None:
-        """Make a server that speaks `protocols` (`app/server/protocols.py`).
+        """Make a server that speaks `protocols` (`halley/server/protocols.py`).
 
         Raises `BadSettings` for settings that a file could not have, `NotProtected` for a host that others can reach,
         unless `settings.open`.

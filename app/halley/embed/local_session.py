@@ -9,17 +9,17 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from app.broker.events import Event
-from app.broker.names import Pattern, patterns_over
-from app.broker.policy import SERVER
-from app.broker.sessions import Session
-from app.embed.server_session import pattern_of
-from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchange import AwaitHook, Outcome, Request, Transport
-from app.protocols.bayeux.messages import decode_data
-from app.protocols.bayeux.names import to_channel, to_subscription
-from app.protocols.bayeux.session import BayeuxSession, Reply
-from app.transports.exchange import verdict_on
+from halley.broker.events import Event
+from halley.broker.names import Pattern, patterns_over
+from halley.broker.policy import SERVER
+from halley.broker.sessions import Session
+from halley.embed.server_session import pattern_of
+from halley.protocols.bayeux.engine import Engine
+from halley.protocols.bayeux.exchange import AwaitHook, Outcome, Request, Transport
+from halley.protocols.bayeux.messages import decode_data
+from halley.protocols.bayeux.names import to_channel, to_subscription
+from halley.protocols.bayeux.session import BayeuxSession, Reply
+from halley.transports.exchange import verdict_on
 
 Heard = Callable[[str, Any], None]
 

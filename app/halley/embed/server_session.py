@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from app.access.proofs import proof_of
-from app.broker.errors import InvalidName
-from app.broker.names import Pattern
-from app.broker.policy import SERVER
-from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.names import to_pattern, to_subscription
-from app.protocols.bayeux.session import BayeuxSession
+from halley.access.proofs import proof_of
+from halley.broker.errors import InvalidName
+from halley.broker.names import Pattern
+from halley.broker.policy import SERVER
+from halley.protocols.bayeux.engine import Engine
+from halley.protocols.bayeux.names import to_pattern, to_subscription
+from halley.protocols.bayeux.session import BayeuxSession
 
 
 class ServerSession:

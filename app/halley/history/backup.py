@@ -20,11 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from app.history import consumers, segment
-from app.history.checksummed_json import DocumentDamaged, private, sync_folder
-from app.history.damage import outside
-from app.history.examination import examine
-from app.history.folder import (
+from halley.history import consumers, segment
+from halley.history.checksummed_json import DocumentDamaged, private, sync_folder
+from halley.history.damage import outside
+from halley.history.examination import examine
+from halley.history.folder import (
     BACKUP_MARKER,
     Folder,
     FolderUnusable,
@@ -34,7 +34,7 @@ from app.history.folder import (
     read_mark,
     segment_files,
 )
-from app.history.seals import Seal, digests_of
+from halley.history.seals import Seal, digests_of
 
 _TRIES = 3
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
-from app.history import checksummed_json
-from app.history.rules import GRACE_S, NEVER
+from halley.history import checksummed_json
+from halley.history.rules import GRACE_S, NEVER
 
 FOLDER = "consumers"
 

@@ -13,12 +13,12 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.history import segment
-from app.history.checksummed_json import DocumentDamaged
-from app.history.damage import MOST_DAMAGE, Damage, is_passing, outside
-from app.history.folder import FolderUnusable, Identity, read_mark, segment_files
-from app.history.seals import BLOCK_BYTES, Seal, seal_path
-from app.history.stored import COLUMNS, Stored
+from halley.history import segment
+from halley.history.checksummed_json import DocumentDamaged
+from halley.history.damage import MOST_DAMAGE, Damage, is_passing, outside
+from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
+from halley.history.seals import BLOCK_BYTES, Seal, seal_path
+from halley.history.stored import COLUMNS, Stored
 
 _BATCH_ROWS = 256
 _LEAST_ROW_BYTES = 32  # on disk

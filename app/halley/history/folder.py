@@ -23,11 +23,11 @@ from zlib import crc32
 
 import orjson
 
-from app.broker.events import new_key
-from app.history import checksummed_json, segment
-from app.history.checksummed_json import place_of
-from app.history.damage import MOST_DAMAGE, Damage, joined
-from app.history.rules import NEVER
+from halley.broker.events import new_key
+from halley.history import checksummed_json, segment
+from halley.history.checksummed_json import place_of
+from halley.history.damage import MOST_DAMAGE, Damage, joined
+from halley.history.rules import NEVER
 
 HOLES = "holes"
 """The name in a rewritten segment's table `meta` for the holes in the segment and behind it, as JSON."""

@@ -15,26 +15,26 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from app.broker.errors import HistoryUnavailable
-from app.broker.events import Event
-from app.broker.names import Pattern
-from app.broker.ports import Durability, Erasure, Page, Query
-from app.history import rewriting
-from app.history.backup import begin_anew
-from app.history.consumers import Consumers
-from app.history.damage import Damage, joined, outside
-from app.history.folder import Folder, FolderUnusable, begin_of
-from app.history.reader import LogReader
-from app.history.recent_keys import RecentKey, recent_keys
-from app.history.recovery import Recovery
-from app.history.retention import Retention
-from app.history.rewriting import Salvaged
-from app.history.rules import Rules
-from app.history.seals import Sealer
-from app.history.segment_reader import SegmentPool
-from app.history.stored import Stored
-from app.history.writer import LogWriter, Report
-from app.settings import History as Options
+from halley.broker.errors import HistoryUnavailable
+from halley.broker.events import Event
+from halley.broker.names import Pattern
+from halley.broker.ports import Durability, Erasure, Page, Query
+from halley.history import rewriting
+from halley.history.backup import begin_anew
+from halley.history.consumers import Consumers
+from halley.history.damage import Damage, joined, outside
+from halley.history.folder import Folder, FolderUnusable, begin_of
+from halley.history.reader import LogReader
+from halley.history.recent_keys import RecentKey, recent_keys
+from halley.history.recovery import Recovery
+from halley.history.retention import Retention
+from halley.history.rewriting import Salvaged
+from halley.history.rules import Rules
+from halley.history.seals import Sealer
+from halley.history.segment_reader import SegmentPool
+from halley.history.stored import Stored
+from halley.history.writer import LogWriter, Report
+from halley.settings import History as Options
 
 _CLOSE_S = 30.0
 _SEAL_S = 30.0

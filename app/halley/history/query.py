@@ -2,7 +2,7 @@
 
 For few topics a segment is read along its index, one scan for each pair of topic and audience, merged; for many topics
 over all offsets. Either way yields the rows that may be wanted, in the order of offsets, and how far it has read. The
-kinds of patterns are defined in `app/broker/names.py` alone (`matcher`, `span`).
+kinds of patterns are defined in `halley/broker/names.py` alone (`matcher`, `span`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from itertools import islice
 from time import monotonic
 from typing import NamedTuple
 
-from app.broker.names import Match, Pattern, matcher, span
-from app.broker.ports import Query
-from app.history.rules import NEVER, Rules
-from app.history.segment_reader import SegmentReader
-from app.history.stored import Stored, audience_of
+from halley.broker.names import Match, Pattern, matcher, span
+from halley.broker.ports import Query
+from halley.history.rules import NEVER, Rules
+from halley.history.segment_reader import SegmentReader
+from halley.history.stored import Stored, audience_of
 
 MOST_PAIRS = 64
 """The maximum number of index scans at a time, one per topic and audience; for more, reading every row is faster."""

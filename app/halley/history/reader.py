@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from app.broker.events import Event, Publications
-from app.broker.names import Pattern
-from app.broker.ports import Page, Query, UnknownPublication
-from app.history.damage import Corrupt, joined, outside
-from app.history.folder import Folder, Segment, begin_of
-from app.history.query import Batch, Budget, QueryFilter, SegmentScan
-from app.history.rules import NEVER, Rules
-from app.history.segment_reader import SegmentGone, SegmentPool
-from app.history.stored import Stored, event_of
+from halley.broker.events import Event, Publications
+from halley.broker.names import Pattern
+from halley.broker.ports import Page, Query, UnknownPublication
+from halley.history.damage import Corrupt, joined, outside
+from halley.history.folder import Folder, Segment, begin_of
+from halley.history.query import Batch, Budget, QueryFilter, SegmentScan
+from halley.history.rules import NEVER, Rules
+from halley.history.segment_reader import SegmentGone, SegmentPool
+from halley.history.stored import Stored, event_of
 
 
 class Bounds(NamedTuple):

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple
 
-from app.broker.commits import Published
-from app.history import segment
-from app.history.folder import Segment
-from app.history.stored import COLUMNS, Stored
+from halley.broker.commits import Published
+from halley.history import segment
+from halley.history.folder import Segment
+from halley.history.stored import COLUMNS, Stored
 
 _PAUSE_US = 1_000_000
 """What a longer pause between two events counts as: it may be a clock that was set forward."""

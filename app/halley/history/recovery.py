@@ -11,11 +11,11 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from app.broker.events import Publications
-from app.history import checksummed_json, seals, segment
-from app.history.damage import Damage, outside
-from app.history.examination import examine, intact_rows
-from app.history.folder import Folder, Segment, first_of, segment_files
+from halley.broker.events import Publications
+from halley.history import checksummed_json, seals, segment
+from halley.history.damage import Damage, outside
+from halley.history.examination import examine, intact_rows
+from halley.history.folder import Folder, Segment, first_of, segment_files
 
 _UNSEEN_PUBLICATIONS = 1 << 20  # the number of publications that may have been lost without a trace
 

@@ -14,12 +14,12 @@ from math import inf
 from time import monotonic
 from typing import NamedTuple
 
-from app.history.consumers import Consumers
-from app.history.damage import Corrupt
-from app.history.folder import Folder, Segment, begin_of
-from app.history.rules import GRACE_S, NEVER, Rules
-from app.history.segment_reader import SegmentGone, SegmentPool, SegmentReader
-from app.settings import History as Options
+from halley.history.consumers import Consumers
+from halley.history.damage import Corrupt
+from halley.history.folder import Folder, Segment, begin_of
+from halley.history.rules import GRACE_S, NEVER, Rules
+from halley.history.segment_reader import SegmentGone, SegmentPool, SegmentReader
+from halley.settings import History as Options
 
 _MOST_S = 1.0
 

@@ -23,14 +23,14 @@ from typing import NamedTuple
 
 import orjson
 
-from app.broker.ports import Erasure
-from app.history import seals, segment
-from app.history.checksummed_json import DRAFT, DocumentDamaged, sync_folder
-from app.history.damage import Damage, is_passing, outside
-from app.history.examination import examine, highest_offset, intact_rows
-from app.history.folder import HOLES, Folder, Segment, delete
-from app.history.rules import NEVER
-from app.history.stored import Stored, tombstone
+from halley.broker.ports import Erasure
+from halley.history import seals, segment
+from halley.history.checksummed_json import DRAFT, DocumentDamaged, sync_folder
+from halley.history.damage import Damage, is_passing, outside
+from halley.history.examination import examine, highest_offset, intact_rows
+from halley.history.folder import HOLES, Folder, Segment, delete
+from halley.history.rules import NEVER
+from halley.history.stored import Stored, tombstone
 
 Tell = Callable[[int, int], None]
 """Called with how many offsets are done, and of how many."""

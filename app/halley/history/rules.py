@@ -10,8 +10,8 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from app.broker.names import RESERVED, SPACE, Match, Pattern, encloses, leaves_out, matches, meet
-from app.broker.ports import Durability
+from halley.broker.names import RESERVED, SPACE, Match, Pattern, encloses, leaves_out, matches, meet
+from halley.broker.ports import Durability
 
 DEFAULT_AGE_S = 72 * 3600.0
 NEVER = (1 << 63) - 1

@@ -20,9 +20,9 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Self
 
-from app.history import checksummed_json, segment
-from app.history.folder import Folder, Segment
-from app.history.segment import SegmentBusy, SegmentWriter
+from halley.history import checksummed_json, segment
+from halley.history.folder import Folder, Segment
+from halley.history.segment import SegmentBusy, SegmentWriter
 
 BLOCK_BYTES = 65_536
 _DIGEST_BYTES = 16

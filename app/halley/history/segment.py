@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app.history.checksummed_json import DRAFT, place_of, private, sync_folder
-from app.history.stored import COLUMNS, Stored
+from halley.history.checksummed_json import DRAFT, place_of, private, sync_folder
+from halley.history.stored import COLUMNS, Stored
 
 _COMPANIONS = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite keeps next to a database that is open, or was when its process died."""

@@ -15,12 +15,12 @@ from typing import Any
 
 import orjson
 
-from app.history import segment as segments
-from app.history.checksummed_json import DocumentDamaged
-from app.history.damage import Corrupt, is_passing
-from app.history.folder import Folder, Segment
-from app.history.seals import Seal
-from app.history.stored import COLUMNS, Stored
+from halley.history import segment as segments
+from halley.history.checksummed_json import DocumentDamaged
+from halley.history.damage import Corrupt, is_passing
+from halley.history.folder import Folder, Segment
+from halley.history.seals import Seal
+from halley.history.stored import COLUMNS, Stored
 
 MOST_IDLE = 64
 """Idle connections at most. A log of 1 GiB has 16 segments; a connection may hold 512 KiB of pages."""

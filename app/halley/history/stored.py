@@ -12,7 +12,7 @@ from zlib import crc32
 
 import orjson
 
-from app.broker.events import Audience, Event
+from halley.broker.events import Audience, Event
 
 PURGED = "purged"
 """The shape of an erased event, which keeps its offset, time, publication and protocol, and nothing else."""
@@ -23,9 +23,9 @@ class Stored(NamedTuple):
 
     offset           its position in the log, from 1
     time_us          the broker's wall clock when it was published, microseconds since 1970
-    topic            in canonical form (`app/broker/names.py`); "" for a purged event
+    topic            in canonical form (`halley/broker/names.py`); "" for a purged event
     publication      its publication id, from 1 to 2^53
-    protocol, shape  the publisher's protocol, and how the payload is to be read (`app/broker/events.py`)
+    protocol, shape  the publisher's protocol, and how the payload is to be read (`halley/broker/events.py`)
     payload          JSON text; None for a purged event
     details          JSON text of further details from the publisher's protocol, or None
     audience         JSON text of the four fields of `Audience`; None: all users who may read the topic

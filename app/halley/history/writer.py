@@ -23,14 +23,14 @@ from threading import Lock, Thread, get_native_id
 from time import monotonic
 from typing import Literal
 
-from app.broker.errors import CommitFailed, DiskFull, HistoryUnavailable, InboxFull, LogMoved, Refusal
-from app.broker.events import Event, Publications
-from app.history import segment
-from app.history.folder import Folder, Segment, delete
-from app.history.recovery import Recovery
-from app.history.seals import Sealer
-from app.history.stored import Stored, row_of
-from app.settings import History as Options
+from halley.broker.errors import CommitFailed, DiskFull, HistoryUnavailable, InboxFull, LogMoved, Refusal
+from halley.broker.events import Event, Publications
+from halley.history import segment
+from halley.history.folder import Folder, Segment, delete
+from halley.history.recovery import Recovery
+from halley.history.seals import Sealer
+from halley.history.stored import Stored, row_of
+from halley.settings import History as Options
 
 _GROUP_ROWS = 4_096
 _TURN_ROWS, _MOST_TURN_ROWS = 256, 2_048

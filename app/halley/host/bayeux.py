@@ -18,20 +18,20 @@ from functools import lru_cache, partial
 from time import monotonic
 from typing import Any
 
-from app import telemetry
-from app.host.http import Connection
-from app.host.peer import STATUS_LINES, begin, response
-from app.host.repeated import Repeated, head_of
-from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchange import AwaitHook, Elsewhere, Outcome
-from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
-from app.server.composition import Server
-from app.transports.endpoint import HEADERS, BayeuxEndpoint, PostHead, leaving
-from app.transports.exchange import verdict_on
-from app.transports.guard import TEXT_HEADERS, Rejection
-from app.transports.head import CLOSE, Head, Header
-from app.transports.relay import Answer, Failure, Relaying
-from app.transports.relay import Outcome as Relayed
+from halley import telemetry
+from halley.host.http import Connection
+from halley.host.peer import STATUS_LINES, begin, response
+from halley.host.repeated import Repeated, head_of
+from halley.protocols.bayeux.engine import Engine
+from halley.protocols.bayeux.exchange import AwaitHook, Elsewhere, Outcome
+from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from halley.server.composition import Server
+from halley.transports.endpoint import HEADERS, BayeuxEndpoint, PostHead, leaving
+from halley.transports.exchange import verdict_on
+from halley.transports.guard import TEXT_HEADERS, Rejection
+from halley.transports.head import CLOSE, Head, Header
+from halley.transports.relay import Answer, Failure, Relaying
+from halley.transports.relay import Outcome as Relayed
 
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
 _OK = begin(200, HEADERS)

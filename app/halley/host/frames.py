@@ -12,8 +12,8 @@ from functools import partial
 from websockets.exceptions import PayloadTooBig, ProtocolError
 from websockets.frames import Close
 
-from app.protocols.contract import PROTOCOL_ERROR
-from app.transports.websocket import reason_bytes
+from halley.protocols.contract import PROTOCOL_ERROR
+from halley.transports.websocket import reason_bytes
 
 try:
     from websockets.speedups import apply_mask

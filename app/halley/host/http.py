@@ -23,12 +23,12 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from app import telemetry
-from app.broker.aging import TimeoutQueue
-from app.host.peer import DISCARDED_BYTES, Peer
-from app.host.timeouts import SLICE_S, Asking
-from app.host.websocket import WebSocket, open_socket
-from app.transports.guard import Rejection
+from halley import telemetry
+from halley.broker.aging import TimeoutQueue
+from halley.host.peer import DISCARDED_BYTES, Peer
+from halley.host.timeouts import SLICE_S, Asking
+from halley.host.websocket import WebSocket, open_socket
+from halley.transports.guard import Rejection
 
 _LOOSE_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)

@@ -18,14 +18,14 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from app import telemetry
-from app.host.http import Connection
-from app.host.peer import UNSENT_BYTES, limit_unsent
-from app.host.timeouts import ServerContext
-from app.host.websocket import Sockets
-from app.server.composition import Server
-from app.settings import Limits, Settings
-from app.transports.nt4 import Serves, nt4_route, own_page
+from halley import telemetry
+from halley.host.http import Connection
+from halley.host.peer import UNSENT_BYTES, limit_unsent
+from halley.host.timeouts import ServerContext
+from halley.host.websocket import Sockets
+from halley.server.composition import Server
+from halley.settings import Limits, Settings
+from halley.transports.nt4 import Serves, nt4_route, own_page
 
 _log = logging.getLogger("uvicorn.error")
 

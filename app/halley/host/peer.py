@@ -20,11 +20,11 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from app import telemetry
-from app.broker.aging import TimeoutQueue
-from app.host.timeouts import Asking, ServerContext
-from app.transports.guard import TEXT_HEADERS
-from app.transports.head import CLOSE, Header
+from halley import telemetry
+from halley.broker.aging import TimeoutQueue
+from halley.host.timeouts import Asking, ServerContext
+from halley.transports.guard import TEXT_HEADERS
+from halley.transports.head import CLOSE, Header
 
 DISCARDED_BYTES = 1_048_576
 """How much is received and not used after a refusal or a close: the peer may have sent it before it read of that."""

@@ -32,17 +32,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from app import __version__, is_compiled, telemetry
-from app.access.keys import BadKeys
-from app.broker.broker import Broker
-from app.broker.limits import Watermark
-from app.configuration import Configuration
-from app.configuration.protection import NotProtected
-from app.embed import Halley, load
-from app.history.folder import FolderLocked, FolderUnusable
-from app.host.bayeux import BayeuxConnection, ShortWay
-from app.host.http import Connection
-from app.host.listener import (
+from halley import __version__, is_compiled, telemetry
+from halley.access.keys import BadKeys
+from halley.broker.broker import Broker
+from halley.broker.limits import Watermark
+from halley.configuration import Configuration
+from halley.configuration.protection import NotProtected
+from halley.embed import Halley, load
+from halley.history.folder import FolderLocked, FolderUnusable
+from halley.host.bayeux import BayeuxConnection, ShortWay
+from halley.host.http import Connection
+from halley.host.listener import (
     CannotListen,
     HttpServer,
     Listeners,
@@ -54,15 +54,15 @@ from app.host.listener import (
     nt4_server,
     url_of,
 )
-from app.host.relayed import NodeServer
-from app.host.timeouts import ServerContext
-from app.host.tls import BadCertificate, Certificate, Tls
-from app.host.websocket import Sockets
-from app.server import metrics
-from app.server.composition import Server
-from app.server.history import BadRecord, CannotJoin
-from app.server.reloading import SettingsFiles
-from app.transports.api.application import operations_app
+from halley.host.relayed import NodeServer
+from halley.host.timeouts import ServerContext
+from halley.host.tls import BadCertificate, Certificate, Tls
+from halley.host.websocket import Sockets
+from halley.server import metrics
+from halley.server.composition import Server
+from halley.server.history import BadRecord, CannotJoin
+from halley.server.reloading import SettingsFiles
+from halley.transports.api.application import operations_app
 
 READY = b"READY=1"
 STOPPING = b"STOPPING=1"

@@ -20,14 +20,14 @@ from typing import Any, Protocol
 
 import httptools
 
-from app import telemetry
-from app.broker.aging import TimeoutQueue
-from app.protocols.contract import Count
-from app.settings import Settings, is_loopback
-from app.transports.endpoint import leaving
-from app.transports.guard import Rejection
-from app.transports.head import CLOSE, RETRY_AFTER, Head, Header
-from app.transports.relay import Answer, Failure, Outcome
+from halley import telemetry
+from halley.broker.aging import TimeoutQueue
+from halley.protocols.contract import Count
+from halley.settings import Settings, is_loopback
+from halley.transports.endpoint import leaving
+from halley.transports.guard import Rejection
+from halley.transports.head import CLOSE, RETRY_AFTER, Head, Header
+from halley.transports.relay import Answer, Failure, Outcome
 
 NODE = b"halley-node"
 CONFIRMATION = b"\n"

@@ -20,13 +20,13 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any
 
-from app.broker.aging import TimeoutQueue
-from app.host.bayeux import BayeuxConnection, ShortWay
-from app.host.listener import SideServer
-from app.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, deadline_s
-from app.server.composition import Server
-from app.transports.guard import Rejection
-from app.transports.head import Head
+from halley.broker.aging import TimeoutQueue
+from halley.host.bayeux import BayeuxConnection, ShortWay
+from halley.host.listener import SideServer
+from halley.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, deadline_s
+from halley.server.composition import Server
+from halley.transports.guard import Rejection
+from halley.transports.head import Head
 
 _HEAD_BYTES = 1_024  # of the line that is added to a head
 _SCHEMES = {b"http": "http", b"https": "https"}

@@ -19,9 +19,9 @@ from typing import Any
 
 import httptools
 
-from app.protocols.bayeux.session import BayeuxSession
-from app.transports.endpoint import PostHead
-from app.transports.head import Head
+from halley.protocols.bayeux.session import BayeuxSession
+from halley.transports.endpoint import PostHead
+from halley.transports.head import Head
 
 REMEMBERED_BYTES = 1_536
 """The most that is remembered of a head and a connect: browsers' heads have 900 bytes, with a token 1,300."""

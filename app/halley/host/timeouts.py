@@ -1,6 +1,6 @@
 """The limits, deadlines and counts that all connections of a server share.
 
-There is one queue for each kind of deadline (`app/broker/aging.py`).
+There is one queue for each kind of deadline (`halley/broker/aging.py`).
 
 Connections also share the time in which received bytes are processed. A few that send tiny frames, TLS records or
 requests as fast as they can would otherwise keep everybody else waiting. In one turn of the event loop the bytes of all
@@ -16,8 +16,8 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any, Protocol
 
-from app.broker.aging import TimeoutQueue
-from app.settings import Limits
+from halley.broker.aging import TimeoutQueue
+from halley.settings import Limits
 
 TURN_S = 0.005
 """How long received bytes are processed before all other events of the loop have their turn."""

@@ -22,9 +22,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, cast
 
-from app import telemetry
-from app.host.timeouts import SLICE_S, Turns
-from app.settings import Tls as TlsSettings
+from halley import telemetry
+from halley.host.timeouts import SLICE_S, Turns
+from halley.settings import Tls as TlsSettings
 
 _MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 """OpenSSL's reasons when the key does not belong to the certificate; the last one is for another type of key."""

@@ -24,10 +24,10 @@ from typing import Any, Protocol
 
 from websockets.utils import accept_key
 
-from app import telemetry
-from app.broker.aging import TimeoutQueue
-from app.broker.limits import Meter
-from app.host.frames import (
+from halley import telemetry
+from halley.broker.aging import TimeoutQueue
+from halley.broker.limits import Meter
+from halley.host.frames import (
     BINARY,
     CLOSE,
     CONTINUATION,
@@ -43,13 +43,13 @@ from app.host.frames import (
     frame,
     text_frame,
 )
-from app.host.peer import DISCARDED_BYTES, limit_unsent, unread_bytes
-from app.host.timeouts import SLICE_S, ServerContext
-from app.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
-from app.transports.addresses import Proxies
-from app.transports.guard import Rejection
-from app.transports.head import Head, Header
-from app.transports.websocket import WebSocketRoute, check
+from halley.host.peer import DISCARDED_BYTES, limit_unsent, unread_bytes
+from halley.host.timeouts import SLICE_S, ServerContext
+from halley.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
+from halley.transports.addresses import Proxies
+from halley.transports.guard import Rejection
+from halley.transports.head import Head, Header
+from halley.transports.websocket import WebSocketRoute, check
 
 _IDLE_S, _INTERVAL_S, _PROBES = 10, 5, 3
 """The kernel sends probes to a peer that was silent for 10 s, 5 s apart; after 3 without a reply, 25 s in all, the

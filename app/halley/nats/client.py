@@ -20,11 +20,11 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from app import __version__, telemetry
-from app.nats.proof import TLS, Proof, authorities_of_the_system, proof_of
-from app.nats.subscriptions import Handler, Subscriptions, dropped
-from app.nats.wire import Message, Wire
-from app.settings import Cluster
+from halley import __version__, telemetry
+from halley.nats.proof import TLS, Proof, authorities_of_the_system, proof_of
+from halley.nats.subscriptions import Handler, Subscriptions, dropped
+from halley.nats.wire import Message, Wire
+from halley.settings import Cluster
 
 REQUEST_S = 1.0
 _CONNECT_S, _BETWEEN_S, _SHORT_S = 2.0, 0.1, 1.0

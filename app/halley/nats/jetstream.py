@@ -13,11 +13,11 @@ from typing import Any
 
 import orjson
 
-from app.nats.client import AwayErrors, Client
-from app.nats.places import LAST, is_control, place_of
-from app.nats.subscriptions import Handler
-from app.nats.wire import Message
-from app.settings import Cluster
+from halley.nats.client import AwayErrors, Client
+from halley.nats.places import LAST, is_control, place_of
+from halley.nats.subscriptions import Handler
+from halley.nats.wire import Message
+from halley.settings import Cluster
 
 _NEXT_S, _AT_ONCE = 10.0, 64
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000

@@ -5,7 +5,7 @@ Source: docs.nats.io, "JetStream wire API Reference", "Acknowledging Messages".
 
 from __future__ import annotations
 
-from app.nats.wire import Message
+from halley.nats.wire import Message
 
 LAST = "Nats-Last-Consumer"
 """The header of a control message that says how many messages its consumer has delivered before it."""

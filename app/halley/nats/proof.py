@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from app.settings import Cluster
+from halley.settings import Cluster
 
 TLS = "tls://"
 

@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from app import telemetry
-from app.nats.wire import Message
+from halley import telemetry
+from halley.nats.wire import Message
 
 Handler = Callable[[Message], Awaitable[None] | None]
 

@@ -14,12 +14,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from app.broker.events import Event, Publications
-from app.history.history import History
-from app.history.rules import Rules
-from app.pipeline.errors import JobFailed, cause_of
-from app.settings import History as HistoryOptions
-from app.settings import Pipeline
+from halley.broker.events import Event, Publications
+from halley.history.history import History
+from halley.history.rules import Rules
+from halley.pipeline.errors import JobFailed, cause_of
+from halley.settings import History as HistoryOptions
+from halley.settings import Pipeline
 
 _LEAST_PYTHON = (3, 11)
 
@@ -70,7 +70,7 @@ class _Doctor:
             yield "classes", self._classes
 
     def _session(self) -> str:
-        from app.pipeline import session
+        from halley.pipeline import session
 
         spark = session.start(self._options, is_recording=self._archives_classes)
         return f"Spark {spark.version} with master {spark.sparkContext.master}"
@@ -83,14 +83,14 @@ class _Doctor:
             return self._row({"path": folder}) + " of a log made for this check"
 
     def _row(self, log_options: Mapping[str, str]) -> str:
-        from app.pipeline import session
+        from halley.pipeline import session
 
         spark = session.start(self._options)
         rows = spark.read.format("halley").options(**log_options).load().select("offset").limit(1).collect()
         return f"read offset {rows[0].offset}" if rows else "read the log, which is empty"
 
     def _classes(self) -> str:
-        from app.pipeline import session
+        from halley.pipeline import session
 
         spark = session.start(self._options)
         with tempfile.TemporaryDirectory(prefix="halley-doctor-") as folder:  # as the jobs do: group, write, read
@@ -118,7 +118,7 @@ def _package(name: str) -> str:
 
 
 def _java() -> str:
-    from app.pipeline import session
+    from halley.pipeline import session
 
     found = session.find_java()
     return f"{found.version} ({found.found_by}: {found.own_home})"

@@ -30,7 +30,7 @@ def no_lake(lake: Path) -> JobRejected:
 
 
 _RAISED = re.compile(
-    r"^\s*(?:[A-Za-z_][\w.]*: )*app\.pipeline(?:\.\w+)*\.(?P<name>\w+): (?P<said>.+?)\s*$", re.MULTILINE
+    r"^\s*(?:[A-Za-z_][\w.]*: )*halley\.pipeline(?:\.\w+)*\.(?P<name>\w+): (?P<said>.+?)\s*$", re.MULTILINE
 )
 _WITH_TRACE = re.compile(r"^(?P<name>\w*(?:Error|Exception|Interrupt)): (?P<said>.+)$", re.MULTILINE)
 _MOST_CHARS = 400

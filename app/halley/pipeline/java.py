@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import pyspark
 
-from app.pipeline.errors import JobRejected
+from halley.pipeline.errors import JobRejected
 
 LEAST_VERSION = 17
 """The lowest major version that Spark 4 runs on."""

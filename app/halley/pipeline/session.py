@@ -1,6 +1,6 @@
 """A Spark session with the pipeline's settings and the source `halley`: quick to start, quiet, and cleaned up at exit.
 
-    from app.pipeline import session
+    from halley.pipeline import session
     spark = session.start()
     spark.read.format("halley").load("halley-data").show()
 
@@ -31,10 +31,10 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from app.pipeline import java
-from app.pipeline.errors import JobFailed, JobRejected, cause_of
-from app.pipeline.source.source import HalleySource
-from app.settings import Pipeline
+from halley.pipeline import java
+from halley.pipeline.errors import JobFailed, JobRejected, cause_of
+from halley.pipeline.source.source import HalleySource
+from halley.settings import Pipeline
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halley"

@@ -33,7 +33,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def module_command(module: str) -> list[str]:
-    """The command line that runs `module`. With `-P` a folder `app` in the working directory does not hide Halley's."""
+    """The command line that runs `module`. With `-P` a folder `halley` in the working directory does not hide it."""
     return [sys.executable, "-P", "-m", module]
 
 

@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
-from app.broker.events import Event
-from app.broker.names import Pattern
-from app.broker.policy import Proof
-from app.broker.sessions import Outlet, Session
-from app.settings import Verb
+from halley.broker.events import Event
+from halley.broker.names import Pattern
+from halley.broker.policy import Proof
+from halley.broker.sessions import Outlet, Session
+from halley.settings import Verb
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, POLICY_VIOLATION, INTERNAL_ERROR = 1000, 1001, 1002, 1008, 1011
 TRY_AGAIN_LATER = 1013

@@ -1,5 +1,5 @@
 """One server: its composition, its turns on the event loop, its life, and what it says about itself."""
 
-from app.server.composition import create_app
+from halley.server.composition import create_app
 
 __all__ = ["create_app"]

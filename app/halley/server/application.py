@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app import telemetry
-from app.server.lifecycle import Lifecycle
-from app.server.protocols import Mount
-from app.transports.addresses import Proxies
-from app.transports.endpoint import leaving
-from app.transports.exchange import target_of
-from app.transports.guard import Guard, Rejection, check_framing
-from app.transports.head import Head, route_path
-from app.transports.middleware import reject
+from halley import telemetry
+from halley.server.lifecycle import Lifecycle
+from halley.server.protocols import Mount
+from halley.transports.addresses import Proxies
+from halley.transports.endpoint import leaving
+from halley.transports.exchange import target_of
+from halley.transports.guard import Guard, Rejection, check_framing
+from halley.transports.head import Head, route_path
+from halley.transports.middleware import reject
 
 
 class Application:

@@ -1,6 +1,6 @@
 """The composition root: builds the parts of a server, and joins them by the arguments of their constructors.
 
-`create_app` makes an ASGI application for any server; `app/host` runs it under Halley's own.
+`create_app` makes an ASGI application for any server; `halley/host` runs it under Halley's own.
 """
 
 from __future__ import annotations
@@ -11,43 +11,43 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app import telemetry
-from app.access.control import AccessControl, Authenticator
-from app.broker.broker import Broker
-from app.broker.errors import TokenRefused
-from app.broker.policy import SERVER
-from app.configuration.programs import checked
-from app.configuration.protection import grants_of
-from app.protocols.bayeux.engine import Engine, new_id
-from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.protocol import BayeuxProtocol
-from app.protocols.contract import Count, WireProtocol
-from app.server.application import Application
-from app.server.history import HistoryService, Opening, OpenLog
-from app.server.lifecycle import Lifecycle
-from app.server.persistence import PersistentTopics
-from app.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
-from app.server.pump import Pump
-from app.server.reloading import Reloading
-from app.server.session_log import SessionLog
-from app.server.sweeper import Sweep, Sweeper
-from app.server.topics import SystemEvents, Ticker
-from app.server.whole import Whole
-from app.settings import Settings
-from app.transports.addresses import Proxies, accounts
-from app.transports.api.application import Apis
-from app.transports.api.pages import Pages
-from app.transports.endpoint import BayeuxEndpoint
-from app.transports.guard import Guard
-from app.transports.middleware import GuardMiddleware
-from app.transports.waits import Waits
+from halley import telemetry
+from halley.access.control import AccessControl, Authenticator
+from halley.broker.broker import Broker
+from halley.broker.errors import TokenRefused
+from halley.broker.policy import SERVER
+from halley.configuration.programs import checked
+from halley.configuration.protection import grants_of
+from halley.protocols.bayeux.engine import Engine, new_id
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.protocol import BayeuxProtocol
+from halley.protocols.contract import Count, WireProtocol
+from halley.server.application import Application
+from halley.server.history import HistoryService, Opening, OpenLog
+from halley.server.lifecycle import Lifecycle
+from halley.server.persistence import PersistentTopics
+from halley.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
+from halley.server.pump import Pump
+from halley.server.reloading import Reloading
+from halley.server.session_log import SessionLog
+from halley.server.sweeper import Sweep, Sweeper
+from halley.server.topics import SystemEvents, Ticker
+from halley.server.whole import Whole
+from halley.settings import Settings
+from halley.transports.addresses import Proxies, accounts
+from halley.transports.api.application import Apis
+from halley.transports.api.pages import Pages
+from halley.transports.endpoint import BayeuxEndpoint
+from halley.transports.guard import Guard
+from halley.transports.middleware import GuardMiddleware
+from halley.transports.waits import Waits
 
 
 class Server:
     """One server: its parts, and the ASGI application that they make.
 
-    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` and `hooks` are the defaults
-    where None.
+    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`halley/access/keys.py`). `settings` and `hooks` are the
+    defaults where None.
     """
 
     def __init__(
@@ -218,8 +218,8 @@ def _opening(whole: Whole | None) -> Opening | None:
     """What opens the history of a node of a cluster; None for a server alone, which imports nothing of it."""
     if whole is None:
         return None
-    from app.server.front_history import FrontHistory
-    from app.server.shared_history import KeptHistory
+    from halley.server.front_history import FrontHistory
+    from halley.server.shared_history import KeptHistory
 
     def opened(settings: Settings, broker: Broker, flush: Callable[[], None]) -> OpenLog:
         history = (FrontHistory if settings.cluster.front else KeptHistory)(settings, broker, flush)
@@ -233,14 +233,15 @@ def _node_id(settings: Settings) -> str:
     """The letters that a node of a cluster puts in front of the ids of its sessions; "" for a server alone."""
     if not settings.cluster.urls:
         return ""
-    from app.cluster.members import id_of
+    from halley.cluster.members import id_of
 
     return id_of(settings.cluster.node)
 
 
 def create_app(settings: Settings | None = None) -> Server:
-    """Make an ASGI application for any server: `uvicorn app.server:create_app --factory`.
+    """Make an ASGI application for any server: `uvicorn halley.server:create_app --factory`.
 
-    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`app/access/keys.py`). `settings` are the defaults where None.
+    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`halley/access/keys.py`). `settings` are the defaults where
+    None.
     """
     return Server(settings)

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from app.broker.broker import Broker
-from app.broker.ports import Page, Query
-from app.cluster.asker import Asker
-from app.cluster.front import Front
-from app.cluster.membership import join_without_folder
-from app.server.history import lags_of, rules_of
-from app.server.shared_history import SharedHistory, joined
-from app.settings import Settings
+from halley.broker.broker import Broker
+from halley.broker.ports import Page, Query
+from halley.cluster.asker import Asker
+from halley.cluster.front import Front
+from halley.cluster.membership import join_without_folder
+from halley.server.history import lags_of, rules_of
+from halley.server.shared_history import SharedHistory, joined
+from halley.settings import Settings
 
 
 class FrontHistory(SharedHistory):

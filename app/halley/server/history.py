@@ -18,23 +18,23 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
-from app import telemetry
-from app.broker.broker import Broker
-from app.broker.errors import HistoryUnavailable, InvalidName, Refusal
-from app.broker.events import SECONDS_TO_2026, Event, Publications
-from app.broker.ports import Erasure, Page, Query
-from app.history.consumers import Overtaken
-from app.history.damage import Damage
-from app.history.history import History
-from app.history.rewriting import concerned_by
-from app.history.rules import NEVER, Rules, parse_age
-from app.history.stored import Stored
-from app.history.writer import Committed, Report
-from app.protocols.bayeux.names import Bounds, to_pattern
-from app.protocols.contract import Count
-from app.protocols.wamp.names import spaces_of, within
-from app.settings import Settings
-from app.transports.api.requests import KeptArchive, NoHistory
+from halley import telemetry
+from halley.broker.broker import Broker
+from halley.broker.errors import HistoryUnavailable, InvalidName, Refusal
+from halley.broker.events import SECONDS_TO_2026, Event, Publications
+from halley.broker.ports import Erasure, Page, Query
+from halley.history.consumers import Overtaken
+from halley.history.damage import Damage
+from halley.history.history import History
+from halley.history.rewriting import concerned_by
+from halley.history.rules import NEVER, Rules, parse_age
+from halley.history.stored import Stored
+from halley.history.writer import Committed, Report
+from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.contract import Count
+from halley.protocols.wamp.names import spaces_of, within
+from halley.settings import Settings
+from halley.transports.api.requests import KeptArchive, NoHistory
 
 Result = TypeVar("Result")
 

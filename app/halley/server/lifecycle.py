@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from time import monotonic
 from typing import Any
 
-from app import telemetry
-from app.broker.broker import Broker
-from app.server.protocols import Mount, Service
-from app.server.pump import Pump
-from app.server.sweeper import Sweeper
-from app.settings import Drain
-from app.transports.waits import Waits
+from halley import telemetry
+from halley.broker.broker import Broker
+from halley.server.protocols import Mount, Service
+from halley.server.pump import Pump
+from halley.server.sweeper import Sweeper
+from halley.settings import Drain
+from halley.transports.waits import Waits
 
 _PROGRESS_S = 1.0
 """Interval of the `drain_progress` lines in the log."""

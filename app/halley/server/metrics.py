@@ -14,10 +14,10 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.broker.flow import DELAY, Delays
-from app.protocols.contract import Count
-from app.server.composition import Server
-from app.settings import LIMITS
+from halley.broker.flow import DELAY, Delays
+from halley.protocols.contract import Count
+from halley.server.composition import Server
+from halley.settings import LIMITS
 
 _PROTOCOLS = ("bayeux", "nt4", "wamp")
 """Protocols that are exported even with the value 0: an alert must be able to distinguish "none" from "unknown"."""

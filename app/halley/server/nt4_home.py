@@ -12,19 +12,19 @@ from collections.abc import Callable
 from math import inf
 from time import monotonic
 
-from app import telemetry
-from app.broker.broker import Broker
-from app.broker.ports import Erasure, Work
-from app.cluster.exchange import Exchange
-from app.cluster.home import Home
-from app.cluster.standing import Standing
-from app.cluster.values import ClusterValues
-from app.nats.client import AwayErrors
-from app.nats.jetstream import ApiError
-from app.protocols.nt4.protocol import NetworkTables
-from app.protocols.nt4.tables import SharedTopics
-from app.server.persistence import PersistentTopics, persistent, restore, text_of
-from app.settings import Settings
+from halley import telemetry
+from halley.broker.broker import Broker
+from halley.broker.ports import Erasure, Work
+from halley.cluster.exchange import Exchange
+from halley.cluster.home import Home
+from halley.cluster.standing import Standing
+from halley.cluster.values import ClusterValues
+from halley.nats.client import AwayErrors
+from halley.nats.jetstream import ApiError
+from halley.protocols.nt4.protocol import NetworkTables
+from halley.protocols.nt4.tables import SharedTopics
+from halley.server.persistence import PersistentTopics, persistent, restore, text_of
+from halley.settings import Settings
 
 
 class Nt4Home:

@@ -28,19 +28,19 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app import telemetry
-from app.broker.events import SECONDS_TO_2026
-from app.broker.ports import Erasure, Work
-from app.history.checksummed_json import make_private, private, sync_folder
-from app.protocols.contract import Count
-from app.protocols.json_text import NotJson, loads
-from app.protocols.nt4.errors import BadValue
-from app.protocols.nt4.names import acl_name, is_reserved
-from app.protocols.nt4.protocol import NetworkTables
-from app.protocols.nt4.tables import Tables
-from app.protocols.nt4.types import ARRAY, RAW, accept, number_of
-from app.protocols.wamp.state import RESERVED_AT_ONCE
-from app.settings import Limits, Settings
+from halley import telemetry
+from halley.broker.events import SECONDS_TO_2026
+from halley.broker.ports import Erasure, Work
+from halley.history.checksummed_json import make_private, private, sync_folder
+from halley.protocols.contract import Count
+from halley.protocols.json_text import NotJson, loads
+from halley.protocols.nt4.errors import BadValue
+from halley.protocols.nt4.names import acl_name, is_reserved
+from halley.protocols.nt4.protocol import NetworkTables
+from halley.protocols.nt4.tables import Tables
+from halley.protocols.nt4.types import ARRAY, RAW, accept, number_of
+from halley.protocols.wamp.state import RESERVED_AT_ONCE
+from halley.settings import Limits, Settings
 
 FILE = "networktables.json"
 """The file's name in the data folder; name and format are ntcore's."""

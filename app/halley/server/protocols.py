@@ -11,30 +11,30 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple, Protocol
 
-from app import __version__
-from app.access.control import AccessControl
-from app.broker.broker import Broker
-from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.protocol import BayeuxProtocol
-from app.protocols.contract import Count, WireProtocol
-from app.protocols.nt4.protocol import NetworkTables
-from app.protocols.wamp import inquiry, roster
-from app.protocols.wamp.authentication import Authentication
-from app.protocols.wamp.names import realms_of
-from app.protocols.wamp.protocol import Router
-from app.protocols.wamp.state import META_EVENT, SESSION, Environment
-from app.server.history import HistoryService
-from app.server.persistence import PersistentTopics, ReservedIds, TopicSaver
-from app.server.session_log import SessionLog
-from app.server.whole import Whole
-from app.settings import Settings
-from app.transports.endpoint import BayeuxEndpoint
-from app.transports.guard import Guard
-from app.transports.middleware import GuardMiddleware
-from app.transports.nt4 import nt4_route
-from app.transports.waits import Waits
-from app.transports.wamp import WampEndpoint
-from app.transports.websocket import Endpoint, WebSocketEndpoint, WebSocketRoute
+from halley import __version__
+from halley.access.control import AccessControl
+from halley.broker.broker import Broker
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.protocol import BayeuxProtocol
+from halley.protocols.contract import Count, WireProtocol
+from halley.protocols.nt4.protocol import NetworkTables
+from halley.protocols.wamp import inquiry, roster
+from halley.protocols.wamp.authentication import Authentication
+from halley.protocols.wamp.names import realms_of
+from halley.protocols.wamp.protocol import Router
+from halley.protocols.wamp.state import META_EVENT, SESSION, Environment
+from halley.server.history import HistoryService
+from halley.server.persistence import PersistentTopics, ReservedIds, TopicSaver
+from halley.server.session_log import SessionLog
+from halley.server.whole import Whole
+from halley.settings import Settings
+from halley.transports.endpoint import BayeuxEndpoint
+from halley.transports.guard import Guard
+from halley.transports.middleware import GuardMiddleware
+from halley.transports.nt4 import nt4_route
+from halley.transports.waits import Waits
+from halley.transports.wamp import WampEndpoint
+from halley.transports.websocket import Endpoint, WebSocketEndpoint, WebSocketRoute
 
 
 class Parts(NamedTuple):

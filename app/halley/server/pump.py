@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from math import ceil, inf
 from time import monotonic
 
-from app import telemetry
-from app.broker.broker import Broker
-from app.protocols.contract import WireProtocol
+from halley import telemetry
+from halley.broker.broker import Broker
+from halley.protocols.contract import WireProtocol
 
 FLUSH_S = 0.003
 """How long is flushed before sockets are read; longer if one outlet takes longer."""

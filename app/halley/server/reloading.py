@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 
-from app import telemetry
-from app.access.control import AccessControl
-from app.broker.broker import Broker
-from app.configuration import BadSettings, Configuration, check
-from app.configuration.protection import NotProtected, check_protected, check_still_protected, grants_of
-from app.settings import Settings
+from halley import telemetry
+from halley.access.control import AccessControl
+from halley.broker.broker import Broker
+from halley.configuration import BadSettings, Configuration, check
+from halley.configuration.protection import NotProtected, check_protected, check_still_protected, grants_of
+from halley.settings import Settings
 
 AT_ONCE = ("access", "tokens", "user")
 """The settings that count as soon as they have been read again."""

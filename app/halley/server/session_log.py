@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from app import telemetry
-from app.broker.broker import Broker
-from app.broker.names import Pattern
-from app.broker.sessions import Session
-from app.transports.guard import Rejection
-from app.transports.head import Head
+from halley import telemetry
+from halley.broker.broker import Broker
+from halley.broker.names import Pattern
+from halley.broker.sessions import Session
+from halley.transports.guard import Rejection
+from halley.transports.head import Head
 
 _ORDINARY_LIMITS = frozenset({"holds_per_browser", "keep_alive_s", "max_interval_s"})
 """Limits that end what has expired, or share polls among one user's tabs: nothing to log each time."""

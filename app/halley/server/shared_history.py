@@ -11,33 +11,33 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
-from app import telemetry
-from app.broker.broker import Broker
-from app.broker.errors import HistoryUnavailable
-from app.broker.events import LAST_PUBLICATION, Publications
-from app.broker.ports import Erasure
-from app.cluster.alike import digests
-from app.cluster.applied import Applied
-from app.cluster.broker_log import ClusterLog, Diverged
-from app.cluster.erasure import Erasures, Tell, delete_frames
-from app.cluster.exchange import Exchange
-from app.cluster.frames import Control, Keeps
-from app.cluster.keeper import Keeper
-from app.cluster.members import Members
-from app.cluster.membership import SETTINGS, STATE_FILE, join, name_taken
-from app.cluster.membership import CannotJoin as NotJoined
-from app.cluster.standing import Standing
-from app.cluster.store import Store
-from app.history import checksummed_json
-from app.history.history import CannotPurge
-from app.history.stored import Stored
-from app.history.writer import Report
-from app.nats.jetstream import Connection
-from app.protocols.contract import Count
-from app.server.history import CannotJoin, OpenHistory, OpenLog, Outcomes
-from app.server.nt4_home import Nt4Home
-from app.server.whole import Whole
-from app.settings import Settings
+from halley import telemetry
+from halley.broker.broker import Broker
+from halley.broker.errors import HistoryUnavailable
+from halley.broker.events import LAST_PUBLICATION, Publications
+from halley.broker.ports import Erasure
+from halley.cluster.alike import digests
+from halley.cluster.applied import Applied
+from halley.cluster.broker_log import ClusterLog, Diverged
+from halley.cluster.erasure import Erasures, Tell, delete_frames
+from halley.cluster.exchange import Exchange
+from halley.cluster.frames import Control, Keeps
+from halley.cluster.keeper import Keeper
+from halley.cluster.members import Members
+from halley.cluster.membership import SETTINGS, STATE_FILE, join, name_taken
+from halley.cluster.membership import CannotJoin as NotJoined
+from halley.cluster.standing import Standing
+from halley.cluster.store import Store
+from halley.history import checksummed_json
+from halley.history.history import CannotPurge
+from halley.history.stored import Stored
+from halley.history.writer import Report
+from halley.nats.jetstream import Connection
+from halley.protocols.contract import Count
+from halley.server.history import CannotJoin, OpenHistory, OpenLog, Outcomes
+from halley.server.nt4_home import Nt4Home
+from halley.server.whole import Whole
+from halley.settings import Settings
 
 Result = TypeVar("Result")
 

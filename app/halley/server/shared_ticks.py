@@ -15,9 +15,9 @@ from operator import itemgetter
 from time import monotonic
 from typing import Any
 
-from app.broker.flow import Delays
-from app.server.whole import Whole
-from app.settings import Ticks
+from halley.broker.flow import Delays
+from halley.server.whole import Whole
+from halley.settings import Ticks
 
 _KIND = "figures"
 _HEARD = "hears"

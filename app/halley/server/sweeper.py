@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from app import telemetry
-from app.broker.broker import Broker
-from app.broker.flow import Delays
+from halley import telemetry
+from halley.broker.broker import Broker
+from halley.broker.flow import Delays
 
 Sweep = Callable[[float], object]
 """Does what is due; True if there is more, which it does when it is called again with the same time."""

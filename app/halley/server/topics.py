@@ -53,18 +53,18 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app.broker.broker import Broker
-from app.broker.events import Event, SessionFilter, to_text
-from app.broker.flow import Delays, Trace
-from app.broker.names import RESERVED, SPACE, WIDE_IN_WAMP, Pattern, is_reserved
-from app.broker.policy import SERVER
-from app.broker.sessions import Session
-from app.protocols.bayeux.names import to_channel, to_subscription
-from app.protocols.contract import WireProtocol
-from app.protocols.wamp.names import uri_of
-from app.server.history import HistoryService
-from app.server.past_rates import PastRates
-from app.server.shared_ticks import (
+from halley.broker.broker import Broker
+from halley.broker.events import Event, SessionFilter, to_text
+from halley.broker.flow import Delays, Trace
+from halley.broker.names import RESERVED, SPACE, WIDE_IN_WAMP, Pattern, is_reserved
+from halley.broker.policy import SERVER
+from halley.broker.sessions import Session
+from halley.protocols.bayeux.names import to_channel, to_subscription
+from halley.protocols.contract import WireProtocol
+from halley.protocols.wamp.names import uri_of
+from halley.server.history import HistoryService
+from halley.server.past_rates import PastRates
+from halley.server.shared_ticks import (
     DELAYS,
     FLOW,
     SharedTicks,
@@ -74,8 +74,8 @@ from app.server.shared_ticks import (
     merge_topics,
     sparse,
 )
-from app.server.whole import Whole
-from app.settings import Ticks
+from halley.server.whole import Whole
+from halley.settings import Ticks
 
 SESSIONS = f"{RESERVED}/sessions"
 SUBSCRIPTIONS = f"{RESERVED}/subscriptions"

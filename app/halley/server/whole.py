@@ -1,4 +1,4 @@
-"""How the parts of a node ask and notify the other nodes of its cluster; `app/cluster` implements it on NATS.
+"""How the parts of a node ask and notify the other nodes of its cluster; `halley/cluster` implements it on NATS.
 
 A node has a `Whole` from the start. It is joined to the cluster when the history is opened (`shared_history.py`), and
 is alone before and after that.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from app.protocols.nt4.protocol import NetworkTables
-from app.server.persistence import PersistentTopics
-from app.settings import Settings
+from halley.protocols.nt4.protocol import NetworkTables
+from halley.server.persistence import PersistentTopics
+from halley.settings import Settings
 
 
 class Answers(Protocol):

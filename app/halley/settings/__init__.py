@@ -1,19 +1,19 @@
 """The settings of Halley: every number and switch with its unit, what zero means, and the reason for its default.
 
-This room only declares them: `app/configuration/` fills these classes from the defaults, a TOML file, the environment
-and flags (in that order), and each room takes the part that it needs. It imports the standard library only, so that
-every room can import its types.
+This room only declares them: `halley/configuration/` fills these classes from the defaults, a TOML file, the
+environment and flags (in that order), and each room takes the part that it needs. It imports the standard library only,
+so that every room can import its types.
 """
 
 from dataclasses import dataclass, field
 
-from app.settings.access import Access, Jwt, Token, Verb
-from app.settings.cluster import Cluster
-from app.settings.history import History, Lift, Pipeline, Record
-from app.settings.knob import knob
-from app.settings.limits import LIMITS, Limits
-from app.settings.protocols import Bayeux, Cookie, Cors, Nt4, Realm, User, Wamp
-from app.settings.server import Drain, Log, Operations, Ticks, Tls, is_loopback
+from halley.settings.access import Access, Jwt, Token, Verb
+from halley.settings.cluster import Cluster
+from halley.settings.history import History, Lift, Pipeline, Record
+from halley.settings.knob import knob
+from halley.settings.limits import LIMITS, Limits
+from halley.settings.protocols import Bayeux, Cookie, Cors, Nt4, Realm, User, Wamp
+from halley.settings.server import Drain, Log, Operations, Ticks, Tls, is_loopback
 
 __all__ = [
     "LIMITS",

@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass
 from datetime import datetime
 from typing import Literal
 
-from app.settings.knob import knob
+from halley.settings.knob import knob
 
 Verb = Literal["publish", "subscribe", "call", "export", "erase"]
 """The verbs of access rules: to publish, to subscribe, to call the WAMP router's procedures, to read the whole log, and

@@ -3,7 +3,7 @@
 from dataclasses import MISSING, dataclass
 from typing import Literal
 
-from app.settings.knob import knob
+from halley.settings.knob import knob
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from app.settings.knob import knob
+from halley.settings.knob import knob
 
 
 @dataclass(frozen=True, slots=True)

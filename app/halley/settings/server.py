@@ -4,7 +4,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
-from app.settings.knob import knob
+from halley.settings.knob import knob
 
 
 def is_loopback(host: str) -> bool:

@@ -19,8 +19,8 @@ from typing import Protocol
 import orjson
 import structlog
 
-from app.settings import Log
-from app.telemetry.lines import Shortener, Throttle
+from halley.settings import Log
+from halley.telemetry.lines import Shortener, Throttle
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _FINGERPRINT_KEY = secrets.token_bytes(16)

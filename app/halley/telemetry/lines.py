@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from app.telemetry.events import EVENTS, LogEvent
+from halley.telemetry.events import EVENTS, LogEvent
 
 Line = MutableMapping[str, Any]
 

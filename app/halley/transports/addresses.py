@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from starlette.types import Scope
 
-from app.transports.head import Header
+from halley.transports.head import Header
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

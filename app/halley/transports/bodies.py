@@ -18,9 +18,9 @@ from orjson import JSONDecodeError
 from orjson import loads as loads_quickly
 from starlette.types import Receive
 
-from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, has_large_float, loads
-from app.settings import Limits
-from app.transports.guard import Rejection
+from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, has_large_float, loads
+from halley.settings import Limits
+from halley.transports.guard import Rejection
 
 _CHARSETS = re.compile(
     r"utf-8|ascii|iso8859-\d+|cp125\d|cp874|koi8-[ru]|utf-16|utf-16-[bl]e|utf-32|utf-32-[bl]e"

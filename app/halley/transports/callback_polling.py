@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 
-from app.protocols.bayeux.messages import SCRIPT_ESCAPES
-from app.protocols.bayeux.session import Reply
-from app.settings import Bayeux, Limits
-from app.transports.bodies import Batch, form_fields, parse
-from app.transports.guard import Rejection
-from app.transports.head import UNCACHED, Head
+from halley.protocols.bayeux.messages import SCRIPT_ESCAPES
+from halley.protocols.bayeux.session import Reply
+from halley.settings import Bayeux, Limits
+from halley.transports.bodies import Batch, form_fields, parse
+from halley.transports.guard import Rejection
+from halley.transports.head import UNCACHED, Head
 
 HEADERS = (
     (b"content-type", b"text/javascript;charset=UTF-8"),

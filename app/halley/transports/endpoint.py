@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchange import Elsewhere, Request, Transport
-from app.protocols.bayeux.session import Reply
-from app.settings import Cookie, Settings
-from app.transports import callback_polling
-from app.transports.bodies import messages_of_body, read_body, usual_messages
-from app.transports.exchange import Exchange, respond
-from app.transports.guard import Guard, Rejection
-from app.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
-from app.transports.middleware import GuardMiddleware, RequestContext
-from app.transports.relay import is_relayed
-from app.transports.websocket import Endpoint
+from halley.protocols.bayeux.engine import Engine
+from halley.protocols.bayeux.exchange import Elsewhere, Request, Transport
+from halley.protocols.bayeux.session import Reply
+from halley.settings import Cookie, Settings
+from halley.transports import callback_polling
+from halley.transports.bodies import messages_of_body, read_body, usual_messages
+from halley.transports.exchange import Exchange, respond
+from halley.transports.guard import Guard, Rejection
+from halley.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
+from halley.transports.middleware import GuardMiddleware, RequestContext
+from halley.transports.relay import is_relayed
+from halley.transports.websocket import Endpoint
 
 HEADERS: tuple[Header, ...] = (JSON, *UNCACHED)
 """The headers of every response by long-polling."""

@@ -14,19 +14,19 @@ from typing import Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
-from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Request, Verdict
-from app.protocols.bayeux.session import Hold, Reply
-from app.transports.bodies import disconnected
-from app.transports.head import Header
-from app.transports.waits import outcome_of
+from halley.protocols.bayeux.engine import Engine
+from halley.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Request, Verdict
+from halley.protocols.bayeux.session import Hold, Reply
+from halley.transports.bodies import disconnected
+from halley.transports.head import Header
+from halley.transports.waits import outcome_of
 
 _OVERDUE_S = 60.0
 """A hold this long past its deadline means that the sweeper is dead: better an error than a poll that never ends."""
 
 
 class Socket(Protocol):
-    """A connection of Halley's own host (`app/host/http.py`); other ASGI servers have no such interface."""
+    """A connection of Halley's own host (`halley/host/http.py`); other ASGI servers have no such interface."""
 
     def settle(self, report: Callable[[bool], None]) -> None:
         """Call `report(True)` when all that was written has left for the kernel, `report(False)` if it never will."""

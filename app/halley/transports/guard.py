@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from app.settings import Settings, is_loopback
-from app.transports.head import UNCACHED, Head, Header
+from halley.settings import Settings, is_loopback
+from halley.transports.head import UNCACHED, Head, Header
 
 _PREFLIGHT = (
     (b"access-control-allow-methods", b"POST, GET"),

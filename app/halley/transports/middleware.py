@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Receive, Scope, Send
 
-from app import telemetry
-from app.transports.bodies import Disconnected
-from app.transports.exchange import respond, socket_of
-from app.transports.guard import TEXT_HEADERS, Guard, Rejection
-from app.transports.head import CLOSE, UNCACHED, Head, Header
+from halley import telemetry
+from halley.transports.bodies import Disconnected
+from halley.transports.exchange import respond, socket_of
+from halley.transports.guard import TEXT_HEADERS, Guard, Rejection
+from halley.transports.head import CLOSE, UNCACHED, Head, Header
 
 PRIVATE = (
     *UNCACHED,

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from app.protocols.contract import Pings, WebSocketService, WireProtocol
-from app.protocols.nt4.names import BASE, RTT, V40, V41, client_name
-from app.settings import Settings
-from app.transports.guard import Guard, Rejection
-from app.transports.websocket import WebSocketRoute
+from halley.protocols.contract import Pings, WebSocketService, WireProtocol
+from halley.protocols.nt4.names import BASE, RTT, V40, V41, client_name
+from halley.settings import Settings
+from halley.transports.guard import Guard, Rejection
+from halley.transports.websocket import WebSocketRoute
 
 Serves = Callable[[float], bool]
 

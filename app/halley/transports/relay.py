@@ -12,11 +12,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from app.transports.bodies import Disconnected, disconnected
-from app.transports.exchange import socket_of, target_of
-from app.transports.guard import Rejection
-from app.transports.head import Head, Header
-from app.transports.middleware import RequestContext
+from halley.transports.bodies import Disconnected, disconnected
+from halley.transports.exchange import socket_of, target_of
+from halley.transports.guard import Rejection
+from halley.transports.head import Head, Header
+from halley.transports.middleware import RequestContext
 
 
 class Answer(NamedTuple):

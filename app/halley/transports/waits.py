@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 from time import monotonic
 from typing import Any
 
-from app import telemetry
-from app.protocols.contract import Resume
+from halley import telemetry
+from halley.protocols.contract import Resume
 
 
 async def outcome_of(awaitable: Awaitable[Any], limit_s: float) -> tuple[Any, Exception | None]:

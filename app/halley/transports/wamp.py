@@ -21,19 +21,19 @@ from time import monotonic
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from app.broker.aging import Round
-from app.protocols.contract import Close, Engine, Pings, WebSocketService, WireProtocol
-from app.protocols.wamp.serializers import SUBPROTOCOLS, is_batched, serializer_of
-from app.settings import Settings, Wamp
-from app.transports.addresses import accounts
-from app.transports.bodies import Disconnected, disconnected, read_body
-from app.transports.endpoint import leaving
-from app.transports.exchange import respond, socket_of
-from app.transports.guard import Guard, Rejection
-from app.transports.head import JSON, RETRY_AFTER, UNCACHED, route_path
-from app.transports.middleware import GuardMiddleware, RequestContext
-from app.transports.relay import is_relayed
-from app.transports.websocket import TURN_S, UPGRADE, Endpoint, WebSocketRoute, WebSockets
+from halley.broker.aging import Round
+from halley.protocols.contract import Close, Engine, Pings, WebSocketService, WireProtocol
+from halley.protocols.wamp.serializers import SUBPROTOCOLS, is_batched, serializer_of
+from halley.settings import Settings, Wamp
+from halley.transports.addresses import accounts
+from halley.transports.bodies import Disconnected, disconnected, read_body
+from halley.transports.endpoint import leaving
+from halley.transports.exchange import respond, socket_of
+from halley.transports.guard import Guard, Rejection
+from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, route_path
+from halley.transports.middleware import GuardMiddleware, RequestContext
+from halley.transports.relay import is_relayed
+from halley.transports.websocket import TURN_S, UPGRADE, Endpoint, WebSocketRoute, WebSockets
 
 _LOOKS = 4
 """Looks at each peer in one `ping_s`."""

@@ -17,12 +17,12 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from app.protocols.contract import Close, Engine, WebSocketService, WireProtocol
-from app.settings import Limits
-from app.transports.guard import Guard, Rejection
-from app.transports.head import Head, Header, raw_path, route_path
-from app.transports.middleware import GuardMiddleware, reject
-from app.transports.relay import Relay
+from halley.protocols.contract import Close, Engine, WebSocketService, WireProtocol
+from halley.settings import Limits
+from halley.transports.guard import Guard, Rejection
+from halley.transports.head import Head, Header, raw_path, route_path
+from halley.transports.middleware import GuardMiddleware, reject
+from halley.transports.relay import Relay
 
 _REASON_BYTES = 123
 _TOO_BIG = 1009

@@ -4,7 +4,7 @@ import pytest
 from support.bayeux import House
 from support.bayeux_peers import handshake
 
-from app.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.exchange import Transport
 
 
 @pytest.fixture

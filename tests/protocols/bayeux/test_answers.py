@@ -5,10 +5,10 @@ import json
 import pytest
 from support.bayeux import House
 
-from app.broker.events import Event
-from app.protocols.bayeux.exchange import Transport
-from app.protocols.bayeux.names import to_topic
-from app.transports import callback_polling
+from halley.broker.events import Event
+from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.names import to_topic
+from halley.transports import callback_polling
 
 MOST = 524_288
 CHANNEL = f"/{'c' * 110}/{'d' * 110}"

@@ -7,8 +7,8 @@ from support.bayeux import House
 from support.bayeux_peers import Peer, handshake
 from support.messages import publish
 
-from app.broker.events import Audience
-from app.broker.policy import Proof
+from halley.broker.events import Audience
+from halley.broker.policy import Proof
 
 PEOPLE = {"ann's": Proof("ann", "staff"), "bob's": Proof("bob", "staff"), "eve's": Proof("eve", "guest")}
 INVALID = "400::audience_invalid"

@@ -3,8 +3,8 @@
 from support.bayeux_peers import Exchange, Peer
 from support.messages import publish
 
-from app.protocols.bayeux.exchange import Request, Transport
-from app.protocols.bayeux.request import DONE_AT_ONCE
+from halley.protocols.bayeux.exchange import Request, Transport
+from halley.protocols.bayeux.request import DONE_AT_ONCE
 
 UNKNOWN = "402::session_unknown"
 

@@ -4,7 +4,7 @@ import pytest
 from support.bayeux import House
 from support.bayeux_peers import Peer
 
-from app.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.exchange import Transport
 
 TYPES = "301:long-polling,callback-polling:connection_types_unsupported"
 

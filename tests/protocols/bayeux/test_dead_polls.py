@@ -3,7 +3,7 @@
 import pytest
 from support.bayeux import House
 
-from app.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.exchange import Transport
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import pytest
 from support.bayeux import House
 
-from app.broker.flow import GRACE_S
-from app.protocols.bayeux.exchange import Transport
+from halley.broker.flow import GRACE_S
+from halley.protocols.bayeux.exchange import Transport
 
 
 def subscribed(house):

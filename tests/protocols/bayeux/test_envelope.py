@@ -7,8 +7,8 @@ from support.bayeux import House
 from support.bayeux_peers import CHANNELS, handshake
 from support.messages import publish
 
-from app.protocols.bayeux import errors
-from app.protocols.json_text import OutOfRange
+from halley.protocols.bayeux import errors
+from halley.protocols.json_text import OutOfRange
 
 ERROR = re.compile(r"\d{3}:[^:]*:[a-z_]+")
 

@@ -5,8 +5,8 @@ from support.bayeux import House
 from support.bayeux_peers import handshake
 from support.messages import publish
 
-from app.protocols.bayeux.hooks import Refused
-from app.protocols.bayeux.names import to_pattern
+from halley.protocols.bayeux.hooks import Refused
+from halley.protocols.bayeux.names import to_pattern
 
 
 class Extension:

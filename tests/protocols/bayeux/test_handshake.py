@@ -8,7 +8,7 @@ from support.bayeux import House
 from support.bayeux_peers import Peer, handshake
 from support.messages import publish
 
-from app.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.exchange import Transport
 
 NO_COMMON_TYPE = "301:long-polling,callback-polling:connection_types_unsupported"
 

@@ -7,12 +7,12 @@ from support.bayeux import WALL_S, House
 from support.bayeux_peers import Peer, handshake
 from support.messages import connect, publish, subscribe
 
-from app.access.rules import AccessRules, Rule
-from app.broker.errors import TokenExpired, TokenRefused
-from app.broker.policy import Proof
-from app.protocols.bayeux.exchange import Transport
-from app.protocols.bayeux.hooks import Refused
-from app.protocols.bayeux.names import Bounds, to_pattern
+from halley.access.rules import AccessRules, Rule
+from halley.broker.errors import TokenExpired, TokenRefused
+from halley.broker.policy import Proof
+from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.hooks import Refused
+from halley.protocols.bayeux.names import Bounds, to_pattern
 
 GOOD, OLD = "good-token", "old-token"
 ENDS_S = 100.0

@@ -4,9 +4,9 @@ import pytest
 from support.bayeux import House
 from support.messages import publish
 
-from app.broker.events import Event
-from app.protocols.bayeux.exchange import Request, Transport
-from app.protocols.bayeux.hooks import Refused
+from halley.broker.events import Event
+from halley.protocols.bayeux.exchange import Request, Transport
+from halley.protocols.bayeux.hooks import Refused
 
 
 def boom(*_):

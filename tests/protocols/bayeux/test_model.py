@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from protocols.bayeux.twins import LONGEST_INTERVAL_S, Op, Twins
 from support.broker import waiting_bytes
 
-from app.protocols.bayeux.exchange import Transport
-from app.protocols.bayeux.names import to_subscription
+from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.names import to_subscription
 
 if TYPE_CHECKING:
     from protocols.bayeux.model import Peer

@@ -4,9 +4,9 @@ import pytest
 from support.bayeux_peers import handshake
 from support.messages import publish
 
-from app.broker.policy import SERVER
-from app.protocols.bayeux.exchange import Transport
-from app.protocols.bayeux.hooks import Refused
+from halley.broker.policy import SERVER
+from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.hooks import Refused
 
 POLICY = "denied_by_security_policy"
 NOT_GRANTING = "denied_by_not_granting"

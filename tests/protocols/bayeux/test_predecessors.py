@@ -4,7 +4,7 @@ import pytest
 from support.bayeux import House
 from support.messages import publish
 
-from app.protocols.bayeux.request import DONE_AT_ONCE
+from halley.protocols.bayeux.request import DONE_AT_ONCE
 
 UNKNOWN = "412::predecessor_unknown"
 

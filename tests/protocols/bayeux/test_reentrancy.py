@@ -4,7 +4,7 @@ import pytest
 from support.bayeux import House
 from support.bayeux_peers import Peer
 
-from app.broker.events import Event
+from halley.broker.events import Event
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from support.bayeux import House
 from support.bayeux_peers import Exchange, Peer, handshake
 from support.memory_log import LOG_ID
 
-from app.broker.events import Audience, Event
-from app.broker.ports import Durability
-from app.protocols.bayeux.exchange import Transport
-from app.protocols.bayeux.names import to_topic
+from halley.broker.events import Audience, Event
+from halley.broker.ports import Durability
+from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.names import to_topic
 
 INVALID = (
     "400::The replayId {%s} you provided was invalid.  Please provide a valid ID, -2 to replay all events, "

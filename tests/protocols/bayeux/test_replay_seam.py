@@ -15,10 +15,10 @@ from support.bayeux import House
 from support.bayeux_peers import Exchange, Peer
 from support.values import FakeValues
 
-from app.broker.events import Event
-from app.broker.ports import Durability
-from app.protocols.bayeux.names import to_topic
-from app.protocols.bayeux.session import Reply
+from halley.broker.events import Event
+from halley.broker.ports import Durability
+from halley.protocols.bayeux.names import to_topic
+from halley.protocols.bayeux.session import Reply
 
 RUNS, STEPS, BUNDLES = 1_000, 70, 10
 

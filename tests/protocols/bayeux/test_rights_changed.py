@@ -6,11 +6,11 @@ import pytest
 from support.bayeux import House, Later
 from support.bayeux_peers import handshake
 
-from app.access.rules import AccessRules, Rule
-from app.broker.events import Event
-from app.broker.policy import Proof
-from app.protocols.bayeux.names import Bounds, to_pattern
-from app.settings import Token
+from halley.access.rules import AccessRules, Rule
+from halley.broker.events import Event
+from halley.broker.policy import Proof
+from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.settings import Token
 
 ADA = Token("ada", "member", "sha256:" + "0" * 64)
 CHAT, NEWS = "/chat/**", "/news"

@@ -4,8 +4,8 @@ import pytest
 from support.bayeux_peers import Peer
 from support.messages import publish
 
-from app.protocols.bayeux.exchange import Transport
-from app.protocols.bayeux.hooks import Refused
+from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.hooks import Refused
 
 
 def shout(session, message):

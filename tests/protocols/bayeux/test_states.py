@@ -6,7 +6,7 @@ import pytest
 from support.bayeux import House
 from support.bayeux_peers import Peer
 
-from app.protocols.bayeux.session import TRANSITIONS, Action, Trigger
+from halley.protocols.bayeux.session import TRANSITIONS, Action, Trigger
 
 LIVING = ("new", "idle", "held")
 

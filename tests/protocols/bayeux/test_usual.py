@@ -14,16 +14,16 @@ from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import brisk, serving
 from support.values import FakeValues
 
-from app.broker.broker import Broker
-from app.broker.events import Event
-from app.broker.policy import SERVER, DefaultRules
-from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchange import Request, Transport
-from app.protocols.bayeux.hooks import Hooks, Listener
-from app.protocols.bayeux.names import Bounds, to_pattern
-from app.protocols.bayeux.request import RequestHandler
-from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
-from app.settings import Bayeux, Limits
+from halley.broker.broker import Broker
+from halley.broker.events import Event
+from halley.broker.policy import SERVER, DefaultRules
+from halley.protocols.bayeux.engine import Engine
+from halley.protocols.bayeux.exchange import Request, Transport
+from halley.protocols.bayeux.hooks import Hooks, Listener
+from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.request import RequestHandler
+from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from halley.settings import Bayeux, Limits
 
 NOW = 1_000.0
 BOUNDS = Bounds(255, 16)

@@ -5,7 +5,7 @@ from support.bayeux import House, Later
 from support.bayeux_peers import Peer, handshake
 from support.messages import publish
 
-from app.protocols.bayeux.hooks import Refused
+from halley.protocols.bayeux.hooks import Refused
 
 DENIED = "denied_by_security_policy"
 UNKNOWN = "402::session_unknown"

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from protocols.bayeux.model import ABORT, DISMISSED, REFUSED, REPLY, Flight, Model, Peer
 
-from app.broker.broker import Broker
-from app.broker.policy import DefaultRules
-from app.broker.sessions import Session
-from app.protocols.bayeux.engine import Engine
-from app.protocols.bayeux.exchange import AwaitHook, Request, Transport, Verdict
-from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.session import Hold, Reply
-from app.settings import Bayeux, Limits
+from halley.broker.broker import Broker
+from halley.broker.policy import DefaultRules
+from halley.broker.sessions import Session
+from halley.protocols.bayeux.engine import Engine
+from halley.protocols.bayeux.exchange import AwaitHook, Request, Transport, Verdict
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.session import Hold, Reply
+from halley.settings import Bayeux, Limits
 
 if TYPE_CHECKING:
-    from app.protocols.bayeux.messages import Message
+    from halley.protocols.bayeux.messages import Message
 
 LONGEST_INTERVAL_S = 60
 _STRANGER = "cookie-of-a-stranger"

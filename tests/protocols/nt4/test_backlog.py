@@ -3,8 +3,8 @@
 import pytest
 from support.nt4_peers import World
 
-from app.protocols.nt4.pacing import Backlog
-from app.protocols.nt4.topics import Topic
+from halley.protocols.nt4.pacing import Backlog
+from halley.protocols.nt4.topics import Topic
 
 
 @pytest.fixture

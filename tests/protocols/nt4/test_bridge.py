@@ -9,12 +9,12 @@ from support.broker import join
 from support.memory_log import MemoryLog
 from support.nt4_peers import NOW_US, World
 
-from app.broker.errors import TooManyTopics, WrongType
-from app.broker.events import Event
-from app.broker.names import Match, Pattern
-from app.broker.ports import Durability
-from app.broker.sessions import Cursor
-from app.settings import Limits
+from halley.broker.errors import TooManyTopics, WrongType
+from halley.broker.events import Event
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Durability
+from halley.broker.sessions import Cursor
+from halley.settings import Limits
 
 ALL = Pattern(Match.DESCENDANTS, "")
 

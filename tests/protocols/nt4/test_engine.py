@@ -4,9 +4,9 @@ import msgpack
 import pytest
 from support.nt4_peers import NOW_US, WALL_S, Peer, World
 
-from app.broker.names import Match, Pattern
-from app.protocols.nt4.names import RTT
-from app.settings import Limits
+from halley.broker.names import Match, Pattern
+from halley.protocols.nt4.names import RTT
+from halley.settings import Limits
 
 AFAR = "192.0.2.1"
 

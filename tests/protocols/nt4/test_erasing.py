@@ -6,10 +6,10 @@ import pytest
 from support.memory_log import MemoryLog
 from support.nt4_peers import World
 
-from app.broker.events import Event
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
-from app.protocols.nt4.names import to_own
+from halley.broker.events import Event
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
+from halley.protocols.nt4.names import to_own
 
 ROBOT = Erasure(Pattern(Match.DESCENDANTS, "robot"), None)
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 from support.nt4_peers import NOW_US, World
 
-from app.protocols.nt4.session import Client
+from halley.protocols.nt4.session import Client
 
 
 def last(world, name="/x"):

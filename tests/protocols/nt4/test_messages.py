@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.nt4.messages import (
+from halley.protocols.nt4.messages import (
     MESSAGE_BYTES,
     Ignored,
     Options,

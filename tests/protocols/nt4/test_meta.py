@@ -6,9 +6,9 @@ from support.broker import join
 from support.memory_log import MemoryLog
 from support.nt4_peers import World
 
-from app.broker.events import Event
-from app.broker.names import Match, Pattern
-from app.protocols.nt4.names import RTT, V40
+from halley.broker.events import Event
+from halley.broker.names import Match, Pattern
+from halley.protocols.nt4.names import RTT, V40
 
 FIXED = {"$clients", "$serverpub", "$serversub"}
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.broker.errors import InvalidName
-from app.protocols.bayeux import names as bayeux
-from app.protocols.nt4.names import is_reserved, to_name, to_topic
-from app.protocols.wamp import names as wamp
+from halley.broker.errors import InvalidName
+from halley.protocols.bayeux import names as bayeux
+from halley.protocols.nt4.names import is_reserved, to_name, to_topic
+from halley.protocols.wamp import names as wamp
 
 CHARS, SEGMENTS = 255, 16
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12) | st.text(st.sampled_from("a!21b/.$~ é\0:"), max_size=10)

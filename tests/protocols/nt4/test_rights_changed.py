@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.nt4_peers import World
 
-from app.access.rules import AccessRules, Rule
-from app.protocols.bayeux.names import Bounds, to_pattern
+from halley.access.rules import AccessRules, Rule
+from halley.protocols.bayeux.names import Bounds, to_pattern
 
 DOUBLE = 1
 

@@ -7,10 +7,10 @@ from math import inf
 import pytest
 from support.nt4_peers import World
 
-from app.protocols.nt4.messages import Options, Subscribe, read
-from app.protocols.nt4.pacing import Interest
-from app.protocols.nt4.session import Subscriptions, merged, period_of
-from app.settings import Limits
+from halley.protocols.nt4.messages import Options, Subscribe, read
+from halley.protocols.nt4.pacing import Interest
+from halley.protocols.nt4.session import Subscriptions, merged, period_of
+from halley.settings import Limits
 
 
 @pytest.fixture

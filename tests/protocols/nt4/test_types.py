@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.nt4.types import (
+from halley.protocols.nt4.types import (
     BadValue,
     Unportable,
     accept,

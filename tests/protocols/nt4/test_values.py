@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.protocols.nt4.messages import MESSAGE_BYTES
-from app.protocols.nt4.types import ARRAY, BOOLEAN, DOUBLE, FLOAT, INT, RAW, STRING
-from app.protocols.nt4.values import BATCH_VALUES, TOO_LONG, TimeAsked, Undecodable, encode, packed, time_answer
-from app.protocols.nt4.values import read as read_values
+from halley.protocols.nt4.messages import MESSAGE_BYTES
+from halley.protocols.nt4.types import ARRAY, BOOLEAN, DOUBLE, FLOAT, INT, RAW, STRING
+from halley.protocols.nt4.values import BATCH_VALUES, TOO_LONG, TimeAsked, Undecodable, encode, packed, time_answer
+from halley.protocols.nt4.values import read as read_values
 
 MOST_ELEMENTS = 3_000_000
 FEW_ELEMENTS = 100_000

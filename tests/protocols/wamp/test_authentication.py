@@ -10,11 +10,11 @@ import json
 import pytest
 from support.identities import Known
 
-from app.broker.errors import TokenExpired, TokenRefused, TokenTooLong
-from app.broker.policy import Proof
-from app.protocols.wamp.authentication import AuthDetails, Authenticated, Authentication
-from app.protocols.wamp.errors import AuthenticationDenied, Violation, WampError
-from app.settings import User
+from halley.broker.errors import TokenExpired, TokenRefused, TokenTooLong
+from halley.broker.policy import Proof
+from halley.protocols.wamp.authentication import AuthDetails, Authenticated, Authentication
+from halley.protocols.wamp.errors import AuthenticationDenied, Violation, WampError
+from halley.settings import User
 
 WALL_S = 1_700_000_000.25
 SESSION = 3_251_278_072_152_162
@@ -155,7 +155,7 @@ def test_a_challenge_of_wampcra():
 
 def test_a_known_signature(monkeypatch):
     """The signature that autobahn 26.10 makes of a known secret, salt and challenge is accepted (W56)."""
-    monkeypatch.setattr("app.protocols.wamp.authentication.secrets.token_urlsafe", lambda _: "LHRTC9zeOIrt_9U3")
+    monkeypatch.setattr("halley.protocols.wamp.authentication.secrets.token_urlsafe", lambda _: "LHRTC9zeOIrt_9U3")
     assert ADA.key == "MDS8Yxpu4J/vkHJ8dNEgqECYsI0uRDh2oZ5eN0vYPvo="
     asked = begun({"authmethods": ["wampcra"], "authid": "ada"})
     assert asked.challenge[1]["challenge"] == (

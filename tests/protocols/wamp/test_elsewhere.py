@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from support.wamp_peers import Peer, World
 
-from app.access.rules import AccessRules, Rule
-from app.broker.names import Match, Pattern
-from app.protocols.wamp import inquiry
-from app.protocols.wamp.roster import FACT, LIST, Roster
-from app.protocols.wamp.state import META_EVENT, SESSION, CommonIds
+from halley.access.rules import AccessRules, Rule
+from halley.broker.names import Match, Pattern
+from halley.protocols.wamp import inquiry
+from halley.protocols.wamp.roster import FACT, LIST, Roster
+from halley.protocols.wamp.state import META_EVENT, SESSION, CommonIds
 
 
 class Elsewhere:

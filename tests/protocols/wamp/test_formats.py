@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.wamp.errors import Undecodable
-from app.protocols.wamp.serializers import SUBPROTOCOLS, Format
+from halley.protocols.wamp.errors import Undecodable
+from halley.protocols.wamp.serializers import SUBPROTOCOLS, Format
 
 MOST = 5
 messages = st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=MOST)

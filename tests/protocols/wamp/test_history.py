@@ -10,16 +10,16 @@ import pytest
 from support.log import SMALL, OpenLog
 from support.wire import DEADLINE_S
 
-from app.broker.events import Audience, to_text
-from app.broker.names import Match
-from app.broker.policy import ANONYMOUS, Proof
-from app.broker.ports import Page, UnknownPublication
-from app.protocols.wamp.errors import InvalidArgument
-from app.protocols.wamp.events import to_payload
-from app.protocols.wamp.history import nothing, read, result
-from app.protocols.wamp.names import Grammar, to_pattern, to_topic
-from app.protocols.wamp.serializers import JSON, SERIALIZERS
-from app.settings import Limits
+from halley.broker.events import Audience, to_text
+from halley.broker.names import Match
+from halley.broker.policy import ANONYMOUS, Proof
+from halley.broker.ports import Page, UnknownPublication
+from halley.protocols.wamp.errors import InvalidArgument
+from halley.protocols.wamp.events import to_payload
+from halley.protocols.wamp.history import nothing, read, result
+from halley.protocols.wamp.names import Grammar, to_pattern, to_topic
+from halley.protocols.wamp.serializers import JSON, SERIALIZERS
+from halley.settings import Limits
 
 GRAMMAR = Grammar(chars=256, components=16, is_strict=False)
 MOST, PAGE_BYTES = 300, 524_288
@@ -266,7 +266,7 @@ def test_a_returned_timestamp_is_a_bound_that_drops_no_neighbour(router):
 @pytest.mark.parametrize("most_rows", [20_000, 1])
 def test_paging_visits_every_event_once(router, monkeypatch, is_reverse, most_rows):
     """W38, W40: each event is returned once, even if pages are cut short by the limit of rows to read."""
-    monkeypatch.setattr("app.history.query.MOST_ROWS", most_rows)
+    monkeypatch.setattr("halley.history.query.MOST_ROWS", most_rows)
     mine = Audience(eligible_authids=("ann",))
     ids = [router.publish(f"t.{n % 90}", [n], audience=mine if n % 7 else None) for n in range(300)]
     ann = Proof("ann", "user")
@@ -313,7 +313,7 @@ def test_a_page_cut_short_by_its_bytes_says_so(router):
 
 def test_a_page_without_an_event_says_where_to_go_on(router, monkeypatch):
     """W40: `next` can be a publication that is hidden from the caller; it reveals only a number."""
-    monkeypatch.setattr("app.history.query.MOST_ROWS", 50)
+    monkeypatch.setattr("halley.history.query.MOST_ROWS", 50)
     staff = Audience(eligible_roles=("staff",))
     ids = [router.publish(f"t.{n % 90}", [n], audience=staff) for n in range(600)]
     ids.append(router.publish("t.1", ["all"]))

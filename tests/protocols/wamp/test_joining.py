@@ -8,12 +8,12 @@ import pytest
 from support.identities import Known
 from support.wamp_peers import CAPABLE, ROLES, Peer, World
 
-from app import __version__
-from app.broker.errors import TokenRefused
-from app.broker.policy import Proof
-from app.protocols.wamp.authentication import Authentication
-from app.protocols.wamp.handshake import roles
-from app.settings import Limits, Realm, Wamp
+from halley import __version__
+from halley.broker.errors import TokenRefused
+from halley.broker.policy import Proof
+from halley.protocols.wamp.authentication import Authentication
+from halley.protocols.wamp.handshake import roles
+from halley.settings import Limits, Realm, Wamp
 
 SUBPROTOCOLS = [f"wamp.2.{name}{batched}" for name in ("json", "msgpack", "cbor") for batched in ("", ".batched")]
 GOODBYE = [6, {}, "wamp.close.normal"]

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from app.protocols.wamp import messages
-from app.protocols.wamp.errors import Violation
-from app.protocols.wamp.messages import MOST_ID, read
+from halley.protocols.wamp import messages
+from halley.protocols.wamp.errors import Violation
+from halley.protocols.wamp.messages import MOST_ID, read
 
 ROLES = {"roles": {"subscriber": {}}}
 GOOD = [

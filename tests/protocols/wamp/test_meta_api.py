@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from support.wamp_peers import Peer, World
 
-from app.access.rules import AccessRules, Rule
-from app.broker.events import to_ns
-from app.broker.names import Match, Pattern
-from app.broker.policy import DefaultRules
-from app.settings import Realm, Wamp
+from halley.access.rules import AccessRules, Rule
+from halley.broker.events import to_ns
+from halley.broker.names import Match, Pattern
+from halley.broker.policy import DefaultRules
+from halley.settings import Realm, Wamp
 
 META = ("wamp.subscription.on_create", "wamp.subscription.on_subscribe")
 META_ENDS = ("wamp.subscription.on_unsubscribe", "wamp.subscription.on_delete")

@@ -4,12 +4,12 @@ import cbor2
 import msgspec
 import pytest
 
-from app.broker.broker import Broker
-from app.broker.errors import AudienceTooLong
-from app.broker.events import Audience
-from app.protocols.wamp import messages
-from app.protocols.wamp.errors import InvalidOption
-from app.settings import Limits
+from halley.broker.broker import Broker
+from halley.broker.errors import AudienceTooLong
+from halley.broker.events import Audience
+from halley.protocols.wamp import messages
+from halley.protocols.wamp.errors import InvalidOption
+from halley.settings import Limits
 
 ABSENT = [None, cbor2.undefined, msgspec.msgpack.Ext(0, b"\0")]
 READERS = [

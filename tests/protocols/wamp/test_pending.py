@@ -8,7 +8,7 @@ import pytest
 from support.memory_log import MemoryLog
 from support.wamp_peers import World
 
-from app.broker.ports import Durability
+from halley.broker.ports import Durability
 
 
 def recorded() -> tuple[World, MemoryLog]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.values import FakeValues
 from support.wamp_peers import CAPABLE, Peer, World
 
-from app.broker.policy import DefaultRules
-from app.settings import Limits, Realm, Wamp
+from halley.broker.policy import DefaultRules
+from halley.settings import Limits, Realm, Wamp
 
 
 def known(world: World, authid: str, role: str, **hello: Any) -> Peer:

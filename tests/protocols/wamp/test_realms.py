@@ -11,18 +11,18 @@ from support.broker import join
 from support.memory_log import MemoryLog
 from support.wamp_peers import World
 
-from app.access.rules import AccessRules, Rule
-from app.broker.events import Event
-from app.broker.names import Match, Pattern
-from app.protocols.bayeux.names import Bounds, to_channel, to_pattern
-from app.protocols.bayeux.names import to_topic as from_bayeux
-from app.protocols.wamp.names import MATCHES
-from app.protocols.wamp.session import Realm as RealmOfThem
-from app.settings import Limits, Realm, Settings, Wamp
+from halley.access.rules import AccessRules, Rule
+from halley.broker.events import Event
+from halley.broker.names import Match, Pattern
+from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern
+from halley.protocols.bayeux.names import to_topic as from_bayeux
+from halley.protocols.wamp.names import MATCHES
+from halley.protocols.wamp.session import Realm as RealmOfThem
+from halley.settings import Limits, Realm, Settings, Wamp
 
 if TYPE_CHECKING:
-    from app.broker.broker import Broker
-    from app.broker.sessions import Session
+    from halley.broker.broker import Broker
+    from halley.broker.sessions import Session
 
 LIMITS = Settings().limits
 BOUNDS = Bounds(LIMITS.topic_chars, LIMITS.topic_segments)

@@ -11,11 +11,11 @@ from support.memory_log import MemoryLog
 from support.values import FakeValues, value
 from support.wamp_peers import Peer, World
 
-from app.broker.events import Event
-from app.broker.names import Match, Pattern
-from app.broker.ports import Erasure
-from app.protocols.wamp.session import RetainedEvents
-from app.settings import Limits, Realm, Wamp
+from halley.broker.events import Event
+from halley.broker.names import Match, Pattern
+from halley.broker.ports import Erasure
+from halley.protocols.wamp.session import RetainedEvents
+from halley.settings import Limits, Realm, Wamp
 
 
 def known(world: World, authid: str, role: str) -> Peer:

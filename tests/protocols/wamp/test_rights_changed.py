@@ -8,12 +8,12 @@ import pytest
 from support.identities import Known
 from support.wamp_peers import CAPABLE, World
 
-from app.access.rules import AccessRules, Rule
-from app.broker.names import Match, Pattern
-from app.broker.policy import Proof
-from app.protocols.wamp.authentication import Authentication, Pending
-from app.protocols.wamp.errors import AuthenticationDenied
-from app.settings import Token, User
+from halley.access.rules import AccessRules, Rule
+from halley.broker.names import Match, Pattern
+from halley.broker.policy import Proof
+from halley.protocols.wamp.authentication import Authentication, Pending
+from halley.protocols.wamp.errors import AuthenticationDenied
+from halley.settings import Token, User
 
 ADA = Token("ada", "member", "sha256:" + "0" * 64)
 

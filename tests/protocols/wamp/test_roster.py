@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.wamp_peers import Peer, World
 
-from app.protocols.wamp.roster import FACT, LIST, Roster
-from app.protocols.wamp.state import META_EVENT, ON_JOIN, ON_LEAVE, SESSION
-from app.settings import Realm
+from halley.protocols.wamp.roster import FACT, LIST, Roster
+from halley.protocols.wamp.state import META_EVENT, ON_JOIN, ON_LEAVE, SESSION
+from halley.settings import Realm
 
 
 class Node:

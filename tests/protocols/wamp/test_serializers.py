@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocols.wamp.errors import Undecodable, Unportable, Violation
-from app.protocols.wamp.messages import read
-from app.protocols.wamp.serializers import (
+from halley.protocols.wamp.errors import Undecodable, Unportable, Violation
+from halley.protocols.wamp.messages import read
+from halley.protocols.wamp.serializers import (
     CBOR,
     JSON,
     MSGPACK,

@@ -6,9 +6,9 @@ import pytest
 from support.values import FakeValues
 from support.wamp_peers import Peer, World
 
-from app.broker.events import Event
-from app.broker.flow import GRACE_S
-from app.settings import Limits
+from halley.broker.events import Event
+from halley.broker.flow import GRACE_S
+from halley.settings import Limits
 
 GONE = [6, {"message": "slow_consumer"}, "wamp.close.killed"]
 

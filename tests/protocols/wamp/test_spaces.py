@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from support.broker import session
 
-from app.access.rules import AccessRules
-from app.broker.names import SPACE, Match, Pattern
-from app.broker.ports import Durability
-from app.configuration.protection import rights_of
-from app.history.rules import DEFAULT_AGE_S, Rules
-from app.protocols.wamp.names import Grammar, realms_of, spaces_of, to_pattern, to_topic, within
-from app.server.history import BadRecord, rules_of
-from app.settings import Access, Realm, Record, Settings
+from halley.access.rules import AccessRules
+from halley.broker.names import SPACE, Match, Pattern
+from halley.broker.ports import Durability
+from halley.configuration.protection import rights_of
+from halley.history.rules import DEFAULT_AGE_S, Rules
+from halley.protocols.wamp.names import Grammar, realms_of, spaces_of, to_pattern, to_topic, within
+from halley.server.history import BadRecord, rules_of
+from halley.settings import Access, Realm, Record, Settings
 
 GRAMMAR = Grammar(255, 16, is_strict=False)
 REALMS = (Realm("first"), Realm("com.more"), Realm("other"))

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.wamp_peers import Peer, World
 
-from app.broker.policy import DefaultRules
-from app.settings import Limits, Realm, Wamp
+from halley.broker.policy import DefaultRules
+from halley.settings import Limits, Realm, Wamp
 
 BURST = 10
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.wamp_peers import World
 
-from app.broker.names import Match, Pattern
-from app.protocols.wamp import state
-from app.protocols.wamp.state import RESERVED_AT_ONCE, SubscriptionIds
+from halley.broker.names import Match, Pattern
+from halley.protocols.wamp import state
+from halley.protocols.wamp.state import RESERVED_AT_ONCE, SubscriptionIds
 
 if TYPE_CHECKING:
     import pytest

@@ -8,9 +8,9 @@ import pytest
 from support.memory_log import MemoryLog
 from support.wamp_peers import CAPABLE, Peer, World
 
-from app.access.rules import AccessRules, Rule
-from app.broker.names import Match, Pattern
-from app.settings import Realm, Wamp
+from halley.access.rules import AccessRules, Rule
+from halley.broker.names import Match, Pattern
+from halley.settings import Realm, Wamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

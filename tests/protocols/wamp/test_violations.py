@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.wamp_peers import ROLES, Peer, World
 
-from app.protocols.contract import POLICY_VIOLATION
-from app.settings import Wamp
+from halley.protocols.contract import POLICY_VIOLATION
+from halley.settings import Wamp
 
 SERIALIZERS = ("json", "msgpack", "cbor")
 HELLO = [1, "realm1", {"roles": ROLES}]

@@ -8,7 +8,7 @@ import pytest
 from support.memory_log import MemoryLog
 from support.wamp_peers import ROLES, Peer, World
 
-from app.settings import Limits, Wamp
+from halley.settings import Limits, Wamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.wamp_peers import ROLES, Peer, World
 
-from app.protocols.wamp.serializers import SERIALIZERS
+from halley.protocols.wamp.serializers import SERIALIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from app.cli.cluster.access import url_list
-from app.cli.cluster.check import check
-from app.cli.cluster.recover import recover
-from app.cli.cluster.status import status
-from app.cli.options import SettingFlags, config_option, setting_options
+from halley.cli.cluster.access import url_list
+from halley.cli.cluster.check import check
+from halley.cli.cluster.recover import recover
+from halley.cli.cluster.status import status
+from halley.cli.options import SettingFlags, config_option, setting_options
 
 _FLAGS: SettingFlags = {
     "host": ("--host", "Address on which nginx listens for clients.", {}),
@@ -26,7 +26,7 @@ _FLAGS: SettingFlags = {
     "open": ("--open", "Let other machines connect although there are no access rules.", {"is_flag": True}),
 }
 _MOST_NODES = 64
-"""As many as a cluster has (`app/cluster/members.py`)."""
+"""As many as a cluster has (`halley/cluster/members.py`)."""
 
 _BASE_PORT, _LAST_BASE = 8100, 65_000
 
@@ -60,7 +60,7 @@ def cluster_group(
     """
     if context.invoked_subcommand is not None:
         return
-    from app.cli.cluster.run import run
+    from halley.cli.cluster.run import run
 
     sys.exit(run(file, flags, count=count, base=base_port, nats_server=nats_server, has_nginx=has_nginx))
 

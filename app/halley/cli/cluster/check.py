@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.cluster.access import nats_options
-from app.cli.terminal import DONE, FAILED, run
-from app.settings import Settings
+from halley.cli.cluster.access import nats_options
+from halley.cli.terminal import DONE, FAILED, run
+from halley.settings import Settings
 
 if TYPE_CHECKING:
-    from app.nats.jetstream import Connection
+    from halley.nats.jetstream import Connection
 
 _CLOCK = timedelta(seconds=1)
 """More than that is seen in the times of events, if another NATS server leads."""
@@ -54,9 +54,9 @@ def check(*, settings: Settings, monitors: tuple[str, ...]) -> None:
 
 
 async def _check(settings: Settings, monitors: tuple[str, ...]) -> int:
-    from app.cluster.membership import least_payload
-    from app.nats.client import AwayErrors
-    from app.nats.jetstream import Connection
+    from halley.cluster.membership import least_payload
+    from halley.nats.client import AwayErrors
+    from halley.nats.jetstream import Connection
 
     cluster, least = settings.cluster, least_payload(settings)
     wrong: list[str] = []
@@ -88,9 +88,9 @@ async def _check(settings: Settings, monitors: tuple[str, ...]) -> int:
 
 async def _as_agreed(nats: Connection, settings: Settings) -> Settings:
     """The settings, with `cluster.settled_by` as the nodes have it, if there is a stream already."""
-    from app.cluster.membership import CannotJoin, description_of
-    from app.nats.client import AwayErrors
-    from app.nats.jetstream import ApiError
+    from halley.cluster.membership import CannotJoin, description_of
+    from halley.nats.client import AwayErrors
+    from halley.nats.jetstream import ApiError
 
     with suppress(CannotJoin, ApiError, *AwayErrors):
         agreed = description_of(await nats.stream_info())["settled_by"]
@@ -100,9 +100,9 @@ async def _as_agreed(nats: Connection, settings: Settings) -> Settings:
 
 async def _of_jetstream(nats: Connection, settings: Settings) -> list[str]:
     """What is wrong with JetStream and the user's rights. Raises `AwayErrors` if the connection is lost."""
-    from app.cluster.membership import hint
-    from app.nats.client import AwayErrors
-    from app.nats.jetstream import ApiError
+    from halley.cluster.membership import hint
+    from halley.nats.client import AwayErrors
+    from halley.nats.jetstream import ApiError
 
     wrong = await _of_rights(nats, settings.cluster.space)
     if wrong:
@@ -117,8 +117,8 @@ async def _of_jetstream(nats: Connection, settings: Settings) -> list[str]:
 
 async def _of_rights(nats: Connection, space: str) -> list[str]:
     """Publish and subscribe to what a node does, in forms that change nothing, and see what the server says."""
-    from app.nats.client import AwayErrors
-    from app.nats.jetstream import ApiError
+    from halley.nats.client import AwayErrors
+    from halley.nats.jetstream import ApiError
 
     def drop(_message: Any) -> None:
         pass
@@ -139,8 +139,8 @@ async def _of_rights(nats: Connection, space: str) -> list[str]:
 
 async def _of_stream(nats: Connection, settings: Settings) -> list[str]:
     """What is wrong with the stream, or with one that is made to try it. Raises `ApiError`, `AwayErrors`."""
-    from app.cluster.membership import STREAM_NOT_FOUND, stream_config
-    from app.nats.jetstream import ApiError
+    from halley.cluster.membership import STREAM_NOT_FOUND, stream_config
+    from halley.nats.jetstream import ApiError
 
     cluster = settings.cluster
     try:

@@ -18,9 +18,9 @@ from enum import IntEnum
 from time import monotonic
 from typing import Any
 
-from app import telemetry
-from app.cli.terminal import FAILED, SIGNALLED, WRONG_USE
-from app.processes import ChildProcess, child_process, is_cancelled_twice, kill
+from halley import telemetry
+from halley.cli.terminal import FAILED, SIGNALLED, WRONG_USE
+from halley.processes import ChildProcess, child_process, is_cancelled_twice, kill
 
 _AT_ONCE_S = 3.0
 """A program that ran for less has ended at once."""

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.settings import Settings, is_loopback
+from halley.settings import Settings, is_loopback
 
 _CONNECTIONS = 32_768
 _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")

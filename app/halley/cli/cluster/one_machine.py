@@ -18,15 +18,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from app.cli.cluster import nginx
-from app.cli.cluster.machine import CannotRun, Program, Role
-from app.cluster.members import id_of
-from app.cluster.membership import least_payload
-from app.history.folder import FolderLocked, lock_folder
-from app.host.listener import CannotListen, bind
-from app.host.process import raise_file_limit
-from app.processes import free_port, module_command, module_environment
-from app.settings import Settings, is_loopback
+from halley.cli.cluster import nginx
+from halley.cli.cluster.machine import CannotRun, Program, Role
+from halley.cluster.members import id_of
+from halley.cluster.membership import least_payload
+from halley.history.folder import FolderLocked, lock_folder
+from halley.host.listener import CannotListen, bind
+from halley.host.process import raise_file_limit
+from halley.processes import free_port, module_command, module_environment
+from halley.settings import Settings, is_loopback
 
 _OPERATIONS = 100
 _CLOSE_S = 15.0
@@ -156,7 +156,7 @@ jetstream {{
             "--node": node.name,
             "--data-dir": str(self.folder / node.name),
         } | ({"--config": str(self._file)} if self._file else {})
-        command = [*module_command("app"), "serve", *(part for option in options.items() for part in option)]
+        command = [*module_command("halley"), "serve", *(part for option in options.items() for part in option)]
         drain = self._settings.drain
         return Program(
             Role.FRONT if node.is_front else Role.KEEPER,

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
-from app.cli.options import config_option, load_settings
-from app.cli.terminal import DONE, FAILED, STDERR, STDIN, WRONG_USE, run, say
-from app.history.folder import FolderLocked, FolderUnusable
-from app.history.history import History
-from app.history.rules import Rules
-from app.settings import Settings
+from halley.cli.options import config_option, load_settings
+from halley.cli.terminal import DONE, FAILED, STDERR, STDIN, WRONG_USE, run, say
+from halley.history.folder import FolderLocked, FolderUnusable
+from halley.history.history import History
+from halley.history.rules import Rules
+from halley.settings import Settings
 
 
 @click.command()
@@ -61,10 +61,10 @@ def _recover(settings: Settings, folder: Path, *, is_sure: bool, discards: bool)
 
 
 async def _made(settings: Settings, history: History, *, is_sure: bool, discards: bool) -> int:
-    from app.cluster.membership import CannotJoin, connected
-    from app.cluster.recover import CannotRecover, look, make_stream
-    from app.nats.client import AwayErrors
-    from app.nats.jetstream import ApiError
+    from halley.cluster.membership import CannotJoin, connected
+    from halley.cluster.recover import CannotRecover, look, make_stream
+    from halley.nats.client import AwayErrors
+    from halley.nats.jetstream import ApiError
 
     space, folder = settings.cluster.space, history.folder.path
     try:

@@ -10,14 +10,14 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app import telemetry
-from app.cli.cluster.access import NO_SERVER
-from app.cli.options import load_settings
-from app.cli.terminal import DONE, INTERRUPTED, SIGNALLED, WRONG_USE, say
-from app.settings import is_loopback
+from halley import telemetry
+from halley.cli.cluster.access import NO_SERVER
+from halley.cli.options import load_settings
+from halley.cli.terminal import DONE, INTERRUPTED, SIGNALLED, WRONG_USE, say
+from halley.settings import is_loopback
 
 if TYPE_CHECKING:
-    from app.cli.cluster.one_machine import OneMachine
+    from halley.cli.cluster.one_machine import OneMachine
 
 _LEFT_CORES = 2
 """For NATS and nginx."""
@@ -27,8 +27,8 @@ def run(
     file: Path | None, flags: dict[str, Any], *, count: int | None, base: int, nats_server: str | None, has_nginx: bool
 ) -> int:
     """Run the cluster; returns the exit code. `flags` are settings; `count` nodes serve clients."""
-    from app.cli.cluster.machine import CannotRun
-    from app.cli.cluster.one_machine import OneMachine
+    from halley.cli.cluster.machine import CannotRun
+    from halley.cli.cluster.one_machine import OneMachine
 
     as_node = {"cluster.node": "n1"}
     settings = load_settings(file, flags | as_node).settings
@@ -65,7 +65,7 @@ def find_nats_server() -> str | None:
 
 
 async def _run(plan: OneMachine) -> int:
-    from app.cli.cluster.machine import CannotRun, Machine
+    from halley.cli.cluster.machine import CannotRun, Machine
 
     task = asyncio.current_task()
     assert task is not None

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.cluster.access import nats_options
-from app.cli.terminal import DONE, FAILED, run, say
-from app.settings import Settings
+from halley.cli.cluster.access import nats_options
+from halley.cli.terminal import DONE, FAILED, run, say
+from halley.settings import Settings
 
 if TYPE_CHECKING:
-    from app.nats.jetstream import Connection
-    from app.nats.wire import Message
+    from halley.nats.jetstream import Connection
+    from halley.nats.wire import Message
 
 _LISTEN_S = 2.5
 """Each node sends its facts once a second."""
@@ -38,8 +38,8 @@ def status(*, settings: Settings, is_json: bool) -> None:
 
 
 async def _show(settings: Settings, *, is_json: bool) -> int:
-    from app.nats.client import AwayErrors
-    from app.nats.jetstream import ApiError, Connection
+    from halley.nats.client import AwayErrors
+    from halley.nats.jetstream import ApiError, Connection
 
     space = settings.cluster.space
     nats = Connection(settings.cluster)

@@ -25,19 +25,19 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from app.broker.events import to_text
-from app.broker.names import SPACE
-from app.pipeline.errors import cause_of
-from app.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_events, on_silence
-from app.pipeline.jobs.publishing import Message, Publisher, key_of
-from app.pipeline.jobs.run import Progress, consumer, turns_until
-from app.pipeline.jobs.totals import is_counted
-from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows
-from app.pipeline.source import open_log
-from app.pipeline.source.source import read_options
-from app.protocols.bayeux.names import to_channel
-from app.settings import Pipeline
+from halley.broker.events import to_text
+from halley.broker.names import SPACE
+from halley.pipeline.errors import cause_of
+from halley.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_events, on_silence
+from halley.pipeline.jobs.publishing import Message, Publisher, key_of
+from halley.pipeline.jobs.run import Progress, consumer, turns_until
+from halley.pipeline.jobs.totals import is_counted
+from halley.pipeline.lake import tables
+from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.source import open_log
+from halley.pipeline.source.source import read_options
+from halley.protocols.bayeux.names import to_channel
+from halley.settings import Pipeline
 
 _TRIGGER_S = 5.0
 """The interval of batches. Each costs about the same, with events or without: Spark looks for expired timers."""

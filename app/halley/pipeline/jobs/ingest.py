@@ -30,18 +30,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from app.history.stored import COLUMNS
-from app.pipeline.errors import JobFailed, JobRejected, PipelineError, cause_of
-from app.pipeline.jobs.run import Progress, consumer, turns_until
-from app.pipeline.lake import locks, tables, upkeep
-from app.pipeline.lake.commit import Step, commit_files, commit_rows
-from app.pipeline.lake.files import Written, staged, write_files
-from app.pipeline.lake.tables import DAY_US, INGEST, LakeTable
-from app.pipeline.source import open_log
-from app.pipeline.source.columns import FAULT_COLUMNS, Lifting
-from app.pipeline.source.log import Head, caught_up, offsets, split
-from app.pipeline.source.source import Options, Table, read_options
-from app.settings import Pipeline
+from halley.history.stored import COLUMNS
+from halley.pipeline.errors import JobFailed, JobRejected, PipelineError, cause_of
+from halley.pipeline.jobs.run import Progress, consumer, turns_until
+from halley.pipeline.lake import locks, tables, upkeep
+from halley.pipeline.lake.commit import Step, commit_files, commit_rows
+from halley.pipeline.lake.files import Written, staged, write_files
+from halley.pipeline.lake.tables import DAY_US, INGEST, LakeTable
+from halley.pipeline.source import open_log
+from halley.pipeline.source.columns import FAULT_COLUMNS, Lifting
+from halley.pipeline.source.log import Head, caught_up, offsets, split
+from halley.pipeline.source.source import Options, Table, read_options
+from halley.settings import Pipeline
 
 _LOST = ("hole", "missing")
 _GAP_COLUMNS = tables.TABLES["gaps"].columns.names

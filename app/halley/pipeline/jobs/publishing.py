@@ -16,9 +16,9 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
-from app.client import Client, ClientError, Dismissed, Keyed, Refused, Timeouts
-from app.client.wire import server_url
-from app.pipeline.errors import JobFailed, JobRejected
+from halley.client import Client, ClientError, Dismissed, Keyed, Refused, Timeouts
+from halley.client.wire import server_url
+from halley.pipeline.errors import JobFailed, JobRejected
 
 _TRY_S = 5.0
 """How long the client retries by itself before the deadline is checked."""

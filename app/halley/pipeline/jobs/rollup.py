@@ -26,20 +26,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from app.broker.events import to_text
-from app.broker.names import SPACE
-from app.pipeline.errors import JobRejected, cause_of
-from app.pipeline.jobs.publishing import Message, Publisher, key_of
-from app.pipeline.jobs.run import Progress, consumer, turns_until
-from app.pipeline.jobs.totals import KEY, QUANTILES, Totals
-from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows
-from app.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
-from app.pipeline.source.columns import Lifting
-from app.pipeline.source.log import caught_up
-from app.pipeline.source.source import Options, Table, read_options
-from app.protocols.bayeux.names import to_channel
-from app.settings import Pipeline
+from halley.broker.events import to_text
+from halley.broker.names import SPACE
+from halley.pipeline.errors import JobRejected, cause_of
+from halley.pipeline.jobs.publishing import Message, Publisher, key_of
+from halley.pipeline.jobs.run import Progress, consumer, turns_until
+from halley.pipeline.jobs.totals import KEY, QUANTILES, Totals
+from halley.pipeline.lake import tables
+from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
+from halley.pipeline.source.columns import Lifting
+from halley.pipeline.source.log import caught_up
+from halley.pipeline.source.source import Options, Table, read_options
+from halley.protocols.bayeux.names import to_channel
+from halley.settings import Pipeline
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
 _CONFIGURATION = {

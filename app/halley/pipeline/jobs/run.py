@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pyspark.sql import SparkSession
 
-from app.pipeline.errors import JobFailed, PipelineError, cause_of
-from app.pipeline.jobs.publishing import Publisher
+from halley.pipeline.errors import JobFailed, PipelineError, cause_of
+from halley.pipeline.jobs.publishing import Publisher
 
 CHANNEL = "/halley/pipeline"
 _TICK_S = 1.0

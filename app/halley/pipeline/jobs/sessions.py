@@ -17,13 +17,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.broker.names import Match, Pattern
-from app.pipeline.errors import JobRejected
-from app.pipeline.jobs.run import Progress
-from app.pipeline.lake import tables
-from app.pipeline.lake.commit import Step, commit_rows
-from app.pipeline.lake.tables import LakeTable, translate_read_errors
-from app.pipeline.queries.events import Selection, Walk
+from halley.broker.names import Match, Pattern
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.jobs.run import Progress
+from halley.pipeline.lake import tables
+from halley.pipeline.lake.commit import Step, commit_rows
+from halley.pipeline.lake.tables import LakeTable, translate_read_errors
+from halley.pipeline.queries.events import Selection, Walk
 
 SESSIONS = "halley/sessions"
 """The topic of the server's events about sessions."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from app.pipeline.lake.tables import KINDS, SKIPPED, Kind
+from halley.pipeline.lake.tables import KINDS, SKIPPED, Kind
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 KEY = ("window", "start_us", "end_us", "topic", "protocol")

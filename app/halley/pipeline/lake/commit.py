@@ -30,11 +30,11 @@ from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from app.history.checksummed_json import sync_folder
-from app.pipeline.errors import JobRejected
-from app.pipeline.lake import locks
-from app.pipeline.lake.files import staged, statistics, write
-from app.pipeline.lake.tables import NULL_FOLDER, File, LakeTable, first_line, refusal
+from halley.history.checksummed_json import sync_folder
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.lake import locks
+from halley.pipeline.lake.files import staged, statistics, write
+from halley.pipeline.lake.tables import NULL_FOLDER, File, LakeTable, first_line, refusal
 
 _TRIES = 20
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from app.pipeline.lake.tables import UNBOUNDED, Shape, refusal
+from halley.pipeline.lake.tables import UNBOUNDED, Shape, refusal
 
 ROW_GROUP_ROWS = 65_536
 """The rows of a row group, the part of a file that a reader can skip."""

@@ -20,18 +20,18 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from app.broker.names import RESERVED, matches, span
-from app.broker.ports import Erasure
-from app.history.damage import joined, outside
-from app.history.rewriting import is_concerned
-from app.history.stored import COLUMNS, Stored
-from app.pipeline.errors import JobRejected
-from app.pipeline.lake import locks
-from app.pipeline.lake.commit import commit_files, commit_rows
-from app.pipeline.lake.files import staged, write
-from app.pipeline.lake.tables import TABLES, File, LakeTable, OnProgress, check_files, look, translate_read_errors
-from app.pipeline.lake.tables import create as create_table
-from app.pipeline.lake.upkeep import SORTED, delete_unnamed
+from halley.broker.names import RESERVED, matches, span
+from halley.broker.ports import Erasure
+from halley.history.damage import joined, outside
+from halley.history.rewriting import is_concerned
+from halley.history.stored import COLUMNS, Stored
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.lake import locks
+from halley.pipeline.lake.commit import commit_files, commit_rows
+from halley.pipeline.lake.files import staged, write
+from halley.pipeline.lake.tables import TABLES, File, LakeTable, OnProgress, check_files, look, translate_read_errors
+from halley.pipeline.lake.tables import create as create_table
+from halley.pipeline.lake.upkeep import SORTED, delete_unnamed
 
 FORGOTTEN = "forgotten"
 """The reason that `rejected` gives for an event that was erased."""

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from app.pipeline.errors import JobRejected
-from app.pipeline.lake.tables import refusal
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.lake.tables import refusal
 
 PATIENCE_S = 600.0
 """How long to wait for another process at most; the longest tasks are a batch and the deletion of many files."""

@@ -20,8 +20,8 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 from pyarrow.dataset import Dataset
 
-from app.history.stored import COLUMNS
-from app.pipeline.errors import JobFailed, JobRejected
+from halley.history.stored import COLUMNS
+from halley.pipeline.errors import JobFailed, JobRejected
 
 INGEST = "ingest"
 """The application whose version, in the table `events`, is the next offset to be read from the log."""

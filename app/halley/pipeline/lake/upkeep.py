@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
-from app.pipeline.lake import locks
-from app.pipeline.lake.commit import commit_files
-from app.pipeline.lake.files import staged, write
-from app.pipeline.lake.tables import (
+from halley.pipeline.lake import locks
+from halley.pipeline.lake.commit import commit_files
+from halley.pipeline.lake.files import staged, write
+from halley.pipeline.lake.tables import (
     INGEST,
     TABLES,
     File,

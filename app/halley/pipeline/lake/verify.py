@@ -17,9 +17,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
-from app.history.stored import COLUMNS, checksum
-from app.pipeline.errors import JobRejected
-from app.pipeline.lake.tables import (
+from halley.history.stored import COLUMNS, checksum
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.lake.tables import (
     DAY_US,
     INGEST,
     KINDS,
@@ -32,7 +32,7 @@ from app.pipeline.lake.tables import (
     look,
     select,
 )
-from app.pipeline.source.log import offsets
+from halley.pipeline.source.log import offsets
 
 _WINDOW_OFFSETS = 4_194_304
 """The number of offsets that are examined together."""

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from app.broker.events import to_text
-from app.broker.names import Match, Pattern, matches, span
-from app.pipeline.errors import no_lake
-from app.pipeline.lake.tables import STORED, File, open_table, path, translate_read_errors
-from app.pipeline.queries.skipping import Every, Within, needed
-from app.protocols.bayeux.names import to_channel
+from halley.broker.events import to_text
+from halley.broker.names import Match, Pattern, matches, span
+from halley.pipeline.errors import no_lake
+from halley.pipeline.lake.tables import STORED, File, open_table, path, translate_read_errors
+from halley.pipeline.queries.skipping import Every, Within, needed
+from halley.protocols.bayeux.names import to_channel
 
 _STRETCH_BYTES = 33_554_432
 _MOST_ROWS = 100_000

@@ -13,9 +13,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from app.pipeline.lake.tables import DAY_US, to_us
-from app.pipeline.queries.skipping import ANYTHING, Condition, Every, Null, Some, Value, Within
-from app.pipeline.queries.views import Computed, View
+from halley.pipeline.lake.tables import DAY_US, to_us
+from halley.pipeline.queries.skipping import ANYTHING, Condition, Every, Null, Some, Value, Within
+from halley.pipeline.queries.views import Computed, View
 
 Fields = dict[str, Any]
 Columns = Mapping[int, str]

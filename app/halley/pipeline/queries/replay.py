@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app.broker.policy import SERVERS_OWN
-from app.client import Client, Keyed, Refused
-from app.history import checksummed_json
-from app.history.stored import audience_of
-from app.pipeline.errors import JobFailed, JobRejected
-from app.pipeline.queries.events import Selection, Walk
-from app.protocols.bayeux.names import to_channel
-from app.settings import History
+from halley.broker.policy import SERVERS_OWN
+from halley.client import Client, Keyed, Refused
+from halley.history import checksummed_json
+from halley.history.stored import audience_of
+from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.queries.events import Selection, Walk
+from halley.protocols.bayeux.names import to_channel
+from halley.settings import History
 
 Row = Mapping[str, Any]
 

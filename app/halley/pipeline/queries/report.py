@@ -13,8 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from app.pipeline.queries.report_data import MOST_LOSSES, Commit, ReportData, collect
-from app.protocols.bayeux.names import to_channel
+from halley.pipeline.queries.report_data import MOST_LOSSES, Commit, ReportData, collect
+from halley.protocols.bayeux.names import to_channel
 
 _ALERTS_SHOWN = 20
 _PROTOCOLS = ("bayeux", "wamp", "nt4")

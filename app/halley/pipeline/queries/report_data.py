@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.pipeline.errors import no_lake
-from app.pipeline.lake.tables import TABLES, LakeTable, check_files, open_table, path, select, translate_read_errors
+from halley.pipeline.errors import no_lake
+from halley.pipeline.lake.tables import TABLES, LakeTable, check_files, open_table, path, select, translate_read_errors
 
 TOP_CHANNELS = 15
 MOST_BARS = 120

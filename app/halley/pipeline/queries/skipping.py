@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from app.pipeline.lake.tables import DAY_US, UNBOUNDED, File, to_us
+from halley.pipeline.lake.tables import DAY_US, UNBOUNDED, File, to_us
 
 Value = int | float | str | bool
 """A constant. Times and days are represented by microseconds."""

@@ -19,11 +19,11 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from app.pipeline.errors import JobFailed, JobRejected, said_in_java
-from app.pipeline.lake.tables import TABLES, File, check_files
-from app.pipeline.queries.plans import conditions_of
-from app.pipeline.queries.skipping import ANYTHING, Condition, Reading, needed, widened
-from app.pipeline.queries.views import View, views_of
+from halley.pipeline.errors import JobFailed, JobRejected, said_in_java
+from halley.pipeline.lake.tables import TABLES, File, check_files
+from halley.pipeline.queries.plans import conditions_of
+from halley.pipeline.queries.skipping import ANYTHING, Condition, Reading, needed, widened
+from halley.pipeline.queries.views import View, views_of
 
 SENTENCE_CHARS = 300
 

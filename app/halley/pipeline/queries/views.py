@@ -20,9 +20,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from app.pipeline.errors import no_lake
-from app.pipeline.lake.tables import TABLES, File, LakeTable, open_table, path
-from app.pipeline.queries.skipping import Condition, Every, Null, Some, Within
+from halley.pipeline.errors import no_lake
+from halley.pipeline.lake.tables import TABLES, File, LakeTable, open_table, path
+from halley.pipeline.queries.skipping import Condition, Every, Null, Some, Within
 
 _DAY_OF = {"events": "time_us", "rollups": "start_us"}
 _PLAIN_IN_CHANNELS = {"!7e": "~", "!28": "(", "!29": ")", "!24": "$", "!40": "@"}

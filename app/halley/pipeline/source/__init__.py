@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.pipeline.errors import JobRejected
-from app.pipeline.source.log import Log
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.source.log import Log
 
 
 def open_log(options: Mapping[str, str]) -> Log:
@@ -30,10 +30,10 @@ def open_log(options: Mapping[str, str]) -> Log:
             "the source halley needs a data folder, load(PATH), or the option url of a server: exactly one of the two"
         )
     if options.get("path"):
-        from app.pipeline.source.folder_log import FolderLog
+        from halley.pipeline.source.folder_log import FolderLog
 
         return FolderLog(options["path"])
-    from app.pipeline.source.http_log import HttpLog
+    from halley.pipeline.source.http_log import HttpLog
 
     token = options.get("token")
     if options.get("token_file"):

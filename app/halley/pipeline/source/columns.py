@@ -14,11 +14,11 @@ import orjson
 import pyarrow as pa
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
-from app.broker.names import Match, Pattern, matches
-from app.history.stored import COLUMNS
-from app.pipeline.errors import JobRejected
-from app.protocols.bayeux.names import Bounds, to_pattern
-from app.settings import Settings
+from halley.broker.names import Match, Pattern, matches
+from halley.history.stored import COLUMNS
+from halley.pipeline.errors import JobRejected
+from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.settings import Settings
 
 LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc", "fault_last"})
 FAULT_COLUMNS = ("fault", "fault_last")

@@ -6,9 +6,9 @@ Only the mark defines how far the log reaches: above it there may be rows that a
 segment ends where the next one begins. Every row's checksum is checked. A segment that is being written is opened for
 one batch at a time, since it can be sealed only while no process reads it.
 
-A damaged segment is one range of damage, as it is for the server (`app/history/damage.py`). Before that is reported the
-segment is looked at twice, the second time with a new connection: what a server does to it meanwhile (sealing, purging)
-must not be taken for damage.
+A damaged segment is one range of damage, as it is for the server (`halley/history/damage.py`). Before that is reported
+the segment is looked at twice, the second time with a new connection: what a server does to it meanwhile (sealing,
+purging) must not be taken for damage.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from app.history import checksummed_json, consumers, segment
-from app.history.checksummed_json import DocumentDamaged
-from app.history.damage import is_passing
-from app.history.folder import FolderUnusable, Identity, begin_of, read_mark, segment_files
-from app.history.rules import NEVER
-from app.history.seals import Seal
-from app.history.stored import COLUMNS
-from app.pipeline.errors import JobFailed, JobRejected
-from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
+from halley.history import checksummed_json, consumers, segment
+from halley.history.checksummed_json import DocumentDamaged
+from halley.history.damage import is_passing
+from halley.history.folder import FolderUnusable, Identity, begin_of, read_mark, segment_files
+from halley.history.rules import NEVER
+from halley.history.seals import Seal
+from halley.history.stored import COLUMNS
+from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
 
 _SELECT = f"select {', '.join(COLUMNS)} from events where offset >= ? and offset < ? order by offset"  # noqa: S608
 _PAYLOAD = COLUMNS.index("payload")

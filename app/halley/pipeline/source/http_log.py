@@ -18,11 +18,11 @@ import httpx
 import orjson
 import pyarrow as pa
 
-from app.client.wire import authorities, headers_for, root_url
-from app.history.segment import FORMAT
-from app.history.stored import COLUMNS
-from app.pipeline.errors import JobFailed, JobRejected
-from app.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
+from halley.client.wire import authorities, headers_for, root_url
+from halley.history.segment import FORMAT
+from halley.history.stored import COLUMNS
+from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
 
 _ARROW, _LINES = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # for each part of a response, not for all of it

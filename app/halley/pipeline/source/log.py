@@ -13,11 +13,11 @@ from zlib import crc32
 
 from orjson import dumps
 
-from app.history.damage import outside
-from app.pipeline.errors import JobFailed
+from halley.history.damage import outside
+from halley.pipeline.errors import JobFailed
 
 Row = tuple[Any, ...]
-"""An undamaged stored event, purged or not: the values of `COLUMNS` (`app/history/stored.py`)."""
+"""An undamaged stored event, purged or not: the values of `COLUMNS` (`halley/history/stored.py`)."""
 
 BATCH_ROWS, BATCH_BYTES = 4_096, 8_388_608
 """The maximum of rows and of bytes that a task has in memory at a time; the one that is reached first counts."""
@@ -131,7 +131,7 @@ def explained(first: int, last: int, known: Iterable[tuple[int, int]], why: Why,
 
 
 def are_sound(rows: list[Row], first: int, until: int) -> bool:
-    """Whether these are all rows of a range, and each has its checksum (`app/history/stored.py`)."""
+    """Whether these are all rows of a range, and each has its checksum (`halley/history/stored.py`)."""
     try:
         return [row[0] for row in rows if crc32(dumps(row[:-1])) == row[-1]] == list(range(first, until))
     except TypeError:  # a flipped bit has turned a text into bytes

@@ -28,13 +28,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from app.history.consumers import is_name
-from app.history.stored import COLUMNS, PURGED
-from app.pipeline.errors import JobRejected
-from app.pipeline.source import open_log
-from app.pipeline.source.columns import Lifting, arrow_schema, spark_schema
-from app.pipeline.source.log import Fault, GapFound, Gone, Head, Row, caught_up, split
-from app.settings import Pipeline
+from halley.history.consumers import is_name
+from halley.history.stored import COLUMNS, PURGED
+from halley.pipeline.errors import JobRejected
+from halley.pipeline.source import open_log
+from halley.pipeline.source.columns import Lifting, arrow_schema, spark_schema
+from halley.pipeline.source.log import Fault, GapFound, Gone, Head, Row, caught_up, split
+from halley.settings import Pipeline
 
 _OPTIONS = {
     "path", "url", "token", "token_file", "log_id", "from_offset", "until_offset", "faults", "accept_gap", "lift",

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from app.broker.events import Event
-from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.messages import decode_data, encode, escaped_bytes, event_frame, replay_frame
-from app.protocols.bayeux.names import to_subscription
-from app.protocols.bayeux.session import BayeuxSession
-from app.settings import Bayeux
+from halley.broker.events import Event
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.messages import decode_data, encode, escaped_bytes, event_frame, replay_frame
+from halley.protocols.bayeux.names import to_subscription
+from halley.protocols.bayeux.session import BayeuxSession
+from halley.settings import Bayeux
 
 _REPLY_BYTES = 1_024
 """For what is around the events: the reply to one message, brackets, the name of a JSONP callback."""

@@ -11,19 +11,19 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from app.access.program_policy import Checks, Refused
-from app.broker.aging import AT_ONCE, expired, has_expired
-from app.broker.names import Pattern
-from app.broker.policy import ANONYMOUS, SERVER, Proof
-from app.protocols.bayeux import errors
-from app.protocols.bayeux.errors import Fault
-from app.protocols.bayeux.exchange import Steps
-from app.protocols.bayeux.messages import Message, encode_data
-from app.protocols.bayeux.names import to_pattern
-from app.protocols.bayeux.polling import Polling
-from app.protocols.bayeux.request import RequestHandler
-from app.protocols.bayeux.session import BayeuxSession
-from app.settings import Verb
+from halley.access.program_policy import Checks, Refused
+from halley.broker.aging import AT_ONCE, expired, has_expired
+from halley.broker.names import Pattern
+from halley.broker.policy import ANONYMOUS, SERVER, Proof
+from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.exchange import Steps
+from halley.protocols.bayeux.messages import Message, encode_data
+from halley.protocols.bayeux.names import to_pattern
+from halley.protocols.bayeux.polling import Polling
+from halley.protocols.bayeux.request import RequestHandler
+from halley.protocols.bayeux.session import BayeuxSession
+from halley.settings import Verb
 
 IDLE_S = 3.0
 """How long a channel is remembered that is not used: CometD's three sweeps, one a second."""

@@ -19,16 +19,16 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from app.broker.broker import Broker
-from app.broker.errors import Refusal
-from app.broker.events import Event
-from app.broker.names import Pattern
-from app.broker.policy import SERVER, Identities, NoIdentities, Rights
-from app.broker.ports import Page, Query
-from app.protocols.bayeux import errors
-from app.protocols.bayeux.authorization import Authorization, Channels
-from app.protocols.bayeux.errors import Fault, fault_of
-from app.protocols.bayeux.exchange import (
+from halley.broker.broker import Broker
+from halley.broker.errors import Refusal
+from halley.broker.events import Event
+from halley.broker.names import Pattern
+from halley.broker.policy import SERVER, Identities, NoIdentities, Rights
+from halley.broker.ports import Page, Query
+from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.authorization import Authorization, Channels
+from halley.protocols.bayeux.errors import Fault, fault_of
+from halley.protocols.bayeux.exchange import (
     AwaitCommit,
     AwaitHook,
     AwaitTurn,
@@ -39,17 +39,17 @@ from app.protocols.bayeux.exchange import (
     Transport,
     Verdict,
 )
-from app.protocols.bayeux.extensions import Timesync
-from app.protocols.bayeux.handshake import Handshaker
-from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, publish_reply, reply_to
-from app.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE
-from app.protocols.bayeux.polling import Polling
-from app.protocols.bayeux.publishing import Publisher, is_publish, names_predecessor
-from app.protocols.bayeux.request import RequestHandler, client_id_of
-from app.protocols.bayeux.session import DRAINED, BayeuxSession, Hold, Reply, ScriptHold
-from app.protocols.bayeux.subscribing import Subscriber
-from app.settings import Bayeux
+from halley.protocols.bayeux.extensions import Timesync
+from halley.protocols.bayeux.handshake import Handshaker
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, publish_reply, reply_to
+from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE
+from halley.protocols.bayeux.polling import Polling
+from halley.protocols.bayeux.publishing import Publisher, is_publish, names_predecessor
+from halley.protocols.bayeux.request import RequestHandler, client_id_of
+from halley.protocols.bayeux.session import DRAINED, BayeuxSession, Hold, Reply, ScriptHold
+from halley.protocols.bayeux.subscribing import Subscriber
+from halley.settings import Bayeux
 
 _NO_IDENTITIES = NoIdentities()
 _UNUSUAL = frozenset((META, SERVICE[: len(META)]))  # beginnings of names, of this length:

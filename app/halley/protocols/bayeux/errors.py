@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.access import program_policy
-from app.broker.errors import KeyReused, NoHome, NotForAll, OutcomeUnknown, Refusal, TooManyTopics, WrongType
+from halley.access import program_policy
+from halley.broker.errors import KeyReused, NoHome, NotForAll, OutcomeUnknown, Refusal, TooManyTopics, WrongType
 
 SESSION_UNKNOWN = "402::session_unknown"  # for any reason: a guessed id and an expired one look the same
 

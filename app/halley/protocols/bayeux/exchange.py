@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from app.broker.errors import TokenRefused
-from app.broker.policy import Proof
-from app.protocols.bayeux.messages import HttpContext
-from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from halley.broker.errors import TokenRefused
+from halley.broker.policy import Proof
+from halley.protocols.bayeux.messages import HttpContext
+from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 
 
 class Transport(Enum):

@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from app.broker.events import Event
-from app.broker.names import Pattern
+from halley.broker.events import Event
+from halley.broker.names import Pattern
 
 _ACCURATE_MS = 25
 _LARGEST_MS = 2**53  # beyond any real clock; sums of such values stay within what JSON carries

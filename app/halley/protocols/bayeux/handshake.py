@@ -11,17 +11,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from app.broker.errors import AtCapacity, TokenRefused, TooManySessions
-from app.broker.events import Event
-from app.protocols.bayeux import errors
-from app.protocols.bayeux.authorization import Authorization
-from app.protocols.bayeux.errors import Fault
-from app.protocols.bayeux.exchange import Request, Steps, Transport
-from app.protocols.bayeux.extensions import Acks, Timesync
-from app.protocols.bayeux.messages import Message, reply_to
-from app.protocols.bayeux.polling import Polling
-from app.protocols.bayeux.request import RequestHandler
-from app.protocols.bayeux.session import BayeuxSession, Reply
+from halley.broker.errors import AtCapacity, TokenRefused, TooManySessions
+from halley.broker.events import Event
+from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.authorization import Authorization
+from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.exchange import Request, Steps, Transport
+from halley.protocols.bayeux.extensions import Acks, Timesync
+from halley.protocols.bayeux.messages import Message, reply_to
+from halley.protocols.bayeux.polling import Polling
+from halley.protocols.bayeux.request import RequestHandler
+from halley.protocols.bayeux.session import BayeuxSession, Reply
 
 _VERSION = re.compile(r"([0-9]{1,9})((?:\.[A-Za-z0-9]{1,16}){0,8})")
 _ELEMENT = re.compile(r"\.([0-9]*)([A-Za-z0-9]*)")

@@ -22,20 +22,20 @@ import re
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any
 
-from app.broker.broker import Broker
-from app.broker.events import Event
-from app.broker.names import Match, Pattern, patterns_heard
-from app.broker.ports import Log, Page, Query
-from app.broker.sessions import Cursor
-from app.protocols.bayeux import errors
-from app.protocols.bayeux.errors import Fault
-from app.protocols.bayeux.exchange import AwaitHook, Request, Verdict
-from app.protocols.bayeux.extensions import Gap, Replay, span
-from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.messages import ABSENT, Message
-from app.protocols.bayeux.names import to_subscription
-from app.protocols.bayeux.session import BayeuxSession, Hold, Reply
-from app.settings import Bayeux
+from halley.broker.broker import Broker
+from halley.broker.events import Event
+from halley.broker.names import Match, Pattern, patterns_heard
+from halley.broker.ports import Log, Page, Query
+from halley.broker.sessions import Cursor
+from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.exchange import AwaitHook, Request, Verdict
+from halley.protocols.bayeux.extensions import Gap, Replay, span
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.messages import ABSENT, Message
+from halley.protocols.bayeux.names import to_subscription
+from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from halley.settings import Bayeux
 
 ONLY_NEW, ALL = -1, -2
 

@@ -1,7 +1,7 @@
 """The hooks for a program's own code: policy, authorizers, listeners, services, extensions and notifications.
 
-The engine calls them; `app/embed/` registers them. Hooks are not trusted to work: an exception is reported and counts
-as each hook's docstring says, and never ends a request.
+The engine calls them; `halley/embed/` registers them. Hooks are not trusted to work: an exception is reported and
+counts as each hook's docstring says, and never ends a request.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
-from app.access.program_policy import ProgramPolicy, Refused, Registry, report_nothing
-from app.broker.errors import Vetoed
-from app.broker.events import Event
-from app.broker.names import SPACE, Match, Pattern
-from app.broker.policy import Identity, Proof
-from app.broker.sessions import Session
-from app.protocols.bayeux.messages import HttpContext, Message, decode_data, encode_data
-from app.protocols.bayeux.names import covering_channels, to_channel, to_subscription
-from app.protocols.bayeux.session import BayeuxSession
-from app.protocols.contract import Context
-from app.settings import Verb
+from halley.access.program_policy import ProgramPolicy, Refused, Registry, report_nothing
+from halley.broker.errors import Vetoed
+from halley.broker.events import Event
+from halley.broker.names import SPACE, Match, Pattern
+from halley.broker.policy import Identity, Proof
+from halley.broker.sessions import Session
+from halley.protocols.bayeux.messages import HttpContext, Message, decode_data, encode_data
+from halley.protocols.bayeux.names import covering_channels, to_channel, to_subscription
+from halley.protocols.bayeux.session import BayeuxSession
+from halley.protocols.contract import Context
+from halley.settings import Verb
 
 __all__ = ["Extension", "Fields", "Hooks", "Listener", "Refused"]
 

@@ -14,14 +14,14 @@ from typing import Any, Final, Protocol
 
 from orjson import dumps, loads
 
-from app.broker.events import Event, to_text
-from app.broker.policy import ANONYMOUS, Identity, Proof
-from app.broker.ports import shown
-from app.broker.sessions import Session
-from app.protocols.bayeux import errors
-from app.protocols.bayeux.errors import Fault
-from app.protocols.bayeux.names import to_channel
-from app.protocols.contract import Context
+from halley.broker.events import Event, to_text
+from halley.broker.policy import ANONYMOUS, Identity, Proof
+from halley.broker.ports import shown
+from halley.broker.sessions import Session
+from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.names import to_channel
+from halley.protocols.contract import Context
 
 _ID_CHARS: Final = 64
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")

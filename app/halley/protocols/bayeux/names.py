@@ -11,8 +11,8 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from app.broker.errors import InvalidName, NameTooDeep, NameTooLong
-from app.broker.names import (
+from halley.broker.errors import InvalidName, NameTooDeep, NameTooLong
+from halley.broker.names import (
     UNHEARD_UNNAMED,
     WIDE_IN_WAMP,
     Match,

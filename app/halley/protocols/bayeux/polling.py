@@ -16,28 +16,28 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
-from app.broker.broker import Broker
-from app.broker.events import Event
-from app.broker.flow import GRACE_S
-from app.broker.names import is_reserved, matches, patterns_heard
-from app.broker.policy import SERVER, Identities, Rights
-from app.broker.ports import Page, Query
-from app.broker.sessions import Session
-from app.protocols.bayeux import errors
-from app.protocols.bayeux.answers import Outgoing, Room, frame_for
-from app.protocols.bayeux.errors import Fault
-from app.protocols.bayeux.exchange import Answer, Outcome, Request, Transport
-from app.protocols.bayeux.history import Replayer
-from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.messages import (
+from halley.broker.broker import Broker
+from halley.broker.events import Event
+from halley.broker.flow import GRACE_S
+from halley.broker.names import is_reserved, matches, patterns_heard
+from halley.broker.policy import SERVER, Identities, Rights
+from halley.broker.ports import Page, Query
+from halley.broker.sessions import Session
+from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.answers import Outgoing, Room, frame_for
+from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.exchange import Answer, Outcome, Request, Transport
+from halley.protocols.bayeux.history import Replayer
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.messages import (
     encode,
     encode_data,
     event_frame,
     reply_to,
     revocation_frame,
 )
-from app.protocols.bayeux.names import CONNECT, HANDSHAKE, Bounds, to_subscription, to_topic
-from app.protocols.bayeux.session import (
+from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, Bounds, to_subscription, to_topic
+from halley.protocols.bayeux.session import (
     DISCONNECTED,
     DISMISSED,
     EXPIRED,
@@ -51,7 +51,7 @@ from app.protocols.bayeux.session import (
     Reply,
     Trigger,
 )
-from app.settings import Bayeux
+from halley.settings import Bayeux
 
 _LOOK_S = 1.0
 """How often it is checked whether the answer that a client is reading has been written."""

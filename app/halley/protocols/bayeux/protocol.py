@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from app.protocols.bayeux.engine import Engine
-from app.protocols.contract import Count, WireProtocol
+from halley.protocols.bayeux.engine import Engine
+from halley.protocols.contract import Count, WireProtocol
 
 
 class BayeuxProtocol(WireProtocol):

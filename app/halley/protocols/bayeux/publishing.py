@@ -16,19 +16,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.broker.commits import Published
-from app.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimited, Refusal
-from app.broker.events import Audience, Event
-from app.broker.policy import ANONYMOUS, Proof
-from app.protocols.bayeux import errors
-from app.protocols.bayeux.authorization import Authorization
-from app.protocols.bayeux.errors import Fault, fault_of
-from app.protocols.bayeux.exchange import Steps, Transport
-from app.protocols.bayeux.messages import ABSENT, Message, encode_data
-from app.protocols.bayeux.names import META, SERVICE, Bounds, is_wildcard, to_pattern, to_topic
-from app.protocols.bayeux.polling import Polling
-from app.protocols.bayeux.request import RequestHandler
-from app.protocols.bayeux.session import BayeuxSession
+from halley.broker.commits import Published
+from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimited, Refusal
+from halley.broker.events import Audience, Event
+from halley.broker.policy import ANONYMOUS, Proof
+from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.authorization import Authorization
+from halley.protocols.bayeux.errors import Fault, fault_of
+from halley.protocols.bayeux.exchange import Steps, Transport
+from halley.protocols.bayeux.messages import ABSENT, Message, encode_data
+from halley.protocols.bayeux.names import META, SERVICE, Bounds, is_wildcard, to_pattern, to_topic
+from halley.protocols.bayeux.polling import Polling
+from halley.protocols.bayeux.request import RequestHandler
+from halley.protocols.bayeux.session import BayeuxSession
 
 _AUDIENCE_FIELDS = frozenset(Audience._fields)
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from app.broker.errors import Refusal, TokenRefused
-from app.broker.events import Event
-from app.broker.names import Pattern
-from app.broker.policy import ANONYMOUS, Identity, Proof
-from app.protocols.bayeux import errors
-from app.protocols.bayeux.errors import Fault, fault_of
-from app.protocols.bayeux.exchange import AwaitCommit, AwaitHook, AwaitTurn, Request, Steps
-from app.protocols.bayeux.hooks import Fields, Refused
-from app.protocols.bayeux.messages import Message, encode
-from app.protocols.bayeux.names import CONNECT
-from app.protocols.bayeux.polling import Polling
-from app.protocols.bayeux.session import BayeuxSession
-from app.protocols.json_text import has_out_of_range
+from halley.broker.errors import Refusal, TokenRefused
+from halley.broker.events import Event
+from halley.broker.names import Pattern
+from halley.broker.policy import ANONYMOUS, Identity, Proof
+from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.errors import Fault, fault_of
+from halley.protocols.bayeux.exchange import AwaitCommit, AwaitHook, AwaitTurn, Request, Steps
+from halley.protocols.bayeux.hooks import Fields, Refused
+from halley.protocols.bayeux.messages import Message, encode
+from halley.protocols.bayeux.names import CONNECT
+from halley.protocols.bayeux.polling import Polling
+from halley.protocols.bayeux.session import BayeuxSession
+from halley.protocols.json_text import has_out_of_range
 
 DONE_AT_ONCE = 64
 """Messages of a request, and names in its subscriptions, that are handled in one turn of the loop: about 1 ms."""

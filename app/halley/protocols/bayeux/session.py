@@ -29,15 +29,15 @@ from collections.abc import Callable, Sequence
 from hmac import compare_digest
 from typing import Any, ClassVar, Final, Literal, get_args
 
-from app.broker.events import Event
-from app.broker.outbox import Outbox
-from app.broker.sessions import Owner, Session
-from app.protocols.bayeux import errors
-from app.protocols.bayeux.errors import Fault
-from app.protocols.bayeux.extensions import Acks, Replay, Timesync
-from app.protocols.bayeux.messages import body_of
-from app.protocols.bayeux.names import CONNECT, HANDSHAKE
-from app.settings import Bayeux
+from halley.broker.events import Event
+from halley.broker.outbox import Outbox
+from halley.broker.sessions import Owner, Session
+from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.extensions import Acks, Replay, Timesync
+from halley.protocols.bayeux.messages import body_of
+from halley.protocols.bayeux.names import CONNECT, HANDSHAKE
+from halley.settings import Bayeux
 
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
 

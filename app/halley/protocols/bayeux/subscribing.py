@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.broker.errors import InvalidName, Refusal
-from app.broker.names import Pattern
-from app.protocols.bayeux import errors
-from app.protocols.bayeux.authorization import Authorization
-from app.protocols.bayeux.errors import Fault
-from app.protocols.bayeux.exchange import Steps
-from app.protocols.bayeux.messages import Message
-from app.protocols.bayeux.names import SERVICE, to_pattern
-from app.protocols.bayeux.polling import Polling
-from app.protocols.bayeux.request import RequestHandler
-from app.protocols.bayeux.session import BayeuxSession
+from halley.broker.errors import InvalidName, Refusal
+from halley.broker.names import Pattern
+from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.authorization import Authorization
+from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.exchange import Steps
+from halley.protocols.bayeux.messages import Message
+from halley.protocols.bayeux.names import SERVICE, to_pattern
+from halley.protocols.bayeux.polling import Polling
+from halley.protocols.bayeux.request import RequestHandler
+from halley.protocols.bayeux.session import BayeuxSession
 
 
 class Subscriber:

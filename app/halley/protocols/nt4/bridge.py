@@ -18,17 +18,17 @@ from itertools import count, islice, takewhile
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
-from app.broker.errors import TooManyTopics, Vetoed, WrongType
-from app.broker.events import BARE, Event
-from app.broker.names import Match, Pattern, matcher
-from app.broker.ports import Durability, Erasure
-from app.broker.sessions import Session
-from app.protocols.contract import ProgramDecisions
-from app.protocols.nt4 import names, types
-from app.protocols.nt4.errors import BadValue, Unportable
-from app.protocols.nt4.session import Client
-from app.protocols.nt4.tables import Observer, Tables
-from app.protocols.nt4.topics import Publisher, Topic
+from halley.broker.errors import TooManyTopics, Vetoed, WrongType
+from halley.broker.events import BARE, Event
+from halley.broker.names import Match, Pattern, matcher
+from halley.broker.ports import Durability, Erasure
+from halley.broker.sessions import Session
+from halley.protocols.contract import ProgramDecisions
+from halley.protocols.nt4 import names, types
+from halley.protocols.nt4.errors import BadValue, Unportable
+from halley.protocols.nt4.session import Client
+from halley.protocols.nt4.tables import Observer, Tables
+from halley.protocols.nt4.topics import Publisher, Topic
 
 _RECORDED_AT_ONCE = 500
 """The most values that are recorded in one turn of the loop."""

@@ -11,21 +11,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from app.broker.events import Event
-from app.broker.names import Pattern
-from app.broker.outbox import Outbox
-from app.broker.sessions import Session
-from app.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Context, Link, ProgramDecisions, WaitFor
-from app.protocols.nt4 import messages, values
-from app.protocols.nt4.errors import DRAINED, LOST, MOVED, SLOW_CONSUMER, UNDECODABLE, Undecodable
-from app.protocols.nt4.messages import Ignored, Publish, SetProperties, Subscribe, Unpublish, Unsubscribe
-from app.protocols.nt4.names import RTT
-from app.protocols.nt4.publishing import Publishing
-from app.protocols.nt4.session import Client
-from app.protocols.nt4.subscribing import Subscribing
-from app.protocols.nt4.tables import Tables
-from app.protocols.nt4.values import TimeAsked
-from app.settings import Verb
+from halley.broker.events import Event
+from halley.broker.names import Pattern
+from halley.broker.outbox import Outbox
+from halley.broker.sessions import Session
+from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Context, Link, ProgramDecisions, WaitFor
+from halley.protocols.nt4 import messages, values
+from halley.protocols.nt4.errors import DRAINED, LOST, MOVED, SLOW_CONSUMER, UNDECODABLE, Undecodable
+from halley.protocols.nt4.messages import Ignored, Publish, SetProperties, Subscribe, Unpublish, Unsubscribe
+from halley.protocols.nt4.names import RTT
+from halley.protocols.nt4.publishing import Publishing
+from halley.protocols.nt4.session import Client
+from halley.protocols.nt4.subscribing import Subscribing
+from halley.protocols.nt4.tables import Tables
+from halley.protocols.nt4.values import TimeAsked
+from halley.settings import Verb
 
 _MAX_PENDING = 10_000
 """The most messages and values that wait while a program's policy decides; a client with more is closed."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 from msgpack import Packer
 
-from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, has_out_of_range, loads
+from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, has_out_of_range, loads
 
 MESSAGE_BYTES = 1_380
 """About the payload of one network packet: small pieces are put together into messages of that size (NA9)."""

@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from app.broker.sessions import Session
-from app.protocols.nt4.bridge import Bridge
-from app.protocols.nt4.messages import Subscribe
-from app.protocols.nt4.session import Client
-from app.protocols.nt4.tables import Observer, Tables
-from app.protocols.nt4.topics import Publisher, Topic
+from halley.broker.sessions import Session
+from halley.protocols.nt4.bridge import Bridge
+from halley.protocols.nt4.messages import Subscribe
+from halley.protocols.nt4.session import Client
+from halley.protocols.nt4.tables import Observer, Tables
+from halley.protocols.nt4.topics import Publisher, Topic
 
 _CLIENTS, _SERVER_PUB, _SERVER_SUB = "$clients", "$serverpub", "$serversub"
 _CLIENT_PUB, _CLIENT_SUB, _PUB, _SUB = "$clientpub$", "$clientsub$", "$pub$", "$sub$"

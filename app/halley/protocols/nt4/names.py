@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote_to_bytes
 
-from app.broker.names import SPACE, escaped, from_segment, is_plain_in_channel, unescaped
+from halley.broker.names import SPACE, escaped, from_segment, is_plain_in_channel, unescaped
 
 BASE = "/nt"
 """The path `/nt/<name>` below which NetworkTables clients connect (NA1)."""

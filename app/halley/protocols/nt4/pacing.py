@@ -19,11 +19,11 @@ from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
-from app.broker.flow import Flow
-from app.broker.sessions import Session
-from app.protocols.contract import Close, Link
-from app.protocols.nt4 import messages, values
-from app.protocols.nt4.topics import Topic
+from halley.broker.flow import Flow
+from halley.broker.sessions import Session
+from halley.protocols.contract import Close, Link
+from halley.protocols.nt4 import messages, values
+from halley.protocols.nt4.topics import Topic
 
 _AT_ONCE_BYTES = 16_384
 """About how much of one client's backlog is written in one turn of the loop, so that other clients get theirs."""

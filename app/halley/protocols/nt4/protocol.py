@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import inf
 
-from app.broker.broker import Broker
-from app.broker.errors import AtCapacity
-from app.broker.limits import Meters
-from app.broker.policy import Rights
-from app.broker.ports import Erasure
-from app.protocols.contract import (
+from halley.broker.broker import Broker
+from halley.broker.errors import AtCapacity
+from halley.broker.limits import Meters
+from halley.broker.policy import Rights
+from halley.broker.ports import Erasure
+from halley.protocols.contract import (
     GOING_AWAY,
     TRY_AGAIN_LATER,
     Context,
@@ -20,15 +20,15 @@ from app.protocols.contract import (
     WaitFor,
     WireProtocol,
 )
-from app.protocols.nt4.bridge import Bridge
-from app.protocols.nt4.engine import AskedPolicy, Engine
-from app.protocols.nt4.errors import DRAINED, MOVED
-from app.protocols.nt4.meta import MetaTopics
-from app.protocols.nt4.names import RTT, client_name
-from app.protocols.nt4.publishing import Publishing
-from app.protocols.nt4.subscribing import Subscribing
-from app.protocols.nt4.tables import Tables
-from app.settings import Nt4
+from halley.protocols.nt4.bridge import Bridge
+from halley.protocols.nt4.engine import AskedPolicy, Engine
+from halley.protocols.nt4.errors import DRAINED, MOVED
+from halley.protocols.nt4.meta import MetaTopics
+from halley.protocols.nt4.names import RTT, client_name
+from halley.protocols.nt4.publishing import Publishing
+from halley.protocols.nt4.subscribing import Subscribing
+from halley.protocols.nt4.tables import Tables
+from halley.settings import Nt4
 
 
 class NetworkTables(WireProtocol):

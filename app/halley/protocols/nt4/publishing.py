@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import orjson
 
-from app.protocols.nt4 import messages, names, values
-from app.protocols.nt4.bridge import Bridge
-from app.protocols.nt4.messages import Publish, SetProperties, Unpublish
-from app.protocols.nt4.session import Client
-from app.protocols.nt4.tables import Tables
-from app.protocols.nt4.topics import Topic
+from halley.protocols.nt4 import messages, names, values
+from halley.protocols.nt4.bridge import Bridge
+from halley.protocols.nt4.messages import Publish, SetProperties, Unpublish
+from halley.protocols.nt4.session import Client
+from halley.protocols.nt4.tables import Tables
+from halley.protocols.nt4.topics import Topic
 
 
 class Publishing:

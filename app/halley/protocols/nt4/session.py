@@ -7,16 +7,16 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from math import gcd
 
-from app.broker.broker import Broker
-from app.broker.limits import text_bytes
-from app.broker.names import Pattern
-from app.broker.sessions import Owner, Session
-from app.protocols.contract import Context, Link
-from app.protocols.nt4.messages import Subscribe
-from app.protocols.nt4.names import V40, is_reserved
-from app.protocols.nt4.pacing import Interest, Output
-from app.protocols.nt4.topics import Publisher, Topic
-from app.settings import Nt4
+from halley.broker.broker import Broker
+from halley.broker.limits import text_bytes
+from halley.broker.names import Pattern
+from halley.broker.sessions import Owner, Session
+from halley.protocols.contract import Context, Link
+from halley.protocols.nt4.messages import Subscribe
+from halley.protocols.nt4.names import V40, is_reserved
+from halley.protocols.nt4.pacing import Interest, Output
+from halley.protocols.nt4.topics import Publisher, Topic
+from halley.settings import Nt4
 
 ROLE = "nt4"
 """The role of all NetworkTables clients in access rules."""

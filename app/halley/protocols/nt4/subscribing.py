@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.protocols.nt4 import names
-from app.protocols.nt4.messages import Subscribe, Unsubscribe
-from app.protocols.nt4.meta import MetaTopics
-from app.protocols.nt4.session import Client, bytes_of, listed, merged
-from app.protocols.nt4.tables import Tables
-from app.protocols.nt4.topics import Topic
+from halley.protocols.nt4 import names
+from halley.protocols.nt4.messages import Subscribe, Unsubscribe
+from halley.protocols.nt4.meta import MetaTopics
+from halley.protocols.nt4.session import Client, bytes_of, listed, merged
+from halley.protocols.nt4.tables import Tables
+from halley.protocols.nt4.topics import Topic
 
 _OF_A_COST = 20
 """The number of subscriptions whose examination costs as much as one topic."""

@@ -12,19 +12,19 @@ from itertools import count
 from math import inf
 from typing import Any
 
-from app.broker.aging import TimeoutQueue
-from app.broker.broker import Broker
-from app.broker.names import Match, Pattern
-from app.broker.policy import Rights
-from app.broker.ports import Erasure
-from app.broker.sessions import Session
-from app.protocols.nt4 import messages, names
-from app.protocols.nt4.errors import LIMITS
-from app.protocols.nt4.pacing import Pacing
-from app.protocols.nt4.session import Client
-from app.protocols.nt4.topics import Publisher, Topic, Topics
-from app.protocols.nt4.values import encode
-from app.settings import Nt4
+from halley.broker.aging import TimeoutQueue
+from halley.broker.broker import Broker
+from halley.broker.names import Match, Pattern
+from halley.broker.policy import Rights
+from halley.broker.ports import Erasure
+from halley.broker.sessions import Session
+from halley.protocols.nt4 import messages, names
+from halley.protocols.nt4.errors import LIMITS
+from halley.protocols.nt4.pacing import Pacing
+from halley.protocols.nt4.session import Client
+from halley.protocols.nt4.topics import Publisher, Topic, Topics
+from halley.protocols.nt4.values import encode
+from halley.settings import Nt4
 
 _COST_OF_A_TURN = 400
 """The cost of all tasks in one turn. A step for one topic and one client costs 1, some 10 to 20 microseconds."""

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Any
 
-from app.broker.sessions import Session
-from app.protocols.nt4 import messages
-from app.protocols.nt4.messages import Subscribe
-from app.protocols.nt4.names import is_reserved
-from app.protocols.nt4.types import number_of
+from halley.broker.sessions import Session
+from halley.protocols.nt4 import messages
+from halley.protocols.nt4.messages import Subscribe
+from halley.protocols.nt4.names import is_reserved
+from halley.protocols.nt4.types import number_of
 
 _AHEAD_US = 1_000_000
 """The most that a value's time may count as ahead of now, so that one wrong clock cannot block a topic (G7)."""

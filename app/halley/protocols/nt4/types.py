@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from app.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
-from app.protocols.json_text import NotJson, loads
-from app.protocols.nt4.errors import BadValue, Unportable
+from halley.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
+from halley.protocols.json_text import NotJson, loads
+from halley.protocols.nt4.errors import BadValue, Unportable
 
 BOOLEAN, DOUBLE, INT, FLOAT, STRING, RAW = 0, 1, 2, 3, 4, 5
 ARRAY = 16

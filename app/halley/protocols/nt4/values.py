@@ -17,9 +17,9 @@ from msgpack import OutOfData, Packer, Unpacker
 from msgspec import Meta, ValidationError
 from msgspec.msgpack import Decoder
 
-from app.protocols.nt4.errors import BadValue, Undecodable
-from app.protocols.nt4.messages import together
-from app.protocols.nt4.types import (
+from halley.protocols.nt4.errors import BadValue, Undecodable
+from halley.protocols.nt4.messages import together
+from halley.protocols.nt4.types import (
     ARRAY,
     BOOLEAN,
     DOUBLE,

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from app.broker.errors import TokenRefused
-from app.broker.events import to_text
-from app.broker.policy import ANONYMOUS, Identities, NoIdentities, Proof
-from app.protocols.wamp.errors import (
+from halley.broker.errors import TokenRefused
+from halley.broker.events import to_text
+from halley.broker.policy import ANONYMOUS, Identities, NoIdentities, Proof
+from halley.protocols.wamp.errors import (
     AUTHENTICATION_REQUIRED,
     NO_MATCHING_AUTH_METHOD,
     AuthenticationDenied,
@@ -26,8 +26,8 @@ from app.protocols.wamp.errors import (
     Violation,
     WampError,
 )
-from app.protocols.wamp.messages import text_option, texts_option
-from app.settings.protocols import KEY_BYTES, User
+from halley.protocols.wamp.messages import text_option, texts_option
+from halley.settings.protocols import KEY_BYTES, User
 
 NO_CREDENTIALS, TICKET, WAMPCRA = "anonymous", "ticket", "wampcra"
 """The authentication methods, as WAMP names them."""

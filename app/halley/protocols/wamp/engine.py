@@ -11,18 +11,18 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
-from app.broker.events import Event
-from app.broker.flow import GRACE_S
-from app.broker.names import Pattern
-from app.broker.sessions import Session
-from app.protocols.contract import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
-from app.protocols.wamp import errors
-from app.protocols.wamp.errors import Undecodable, Violation, WampError
-from app.protocols.wamp.events import event_frame
-from app.protocols.wamp.handshake import Handshake
-from app.protocols.wamp.history import EventHistory
-from app.protocols.wamp.inquiry import Inquiry
-from app.protocols.wamp.messages import (
+from halley.broker.events import Event
+from halley.broker.flow import GRACE_S
+from halley.broker.names import Pattern
+from halley.broker.sessions import Session
+from halley.protocols.contract import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
+from halley.protocols.wamp import errors
+from halley.protocols.wamp.errors import Undecodable, Violation, WampError
+from halley.protocols.wamp.events import event_frame
+from halley.protocols.wamp.handshake import Handshake
+from halley.protocols.wamp.history import EventHistory
+from halley.protocols.wamp.inquiry import Inquiry
+from halley.protocols.wamp.messages import (
     ABORT,
     CALL,
     CHALLENGE,
@@ -48,14 +48,14 @@ from app.protocols.wamp.messages import (
     Unsubscribe,
     read,
 )
-from app.protocols.wamp.procedures import Procedures
-from app.protocols.wamp.publishing import Publisher
-from app.protocols.wamp.serializers import Format
-from app.protocols.wamp.session import WampSession
-from app.protocols.wamp.state import RouterState
-from app.protocols.wamp.subscribing import Subscriber
-from app.protocols.wamp.testaments import Testaments
-from app.settings import Verb
+from halley.protocols.wamp.procedures import Procedures
+from halley.protocols.wamp.publishing import Publisher
+from halley.protocols.wamp.serializers import Format
+from halley.protocols.wamp.session import WampSession
+from halley.protocols.wamp.state import RouterState
+from halley.protocols.wamp.subscribing import Subscriber
+from halley.protocols.wamp.testaments import Testaments
+from halley.settings import Verb
 
 SLOW_CONSUMER = "slow_consumer"
 LOST = "connection_lost"

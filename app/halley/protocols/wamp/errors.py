@@ -12,7 +12,7 @@ WampError                a request that is answered with ERROR, or a HELLO that 
 
 from __future__ import annotations
 
-from app.broker import errors as broker
+from halley.broker import errors as broker
 
 INVALID_URI = "wamp.error.invalid_uri"
 INVALID_ARGUMENT = "wamp.error.invalid_argument"

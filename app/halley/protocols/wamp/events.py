@@ -15,11 +15,11 @@ from typing import Any
 
 import orjson
 
-from app.broker.events import BARE, Event
-from app.broker.names import Match, Pattern
-from app.protocols.wamp.messages import EVENT
-from app.protocols.wamp.names import to_uri
-from app.protocols.wamp.serializers import Format, Serializer
+from halley.broker.events import BARE, Event
+from halley.broker.names import Match, Pattern
+from halley.protocols.wamp.messages import EVENT
+from halley.protocols.wamp.names import to_uri
+from halley.protocols.wamp.serializers import Format, Serializer
 
 NONE, ARGS, ARGS_AND_KWARGS = "none", "args", "args+kwargs"
 """The shapes of payloads that are not bare, by the elements that the PUBLISH had."""

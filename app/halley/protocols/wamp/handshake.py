@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from app.broker.errors import AtCapacity, InvalidName
-from app.protocols.wamp import errors
-from app.protocols.wamp.authentication import Authenticated, Pending
-from app.protocols.wamp.errors import Violation, WampError
-from app.protocols.wamp.messages import Authenticate, Hello
-from app.protocols.wamp.names import Grammar, check_uri
-from app.protocols.wamp.session import Realm, RequestQueue, SessionEngine, WampSession
-from app.protocols.wamp.state import RouterState
+from halley.broker.errors import AtCapacity, InvalidName
+from halley.protocols.wamp import errors
+from halley.protocols.wamp.authentication import Authenticated, Pending
+from halley.protocols.wamp.errors import Violation, WampError
+from halley.protocols.wamp.messages import Authenticate, Hello
+from halley.protocols.wamp.names import Grammar, check_uri
+from halley.protocols.wamp.session import Realm, RequestQueue, SessionEngine, WampSession
+from halley.protocols.wamp.state import RouterState
 
 _USER_AGENT_CHARS = 200
 _CLIENT_ROLES = frozenset({"publisher", "subscriber", "caller", "callee"})

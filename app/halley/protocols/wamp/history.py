@@ -22,21 +22,21 @@ from typing import Any
 
 import orjson
 
-from app.broker.errors import InvalidName
-from app.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
-from app.broker.names import Match, Pattern, narrowed
-from app.broker.policy import Proof
-from app.broker.ports import USUAL_LIMIT, Durability, Page, Query, UnknownPublication
-from app.broker.sessions import Session
-from app.protocols.wamp import errors
-from app.protocols.wamp.errors import InvalidArgument, WampError
-from app.protocols.wamp.events import arguments, details_of, parts
-from app.protocols.wamp.messages import RESULT, Call, identifier, whole
-from app.protocols.wamp.names import Grammar, is_meta, to_topic
-from app.protocols.wamp.serializers import Serializer, is_absent
-from app.protocols.wamp.session import WampSession
-from app.protocols.wamp.state import RouterState
-from app.protocols.wamp.subscribing import Subscriber
+from halley.broker.errors import InvalidName
+from halley.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
+from halley.broker.names import Match, Pattern, narrowed
+from halley.broker.policy import Proof
+from halley.broker.ports import USUAL_LIMIT, Durability, Page, Query, UnknownPublication
+from halley.broker.sessions import Session
+from halley.protocols.wamp import errors
+from halley.protocols.wamp.errors import InvalidArgument, WampError
+from halley.protocols.wamp.events import arguments, details_of, parts
+from halley.protocols.wamp.messages import RESULT, Call, identifier, whole
+from halley.protocols.wamp.names import Grammar, is_meta, to_topic
+from halley.protocols.wamp.serializers import Serializer, is_absent
+from halley.protocols.wamp.session import WampSession
+from halley.protocols.wamp.state import RouterState
+from halley.protocols.wamp.subscribing import Subscriber
 
 
 class EventHistory:

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from app.broker.names import Pattern
-from app.protocols.wamp.messages import RESULT, Call
-from app.protocols.wamp.names import MATCHES
-from app.protocols.wamp.session import LiveSubscription, Realm, WampSession
-from app.protocols.wamp.state import RouterState
-from app.protocols.wamp.subscribing import Subscriber
+from halley.broker.names import Pattern
+from halley.protocols.wamp.messages import RESULT, Call
+from halley.protocols.wamp.names import MATCHES
+from halley.protocols.wamp.session import LiveSubscription, Realm, WampSession
+from halley.protocols.wamp.state import RouterState
+from halley.protocols.wamp.subscribing import Subscriber
 
 KIND = "wamp.meta_api"
 _WAIT_S = 5.0

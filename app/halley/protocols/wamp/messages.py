@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from app.broker.events import Audience
-from app.protocols.wamp.errors import InvalidArgument, InvalidOption, Violation
-from app.protocols.wamp.serializers import is_absent
+from halley.broker.events import Audience
+from halley.protocols.wamp.errors import InvalidArgument, InvalidOption, Violation
+from halley.protocols.wamp.serializers import is_absent
 
 HELLO, WELCOME, ABORT, CHALLENGE, AUTHENTICATE, GOODBYE = 1, 2, 3, 4, 5, 6
 ERROR = 8

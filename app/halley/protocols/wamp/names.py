@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from app.broker.errors import InvalidName, NameTooDeep, NameTooLong
-from app.broker.names import SPACE, Match, Pattern, component, is_plain_in_uri, to_segment
-from app.settings import Realm, Settings
+from halley.broker.errors import InvalidName, NameTooDeep, NameTooLong
+from halley.broker.names import SPACE, Match, Pattern, component, is_plain_in_uri, to_segment
+from halley.settings import Realm, Settings
 
 _REMEMBERED_NAMES = 65_536
 _STRICT = re.compile(r"[0-9a-z_]+", re.ASCII)

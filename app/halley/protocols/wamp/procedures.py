@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Never
 
-from app.broker.errors import InvalidName
-from app.protocols.wamp import errors
-from app.protocols.wamp.errors import InvalidArgument, WampError, wamp_error
-from app.protocols.wamp.history import EventHistory
-from app.protocols.wamp.inquiry import Inquiry, Merge, pattern_of, to_json
-from app.protocols.wamp.messages import (
+from halley.broker.errors import InvalidName
+from halley.protocols.wamp import errors
+from halley.protocols.wamp.errors import InvalidArgument, WampError, wamp_error
+from halley.protocols.wamp.history import EventHistory
+from halley.protocols.wamp.inquiry import Inquiry, Merge, pattern_of, to_json
+from halley.protocols.wamp.messages import (
     RESULT,
     Call,
     Register,
@@ -24,12 +24,12 @@ from app.protocols.wamp.messages import (
     optional_text_argument,
     text_argument,
 )
-from app.protocols.wamp.names import MATCHES, check_uri, own_topic
-from app.protocols.wamp.serializers import is_absent
-from app.protocols.wamp.session import WampSession
-from app.protocols.wamp.state import RouterState
-from app.protocols.wamp.subscribing import Subscriber
-from app.protocols.wamp.testaments import Testaments
+from halley.protocols.wamp.names import MATCHES, check_uri, own_topic
+from halley.protocols.wamp.serializers import is_absent
+from halley.protocols.wamp.session import WampSession
+from halley.protocols.wamp.state import RouterState
+from halley.protocols.wamp.subscribing import Subscriber
+from halley.protocols.wamp.testaments import Testaments
 
 Procedure = Callable[[WampSession, Call, float], list[Any] | None]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from app.broker.broker import Broker
-from app.broker.policy import Rights
-from app.protocols.contract import Context, Count, Link, WireProtocol
-from app.protocols.wamp.authentication import Authentication
-from app.protocols.wamp.engine import Engine, Handlers
-from app.protocols.wamp.inquiry import pattern_of
-from app.protocols.wamp.roster import Roster
-from app.protocols.wamp.session import SessionEngine
-from app.protocols.wamp.state import Environment, RouterState
-from app.settings import Realm, Wamp
+from halley.broker.broker import Broker
+from halley.broker.policy import Rights
+from halley.protocols.contract import Context, Count, Link, WireProtocol
+from halley.protocols.wamp.authentication import Authentication
+from halley.protocols.wamp.engine import Engine, Handlers
+from halley.protocols.wamp.inquiry import pattern_of
+from halley.protocols.wamp.roster import Roster
+from halley.protocols.wamp.session import SessionEngine
+from halley.protocols.wamp.state import Environment, RouterState
+from halley.settings import Realm, Wamp
 
 _LATE_AT_ONCE = 50
 """Connections that are closed in one turn of the event loop because their peers were silent for too long."""

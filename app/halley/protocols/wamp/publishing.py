@@ -10,17 +10,17 @@ from typing import Any
 
 import orjson
 
-from app.broker.commits import Published
-from app.broker.errors import AudienceTooLong, BadKey, InvalidName, Refusal
-from app.broker.events import Audience, Event, SessionFilter
-from app.protocols.contract import ProgramDecisions
-from app.protocols.wamp import errors
-from app.protocols.wamp.errors import InvalidOption, Unportable, Violation, WampError, wamp_error
-from app.protocols.wamp.events import reshaped, to_payload
-from app.protocols.wamp.messages import PUBLISHED, Publish, audience_of, flag_option, ids_option, text_option
-from app.protocols.wamp.names import is_own
-from app.protocols.wamp.session import Realm, WampSession
-from app.protocols.wamp.state import RouterState
+from halley.broker.commits import Published
+from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, Refusal
+from halley.broker.events import Audience, Event, SessionFilter
+from halley.protocols.contract import ProgramDecisions
+from halley.protocols.wamp import errors
+from halley.protocols.wamp.errors import InvalidOption, Unportable, Violation, WampError, wamp_error
+from halley.protocols.wamp.events import reshaped, to_payload
+from halley.protocols.wamp.messages import PUBLISHED, Publish, audience_of, flag_option, ids_option, text_option
+from halley.protocols.wamp.names import is_own
+from halley.protocols.wamp.session import Realm, WampSession
+from halley.protocols.wamp.state import RouterState
 
 _PASSTHRU = ("ppt_scheme", "ppt_serializer", "ppt_cipher", "ppt_keyid")
 _PASSTHRU_CHARS = 1_024

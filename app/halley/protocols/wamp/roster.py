@@ -22,9 +22,9 @@ from heapq import nsmallest
 from math import inf
 from typing import Any, NamedTuple
 
-from app.protocols.wamp.serializers import JSON
-from app.protocols.wamp.session import Realm
-from app.protocols.wamp.state import ON_JOIN, ON_LEAVE, Elsewhere, RouterState
+from halley.protocols.wamp.serializers import JSON
+from halley.protocols.wamp.session import Realm
+from halley.protocols.wamp.state import ON_JOIN, ON_LEAVE, Elsewhere, RouterState
 
 LIST = "wamp.sessions"
 """The kind of questions for a page of a node's sessions: `{"after": NUMBER}`, those with greater numbers."""

@@ -27,10 +27,10 @@ import cbor2
 import msgspec
 import orjson
 
-from app.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
-from app.protocols.contract import Link
-from app.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, count_values, loads
-from app.protocols.wamp.errors import Undecodable, Unportable
+from halley.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
+from halley.protocols.contract import Link
+from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, count_values, loads
+from halley.protocols.wamp.errors import Undecodable, Unportable
 
 
 class Bounds(Protocol):

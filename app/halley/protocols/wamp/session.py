@@ -13,21 +13,21 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from app.broker.broker import Broker
-from app.broker.events import Event, to_text
-from app.broker.names import SPACE, Match, Pattern, matcher, span
-from app.broker.outbox import Outbox
-from app.broker.ports import Erasure
-from app.broker.sessions import Owner, Session
-from app.protocols.contract import Context
-from app.protocols.wamp import errors
-from app.protocols.wamp.authentication import AuthDetails
-from app.protocols.wamp.errors import WampError
-from app.protocols.wamp.messages import Goodbye, Message, Publish, Subscribe, Unsubscribe
-from app.protocols.wamp.names import MATCHES, Grammar, space_of, to_pattern, to_topic, uri_of
-from app.protocols.wamp.serializers import Format
-from app.settings import Limits, Verb, Wamp
-from app.settings import Realm as RealmOptions
+from halley.broker.broker import Broker
+from halley.broker.events import Event, to_text
+from halley.broker.names import SPACE, Match, Pattern, matcher, span
+from halley.broker.outbox import Outbox
+from halley.broker.ports import Erasure
+from halley.broker.sessions import Owner, Session
+from halley.protocols.contract import Context
+from halley.protocols.wamp import errors
+from halley.protocols.wamp.authentication import AuthDetails
+from halley.protocols.wamp.errors import WampError
+from halley.protocols.wamp.messages import Goodbye, Message, Publish, Subscribe, Unsubscribe
+from halley.protocols.wamp.names import MATCHES, Grammar, space_of, to_pattern, to_topic, uri_of
+from halley.protocols.wamp.serializers import Format
+from halley.settings import Limits, Verb, Wamp
+from halley.settings import Realm as RealmOptions
 
 _LARGEST_ID = 1 << 53
 _MAX_OF_A_TOPIC = 32

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
 
-from app.broker.aging import TimeoutQueue
-from app.broker.broker import Broker
-from app.broker.events import Event, SessionFilter
-from app.broker.limits import Meters
-from app.broker.names import Pattern
-from app.broker.policy import SERVER, Rights
-from app.broker.ports import Page, Query
-from app.protocols.contract import ProgramDecisions, WaitFor
-from app.protocols.wamp.authentication import Authentication
-from app.protocols.wamp.events import to_payload
-from app.protocols.wamp.messages import MOST_ID
-from app.protocols.wamp.names import is_meta, own_topic
-from app.protocols.wamp.serializers import JSON
-from app.protocols.wamp.session import LiveSubscription, Realm, SessionEngine, WampSession, new_id
-from app.settings import Realm as RealmOptions
-from app.settings import Wamp
+from halley.broker.aging import TimeoutQueue
+from halley.broker.broker import Broker
+from halley.broker.events import Event, SessionFilter
+from halley.broker.limits import Meters
+from halley.broker.names import Pattern
+from halley.broker.policy import SERVER, Rights
+from halley.broker.ports import Page, Query
+from halley.protocols.contract import ProgramDecisions, WaitFor
+from halley.protocols.wamp.authentication import Authentication
+from halley.protocols.wamp.events import to_payload
+from halley.protocols.wamp.messages import MOST_ID
+from halley.protocols.wamp.names import is_meta, own_topic
+from halley.protocols.wamp.serializers import JSON
+from halley.protocols.wamp.session import LiveSubscription, Realm, SessionEngine, WampSession, new_id
+from halley.settings import Realm as RealmOptions
+from halley.settings import Wamp
 
 META_EVENT = "wamp.meta_event"
 """The kind of news with [realm, URI, arguments, about]; `about` is null or a pattern, [match policy, topic]."""

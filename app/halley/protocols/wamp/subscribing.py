@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from app.broker.errors import InvalidName, Refusal, TooManyPatterns
-from app.broker.events import Event
-from app.broker.names import Match, Pattern
-from app.protocols.wamp import errors
-from app.protocols.wamp.errors import WampError, wamp_error
-from app.protocols.wamp.events import retained_frame
-from app.protocols.wamp.messages import SUBSCRIBED, UNSUBSCRIBED, Subscribe, Unsubscribe, flag_option, text_option
-from app.protocols.wamp.names import MATCHES, is_meta
-from app.protocols.wamp.session import LiveSubscription, WampSession
-from app.protocols.wamp.state import RouterState
+from halley.broker.errors import InvalidName, Refusal, TooManyPatterns
+from halley.broker.events import Event
+from halley.broker.names import Match, Pattern
+from halley.protocols.wamp import errors
+from halley.protocols.wamp.errors import WampError, wamp_error
+from halley.protocols.wamp.events import retained_frame
+from halley.protocols.wamp.messages import SUBSCRIBED, UNSUBSCRIBED, Subscribe, Unsubscribe, flag_option, text_option
+from halley.protocols.wamp.names import MATCHES, is_meta
+from halley.protocols.wamp.session import LiveSubscription, WampSession
+from halley.protocols.wamp.state import RouterState
 
 
 class Subscriber:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from app.broker.events import Event
-from app.protocols.wamp import errors
-from app.protocols.wamp.errors import InvalidArgument, WampError
-from app.protocols.wamp.messages import RESULT, Call, Publish, text_argument
-from app.protocols.wamp.publishing import Publisher, has_unannounced_passthru
-from app.protocols.wamp.serializers import is_absent
-from app.protocols.wamp.session import WampSession
-from app.protocols.wamp.state import RouterState
+from halley.broker.events import Event
+from halley.protocols.wamp import errors
+from halley.protocols.wamp.errors import InvalidArgument, WampError
+from halley.protocols.wamp.messages import RESULT, Call, Publish, text_argument
+from halley.protocols.wamp.publishing import Publisher, has_unannounced_passthru
+from halley.protocols.wamp.serializers import is_absent
+from halley.protocols.wamp.session import WampSession
+from halley.protocols.wamp.state import RouterState
 
 SCOPES = ("detached", "destroyed")
 _DEFAULT_SCOPE = "destroyed"

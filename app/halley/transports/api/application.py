@@ -17,16 +17,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.broker.policy import Identities, Rights
-from app.protocols.bayeux.hooks import Hooks
-from app.settings import Settings, Verb
-from app.transports.api.history import PATH as HISTORY
-from app.transports.api.history import HistoryApi
-from app.transports.api.log import CONSUMERS, LogApi
-from app.transports.api.log import PATH as LOG
-from app.transports.api.requests import ApiRequest, Archive, ArchiveRequest, Callers
-from app.transports.head import route_path
-from app.transports.middleware import GuardMiddleware, RequestContext
+from halley.broker.policy import Identities, Rights
+from halley.protocols.bayeux.hooks import Hooks
+from halley.settings import Settings, Verb
+from halley.transports.api.history import PATH as HISTORY
+from halley.transports.api.history import HistoryApi
+from halley.transports.api.log import CONSUMERS, LogApi
+from halley.transports.api.log import PATH as LOG
+from halley.transports.api.requests import ApiRequest, Archive, ArchiveRequest, Callers
+from halley.transports.head import route_path
+from halley.transports.middleware import GuardMiddleware, RequestContext
 
 RIGHTS = "/rights"
 _READ = ("GET", "HEAD")

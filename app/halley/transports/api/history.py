@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
-from app.broker.errors import InvalidName
-from app.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
-from app.broker.names import Pattern, narrowed
-from app.broker.policy import Proof
-from app.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication, shown
-from app.protocols.bayeux.hooks import Hooks
-from app.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
-from app.settings import Settings
-from app.transports.api.requests import LAST_OFFSET, ArchiveRequest, bad_parameter, parameters, whole
-from app.transports.guard import Rejection
-from app.transports.head import RETRY_AFTER, Header, route_path
-from app.transports.waits import outcome_of
+from halley.broker.errors import InvalidName
+from halley.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
+from halley.broker.names import Pattern, narrowed
+from halley.broker.policy import Proof
+from halley.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication, shown
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
+from halley.settings import Settings
+from halley.transports.api.requests import LAST_OFFSET, ArchiveRequest, bad_parameter, parameters, whole
+from halley.transports.guard import Rejection
+from halley.transports.head import RETRY_AFTER, Header, route_path
+from halley.transports.waits import outcome_of
 
 PATH = "/history"
 UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"

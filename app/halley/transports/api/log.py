@@ -18,21 +18,21 @@ from typing import Any
 
 import orjson
 
-from app import telemetry
-from app.broker.errors import InvalidName
-from app.broker.ports import Erasure
-from app.history.consumers import TooManyConsumers, is_name
-from app.history.history import CannotPurge
-from app.history.segment import FORMAT
-from app.history.stored import COLUMNS, Stored
-from app.protocols.bayeux.names import Bounds, to_pattern
-from app.settings import Settings
-from app.transports.api.requests import EVERYTHING, ArchiveRequest, KeptArchive, parameters, whole
-from app.transports.bodies import read_body
-from app.transports.exchange import socket_of
-from app.transports.guard import Rejection
-from app.transports.head import RETRY_AFTER, route_path
-from app.transports.middleware import Begun, RequestContext
+from halley import telemetry
+from halley.broker.errors import InvalidName
+from halley.broker.ports import Erasure
+from halley.history.consumers import TooManyConsumers, is_name
+from halley.history.history import CannotPurge
+from halley.history.segment import FORMAT
+from halley.history.stored import COLUMNS, Stored
+from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.settings import Settings
+from halley.transports.api.requests import EVERYTHING, ArchiveRequest, KeptArchive, parameters, whole
+from halley.transports.bodies import read_body
+from halley.transports.exchange import socket_of
+from halley.transports.guard import Rejection
+from halley.transports.head import RETRY_AFTER, route_path
+from halley.transports.middleware import Begun, RequestContext
 
 PATH = "/log"
 CONSUMERS = "/log/consumers"

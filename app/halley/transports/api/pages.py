@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from app.transports.exchange import respond
-from app.transports.guard import TEXT_HEADERS
-from app.transports.head import Header, route_path
+from halley.transports.exchange import respond
+from halley.transports.guard import TEXT_HEADERS
+from halley.transports.head import Header, route_path
 
 _ROOM = Path(__file__).resolve().parents[2]
-FOLDERS = (_ROOM / "static", _ROOM.parent / "static")
+FOLDERS = (_ROOM / "static", _ROOM.parent.parent / "static")
 """The folder of the pages in an installed package, and that in a checkout."""
 
 _SECURITY_POLICY = (

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 from urllib.parse import parse_qsl
 
-from app.broker.errors import TokenRefused
-from app.broker.names import Match, Pattern
-from app.broker.policy import ANONYMOUS, Identities, Proof, Rights
-from app.broker.ports import Erasure, Page, Query
-from app.history.stored import Stored
-from app.settings import Verb
-from app.transports.guard import Rejection
-from app.transports.head import Head, bearer_token
-from app.transports.middleware import RequestContext
+from halley.broker.errors import TokenRefused
+from halley.broker.names import Match, Pattern
+from halley.broker.policy import ANONYMOUS, Identities, Proof, Rights
+from halley.broker.ports import Erasure, Page, Query
+from halley.history.stored import Stored
+from halley.settings import Verb
+from halley.transports.guard import Rejection
+from halley.transports.head import Head, bearer_token
+from halley.transports.middleware import RequestContext
 
 Result = TypeVar("Result")
 
