@@ -11,7 +11,6 @@ from support.server import brisk, serving
 from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
-import halley.client
 from halley.client import Client, ClientError, Dismissed, Keyed, OutcomeUnknown, Refused, Timeouts, Unreachable
 from halley.client.wire import Wire
 
@@ -95,19 +94,6 @@ async def test_each_value_has_its_own_verdict():
             [1, 2, 3, 4, 5, "y", "z", 6]
         )
         assert served.house.broker.published == 8
-
-
-async def test_names_of_before_still_work():
-    """Programs that were written for an older client go on, with a warning."""
-    with pytest.warns(DeprecationWarning, match="Timeouts"):
-        assert halley.client.Patience is Timeouts
-    async with serving() as served:
-        with pytest.warns(DeprecationWarning, match="`patience` is now `timeouts`"):
-            client = Client(served.url, patience=TIMEOUTS)
-        async with client:
-            with pytest.warns(DeprecationWarning, match="Keyed"):
-                assert await client.publish_keyed([("/a", 1, "key 1"), ("/a", 2, "key 2", None)]) == [None, None]
-        assert served.house.broker.published == 2
 
 
 @pytest.mark.parametrize("megabytes", [2, pytest.param(20, marks=pytest.mark.slow)])

@@ -77,13 +77,15 @@ ROWS = {
     ),
     "listener": Row(EMBED, "A listener", "def setup(halley):", CODE + "test_a_listener_changes_and_vetoes"),
     "policy": Row(
-        EMBED, "A policy", "from halley.embed import Refused", CODE + "test_a_policy_answers_the_four_questions"
+        EMBED, "A policy", "from halley.embed import Policy, Refused", CODE + "test_a_policy_answers_the_four_questions"
     ),
     "who": Row(EMBED, "Who asks", "def setup(halley):", CODE + "test_an_authorizer_knows_who_asks"),
     "values": Row(
         EMBED, "What a listener gets", "def setup(halley):", CODE + "test_a_listener_keeps_values_from_other_protocols"
     ),
-    "extension": Row(EMBED, "An extension", "class Numbered:", CODE + "test_an_extension_sees_both_ways"),
+    "extension": Row(
+        EMBED, "An extension", "from halley.embed import Extension", CODE + "test_an_extension_sees_both_ways"
+    ),
     "local session": Row(
         EMBED, "A local session", "import asyncio", CODE + "test_a_local_session_publishes_and_subscribes"
     ),

@@ -13,9 +13,6 @@ Halley's history, also not between sessions. It uses the standard library and ht
 `halley.client.wamp` has a client for WAMP, and `halley.client.nt4` one for NetworkTables; these two do not reconnect.
 """
 
-import warnings
-from typing import Any
-
 from halley.client.client import Client
 from halley.client.errors import ClientError, Dismissed, OutcomeUnknown, Refused, Unconfirmed, Unreachable
 from halley.client.history import HistoryClient
@@ -38,10 +35,3 @@ __all__ = [
     "Unconfirmed",
     "Unreachable",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Patience":
-        warnings.warn("Patience is now Timeouts", DeprecationWarning, stacklevel=2)
-        return Timeouts
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Self
@@ -39,11 +38,8 @@ class Client:
         timeouts: Timeouts | None = None,
         events_kept: int = _EVENTS_KEPT,
         on_link: Callable[[Link, str], None] | None = None,
-        patience: Timeouts | None = None,
     ) -> None:
-        if patience is not None:
-            warnings.warn("`patience` is now `timeouts`", DeprecationWarning, stacklevel=2)
-        timeouts = timeouts or patience or Timeouts()
+        timeouts = timeouts or Timeouts()
         self._wire = self._wire_class(server, token)
         self._inbox = Inbox(events_kept)
         self._session = Session(self._wire, self._inbox, timeouts, on_link)
@@ -142,7 +138,7 @@ class Client:
         """
         ids = self._session.ids
         messages, after = [], None
-        for event in map(_keyed, events):
+        for event in events:
             ext = {"idempotency_key": event.key, "audience": event.audience, "after": after}
             known = {name: value for name, value in ext.items() if value is not None}
             messages.append(Outgoing.of(next(ids), {"channel": event.channel, "data": event.data, "ext": known}))
@@ -157,11 +153,3 @@ class Client:
         if refused is not None:
             raise refused
         return client_id
-
-
-def _keyed(event: Keyed | tuple[Any, ...]) -> Keyed:
-    """Return the event as a `Keyed`; before that class existed it was a tuple with the same fields."""
-    if isinstance(event, Keyed):
-        return event
-    warnings.warn("events of publish_keyed are Keyed, not tuples", DeprecationWarning, stacklevel=3)
-    return Keyed(*event)

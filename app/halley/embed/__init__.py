@@ -12,25 +12,35 @@
 
 or `halley serve --load module:setup`, where `setup(halley)` registers the same hooks. All hooks are called on the event
 loop's thread. Policies and services may be coroutine functions; all other hooks must return without blocking.
+
+This module has all names that a program needs to be written and type-checked; the tables of `Settings` (`Bayeux`,
+`History`, `Limits` and so on) are in `halley.settings`.
 """
 
 from halley.broker.policy import Identity
 from halley.configuration import BadSettings
 from halley.configuration.protection import NotProtected
 from halley.embed.halley import Halley, load
+from halley.embed.hooks import Extension, Policy
 from halley.embed.local_session import LocalSession
 from halley.embed.server_session import ServerSession
-from halley.protocols.bayeux.hooks import Refused
-from halley.protocols.bayeux.messages import Message
+from halley.protocols.bayeux.hooks import Fields, Refused
+from halley.protocols.bayeux.messages import HttpContext, Message
+from halley.settings import Settings
 
 __all__ = [
     "BadSettings",
+    "Extension",
+    "Fields",
     "Halley",
+    "HttpContext",
     "Identity",
     "LocalSession",
     "Message",
     "NotProtected",
+    "Policy",
     "Refused",
     "ServerSession",
+    "Settings",
     "load",
 ]

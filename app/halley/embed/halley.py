@@ -9,23 +9,32 @@ import sys
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, overload
 
 from halley import telemetry
+from halley.embed.hooks import (
+    Authorizer,
+    ChannelHook,
+    Extension,
+    Listener,
+    NamedHook,
+    Policy,
+    Service,
+    SessionHook,
+    methods_of,
+)
 from halley.embed.local_session import LocalSession
 from halley.embed.server_session import ServerSession, pattern_of
-from halley.protocols.bayeux.hooks import PUBLISHES, VALUES, Hooks, Listener
+from halley.protocols.bayeux.hooks import PUBLISHES, VALUES, Hooks
+from halley.protocols.bayeux.hooks import Listener as Registered
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.server.composition import Server
 from halley.server.protocols import PROTOCOLS, Compose
 from halley.settings import Settings
 
-Hook = TypeVar("Hook", bound=Callable[..., Any])
 Occasion = Literal[
     "session_opened", "session_closed", "subscribed", "unsubscribed", "suspended", "resumed", "channel_created"
 ]
-_QUESTIONS = ("can_handshake", "can_create", "can_subscribe", "can_publish")
-_WAYS = ("incoming", "outgoing")
 
 
 class Halley:
@@ -86,7 +95,7 @@ class Halley:
 
     # The program's hooks
 
-    def service(self, channel: str) -> Callable[[Hook], Hook]:
+    def service(self, channel: str) -> Callable[[Service], Service]:
         """Register an answer to messages on `/service/...`: `service(session, message)`, plain or a coroutine function.
 
         Its result, unless None, is sent to the sender alone, on the same channel and with the same id. `session` is
@@ -96,7 +105,7 @@ class Halley:
             raise ValueError(f"a service's channel must be below /service, not {channel!r}")
         pattern = pattern_of(channel, self._engine)
 
-        def register(hook: Hook) -> Hook:
+        def register(hook: Service) -> Service:
             self._hooks.services.add(pattern, self._with_session(hook))
             return hook
 
@@ -104,7 +113,7 @@ class Halley:
 
     def listener(
         self, channel: str, *, vetoes: bool = False, protocols: Collection[str] = PUBLISHES
-    ) -> Callable[[Hook], Hook]:
+    ) -> Callable[[Listener], Listener]:
         """Register a hook for publishes before they are delivered: `listener(session, message)`.
 
         It may set `message.data`. If it returns False or raises `Refused`, the message is not delivered. If it raises
@@ -122,9 +131,9 @@ class Halley:
         if not wanted or not wanted <= {*PUBLISHES, VALUES}:
             raise ValueError(f"protocols must be some of {', '.join(sorted({*PUBLISHES, VALUES}))}, not {protocols!r}")
 
-        def register(hook: Hook) -> Hook:
+        def register(hook: Listener) -> Listener:
             _must_be_plain(hook)
-            listener = Listener(self._with_session(hook), vetoes=vetoes, protocols=wanted)
+            listener = Registered(self._with_session(hook), vetoes=vetoes, protocols=wanted)
             if wanted & PUBLISHES:
                 self._hooks.listeners.add(pattern, listener)
             if VALUES in wanted:
@@ -133,7 +142,7 @@ class Halley:
 
         return register
 
-    def authorizer(self, channel: str) -> Callable[[Hook], Hook]:
+    def authorizer(self, channel: str) -> Callable[[Authorizer], Authorizer]:
         """Register an authorizer for channels: `authorizer(session, operation, channel, message)`.
 
         `operation` is "create", "subscribe" or "publish". True grants, False denies, None leaves the decision to
@@ -142,14 +151,27 @@ class Halley:
         """
         pattern = pattern_of(channel, self._engine)
 
-        def register(hook: Hook) -> Hook:
+        def register(hook: Authorizer) -> Authorizer:
             _must_be_plain(hook)
             self._hooks.authorizers.add(pattern, self._with_session(hook))
             return hook
 
         return register
 
-    def on(self, occasion: Occasion) -> Callable[[Hook], Hook]:
+    @overload
+    def on(
+        self, occasion: Literal["session_opened", "suspended", "resumed"]
+    ) -> Callable[[SessionHook], SessionHook]: ...
+
+    @overload
+    def on(
+        self, occasion: Literal["session_closed", "subscribed", "unsubscribed"]
+    ) -> Callable[[NamedHook], NamedHook]: ...
+
+    @overload
+    def on(self, occasion: Literal["channel_created"]) -> Callable[[ChannelHook], ChannelHook]: ...
+
+    def on(self, occasion: Occasion) -> Callable[[Any], Any]:
         """Register a notification hook, which must be a plain function (else `TypeError`).
 
         It is called as `hook(session)` for `session_opened`, and for connects that are held and answered (`suspended`,
@@ -157,7 +179,7 @@ class Halley:
         `unsubscribed`; and as `hook(channel)` for `channel_created`, once, before the channel can be used.
         """
 
-        def register(hook: Hook) -> Hook:
+        def register(hook: Callable[..., object]) -> Callable[..., object]:
             _must_be_plain(hook)
             told = hook if occasion == "channel_created" else self._with_session(hook)
             getattr(self._hooks, occasion).append(told)
@@ -166,23 +188,17 @@ class Halley:
         return register
 
     def set_policy(self, policy: object) -> None:
-        """Set the policy: an object with any of the following methods.
-
-        `can_handshake(session, message)`, `can_create(session, channel, message)`,
-        `can_subscribe(session, channel, message)`, `can_publish(session, channel, message)`; plain or coroutine
-        functions. True grants; any other result, or an exception, denies. Raise `Refused` to give a reason.
-        """
-        asked = {name: self._with_session(getattr(policy, name)) for name in _QUESTIONS if hasattr(policy, name)}
+        """Set the policy: a `Policy`, or any object with some of its methods."""
+        asked = {name: self._with_session(method) for name, method in methods_of(policy, Policy).items()}
         self._hooks.policy = SimpleNamespace(**asked)
 
     def add_extension(self, extension: object) -> None:
-        """Pass all messages through `extension.incoming(session, message)` and `.outgoing(session, message)`.
+        """Pass all messages through an `Extension`, or any object with some of its methods.
 
-        Either may be missing. Both get the message as a JSON object and return it, changed or not; None drops an
-        incoming message or an outgoing event, and so does `Refused`, with its reason in the reply. An incoming message
-        also has the attributes `context`, the HTTP request that carried it, and `identity`, who sent it.
+        An incoming message also has the attributes `context`, the HTTP request that carried it, and `identity`, who
+        sent it.
         """
-        seen = {name: self._with_session(getattr(extension, name)) for name in _WAYS if hasattr(extension, name)}
+        seen = {name: self._with_session(method) for name, method in methods_of(extension, Extension).items()}
         self._hooks.extensions.append(SimpleNamespace(**seen))
 
     def background(self, task: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
