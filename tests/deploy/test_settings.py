@@ -11,6 +11,7 @@ from support.nginx import SHIPPED
 from support.process import ended, launched
 from support.wire import request
 
+from halley.broker.policy import Proof
 from halley.cli.access import may
 from halley.configuration import load
 from halley.settings import Settings
@@ -71,7 +72,7 @@ async def test_a_server_that_others_reach_starts_with_it(tmp_path):
 )
 def test_nobody_may_more_than_they_need(role, verb, channel, is_allowed):
     """The rules grant each role what it needs and no more, as `halley check-config --role --verb --channel` shows."""
-    assert may(load(SETTINGS, {}, {}), role, verb, channel)[0] is is_allowed
+    assert may(load(SETTINGS, {}, {}), Proof(None, role), verb, channel)[0] is is_allowed
 
 
 def test_nobody_has_a_token_yet():
