@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from bench.cluster_result import ClusterFigures, Measured
 
-from halley.bench.cluster_result import ClusterFigures, Measured
 from halley.bench.coordinator import Coordinator, Report, StartWorker, bayeux_worker, coordinated
 from halley.bench.load import BenchFailed, Load, together
 from halley.bench.measurement import Phase, Watch, while_alive
@@ -279,7 +279,7 @@ async def _frames(front: Target) -> int:
 @asynccontextmanager
 async def _running(plan: ClusterPlan, nats_server: str) -> AsyncIterator[_Cluster]:
     """Run a cluster within the block, with its files in a folder that is removed. Raises `BenchFailed`."""
-    place = os.environ.get("TMPDIR", "/var/tmp")  # noqa: S108 - which is on a disk; the folder in it is new
+    place = os.environ.get("TMPDIR", "/var/tmp")
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="halley-bench-", dir=place)))
         routes = [free_port() for _ in range(plan.servers)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from halley.bench.scaling import WANTED, Costs, at_most, at_rate
+from bench.scaling import WANTED, Costs, at_most, at_rate
 
 _US = 1_000_000
 _SCALED = (2, 4, 8, 16)

@@ -1,4 +1,4 @@
-"""`halley bench cluster`: the costs that follow from what was measured, the arithmetic with them, and the verb."""
+"""`python tests/bench cluster`: the costs that follow from what was measured, arithmetic with them, and the verb."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import os
 import signal
 
 import pytest
+from bench.cluster_result import ClusterFigures, Measured, cluster_table
+from bench.scaling import FRAMES_PER_S, Costs, at_most, at_rate
+from bench.script import ended, started
 from hypothesis import given
 from hypothesis import strategies as st
-from support.process import children, ended, is_alive, started
-
-from halley.bench import ClusterFigures, cluster_table
-from halley.bench.cluster_result import Measured
-from halley.bench.scaling import FRAMES_PER_S, Costs, at_most, at_rate
+from support.process import children, is_alive
 
 COSTS = Costs(publish=20, deliver=25, applied=4, passed=0.5, frame=100, row=25, row_behind=10, nats=1)
 NUMBER = st.floats(0.01, 1_000)
@@ -169,7 +168,7 @@ def test_faults_and_doubts():
 async def test_a_cluster_is_measured(tmp_path):
     """It starts NATS, a keeper and two nodes, has all figures, and loses nothing."""
     options = ("--seconds", "0.1", "--rate", "1000", "--json")
-    async with started("bench", "cluster", *options, cwd=tmp_path) as bench:
+    async with started("cluster", *options, cwd=tmp_path) as bench:
         assert await bench.exit_code(within_s=60) == 0, bench.lines
     assert bench.lines == []
     found = json.loads(bench.output[0])
@@ -190,7 +189,7 @@ async def test_a_cluster_is_measured(tmp_path):
 @pytest.mark.slow
 async def test_a_process_of_it_dies(tmp_path):
     """The measurement fails at once with a line that names it, and the others are ended too."""
-    async with started("bench", "cluster", "--seconds", "60", cwd=tmp_path) as bench:
+    async with started("cluster", "--seconds", "60", cwd=tmp_path) as bench:
         running = await children(bench, 4)
         os.kill(next(pid for pid, command in running.items() if " n2 " in command), signal.SIGKILL)
         assert await bench.exit_code() == 1
@@ -201,12 +200,12 @@ async def test_a_process_of_it_dies(tmp_path):
 @pytest.mark.slow
 async def test_no_nats_server(tmp_path):
     """A program that is none is a line and exit code 1, and a cluster of one node is wrong use."""
-    code, output, lines = await ended("bench", "cluster", "--nats-server", "/nowhere/nats-server", cwd=tmp_path)
+    code, output, lines = await ended("cluster", "--nats-server", "/nowhere/nats-server", cwd=tmp_path)
     assert (code, output, lines) == (
         1,
         [],
         ["halley: nats: cannot start /nowhere/nats-server: No such file or directory"],
     )
-    code, _, lines = await ended("bench", "cluster", "--nodes", "1", cwd=tmp_path)
+    code, _, lines = await ended("cluster", "--nodes", "1", cwd=tmp_path)
     assert code == 2
     assert "--nodes" in " ".join(lines)

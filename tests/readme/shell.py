@@ -29,8 +29,6 @@ APPENDED = {  # if an option is given twice, the last value counts
     "halley bench one-to-one": f"--receivers 10 --rate 50 {FEW}",
     "halley bench publish": f"--publishers 4 {FEW}",
     "halley bench idle": "--receivers 10 --rate 10 --seconds 0.5",
-    "halley bench cluster": "--rate 500 --seconds 0.3",
-    "halley bench growth": "--receivers 1 --channels 1 --patterns 1 --age 1 --seconds 0.2",
     "tests/bench history": "--publishers 4 --rate 50 --stored '' --rounds 1 --seconds 0.2 --warm-up 0",
     "tests/bench wamp": f"--subscribers 3 --rate 20 --rounds 1 {FEW}",
     "tests/bench nt4": f"--subscribers 3 --rates 500 --rounds 1 {FEW}",

@@ -13,8 +13,7 @@ from support.programs import require_module
 pytestmark = pytest.mark.slow
 
 LONGEST_S = 480.0
-_OTHERS = "python tests/bench ", "halley bench growth ", "halley bench cluster "
-LINES = [line for line in block("bench").splitlines() if not line.startswith(_OTHERS)]
+LINES = [line for line in block("bench").splitlines() if not line.startswith("python tests/bench ")]
 """All but those that the tests in `bench/` run, by the same verbs: they take long."""
 
 

