@@ -196,7 +196,7 @@ def test_one_event_s_fault_does_not_keep_the_others_from_their_publishers(broker
     told = Told()
     publish(broker, 1).waiters.append(Broken())
     publish(broker, 2).waiters.append(told)
-    with pytest.raises(RuntimeError, match="boom"):
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="boom")):
         log.commit(now=NOW)
     assert told.news == [(b"2", type(None))]
     assert not broker.commits.pending

@@ -30,6 +30,7 @@ from halley.broker.errors import (
     TooMuchWaiting,
 )
 from halley.broker.events import BOTH, COMMITTED, LIVE, Audience, Event, Publications, Stage, new_key
+from halley.broker.faults import for_each, raise_all
 from halley.broker.flow import Activity, Flow
 from halley.broker.limits import Meters, Watermark, subscription_bytes
 from halley.broker.names import Match, Pattern
@@ -207,7 +208,7 @@ class Broker:
         """Call the owners of sessions whose deadline has passed, `DUE_AT_ONCE` at most; whether there may be more.
 
         It also drops what the index no longer needs, a piece at a time. An owner's exception ends that session only;
-        the first one is raised after all owners have been called.
+        an `ExceptionGroup` of all is raised after all owners have been called.
         """
         if self.index.has_stale:
             self.index.drop_stale()
@@ -238,16 +239,17 @@ class Broker:
 
     def _for_each(self, sessions: Iterable[Session], act: Callable[[Session], None]) -> None:
         """Call `act` for each of the sessions that has not ended by then; see `due` for exceptions."""
-        faults: list[Exception] = []
-        for session in sessions:
+
+        def step(session: Session) -> None:
+            if session.closed is not None:
+                return
             try:
-                if session.closed is None:
-                    act(session)
-            except Exception as fault:  # noqa: BLE001 - raised below
-                faults.append(fault)
+                act(session)
+            except Exception:
                 self.close(session, "fault")  # else it would be due first in every sweep, and never end
-        if faults:
-            raise faults[0]
+                raise
+
+        for_each(sessions, step)
 
     # Subscriptions and events
 
@@ -558,8 +560,8 @@ class Broker:
         """Ask the outlets that are ready what is to be written, at most `FLUSHED_AT_ONCE`, and write it to their links.
 
         Those that have time are flushed in turns with the others, and are counted by themselves. What is left when
-        `is_over`, or becomes ready meanwhile, is flushed in the next turn. An exception of one outlet or link is raised
-        after the others have been flushed.
+        `is_over`, or becomes ready meanwhile, is flushed in the next turn. Raises an `ExceptionGroup` of the exceptions
+        of outlets and links, after the others have been flushed.
         """
         faults: list[Exception] = []
         now_ready, later = len(self.ready), len(self.ready_later)
@@ -573,8 +575,7 @@ class Broker:
                 self._flush(self.ready_later, min(_PIECE, later - flushed), now, faults)
         if self.ready or self.ready_later:
             self.wake()
-        if faults:
-            raise faults[0]
+        raise_all(faults)
 
     def _flush(self, ready: deque[Session | Outlet], count: int, now: float, faults: list[Exception]) -> None:
         for _ in range(count):

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from halley.broker.aging import drop_expired
 from halley.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, Refusal
 from halley.broker.events import BOTH, COMMITTED, Event, EventRange, Stage
+from halley.broker.faults import for_each, raise_all
 from halley.broker.flow import Delays
 from halley.broker.ports import Durability, Erasure, Log
 from halley.settings import History
@@ -291,8 +292,7 @@ class Commits:
                     self._fan_out(event, now, BOTH)
                 except Exception as fault:  # noqa: BLE001 - raised below
                     faults.append(fault)
-        if faults:
-            raise faults[0]
+        raise_all(faults)
 
     def _reached(self, first: int, entry: Event | EventRange) -> None:
         """Add what has its place in the log from the offset `first` on."""
@@ -359,15 +359,7 @@ class Commits:
         return found
 
     def _each(self, events: Sequence[Event], step: Callable[[Event, float], None], now: float) -> None:
-        """Call `step` for each event; an exception is raised after all others have been called."""
-        faults = []
-        for event in events:
-            try:
-                step(event, now)
-            except Exception as fault:  # noqa: BLE001 - raised below
-                faults.append(fault)
-        if faults:
-            raise faults[0]
+        for_each(events, lambda event: step(event, now))
 
     def _commit(self, event: Event, now: float) -> None:
         if event.is_recorded:

@@ -26,6 +26,7 @@ from halley import telemetry
 from halley.broker.commits import Commits, Published
 from halley.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown, Refusal
 from halley.broker.events import Event, EventRange
+from halley.broker.faults import for_each
 from halley.broker.names import RESERVED, SPACE, Pattern
 from halley.broker.ports import Durability
 from halley.cluster.alike import State
@@ -233,16 +234,12 @@ class ClusterLog:
         if self._unwritten and not any(event.is_recorded for event in events):  # their turn comes behind those
             self._unwritten += events
             return
-        faults = []
-        for is_own, group in groupby(events, _is_own):
-            try:
-                (self._own_committed if is_own else self._commits.arrived)(list(group), now)
-            except Exception as fault:  # noqa: BLE001 - raised below, when all are reported
-                faults.append(fault)
-        self._moved.set()
-        self._moved = asyncio.Event()
-        if faults:
-            raise faults[0]
+        runs = [(is_own, list(group)) for is_own, group in groupby(events, _is_own)]
+        try:
+            for_each(runs, lambda run: (self._own_committed if run[0] else self._commits.arrived)(run[1], now))
+        finally:
+            self._moved.set()
+            self._moved = asyncio.Event()
 
     def _own_committed(self, events: list[Event], now: float) -> None:
         for is_repeat, group in groupby(events, _is_repeat):

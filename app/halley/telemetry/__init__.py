@@ -124,5 +124,12 @@ def request_refused(status: int, reason: str, *, head: RequestHead | None = None
 
 
 def fault(what: str, error: BaseException) -> None:
-    """Log an error in Halley, or in a program that it loaded, with its traceback; `what` names the part that failed."""
+    """Log an error in Halley, or in a program that it loaded, with its traceback; `what` names the part that failed.
+
+    A group of errors has a line for each.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            fault(what, each)
+        return
     log.error("fault", what=what, error=repr(error), exc_info=error)
