@@ -109,31 +109,31 @@ class AccessControl:
 
     @property
     def are_written(self) -> bool:
-        """See `Rights`."""
+        """Whether an operator has written the rules of the present grants; see `Rights`."""
         return self.grants.rights.are_written
 
     def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS) -> bool:
-        """See `Rights`."""
+        """Whether the present rules let `session`, or else `visitor`, do `verb` to `what`; see `Rights.may`."""
         return self.grants.rights.may(session, verb, what, visitor)
 
     def grants_any(self, verb: Verb, visitor: Proof) -> bool:
-        """See `Rights`."""
+        """Whether the present rules grant `verb` on any topic of the shared space; see `Rights.grants_any`."""
         return self.grants.rights.grants_any(verb, visitor)
 
     # Identities
 
     @property
     def accept_tokens(self) -> bool:
-        """See `Identities`."""
+        """Whether the present grants have static tokens or accept JSON Web Tokens; see `Identities`."""
         return self.grants.authenticator.knows_any
 
     @property
     def users(self) -> Mapping[str, User]:
-        """See `Identities`."""
+        """The users of WAMP-CRA in the present grants, by their authid."""
         return self.grants.users
 
     def prove(self, token: str, wall_s: float) -> Proof:
-        """See `Identities`."""
+        """What a token proves at `wall_s`, in seconds since 1970. Calls `refused` before it raises `TokenRefused`."""
         try:
             return self.grants.authenticator(token, wall_s)
         except TokenRefused as refused:
@@ -141,7 +141,7 @@ class AccessControl:
             raise
 
     def stand_by(self, credential: Token | User | None) -> bool:
-        """See `Identities`."""
+        """Whether the present grants still have this credential; True for None, which cannot be withdrawn."""
         return credential is None or credential in self.grants.credentials
 
     def look(self, now_s: float) -> None:

@@ -32,7 +32,7 @@ class Report(Protocol):
     """Takes one line of text about a key file; `is_error` if tokens that were trusted before are trusted no longer."""
 
     def __call__(self, line: str, *, is_error: bool = False) -> None:
-        """Take the line."""
+        """Take a line: the path of the key file, and how many keys were read or what is wrong."""
 
 
 class Key(NamedTuple):

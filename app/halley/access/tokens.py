@@ -33,7 +33,7 @@ _RANDOM_BYTES = 32
 
 
 def new_token() -> str:
-    """Create a random token."""
+    """Return a new token: `halley_` and 32 random bytes in URL-safe base64, together 50 characters."""
     return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
 
 

@@ -68,13 +68,13 @@ class LoadLoop(ABC):
         return sum(publisher.is_busy for publisher in self._publishers)
 
     def begin(self) -> None:
-        """Start to publish."""
+        """Reset the counts of each group; from now on `step` publishes."""
         self.groups.begin()
         self._idle = deque(publisher for publisher in self._publishers if not publisher.is_busy)
         self._is_running = True
 
     def stop(self) -> None:
-        """Stop publishing."""
+        """Let `step` publish nothing more; requests that were sent before are still answered."""
         self._is_running = False
 
     def renew(self) -> None:
@@ -157,7 +157,7 @@ class OpenLoop(LoadLoop):
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Start the schedule."""
+        """Begin the schedule now; a timer that fires at most once a millisecond publishes what has become due."""
         super().begin()
         self._start_ns = time.monotonic_ns()
         self.step()

@@ -18,7 +18,7 @@ from halley.bench.worker import begin
 
 
 class Poller(Publisher):
-    """A session that polls."""
+    """A session that polls where others publish, to measure what it costs a node to pass a request on."""
 
     def publish(self, events: tuple[int, ...], due_ns: int) -> None:  # noqa: ARG002 - there are none
         """Send a poll that was due at `due_ns`, and is answered at once."""

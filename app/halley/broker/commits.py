@@ -189,7 +189,7 @@ class Commits:
         self.tail.skip_to(head)
 
     def end(self) -> None:
-        """Stop using the log."""
+        """Stop using the log: events that are published from now on are delivered without being recorded."""
         self.log = self._share = self.reach = None
 
     def take(self, event: Event, now: float) -> None:

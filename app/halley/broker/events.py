@@ -210,7 +210,7 @@ class EventRange:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of events: one at each offset from `first` to `position`."""
         return self.position - self.first + 1
 
     def events(self, topics: Collection[str]) -> list[Event]:
@@ -237,7 +237,7 @@ class Publications:
         self.last = following
 
     def next(self) -> int:
-        """Issue a new id."""
+        """Issue a publication id, from 1 to 2^53; none is repeated before all of them have been issued."""
         self.last = number = self.last + 1
         return (number * self._factor + self._shift & _MASK) + 1  # as `%`, which takes long for a number this large
 

@@ -71,11 +71,10 @@ class Delays:
         return later
 
     def copy(self) -> Delays:
-        """Copy the present state."""
+        """A copy of the counts as they are now, to be passed to `since` later."""
         return self.since(Delays())
 
     def __len__(self) -> int:
-        """Count all delays noted."""
         return sum(self.counts)
 
     def quantile_ms(self, share: float) -> float | None:

@@ -94,7 +94,7 @@ class Watermark:
         self.is_over = False
 
     def set(self, value: int) -> None:
-        """Set the present value."""
+        """Store a new value; `is_over` becomes true above `high`, and false again at `low` or less."""
         self.value = value
         if value > self.peak:  # noqa: PLR1730 - a call of `max` costs more than the rest
             self.peak = value

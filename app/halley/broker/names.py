@@ -220,7 +220,7 @@ class Shape(NamedTuple):
 
 @lru_cache(_REMEMBERED_PATTERNS)
 def shape_of(pattern: Pattern) -> Shape:
-    """The parts of a pattern."""
+    """The conditions of a pattern on the segments of a topic, in their order; cached for the latest patterns."""
     match, topic = pattern
     segments = topic.split("/") if topic or match in WIDE_IN_WAMP else []
     if match is Match.WILDCARD:

@@ -122,7 +122,7 @@ class Identities(Protocol):
 
     @property
     def users(self) -> Mapping[str, User]:
-        """The users, by id."""
+        """The users of WAMP-CRA by their id, which is the authid that a client names in HELLO."""
 
     def prove(self, token: str, wall_s: float) -> Proof:
         """What a token proves at `wall_s`, in seconds since 1970. Raises `TokenRefused`."""
@@ -138,11 +138,11 @@ class NoIdentities:
     users: ClassVar[Mapping[str, User]] = MappingProxyType({})
 
     def prove(self, token: str, wall_s: float) -> Proof:  # noqa: ARG002 - none is accepted
-        """See `Identities`."""
+        """Raise `TokenRefused`: no token proves anything."""
         raise TokenRefused("no tokens are accepted")
 
     def stand_by(self, credential: Token | User | None) -> bool:
-        """See `Identities`."""
+        """Whether `credential` is None, as in an anonymous client's proof: there are no credentials here."""
         return credential is None
 
 
@@ -183,7 +183,7 @@ class DefaultRules:
         what: str | Pattern,
         visitor: Proof = ANONYMOUS,  # noqa: ARG002 - the same for all
     ) -> bool:
-        """See `Rights`."""
+        """Whether `session` is the server's or `grant` allows it; a publish without one needs `anonymous_publish`."""
         if session is not None and session.role == SERVER:
             return True
         if session is None and verb == "publish" and not self.anonymous_publish:
@@ -191,7 +191,7 @@ class DefaultRules:
         return self.grant(verb, what)
 
     def grants_any(self, verb: Verb, visitor: Proof) -> bool:  # noqa: ARG002 - the same for all
-        """See `Rights`."""
+        """True for every verb where only this machine can connect; else for all but `export` and `erase`."""
         return self.loopback or verb in ("publish", "subscribe", "call")
 
     def grant(self, verb: Verb, what: str | Pattern) -> bool:

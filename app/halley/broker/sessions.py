@@ -50,7 +50,7 @@ class Cursor:
         self._after[pattern] = self._sought[pattern] = after
 
     def drop(self, pattern: Pattern) -> None:
-        """Stop replaying `pattern`."""
+        """Stop replaying `pattern`, as when its subscription ends; no effect if it is not replayed."""
         self._after.pop(pattern, None)
         self._sought.pop(pattern, None)
 
@@ -276,7 +276,7 @@ class Deadlines:
         return self._live
 
     def add(self, session: Session, deadline: float) -> None:
-        """Watch a new session."""
+        """Watch a session that is not watched yet; it is due at `deadline`, in monotonic seconds."""
         self._live += 1
         session.deadline = deadline
         self._arm(session)

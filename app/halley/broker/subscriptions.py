@@ -168,7 +168,7 @@ class TopicIndex(Generic[Subscriber]):
             self._empty()
 
     def _empty(self) -> None:
-        """Begin a new cache."""
+        """Begin a new cache; a former one that is too large to be dropped at once is left to `drop_stale`."""
         if len(self._matched) > DROPPED_AT_ONCE:
             self._stale.append(self._matched)
             self._matched = {}

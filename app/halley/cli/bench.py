@@ -246,7 +246,7 @@ class Outcome(Protocol):
 
     @property
     def wrong(self) -> Sequence[str]:
-        """Faults, as sentences."""
+        """What went wrong, a phrase for each fault; if there are any, the exit code is `FAILED`."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as it is saved and compared."""

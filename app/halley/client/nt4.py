@@ -123,7 +123,7 @@ class Nt4Client(WebSocketClient[Message]):
         await self.send(text("setproperties", name=name, update=update))
 
     async def put(self, pubuid: int, time_us: int, value: Any, number: int = DOUBLE) -> None:
-        """Send one value."""
+        """Send one value as the publisher `pubuid`; `time_us` is by the server's clock, `number` that of its type."""
         await self.socket.send(packed(pubuid, time_us, number, value))
 
     async def put_all(self, values: Mapping[str, Any]) -> None:
@@ -143,7 +143,7 @@ class Nt4Client(WebSocketClient[Message]):
         await self.send(text("subscribe", topics=topics, subuid=subuid, options=options))
 
     async def unsubscribe(self, subuid: int) -> None:
-        """End a subscription."""
+        """End the subscription `subuid`; values that the server has already sent can still arrive."""
         await self.send(text("unsubscribe", subuid=subuid))
 
     async def __anext__(self) -> Value:

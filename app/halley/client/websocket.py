@@ -65,7 +65,7 @@ class WebSocketClient(ABC, Generic[Message]):
         self.socket = await connect(self.url, subprotocols=self._subprotocols, **self._options)
 
     async def close(self) -> None:
-        """Close the WebSocket."""
+        """Close the WebSocket with a closing handshake, as the end of `async with` does too."""
         await self.socket.close()
 
     @abstractmethod

@@ -56,7 +56,7 @@ class Wire:
         return str(self.url.copy_with(userinfo=b""))
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close all connections to the server; nothing can be posted after that."""
         await self._http.aclose()
 
     async def post(self, messages: Sequence[str], within_s: float) -> list[dict[str, Any]]:

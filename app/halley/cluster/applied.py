@@ -156,7 +156,7 @@ class Applied:
         return Numbered(row, self.offset, self.time_us)
 
     def saved(self) -> dict[str, Any]:
-        """The state as JSON values."""
+        """The state as JSON values, for a file or another node; `restore` takes them."""
         return {
             "version": VERSION,
             "stream": self.stream,

@@ -261,7 +261,7 @@ class ClusterLog:
         self._watching = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
-        """Leave the cluster."""
+        """Stop reading the stream, and disconnect from NATS; `give_up` then settles the events under way."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)

@@ -213,7 +213,7 @@ class Copy:
                 self._history.rewrite(lambda row: row.offset in chosen and not row.is_purged, lambda *_: None)
 
     def close(self) -> None:
-        """Unlock the folder."""
+        """Close the history and unlock its folder, so that a server can open it. Blocks."""
         self._history.close()
 
 

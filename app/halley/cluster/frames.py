@@ -79,7 +79,7 @@ class Value(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One event of a frame."""
+    """One event of a frame. It has a `stamp` if it is not recorded, and a `value` if it is one of NetworkTables."""
 
     topic: str
     payload: bytes
@@ -146,7 +146,7 @@ class Frame:
 
     @property
     def count(self) -> int:
-        """How many events it has."""
+        """The number of events in the frame, known without making them."""
         return len(self.topic_of)
 
     @property

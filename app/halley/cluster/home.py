@@ -74,13 +74,13 @@ class Resident(Protocol):
         """
 
     def stay(self, until: float) -> None:
-        """Serve for longer."""
+        """Go on serving until a later monotonic time, since the lease was renewed."""
 
     def move_out(self) -> bytes | None:
         """Stop to serve, and return the topics for the next home; None if it does not serve."""
 
     def serves(self, now: float) -> bool:
-        """Whether it serves."""
+        """Whether clients are served at `now`; False once the time `until` has passed."""
 
 
 class _Lease(NamedTuple):

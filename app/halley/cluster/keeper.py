@@ -60,11 +60,11 @@ class _BadRequest(Exception):
 
 
 class Kept(Protocol):
-    """What a keeper has."""
+    """The history of a node with a data folder, from which `Keeper` answers."""
 
     @property
     def written(self) -> int:
-        """The last offset on disk."""
+        """The last offset on disk; a read of later events waits for `Keeper.wrote`."""
 
     @property
     def starts(self) -> list[int]:

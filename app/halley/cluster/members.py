@@ -133,7 +133,7 @@ class Members:
                 self._send({"node": self.node, "left": True})
 
     def own(self) -> Member:
-        """This node."""
+        """This node in the form of the others, with its facts as they are now."""
         return Member(self.node, self.id, {name: make() for name, make in self.facts.items()}, monotonic())
 
     def others(self) -> list[Member]:

@@ -44,11 +44,11 @@ class Standing:
         members.facts["behind"] = lambda: None if self._stream is None else self.behind
 
     def begin(self) -> None:
-        """Look from now on."""
+        """Begin to look, as soon as NATS is connected: ask about the stream, and log what differs."""
         self._tasks.start(self._look())
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop looking; `behind` and the figures of the stream stay as they are."""
         await self._tasks.cancel()
 
     def nodes(self) -> list[Member]:

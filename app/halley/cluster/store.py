@@ -20,7 +20,7 @@ class Store(Protocol):
 
     @property
     def log_id(self) -> str:
-        """The id of the log."""
+        """The id of the log, which is the same at all nodes of the cluster."""
 
     @property
     def publication_key(self) -> int:

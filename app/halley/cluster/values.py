@@ -81,7 +81,7 @@ class Local(Protocol):
 
     @property
     def bridge(self) -> Values:
-        """The values that it has."""
+        """The values of the shared topics at this node: those of the cluster while it is the home."""
 
     def serves(self, now: float) -> bool:
         """Whether this node is the home."""
@@ -144,7 +144,7 @@ class ClusterValues:
         ]
 
     def move_out(self) -> None:
-        """Be the home no longer."""
+        """Stop answering other nodes as the home; the mirror is stale until it is copied from the next one."""
         self._is_stale = True
         ends, self._ends = self._ends, []
         for end in ends:
@@ -235,7 +235,7 @@ class ClusterValues:
         self._is_stale = False
 
     def _changed(self, _node: str, news: Any) -> None:
-        """Take news of the home."""
+        """Take the home's news that a topic was created or deleted; if one is missing, all is copied again."""
         term, number, topic, is_there = news
         if self._is_home or self._is_stale or term != self._term or number <= self._changes:
             return

@@ -89,7 +89,7 @@ class LocalSession:
             self._engine.unsubscribe(self._session, channel, pattern)
 
     def close(self) -> None:
-        """End the session."""
+        """End the session and all its subscriptions."""
         self._engine.leave(self._session, monotonic(), by_client=False)
 
     def end_run(self) -> None:

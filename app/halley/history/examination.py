@@ -86,7 +86,7 @@ class Examination:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the segment is this log's, is readable by this version, and has no damage."""
         return self.is_ours and not self.is_later and not self.problems and not self.bad
 
 

@@ -162,7 +162,7 @@ class History:
 
     @property
     def segments(self) -> int:
-        """The number of segments."""
+        """The number of segments on disk, with the one that is being written."""
         return len(self.folder.segments)
 
     @property

@@ -109,7 +109,7 @@ class SegmentReader:
         self._connection = connection
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, so that the disk space of a deleted segment can be freed."""
         self._connection.close()
 
     def rows(self, offsets: Sequence[int]) -> list[Stored]:

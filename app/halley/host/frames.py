@@ -65,7 +65,7 @@ class FrameReader:
         self._message_bytes: int | None = None  # of the message in fragments, as far as read; None outside of one
 
     def feed(self, data: bytes) -> None:
-        """Add received bytes."""
+        """Append bytes as they were received; `read` returns the frames that they complete."""
         self._buffer += data
 
     def read(self) -> Frame | None:

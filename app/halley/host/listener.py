@@ -77,7 +77,7 @@ def listen(settings: Settings) -> Listeners:
 
 
 def close(listeners: Iterable[socket.socket | None]) -> None:
-    """Close all listeners."""
+    """Close the sockets of all listeners; None stands for one that is off."""
     for bound in listeners:
         if bound is not None:
             bound.close()

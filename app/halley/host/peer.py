@@ -81,7 +81,7 @@ class Peer(HttpToolsProtocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A peer has connected."""
+        """Count the connection; writing to it pauses as soon as the kernel does not take all bytes."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)
         self.shared.connections += 1
@@ -282,7 +282,7 @@ def begin(status: int, headers: Iterable[Header]) -> bytes:
 
 
 def response(status: int, headers: Iterable[Header], body: bytes) -> bytes:
-    """Return a whole response."""
+    """Return a whole response as bytes; its Content-Length is added to `headers`."""
     return b"%b%d\r\n\r\n%b" % (begin(status, headers), len(body), body)
 
 

@@ -271,7 +271,7 @@ class HalleyServer(HttpServer):
         self._loop.call_soon_threadsafe(partial(telemetry.log.info, "signal", name=name, then=then))
 
     def leave(self, *, is_forced: bool = False) -> None:
-        """See `HttpServer`."""
+        """Begin to shut down; with `is_forced` the side servers also stop waiting for requests."""
         super().leave(is_forced=is_forced)
         for side in self._beside if is_forced else ():
             side.leave(is_forced=True)

@@ -170,7 +170,7 @@ class Relay:
             self._homes.pop(node_id).close()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Refuse the requests that wait, and close the connections that are not in use."""
         self.leave()
         for task in self._connecting:
             task.cancel()
@@ -280,7 +280,7 @@ class Relaying:
         return self._done is not None
 
     def answer(self, answer: Answer) -> None:
-        """Take the response."""
+        """Pass the other node's response to `done`, unless the request is settled or has failed."""
         if self._done is not None:
             self.is_answered = True
             self._done(answer)
@@ -335,7 +335,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def start(self, relaying: Relaying) -> None:
-        """Send a request."""
+        """Send a request; the connection is in use until `end`."""
         self._relaying, relaying.link = relaying, self
         self.client = relaying.client
         self._transport.write(relaying.request)
@@ -394,7 +394,7 @@ class Link(asyncio.Protocol):
         relaying.answer(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's form
-        """The connection is closed."""
+        """If a request is lost with the connection, fail it and close the node's unused connections."""
         self._home.forget(self)
         self._parser = None  # it refers to this
         relaying, self._relaying = self._relaying, None
@@ -406,11 +406,11 @@ class Link(asyncio.Protocol):
     # httptools' callbacks
 
     def on_message_begin(self) -> None:
-        """A response begins."""
+        """Drop what is left of an earlier response: another one begins."""
         self._headers, self._body = [], []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Receive a header."""
+        """Add a header of the response, with its name in lower case."""
         self._headers.append((name.lower(), value))
 
     def on_body(self, body: bytes) -> None:
@@ -418,7 +418,7 @@ class Link(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """The response is complete."""
+        """Note whether the node closes the connection after this response, and pass the response on."""
         self._is_partial = False
         self._is_last = not self._parser.should_keep_alive()
         answer = Answer(self._parser.get_status_code(), self._headers, b"".join(self._body))

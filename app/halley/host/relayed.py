@@ -109,7 +109,7 @@ class RelayedConnection(BayeuxConnection):
         return False
 
     def settle(self, report: Callable[[bool], None]) -> None:
-        """See `Peer.settle`."""
+        """Like `Peer.settle`, but wait until the other node confirms that its client's kernel has all bytes."""
         if self._is_lost or self._has_ended or self._discarded_bytes is not None:
             report(False)  # noqa: FBT003 - the callback's one meaning
         else:

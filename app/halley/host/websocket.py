@@ -409,15 +409,15 @@ class Opening(Protocol):
 
     @property
     def address(self) -> str:
-        """The peer's IP address."""
+        """The IP address of the peer, which may be a proxy; empty if unknown."""
 
     @property
     def port(self) -> int:
-        """The peer's port."""
+        """The port of the peer, which may be a proxy; 0 if unknown."""
 
     @property
     def scheme(self) -> str | None:
-        """`http` or `https`."""
+        """`http` or `https`, as the peer has connected; None if unknown."""
 
 
 class Sockets:

@@ -288,7 +288,7 @@ def is_unanswered(message: Message) -> bool:
 
 
 def _server_of(url: str, *, is_encrypted: bool = False) -> _Server:
-    """Raises `ValueError`."""
+    """The server of a URL, with port 4222 unless it names one. Raises `ValueError` for an invalid port."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return _Server(host, parts.port or _PORT, host, is_encrypted or url.startswith(TLS))

@@ -40,7 +40,7 @@ class Subscription:
             dropped("too much waits", message.subject, len(message.data))
 
     def end(self) -> None:
-        """Handle nothing more."""
+        """Drop the messages that wait, and cancel what the handler has under way."""
         self.waiting.clear()
         if self.rest is not None:
             self.rest.cancel()

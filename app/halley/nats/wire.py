@@ -100,12 +100,12 @@ class Wire:
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the transport; `is_open` is true until `connection_lost`."""
         self._transport = transport
         self.is_open = True
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Let those who wait know."""
+        """Wake all tasks that wait here; if TLS failed, `refusal` is the reason, unless there is one already."""
         self.is_open = False
         if isinstance(error, ssl.SSLError):  # as when the server does not accept this node's certificate
             self.refusal = self.refusal or str(error)
@@ -116,7 +116,7 @@ class Wire:
         """Have the transport close (None does): a server that sends no more gets nothing either."""
 
     def pause_writing(self) -> None:
-        """Have `drained` wait."""
+        """Have `drained` wait until the transport has sent most of what it keeps."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:

@@ -63,10 +63,10 @@ class Link(Protocol):
     subprotocol: str
 
     def text(self, message: bytes) -> bytes:
-        """Frame a text message."""
+        """Return a text message, in UTF-8, as a frame for `write`."""
 
     def binary(self, message: bytes) -> bytes:
-        """Frame a binary message."""
+        """Return a binary message as a frame for `write`."""
 
     @property
     def backlog_bytes(self) -> int:
@@ -121,7 +121,7 @@ class Context(Protocol):
 
     @property
     def address(self) -> str:
-        """The peer's IP address."""
+        """The client's IP address, as a trusted proxy reports it if there is one; empty if unknown."""
 
     @property
     def port(self) -> int:

@@ -299,12 +299,12 @@ class OpenHistory(OpenLog):
 
     @property
     def kept(self) -> KeptArchive:
-        """The log itself."""
+        """This log itself: all of its rows are on this server."""
         return self
 
     @property
     def folder(self) -> Path:
-        """The folder of the log."""
+        """The absolute path of the data folder, which has the segments."""
         return self.history.folder.path
 
     @property

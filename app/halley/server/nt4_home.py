@@ -124,7 +124,7 @@ class Nt4Home:
         protocol.serve_until(until)
 
     def stay(self, until: float) -> None:
-        """Serve for longer."""
+        """Go on serving clients until a later monotonic time; see `Resident`."""
         self._protocol.serve_until(until)
 
     def move_out(self) -> bytes | None:

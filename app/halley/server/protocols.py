@@ -86,13 +86,13 @@ Compose = Callable[[Parts], Mount | None]
 
 
 def bayeux(parts: Parts) -> Mount:
-    """Compose Bayeux."""
+    """Compose Bayeux: make the endpoint for the engine that every server has."""
     endpoint = BayeuxEndpoint(parts.bayeux.engine, parts.guard, parts.middleware, parts.settings)
     return Mount(parts.bayeux, endpoint)
 
 
 def wamp(parts: Parts) -> Mount:
-    """Compose WAMP."""
+    """Compose WAMP: a router for the realms of the settings, which in a cluster also answers other nodes."""
     settings = parts.settings
     is_recorded = settings.history.enabled
     router = Router(
@@ -123,7 +123,7 @@ def wamp(parts: Parts) -> Mount:
 
 
 def nt4(parts: Parts) -> Mount | None:
-    """Compose NetworkTables."""
+    """Compose NetworkTables; None if it is turned off. In a cluster only its home serves clients."""
     settings, file = parts.settings, PersistentTopics.of(parts.settings)
     if not settings.nt4.enabled:
         return None

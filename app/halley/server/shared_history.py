@@ -277,7 +277,7 @@ class KeptHistory(SharedHistory, OpenHistory):
 
     @property
     def written(self) -> int:
-        """The last offset on disk."""
+        """The last offset on disk; reads of later events by other nodes wait."""
         return self.history.head
 
     @property

@@ -65,7 +65,7 @@ class Sweeper:
         self._swept_at = monotonic()
 
     async def run(self) -> None:
-        """Sweep without end."""
+        """Sweep until cancelled; a loop that stood still for more than a second is logged."""
         slowly_swept_at = monotonic()
         was_late = False
         rested_at = monotonic()

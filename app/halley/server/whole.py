@@ -51,7 +51,7 @@ class Members(Protocol):
     facts: dict[str, Callable[[], Any]]
 
     def others(self) -> Sequence[Member]:
-        """The other nodes."""
+        """The other nodes that are alive, by name; this node is not among them."""
 
 
 class Standing(Protocol):

@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 class Failure(Enum):
-    """Why there is no response."""
+    """Why a request that was passed on has no response."""
 
     GONE = "gone"
     """The node does not run any more: its sessions have ended, and it has not seen the request."""

@@ -151,7 +151,7 @@ def run(
 
 
 class _Running:
-    """The threads of the jobs."""
+    """The jobs, each on a thread of its own; `failure` is the first error of any, and ends all of them."""
 
     def __init__(self, spark: SparkSession, jobs: Mapping[str, Job], *, is_once: bool) -> None:
         self.stop = threading.Event()

@@ -29,7 +29,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """A column's value is null."""
+    """A column's value is null; a file is left out only if its statistics count no nulls there."""
 
     column: str
 

@@ -152,7 +152,7 @@ class Engine(Polling):
 
     @property
     def channels(self) -> Channels:
-        """The channels that exist."""
+        """The names of the channels in use, and of those that `sweep` has not forgotten yet."""
         return self._authorization.channels
 
     def sweep(self, now: float) -> bool:
@@ -301,7 +301,7 @@ class Engine(Polling):
         self.broker.mark_ready(pending)
 
     def _steps(self, handler: RequestHandler) -> Steps:
-        """Handle any request."""
+        """Handle a request's messages in their order; connects come last. Returns the reply, or the hold."""
         messages, replies = handler.request.messages, handler.replies
         if messages[0].get("channel") == HANDSHAKE:
             # Bayeux 1.0, 4.1.1: "any other messages in the same request MUST be ignored".

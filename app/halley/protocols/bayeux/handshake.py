@@ -30,7 +30,7 @@ _USER_AGENT_CHARS = 200
 
 
 class Handshaker:
-    """Answers handshakes."""
+    """Answers handshakes: checks version, connection types, token and policy, and opens the session."""
 
     def __init__(self, engine: Polling, authorization: Authorization) -> None:
         self._engine = engine

@@ -301,17 +301,15 @@ class _Nobody:
     """The owner of a session whose connection is lost (`sessions.Owner`): nothing can be written any more."""
 
     def due(self, session: Session, now: float) -> None:
-        """Do nothing."""
+        """Do nothing: the session has ended, and its deadline with it."""
 
     def flush_session(self, session: Session, now: float) -> Iterable[tuple[Any, Any]]:  # noqa: ARG002 - Owner's form
-        """Return nothing."""
         return ()
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
-        """Do nothing."""
+        """Drop the event, which could not be sent."""
 
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - Owner's form
-        """Take nothing away."""
         return 0
 
 

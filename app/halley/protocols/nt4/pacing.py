@@ -145,7 +145,7 @@ class Output:
         self._mark_ready(self.session)
 
     def write_values(self, encoded: list[bytes]) -> None:
-        """Send encoded values."""
+        """Send encoded values in order, in frames of about `messages.MESSAGE_BYTES`."""
         self.write_frames(self.frames_of(encoded))
 
     def close(self, code: int, reason: str) -> None:
@@ -208,7 +208,7 @@ class Stream:
         self.clear()
 
     def clear(self) -> None:
-        """Drop the pending values."""
+        """Drop the pending values, which were sent or moved; the topic keeps its last value."""
         self.entries.clear()
         if self.writers:
             self.writers.clear()
@@ -462,7 +462,6 @@ class _Group:
         self.writers: set[object] = set()
 
     def add(self, stream: Stream) -> None:
-        """Add a stream."""
         self.streams.append(stream)
         if stream.writers:
             self.writers |= stream.writers

@@ -57,7 +57,7 @@ class Publishing:
         return None
 
     def unpublish(self, client: Client, message: Unpublish, now: float) -> None:
-        """End a client's publisher."""
+        """End a client's publisher; its topic is deleted if it has no reason to exist any more (NA34)."""
         publisher = client.publishers.pop(message.pubuid, None)
         if publisher is None:
             self._tables.ignore("unknown_pubuid")

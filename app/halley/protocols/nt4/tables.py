@@ -64,7 +64,7 @@ class TimeSlicedTasks:
         return False
 
     def defer(self, task: Iterator[int]) -> None:
-        """Do a task in later turns."""
+        """Add a task behind those that wait, and request a further turn; none of it is done yet."""
         self._deferred.append(task)
         self._wake()
 

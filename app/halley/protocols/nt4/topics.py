@@ -112,7 +112,7 @@ class Topic:
             self.last_us = now_us + _AHEAD_US
 
     def drop_last(self) -> None:
-        """Drop the last value."""
+        """Drop the last value with its time and publisher; the next one is accepted with any time."""
         self.frame = self.value = self.origin = self.authid = None
         self.time_us = self.last_us = 0
 
@@ -165,7 +165,7 @@ class Topics:
             self.shared[topic.shared] = topic
 
     def remove(self, topic: Topic) -> None:
-        """Remove a topic."""
+        """Remove a topic, which must exist, from the look-ups by name, prefix and canonical topic."""
         del self._by_name[topic.name]
         del self._names[bisect_left(self._names, topic.name)]
         self.reserved -= is_reserved(topic.name)

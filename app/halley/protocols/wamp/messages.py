@@ -50,7 +50,7 @@ _ROUTERS_OWN = {
 
 
 class Hello(NamedTuple):
-    """A request for a session."""
+    """A client's request to open a session in a realm; `details` has its roles and authentication methods."""
 
     realm: str
     details: dict[str, Any]
@@ -112,7 +112,7 @@ class Unsubscribe(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a procedure."""
+    """A call of a procedure, which is answered with RESULT or ERROR and the same request id."""
 
     request: int
     options: dict[str, Any]

@@ -42,7 +42,7 @@ class Bounds(Protocol):
 
     @property
     def nodes(self) -> int:
-        """The most values in all."""
+        """The most values in one message, its lists and dictionaries included."""
 
 
 class Serializer(Protocol):

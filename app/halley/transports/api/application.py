@@ -111,7 +111,7 @@ class Apis:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Route a request by its path to an API, or else to `pages` (ASGI)."""
         await self.router(scope, receive, send)
 
 
