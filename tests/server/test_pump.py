@@ -106,3 +106,39 @@ async def test_a_timer_does_not_outlive_the_end(pumped):
     pump.stop()
     await asyncio.sleep(0.03)
     assert protocol.turns == []
+
+
+async def test_what_a_protocols_turn_makes_ready_is_written_in_the_same_turn(pumped, monkeypatch):
+    """No empty turn follows: there would be one for each period in which values are handed out."""
+    turns = []
+    monkeypatch.setattr(Pump, "turn", lambda pump, turn=Pump.turn: (turns.append(1), turn(pump))[1])
+    said = Said("a")
+
+    class Reporting(Planned):
+        def turn(self, now):
+            super().turn(now)
+            broker.mark_ready(said)
+
+    broker, pump = pumped(Reporting(0.0))
+    pump.wake()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert said.written == ["a"]
+    assert len(turns) == 1
+
+
+async def test_a_fault_of_a_protocol_keeps_it_from_no_later_turn(pumped):
+    """S42: the turn after it is done as if there had been none."""
+
+    class Failing(Planned):
+        def turn(self, now):
+            super().turn(now)
+            if len(self.turns) == 1:
+                raise ZeroDivisionError
+
+    protocol = Failing(0.0, 0.0)
+    _, pump = pumped(protocol)
+    pump.wake()
+    async with asyncio.timeout(DEADLINE_S):
+        await protocol.done.wait()
+    assert len(protocol.turns) == 2

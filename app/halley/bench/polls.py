@@ -1,7 +1,7 @@
 """A worker whose sessions are at one node of a cluster and send polls to another: `python -m halley.bench.polls`.
 
-It is a worker of a load without receivers. Instead of publishing, its sessions poll, and are answered at once: so a
-request costs a node nothing but its way.
+It is a worker of a load without receivers. Instead of publishing, its sessions poll, and are answered at once: so what
+a request costs a node is what it costs to pass it on.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Resident(Protocol):
         """Go on serving until a later monotonic time, since the lease was renewed."""
 
     def move_out(self) -> bytes | None:
-        """Stop to serve, and return the topics for the next home; None if it does not serve."""
+        """Stop serving, and return the topics for the next home; None if it does not serve."""
 
     def serves(self, now: float) -> bool:
         """Whether clients are served at `now`; False once the time `until` has passed."""

@@ -352,7 +352,7 @@ class Link(asyncio.Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether the connection is closed."""
+        """Whether the connection is closed, or about to be."""
         return self._transport.is_closing()
 
     def close(self) -> None:

@@ -128,7 +128,7 @@ class Nt4Home:
         self._protocol.serve_until(until)
 
     def move_out(self) -> bytes | None:
-        """Stop to serve, and return the topics for the next home; None if this node is not the home."""
+        """Stop serving, and return the topics for the next home; None if this node is not the home."""
         now = monotonic()
         if not self.serves(now):
             return None

@@ -46,14 +46,16 @@ class Pump:
     def turn(self) -> None:
         """Have each protocol do what is due, then flush the broker."""
         self._began = now = monotonic()
-        self._is_woken = False
+        self._is_woken = True  # by what the protocols' turns make ready, which is flushed in this turn
         try:
             for protocol in self._protocols:
                 if protocol.due <= now:
                     protocol.turn(now)
+            self._is_woken = False
             self._broker.flush(now, self._is_over)
         except Exception as error:  # noqa: BLE001 - those behind the one at fault are flushed in the next turn
             telemetry.fault("flush", error)
+            self._is_woken = False
             self.wake()
         self._schedule(now)
 

@@ -28,7 +28,8 @@ _SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
 class Head:
     """Method, path (decoded), query, and the first of each header field by lower-case name.
 
-    `address` and `port` are the peer's, empty and 0 where the server does not know them; `scheme` is `http` or `https`.
+    `address` and `port` are the client's, empty and 0 where the server does not know them: a proxy does not name the
+    client's port. `scheme` is `http` or `https`.
     A WebSocket's path keeps its percent escapes, since its engine decodes it (`contract.Context`).
     """
 
