@@ -8,6 +8,7 @@ which no other test would notice.
 from __future__ import annotations
 
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from support.messages import HANDSHAKE, connect, publish, subscribe
@@ -32,10 +33,10 @@ BOUNDS = Bounds(255, 16)
 class House:
     """An engine with one session that has subscribed to `/a` and connected once."""
 
-    def __init__(self, *, ack=False, may_publish=True, **options):
+    def __init__(self, *, ack=False, may_publish=True, anonymous_publish=False, **options):
         self.hooks = Hooks()
         self.broker = Broker(Limits())
-        rights = DefaultRules(loopback=may_publish, anonymous_publish=False)
+        rights = DefaultRules(loopback=may_publish, anonymous_publish=anonymous_publish)
         ids = (f"{number:040x}" for number in count(1))
         self.engine = Engine(self.broker, Bayeux(**options), rights, self.hooks, new_id=lambda: next(ids))
         shaken = self.ask(HANDSHAKE | {"ext": {"ack": ack}})
@@ -125,7 +126,10 @@ def test_an_event_answers_it():
 
 DECLINED = {
     "another session": lambda house: connect("0" * 40, id="7"),
-    "no session": lambda house: publish("/a", 1, id="7"),
+    "no session, but a key": lambda house: publish("/a", 1, id="7", ext={"idempotency_key": "k"}),
+    "no session, and null for an id": lambda house: publish("/a", 1, id=None),
+    "null for a clientId": lambda house: publish("/a", 1, id="7", clientId=None),
+    "a connect without a session": lambda house: {"channel": "/meta/connect", "connectionType": "long-polling"},
     "a clientId that is none": lambda house: connect(7, id="7"),
     "no id": lambda house: connect(house.id),
     "an id that is none": lambda house: connect(house.id, id="<7>"),
@@ -233,6 +237,47 @@ def test_both_ways_have_the_same_results(message, prepare, options):
         shown = "held" if isinstance(outcome, Hold) else (outcome.parts, outcome.answers_connect, outcome.is_last)
         results.append((shown, written, house.books()))
     assert results[0] == results[1]
+
+
+VISITORS = {
+    "a publish": lambda: publish("/a", {"x": "<\u00e9>"}),
+    "a publish with an id": lambda: publish("/a", 1, id="7"),
+    "a publish with a number": lambda: publish("/b", None, id=-7),
+    "an id that is none": lambda: publish("/a", 1, id="<7>"),
+    "a wildcard": lambda: publish("/a/*", 1),
+    "a wrong name": lambda: publish("/a b", 1, id="7"),
+    "a service": lambda: publish("/service/a", 1),
+    "too much data": lambda: publish("/a", "x" * 65_535),
+    "no data": lambda: {"channel": "/a", "id": "7"},
+}
+
+
+@pytest.mark.parametrize("anonymous_publish", [True, False])
+@pytest.mark.parametrize("transport", [Transport.LONG_POLLING, Transport.CALLBACK_POLLING])
+@pytest.mark.parametrize("prepare", SITUATIONS.values(), ids=SITUATIONS)
+@pytest.mark.parametrize("message", VISITORS.values(), ids=VISITORS)
+def test_publishes_without_a_session_have_the_same_results(message, prepare, transport, anonymous_publish):
+    """The same bytes and the same state, as for a script with curl; a page's script may not publish so."""
+    results = []
+    for is_watched in (False, True):
+        house = House(anonymous_publish=anonymous_publish)
+        prepare(house)
+        house.hooks.channel_created += [lambda _: None] * is_watched
+        reply = house.engine.receive(Request([message()], transport, "connection"), NOW)
+        written = [(each.parts, each.status) for outlet in list(house.broker.ready) for _, each in flushed(outlet)]
+        results.append((reply.parts, reply.answers_connect, reply.is_last, written, house.books()))
+    assert results[0] == results[1]
+
+
+def test_a_publish_without_a_session_is_taken_early():
+    """The first example of the README; a token is left to the general way, which reads it."""
+    house = House(anonymous_publish=True)
+    assert house.hurry(publish("/a", 1)).parts == [b'{"channel":"/a","successful":true}']
+    request = Request([publish("/a", 1)], Transport.LONG_POLLING, "connection")
+    request.token = "secret"
+    assert house.engine._receive_usual(request, request.messages[0], NOW) is not None
+    house.engine.identities = SimpleNamespace(accept_tokens=True)
+    assert house.engine._receive_usual(request, request.messages[0], NOW) is None
 
 
 BATCHES = {

@@ -195,24 +195,38 @@ class Engine(Polling):
     def _receive_usual(self, request: Request, fields: dict[str, Any], now: float) -> Outcome | None:
         """Handle a request as nearly all are; None, without any effect, if it is another.
 
-        It has one message of a session, which has exactly the fields that a connect or a publish needs, and concerns no
-        hook of the program. So it need not be read field by field, and there is nothing to wait for but the disk.
+        It has one message, which has exactly the fields that a connect or a publish needs, and concerns no hook of the
+        program. So it need not be read field by field, and there is nothing to wait for but the disk.
         """
         if self.hooks.extensions or request.has_odd_numbers:
             return None
         if request.session is not None:
             return self._receive_local(request, request.session, fields, now)
         client_id, message_id = fields.get("clientId"), fields.get("id")
-        if len(fields) != _USUAL_FIELDS or type(client_id) is not str or not is_id(message_id):
-            return None
-        is_connect = fields.get("channel") == CONNECT and fields.get("connectionType") in self.connection_types
-        session = self.find(client_id, request, now) if is_connect or self._is_usual_publish(fields) else None
+        if type(client_id) is not str:
+            return self._receive_visitor(request, fields, now)
+        is_usual = len(fields) == _USUAL_FIELDS and is_id(message_id)
+        is_connect = (
+            is_usual and fields.get("channel") == CONNECT and fields.get("connectionType") in self.connection_types
+        )
+        is_usual = is_connect or (is_usual and self._is_usual_publish(fields))
+        session = self.find(client_id, request, now) if is_usual else None
         if session is None:
             return None
         if is_connect:
             return self._connect_usual(session, message_id, request.connection, now, _kind_of_hold(request))
         self.heard_from(session, now)
         return self._publish_usual(request, session, fields, now)
+
+    def _receive_visitor(self, request: Request, fields: dict[str, Any], now: float) -> Outcome | None:
+        """Handle a publish of a script, which has no session and proves nothing."""
+        is_usual = (
+            len(fields) == (_LOCAL_FIELDS + 1 if is_id(fields.get("id")) else _LOCAL_FIELDS)
+            and request.transport is Transport.LONG_POLLING
+            and (request.token is None or not self.identities.accept_tokens)
+            and self._is_usual_publish(fields)
+        )
+        return self._publish_usual(request, None, fields, now) if is_usual else None
 
     def _receive_local(
         self, request: Request, session: BayeuxSession, fields: dict[str, Any], now: float
@@ -246,10 +260,15 @@ class Engine(Polling):
             and not (hooks.listeners or hooks.authorizers or hooks.channel_created)
         )
 
-    def _publish_usual(self, request: Request, session: BayeuxSession, fields: dict[str, Any], now: float) -> Outcome:
+    def _publish_usual(
+        self, request: Request, session: BayeuxSession | None, fields: dict[str, Any], now: float
+    ) -> Outcome:
         """Publish the message of a usual request."""
         try:
-            event = self._publisher.publish_usual(session, fields["channel"], fields["data"], now)
+            if session is None:
+                event = self._publisher.publish_of_visitor(request, fields["channel"], fields["data"], now)
+            else:
+                event = self._publisher.publish_usual(session, fields["channel"], fields["data"], now)
         except Fault as fault:
             return self._reply_to_publish(request, session, self.refusal(session, fields, fault), now)
         if event.is_pending:
@@ -283,8 +302,10 @@ class Engine(Polling):
         return reply
 
     def _reply_to_publish(
-        self, request: Request, session: BayeuxSession, reply: dict[str, Any] | bytes, now: float
+        self, request: Request, session: BayeuxSession | None, reply: dict[str, Any] | bytes, now: float
     ) -> Reply:
+        if session is None:
+            return self.reply_with(None, [reply], [], now, request.connection)
         outbox = session.outbox
         events = self._events_for(request, session, now) if outbox.queue or outbox.aside is not None else []
         return self.reply_with(session, [reply], events, now, request.connection)
@@ -441,7 +462,7 @@ class _PendingPublish(AwaitCommit):
 
     __slots__ = ("engine", "fields", "is_ready", "reply", "request", "session")
 
-    def __init__(self, engine: Engine, request: Request, session: BayeuxSession, fields: dict[str, Any]) -> None:
+    def __init__(self, engine: Engine, request: Request, session: BayeuxSession | None, fields: dict[str, Any]) -> None:
         super().__init__(request.connection)
         self.is_ready = False
         self.reply: Reply | None = None

@@ -23,7 +23,7 @@ from halley.broker.policy import ANONYMOUS, Proof
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
 from halley.protocols.bayeux.errors import Fault, fault_of
-from halley.protocols.bayeux.exchange import Steps, Transport
+from halley.protocols.bayeux.exchange import Request, Steps, Transport
 from halley.protocols.bayeux.messages import ABSENT, Message, encode_data
 from halley.protocols.bayeux.names import META, SERVICE, Bounds, is_wildcard, to_pattern, to_topic
 from halley.protocols.bayeux.polling import Polling
@@ -90,6 +90,13 @@ class Publisher:
         event = self.event_of(session, channel, data)
         self.check_rate(session, "", now)
         self.issue(event, session, session, now)
+        return event
+
+    def publish_of_visitor(self, request: Request, channel: str, data: object, now: float) -> Event:
+        """Do the same for a request without a session, whose client proves nothing. Raises `Fault`."""
+        event = self.event_of(None, channel, data)
+        self.check_rate(None, "" if request.context is None else request.context.address, now)
+        self.issue(event, None, request, now)
         return event
 
     def event_of(self, session: BayeuxSession | None, channel: str, data: object, visitor: Proof = ANONYMOUS) -> Event:
