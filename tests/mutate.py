@@ -51,6 +51,11 @@ ROOMS = {
     "app/halley/history": "tests/history",
     "app/halley/access": "tests/access",
     "app/halley/pipeline": "tests/pipeline",
+    "app/halley/cluster": "tests/cluster",
+    "app/halley/nats": "tests/nats",
+    "app/halley/server": "tests/server",
+    "app/halley/client": "tests/client",
+    "app/halley/cli": "tests/cli",
 }
 """Where faults are made, and whose tests are asked first; the first that is a folder of the file counts."""
 
@@ -200,7 +205,7 @@ class Clone:
     def pytest(self, *arguments: str, log: Path | None = None) -> tuple[int | None, str]:
         """Run the tests; return the exit code (None at the timeout) and the output."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("HALLEY_", "PYTEST_"))}
-        environment |= {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment |= {"PYTHONPATH": str(self.folder / "app"), "PYTHONDONTWRITEBYTECODE": "1"}
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments],

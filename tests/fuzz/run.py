@@ -28,7 +28,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "app")]
 
 import cbor2  # noqa: E402 - found by the path above
 import msgpack  # noqa: E402
@@ -138,7 +138,7 @@ async def serving() -> AsyncIterator[Server]:
                 "0",
             ),
             cwd=folder,
-            env={**os.environ, **SETTINGS, "PYTHONPATH": str(Path(__file__).parents[2])},
+            env={**os.environ, **SETTINGS, "PYTHONPATH": str(Path(__file__).parents[2] / "app")},
             stderr=asyncio.subprocess.PIPE,
             limit=2**24,
         )

@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "app")]
 
 from support import authority  # noqa: E402 - found by the path above
 from support.frames import BINARY, CONT, PING, PONG, TEXT, opening, sent, text  # noqa: E402
@@ -223,7 +223,7 @@ def server(*, by_tls):
         if by_tls:
             options += ["--tls-cert", str(authority.folder() / "cert.pem")]
             options += ["--tls-key", str(authority.folder() / "key.pem")]
-        top = str(Path(__file__).parents[2])
+        top = str(Path(__file__).parents[2] / "app")
         process = subprocess.Popen(
             [sys.executable, "-m", "halley", "serve", *options],
             cwd=folder,

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "app")]
 
 from history.kill_rounds import kill_rounds  # noqa: E402 - found by the path above
 from history.seam_rounds import seam_rounds  # noqa: E402

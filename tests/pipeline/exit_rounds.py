@@ -1,6 +1,6 @@
 """T20: processes that scan the lake's tables briefly end with an exit code, and never by a signal at their end.
 
-    PYTHONPATH=.:tests python tests/pipeline/exit_rounds.py [ROUNDS]
+    PYTHONPATH=app:tests python tests/pipeline/exit_rounds.py [ROUNDS]
 
 `verify` reads to the end; `compact` is stopped in the middle of its scan by a full disk.
 """

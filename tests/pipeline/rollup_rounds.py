@@ -1,6 +1,6 @@
 """Rollups under kills: the job is killed at random moments, the server once.
 
-    PYTHONPATH=.:tests python tests/pipeline/rollup_rounds.py [SECONDS] [SEED]
+    PYTHONPATH=app:tests python tests/pipeline/rollup_rounds.py [SECONDS] [SEED]
 
 It publishes for SECONDS, waits until all windows are final, and compares the rollups that a subscriber received with
 the table, and the table with a recount of the log. The exit code is 0 if each window was published as final once, and

