@@ -214,7 +214,8 @@ class Engine(Polling):
         if session is None:
             return None
         if is_connect:
-            return self._connect_usual(session, message_id, request.connection, now, _kind_of_hold(request))
+            is_script = request.transport is Transport.CALLBACK_POLLING
+            return self._connect_usual(session, message_id, request.connection, now, is_script)
         self.heard_from(session, now)
         return self._publish_usual(request, session, fields, now)
 
@@ -240,12 +241,16 @@ class Engine(Polling):
         message_id: str | int | None,
         connection: Any,
         now: float,
-        kind: type[Hold] = Hold,
+        is_script: bool = False,  # noqa: FBT001, FBT002 - by keyword it would cost more than anything here
     ) -> Hold | Reply | None:
         if session.held is not None or session.cursor is not None:
             return None
         session.client_interval_s = None
-        hold = kind(session, connection, message_id, session.hold_s)
+        hold: Hold
+        if is_script:
+            hold = ScriptHold(session, connection, message_id, session.hold_s)
+        else:
+            hold = Hold(session, connection, message_id, session.hold_s)
         return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
 
     def _is_usual_publish(self, fields: dict[str, Any]) -> bool:
@@ -411,7 +416,7 @@ class Engine(Polling):
         if message.fields.get("connectionType") not in self.connection_types:
             raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(self.connection_types)))
         hold_s = session.hold_s if len(handler.request.messages) == 1 else 0.0
-        kind = _kind_of_hold(handler.request)
+        kind = ScriptHold if handler.request.transport is Transport.CALLBACK_POLLING else Hold
         hold = kind(session, handler.request.connection, message.sent.get("id"), hold_s)
         interval_s = None
         if message.advice is not None:
@@ -448,10 +453,6 @@ class Engine(Polling):
         ):
             return []
         return self.take(session, now, 0 if handler is None else handler.reply_bytes())
-
-
-def _kind_of_hold(request: Request) -> type[Hold]:
-    return ScriptHold if request.transport is Transport.CALLBACK_POLLING else Hold
 
 
 class _PendingPublish(AwaitCommit):
