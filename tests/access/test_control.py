@@ -133,7 +133,7 @@ def test_a_fault_ends_one_session_only():
     join(broker, "a", Faulty())
     join(broker, "b", owner)
     join(broker, "c", owner).proof = Proof("ada", "member", None, ADA)
-    with pytest.raises(ValueError, match="c4n4ry"):
+    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="c4n4ry")):
         broker.rights_changed(lambda each: each != ADA, 5.0)
     assert owner.heard == [("rights", "b", 5.0), ("due", "c", 5.0)]
     assert [*broker.sessions] == ["b", "c"]
