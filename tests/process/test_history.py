@@ -64,12 +64,16 @@ async def test_only_its_owner_may_read_what_is_in_its_folder(is_old, tmp_path):
         file.touch(mode=0o666)
         file.chmod(0o666)
     async with launched(*arguments, cwd=tmp_path, **size) as server:
-        await (await server.wire()).post(*(publish("/a", "x" * 9_000) for _ in range(20)))
+        wire = await server.wire()
+        await wire.post(*(publish("/a", "x" * 9_000) for _ in range(20)))
         async with await wamp.join(f"ws://127.0.0.1:{server.port}/wamp") as client:
             await client.send([32, 1, {}, "a"])  # SUBSCRIBE
             await client.receive()
         async with asyncio.timeout(DEADLINE_S):
             while not any(folder.glob("seg-*.seal")):
+                await asyncio.sleep(0.01)
+            await wire.post(publish("/a", "x"))  # into the next segment, if the last one was sealed with all the others
+            while not any(folder.glob("seg-*.db-wal")):
                 await asyncio.sleep(0.01)
         modes = {file.name: file.stat().st_mode & 0o077 for file in folder.iterdir() if file.is_file()}
         assert {name: mode for name, mode in modes.items() if mode} == {"of somebody": 0o066}
