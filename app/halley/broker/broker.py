@@ -212,7 +212,7 @@ class Broker:
         """
         if self.index.has_stale:
             self.index.drop_stale()
-        self._for_each(self.deadlines.due(now, DUE_AT_ONCE), lambda session: session.owner.due(session, now))
+        self._for_each(self.deadlines.due(now, DUE_AT_ONCE), _due, now)
         return self.index.has_stale or self.deadlines.next() <= now
 
     def rights_changed(self, stand_by: Callable[[Token | User | None], bool], now: float) -> tuple[int, int]:
@@ -225,7 +225,7 @@ class Broker:
         withdrawn = {session for session in self.sessions.values() if not stand_by(session.proof.credential)}
         taken = 0
 
-        def apply(session: Session) -> None:
+        def apply(session: Session, now: float) -> None:
             nonlocal taken
             if session in withdrawn:
                 session.expiry = now
@@ -234,22 +234,22 @@ class Broker:
                 taken += session.owner.rights_changed(session, now)
 
         # Those that end come last: their testaments are delivered by the new rights.
-        self._for_each(sorted(self.sessions.values(), key=withdrawn.__contains__), apply)
+        self._for_each(sorted(self.sessions.values(), key=withdrawn.__contains__), apply, now)
         return len(withdrawn), taken
 
-    def _for_each(self, sessions: Iterable[Session], act: Callable[[Session], None]) -> None:
+    def _for_each(self, sessions: Iterable[Session], act: Callable[[Session, float], None], now: float) -> None:
         """Call `act` for each of the sessions that has not ended by then; see `due` for exceptions."""
 
-        def step(session: Session) -> None:
+        def step(session: Session, now: float) -> None:
             if session.closed is not None:
                 return
             try:
-                act(session)
+                act(session, now)
             except Exception:
                 self.close(session, "fault")  # else it would be due first in every sweep, and never end
                 raise
 
-        for_each(sessions, step)
+        for_each(sessions, step, now)
 
     # Subscriptions and events
 
@@ -587,3 +587,7 @@ class Broker:
                     link.write(output)
             except Exception as fault:  # noqa: BLE001 - raised by `flush`
                 faults.append(fault)
+
+
+def _due(session: Session, now: float) -> None:
+    session.owner.due(session, now)

@@ -248,7 +248,7 @@ class Commits:
             self.tail.skip_to(first - 1)
         if events:
             self.delays.note(int((now - events[0].pending_since) * 1_000_000))
-        self._each(events, self._commit, now)
+        for_each(events, self._commit, now)
 
     def refused(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
         """Settle `events` with `refusal`: they were not written, or the log does not know whether they were."""
@@ -260,7 +260,7 @@ class Commits:
             self.refusals += event.is_durable
             self._settle(event, refusal if event.is_durable else None, now)
 
-        self._each(events, refuse, now)
+        for_each(events, refuse, now)
 
     def withdrawn(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
         """Settle `events` with `refusal`, before others that came first: the log has not begun to store them."""
@@ -357,9 +357,6 @@ class Commits:
         if isinstance(found, Event) and 0 < found.pending_since <= now - self.options.commit_s:
             raise self._counted(OutcomeUnknown())
         return found
-
-    def _each(self, events: Sequence[Event], step: Callable[[Event, float], None], now: float) -> None:
-        for_each(events, lambda event: step(event, now))
 
     def _commit(self, event: Event, now: float) -> None:
         if event.is_recorded:

@@ -12,12 +12,15 @@ from typing import TypeVar
 Each = TypeVar("Each")
 
 
-def for_each(items: Iterable[Each], step: Callable[[Each], None]) -> None:
-    """Call `step` for each of the items. Raises an `ExceptionGroup` of its exceptions, when it was called for all."""
+def for_each(items: Iterable[Each], step: Callable[[Each, float], None], now: float) -> None:
+    """Call `step` for each of the items, with the time `now`. On the hot path.
+
+    Raises an `ExceptionGroup` of its exceptions, when it was called for all.
+    """
     faults: list[Exception] = []
     for each in items:
         try:
-            step(each)
+            step(each, now)
         except Exception as fault:  # noqa: BLE001 - raised below
             faults.append(fault)
     raise_all(faults)

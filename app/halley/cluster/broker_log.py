@@ -234,12 +234,14 @@ class ClusterLog:
         if self._unwritten and not any(event.is_recorded for event in events):  # their turn comes behind those
             self._unwritten += events
             return
-        runs = [(is_own, list(group)) for is_own, group in groupby(events, _is_own)]
         try:
-            for_each(runs, lambda run: (self._own_committed if run[0] else self._commits.arrived)(run[1], now))
+            for_each([list(run) for _, run in groupby(events, _is_own)], self._commit, now)
         finally:
             self._moved.set()
             self._moved = asyncio.Event()
+
+    def _commit(self, run: list[Any], now: float) -> None:
+        (self._own_committed if _is_own(run[0]) else self._commits.arrived)(run, now)
 
     def _own_committed(self, events: list[Event], now: float) -> None:
         for is_repeat, group in groupby(events, _is_repeat):
