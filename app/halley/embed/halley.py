@@ -13,20 +13,19 @@ from typing import Any, Literal, overload
 
 from halley import telemetry
 from halley.embed.hooks import (
-    Authorizer,
+    AuthorizerHook,
     ChannelHook,
     Extension,
-    Listener,
+    ListenerHook,
     NamedHook,
     Policy,
-    Service,
+    ServiceHook,
     SessionHook,
     methods_of,
 )
 from halley.embed.local_session import LocalSession
 from halley.embed.server_session import ServerSession, pattern_of
-from halley.protocols.bayeux.hooks import PUBLISHES, VALUES, Hooks
-from halley.protocols.bayeux.hooks import Listener as Registered
+from halley.protocols.bayeux.hooks import PUBLISHES, VALUES, Hooks, Listener
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.server.composition import Server
 from halley.server.protocols import PROTOCOLS, Compose
@@ -95,7 +94,7 @@ class Halley:
 
     # The program's hooks
 
-    def service(self, channel: str) -> Callable[[Service], Service]:
+    def service(self, channel: str) -> Callable[[ServiceHook], ServiceHook]:
         """Register an answer to messages on `/service/...`: `service(session, message)`, plain or a coroutine function.
 
         Its result, unless None, is sent to the sender alone, on the same channel and with the same id. `session` is
@@ -105,7 +104,7 @@ class Halley:
             raise ValueError(f"a service's channel must be below /service, not {channel!r}")
         pattern = pattern_of(channel, self._engine)
 
-        def register(hook: Service) -> Service:
+        def register(hook: ServiceHook) -> ServiceHook:
             self._hooks.services.add(pattern, self._with_session(hook))
             return hook
 
@@ -113,7 +112,7 @@ class Halley:
 
     def listener(
         self, channel: str, *, vetoes: bool = False, protocols: Collection[str] = PUBLISHES
-    ) -> Callable[[Listener], Listener]:
+    ) -> Callable[[ListenerHook], ListenerHook]:
         """Register a hook for publishes before they are delivered: `listener(session, message)`.
 
         It may set `message.data`. If it returns False or raises `Refused`, the message is not delivered. If it raises
@@ -131,9 +130,9 @@ class Halley:
         if not wanted or not wanted <= {*PUBLISHES, VALUES}:
             raise ValueError(f"protocols must be some of {', '.join(sorted({*PUBLISHES, VALUES}))}, not {protocols!r}")
 
-        def register(hook: Listener) -> Listener:
+        def register(hook: ListenerHook) -> ListenerHook:
             _must_be_plain(hook)
-            listener = Registered(self._with_session(hook), vetoes=vetoes, protocols=wanted)
+            listener = Listener(self._with_session(hook), vetoes=vetoes, protocols=wanted)
             if wanted & PUBLISHES:
                 self._hooks.listeners.add(pattern, listener)
             if VALUES in wanted:
@@ -142,7 +141,7 @@ class Halley:
 
         return register
 
-    def authorizer(self, channel: str) -> Callable[[Authorizer], Authorizer]:
+    def authorizer(self, channel: str) -> Callable[[AuthorizerHook], AuthorizerHook]:
         """Register an authorizer for channels: `authorizer(session, operation, channel, message)`.
 
         `operation` is "create", "subscribe" or "publish". True grants, False denies, None leaves the decision to
@@ -151,7 +150,7 @@ class Halley:
         """
         pattern = pattern_of(channel, self._engine)
 
-        def register(hook: Authorizer) -> Authorizer:
+        def register(hook: AuthorizerHook) -> AuthorizerHook:
             _must_be_plain(hook)
             self._hooks.authorizers.add(pattern, self._with_session(hook))
             return hook

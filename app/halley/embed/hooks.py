@@ -6,22 +6,20 @@ will do. Only the methods that it defines itself are called.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
+from halley.access.program_policy import Answer
 from halley.embed.server_session import ServerSession
 from halley.protocols.bayeux.hooks import Fields
 from halley.protocols.bayeux.messages import Message
 
-Answer = bool | None | Awaitable[bool | None]
-"""True grants; any other answer denies."""
-
 Operation = Literal["create", "subscribe", "publish"]
 """What an authorizer is asked about."""
 
-Service = TypeVar("Service", bound=Callable[[ServerSession | None, Message], Any])
-Listener = TypeVar("Listener", bound=Callable[[ServerSession | None, Message], Any])
-Authorizer = TypeVar("Authorizer", bound=Callable[[ServerSession | None, Operation, str, Message], bool | None])
+ServiceHook = TypeVar("ServiceHook", bound=Callable[[ServerSession | None, Message], Any])
+ListenerHook = TypeVar("ListenerHook", bound=Callable[[ServerSession | None, Message], Any])
+AuthorizerHook = TypeVar("AuthorizerHook", bound=Callable[[ServerSession | None, Operation, str, Message], bool | None])
 SessionHook = TypeVar("SessionHook", bound=Callable[[ServerSession], object])
 NamedHook = TypeVar("NamedHook", bound=Callable[[ServerSession, str], object])
 ChannelHook = TypeVar("ChannelHook", bound=Callable[[str], object])

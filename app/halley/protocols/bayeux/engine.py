@@ -270,10 +270,7 @@ class Engine(Polling):
     ) -> Outcome:
         """Publish the message of a usual request."""
         try:
-            if session is None:
-                event = self._publisher.publish_of_visitor(request, fields["channel"], fields["data"], now)
-            else:
-                event = self._publisher.publish_usual(session, fields["channel"], fields["data"], now)
+            event = self._publisher.publish_usual(request, session, fields, now)
         except Fault as fault:
             return self._reply_to_publish(request, session, self.refusal(session, fields, fault), now)
         if event.is_pending:
@@ -299,7 +296,7 @@ class Engine(Polling):
             or request.has_odd_numbers
         ):
             return None
-        event = self._publisher.publish_usual(session, fields["channel"], fields["data"], handler.now)
+        event = self._publisher.publish_usual(request, session, fields, handler.now)
         if not event.is_pending:
             return publish_reply(fields)
         reply = reply_to(fields, successful=True)

@@ -85,18 +85,17 @@ class Publisher:
         if event.is_pending:
             handler.hold_back(event, reply, message.sent)
 
-    def publish_usual(self, session: BayeuxSession, channel: str, data: object, now: float) -> Event:
-        """Publish as `publish` does where there is no `ext` and no hook; the event may be pending. Raises `Fault`."""
-        event = self.event_of(session, channel, data)
-        self.check_rate(session, "", now)
-        self.issue(event, session, session, now)
-        return event
+    def publish_usual(
+        self, request: Request, session: BayeuxSession | None, fields: dict[str, Any], now: float
+    ) -> Event:
+        """Publish as `publish` does where there is no `ext`, no token and no hook; the event may be pending.
 
-    def publish_of_visitor(self, request: Request, channel: str, data: object, now: float) -> Event:
-        """Do the same for a request without a session, whose client proves nothing. Raises `Fault`."""
-        event = self.event_of(None, channel, data)
-        self.check_rate(None, "" if request.context is None else request.context.address, now)
-        self.issue(event, None, request, now)
+        Raises `Fault`.
+        """
+        event = self.event_of(session, fields["channel"], fields["data"])
+        address = "" if session is not None or request.context is None else request.context.address
+        self.check_rate(session, address, now)
+        self.issue(event, session, session or request, now)
         return event
 
     def event_of(self, session: BayeuxSession | None, channel: str, data: object, visitor: Proof = ANONYMOUS) -> Event:
