@@ -94,7 +94,7 @@ async def test_a_load_is_profiled(tmp_path):
     """--profile prints functions of Halley; an unknown load is refused with the names of all."""
     code, output, _ = await ended("instructions", "--profile", "wamp-publish", cwd=tmp_path)
     assert code == DONE
-    assert any("app/halley/protocols/wamp/engine.py" in line for line in output)
+    assert any("halley/protocols/wamp/engine.py" in line for line in output)
     code, _, lines = await ended("instructions", "--profile", "none", cwd=tmp_path)
     assert code == FAILED
     assert "there is no load 'none', only bayeux-fanout, " in lines[-1]
