@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from halley.access.rules import AccessRules
-    from halley.protocols.wamp.engine import Engine
+    from halley.protocols.wamp.engine import WampEngine
     from halley.settings import Realm
 
 ROLES: dict[str, Any] = {role: {"features": {}} for role in ("publisher", "subscriber", "caller")}
@@ -170,7 +170,7 @@ class Peer:
         self.number = 0
         self.welcome: dict[str, Any] = {}
         self._requests = 0
-        self.engine: Engine = world.router.connect(self, Context(address), world.now)
+        self.engine: WampEngine = world.router.connect(self, Context(address), world.now)
 
     def text(self, message: bytes) -> bytes:
         """See `Link`."""

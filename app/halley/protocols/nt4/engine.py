@@ -42,7 +42,7 @@ class AskedPolicy(NamedTuple):
     limit_s: float
 
 
-class Engine:
+class Nt4Engine:
     """Speaks NetworkTables with one peer (`contract.Engine`); the owner of its session in the broker."""
 
     __slots__ = (

@@ -21,7 +21,7 @@ from halley.protocols.contract import (
     WireProtocol,
 )
 from halley.protocols.nt4.bridge import Bridge
-from halley.protocols.nt4.engine import AskedPolicy, Engine
+from halley.protocols.nt4.engine import AskedPolicy, Nt4Engine
 from halley.protocols.nt4.errors import DRAINED, MOVED
 from halley.protocols.nt4.meta import MetaTopics
 from halley.protocols.nt4.names import RTT, client_name
@@ -91,13 +91,13 @@ class NetworkTables(WireProtocol):
             self.stand_by(now)
         return True
 
-    def _engines(self) -> list[Engine]:
+    def _engines(self) -> list[Nt4Engine]:
         owners = [session.owner for session in self._broker.sessions.values()]
-        return [owner for owner in owners if isinstance(owner, Engine)]
+        return [owner for owner in owners if isinstance(owner, Nt4Engine)]
 
     # All that a protocol has
 
-    def connect(self, link: Link, context: Context, now: float) -> Engine:
+    def connect(self, link: Link, context: Context, now: float) -> Nt4Engine:
         """Return the engine for a new link; the path has the client's name.
 
         The link is closed immediately if the server is draining or a limit on sessions is reached.
@@ -107,7 +107,7 @@ class NetworkTables(WireProtocol):
         name = client_name(context.path)
         if is_listed:
             name = tables.unique(name)
-        engine = Engine(tables, self._publishing, self._subscribing, self.policy, name, link, context)
+        engine = Nt4Engine(tables, self._publishing, self._subscribing, self.policy, name, link, context)
         if not self.serves(now):
             engine.refuse(MOVED, GOING_AWAY, "another node of the cluster serves NetworkTables")
             return engine

@@ -49,11 +49,11 @@ from halley.protocols.wamp.messages import (
     read,
 )
 from halley.protocols.wamp.procedures import Procedures
-from halley.protocols.wamp.publishing import Publisher
+from halley.protocols.wamp.publishing import Publishing
 from halley.protocols.wamp.serializers import Format
 from halley.protocols.wamp.session import WampSession
 from halley.protocols.wamp.state import RouterState
-from halley.protocols.wamp.subscribing import Subscriber
+from halley.protocols.wamp.subscribing import Subscribing
 from halley.protocols.wamp.testaments import Testaments
 from halley.settings import Verb
 
@@ -83,23 +83,23 @@ class Handlers:
     """
 
     def __init__(self, state: RouterState) -> None:
-        self.subscriber = Subscriber(state)
-        publisher = Publisher(state)
-        self.testaments = Testaments(state, publisher)
-        history = EventHistory(state, self.subscriber)
-        self.inquiry = Inquiry(state, self.subscriber)
-        self.procedures = Procedures(state, self.subscriber, history, self.testaments, self.inquiry)
+        self.subscribing = Subscribing(state)
+        publishing = Publishing(state)
+        self.testaments = Testaments(state, publishing)
+        history = EventHistory(state, self.subscribing)
+        self.inquiry = Inquiry(state, self.subscribing)
+        self.procedures = Procedures(state, self.subscribing, history, self.testaments, self.inquiry)
         self.by_type: dict[type, Callable[[WampSession, Any, float], None]] = {
-            Publish: publisher.publish,
-            Subscribe: self.subscriber.subscribe,
-            Unsubscribe: self.subscriber.unsubscribe,
+            Publish: publishing.publish,
+            Subscribe: self.subscribing.subscribe,
+            Unsubscribe: self.subscribing.unsubscribe,
             Call: self.procedures.call,
             Register: self.procedures.register,
             Unregister: self.procedures.unregister,
         }
 
 
-class Engine:
+class WampEngine:
     """Speaks WAMP with one peer (`contract.Engine`); the owner of its session in the broker.
 
     While the peer has no session, and after our GOODBYE, it must say something in time: see `RouterState`.
@@ -270,7 +270,7 @@ class Engine:
     def rights_changed(self, session: Session, now: float) -> int:  # noqa: ARG002 - an engine has one session
         """Revoke the subscriptions that the session's rights no longer grant (`Owner.rights_changed`)."""
         assert self.session is not None
-        return self._handlers.subscriber.revoke_denied(self.session, now)
+        return self._handlers.subscribing.revoke_denied(self.session, now)
 
     def flush(self, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:
         """Return all that is to be written to the peer at the end of this turn (`Outlet.flush`)."""

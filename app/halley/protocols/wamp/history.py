@@ -36,15 +36,15 @@ from halley.protocols.wamp.names import Grammar, is_meta, to_topic
 from halley.protocols.wamp.serializers import Serializer, is_absent
 from halley.protocols.wamp.session import WampSession
 from halley.protocols.wamp.state import RouterState
-from halley.protocols.wamp.subscribing import Subscriber
+from halley.protocols.wamp.subscribing import Subscribing
 
 
 class EventHistory:
     """Answers `wamp.subscription.get_events`."""
 
-    def __init__(self, state: RouterState, subscriber: Subscriber) -> None:
+    def __init__(self, state: RouterState, subscribing: Subscribing) -> None:
         self._state = state
-        self._subscriber = subscriber
+        self._subscribing = subscribing
         self._recording = state.broker.commits
 
     def is_kept(self, pattern: Pattern) -> bool:
@@ -62,7 +62,7 @@ class EventHistory:
         pattern = state.pattern_of(session, reading.subscription)
         if pattern is None:
             raise WampError(errors.NO_SUCH_SUBSCRIPTION)
-        self._subscriber.check_right(session, pattern)
+        self._subscribing.check_right(session, pattern)
         if state.archive is None or not self.is_kept(pattern):
             raise WampError(errors.HISTORY_UNAVAILABLE)
         session.requests.check_capacity()

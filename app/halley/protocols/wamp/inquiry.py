@@ -18,7 +18,7 @@ from halley.protocols.wamp.messages import RESULT, Call
 from halley.protocols.wamp.names import MATCHES
 from halley.protocols.wamp.session import LiveSubscription, Realm, WampSession
 from halley.protocols.wamp.state import RouterState
-from halley.protocols.wamp.subscribing import Subscriber
+from halley.protocols.wamp.subscribing import Subscribing
 
 KIND = "wamp.meta_api"
 _WAIT_S = 5.0
@@ -32,9 +32,9 @@ Merge = Callable[[list[Any], float], "list[Any] | None"]
 class Inquiry:
     """Asks the nodes of a cluster, and answers for this one."""
 
-    def __init__(self, state: RouterState, subscriber: Subscriber) -> None:
+    def __init__(self, state: RouterState, subscribing: Subscribing) -> None:
         self._state = state
-        self._subscriber = subscriber
+        self._subscribing = subscribing
         self._answers: dict[str, Callable[[Realm, Question, float], Any]] = {
             "count": self._count,
             "list": self._list,
@@ -134,7 +134,7 @@ class Inquiry:
         session = realm.sessions.get(question["session"])
         if live is None or session is None or session not in live.sessions:
             return None
-        self._subscriber.revoke(session, live, question["reason"], now)
+        self._subscribing.revoke(session, live, question["reason"], now)
         return True
 
 

@@ -28,7 +28,7 @@ from halley.protocols.wamp.names import MATCHES, check_uri, own_topic
 from halley.protocols.wamp.serializers import is_absent
 from halley.protocols.wamp.session import WampSession
 from halley.protocols.wamp.state import RouterState
-from halley.protocols.wamp.subscribing import Subscriber
+from halley.protocols.wamp.subscribing import Subscribing
 from halley.protocols.wamp.testaments import Testaments
 
 Procedure = Callable[[WampSession, Call, float], list[Any] | None]
@@ -50,14 +50,14 @@ class Procedures:
     def __init__(
         self,
         state: RouterState,
-        subscriber: Subscriber,
+        subscribing: Subscribing,
         history: EventHistory,
         testaments: Testaments,
         inquiry: Inquiry,
     ) -> None:
         self._state = state
         sessions = SessionProcedures(inquiry)
-        subscriptions = SubscriptionProcedures(state, subscriber, history, inquiry)
+        subscriptions = SubscriptionProcedures(state, subscribing, history, inquiry)
         self.by_uri: dict[str, tuple[Procedure, int, int]] = {
             "wamp.session.count": (sessions.count, 0, 1),
             "wamp.session.list": (sessions.list_ids, 0, 1),
@@ -183,9 +183,9 @@ class SubscriptionProcedures:
     a subscription does not exist.
     """
 
-    def __init__(self, state: RouterState, subscriber: Subscriber, history: EventHistory, inquiry: Inquiry) -> None:
+    def __init__(self, state: RouterState, subscribing: Subscribing, history: EventHistory, inquiry: Inquiry) -> None:
         self._state = state
-        self._subscriber = subscriber
+        self._subscribing = subscribing
         self._history = history
         self._inquiry = inquiry
 
@@ -207,8 +207,8 @@ class SubscriptionProcedures:
         if not isinstance(options, dict):
             raise InvalidArgument("options", "a dictionary")
         match = optional_text_argument(options, "match")
-        pattern = self._subscriber.pattern_of(session, text_argument(_first(call), "topic"), match)
-        self._subscriber.check_right(session, pattern)
+        pattern = self._subscribing.pattern_of(session, text_argument(_first(call), "topic"), match)
+        self._subscribing.check_right(session, pattern)
 
         def merge(is_live: list[bool], _now: float) -> list[Any]:
             return [self._state.subscription_id(session.realm, pattern) if any(is_live) else None]
@@ -283,7 +283,7 @@ class SubscriptionProcedures:
         return [
             (number, shown[0])
             for number, shown in found.items()
-            if self._subscriber.has_right(session, pattern_of([*shown]))
+            if self._subscribing.has_right(session, pattern_of([*shown]))
         ]
 
 

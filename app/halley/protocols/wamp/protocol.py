@@ -9,7 +9,7 @@ from halley.broker.broker import Broker
 from halley.broker.policy import Rights
 from halley.protocols.contract import Context, Count, Link, WireProtocol
 from halley.protocols.wamp.authentication import Authentication
-from halley.protocols.wamp.engine import Engine, Handlers
+from halley.protocols.wamp.engine import Handlers, WampEngine
 from halley.protocols.wamp.inquiry import pattern_of
 from halley.protocols.wamp.roster import Roster
 from halley.protocols.wamp.session import SessionEngine
@@ -44,9 +44,9 @@ class Router(RouterState, WireProtocol):
         self.handlers = Handlers(self)
         self.roster = None if elsewhere is None else Roster(self, elsewhere)
 
-    def connect(self, link: Link, context: Context, now: float) -> Engine:
+    def connect(self, link: Link, context: Context, now: float) -> WampEngine:
         """Return the engine for a new link, which must send HELLO in time."""
-        engine = Engine(self, self.handlers, link, context)
+        engine = WampEngine(self, self.handlers, link, context)
         engine.await_hello(now)
         return engine
 

@@ -27,7 +27,7 @@ _PASSTHRU_CHARS = 1_024
 _SESSION_LISTS = ("eligible", "exclude")
 
 
-class Publisher:
+class Publishing:
     """Publishes what clients publish."""
 
     def __init__(self, state: RouterState) -> None:

@@ -42,7 +42,7 @@ def new_id() -> int:
 
 
 class SessionEngine(Owner, Protocol):
-    """The engine of a session's connection, as those see it who handle the session's requests (`engine.Engine`).
+    """The engine of a session's connection, as those see it who handle the session's requests (`engine.WampEngine`).
 
     `session` is the session that the connection has now, and None before WELCOME and after GOODBYE.
     """

@@ -21,7 +21,7 @@ from halley.protocols.wamp.session import LiveSubscription, WampSession
 from halley.protocols.wamp.state import RouterState
 
 
-class Subscriber:
+class Subscribing:
     """Begins and ends clients' subscriptions."""
 
     def __init__(self, state: RouterState) -> None:

@@ -14,7 +14,7 @@ from halley.broker.events import Event
 from halley.protocols.wamp import errors
 from halley.protocols.wamp.errors import InvalidArgument, WampError
 from halley.protocols.wamp.messages import RESULT, Call, Publish, text_argument
-from halley.protocols.wamp.publishing import Publisher, has_unannounced_passthru
+from halley.protocols.wamp.publishing import Publishing, has_unannounced_passthru
 from halley.protocols.wamp.serializers import is_absent
 from halley.protocols.wamp.session import WampSession
 from halley.protocols.wamp.state import RouterState
@@ -26,9 +26,9 @@ _DEFAULT_SCOPE = "destroyed"
 class Testaments:
     """Keeps the testaments of sessions, and publishes them."""
 
-    def __init__(self, state: RouterState, publisher: Publisher) -> None:
+    def __init__(self, state: RouterState, publishing: Publishing) -> None:
         self._state = state
-        self._publisher = publisher
+        self._publishing = publishing
 
     def add(self, session: WampSession, call: Call, now: float) -> None:
         """`wamp.session.add_testament`: check and keep a testament, and answer now or later. Raises `WampError`.
@@ -56,7 +56,7 @@ class Testaments:
         )
         if has_unannounced_passthru(message, session):
             raise WampError(errors.INVALID_ARGUMENT, "ppt_scheme: payload passthru mode was not announced")
-        event = self._publisher.event_of(session, message, now)
+        event = self._publishing.event_of(session, message, now)
         session.requests.check_capacity()
         keep = partial(self._keep, session, call.request, scope, message, event)
         session.engine.if_permitted("publish", event.topic, call, keep, now, blocks=False)
@@ -70,7 +70,7 @@ class Testaments:
         """Publish the testaments of a session that has ended."""
         for message, event in [testament for scope in SCOPES for testament in session.testaments[scope]]:
             if self._state.rights.may(session, "publish", event.topic):
-                self._publisher.submit(session, message, event, now)
+                self._publishing.submit(session, message, event, now)
             else:
                 session.engine.refuse(message, WampError(errors.NOT_AUTHORIZED))
         session.testaments.clear()
