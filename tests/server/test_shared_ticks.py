@@ -3,8 +3,8 @@
 import pytest
 
 from halley.broker.flow import Delays
+from halley.server.other_nodes import OtherNodes
 from halley.server.shared_ticks import SharedTicks, merge_flow, merge_queues, merge_rates, merge_topics, sparse
-from halley.server.whole import Whole
 from halley.settings import Settings, Ticks
 
 
@@ -79,7 +79,7 @@ def test_sessions_with_the_longest_queues_are_listed_first():
 
 def test_figures_stay_as_they_were_sent():
     """They are encoded after they were merged: two nodes that begin at once would send each other no delays."""
-    whole, others = Whole("a", Settings), Others()
+    whole, others = OtherNodes("a", Settings), Others()
     shared = SharedTicks(whole, Ticks(), lambda _: True, {"t": (merge_rates, 0)})
     whole.join(others, others, None)
     shared.send("t", own := rates(1, 10))
@@ -104,7 +104,7 @@ class Others:
 @pytest.mark.parametrize("strange", [{}, {"topics": None, "others": 1}, {"topics": [1], "others": 1}, None])
 def test_figures_of_another_form_are_left_out(strange):
     """They are those of another version."""
-    whole, others = Whole("a", Settings), Others()
+    whole, others = OtherNodes("a", Settings), Others()
     shared = SharedTicks(whole, Ticks(), lambda _: True, {"t": (merge_topics, 5)})
     whole.join(others, others, None)
     assert shared.has_subscribers("t")

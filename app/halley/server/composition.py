@@ -25,6 +25,7 @@ from halley.protocols.contract import Count, WireProtocol
 from halley.server.application import Application
 from halley.server.history import HistoryService, Opening, OpenLog
 from halley.server.lifecycle import Lifecycle
+from halley.server.other_nodes import OtherNodes
 from halley.server.persistence import PersistentTopics
 from halley.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
 from halley.server.pump import Pump
@@ -32,7 +33,6 @@ from halley.server.reloading import Reloading
 from halley.server.session_log import SessionLog
 from halley.server.sweeper import Sweep, Sweeper
 from halley.server.topics import SystemEvents, Ticker
-from halley.server.whole import Whole
 from halley.settings import Settings
 from halley.transports.addresses import Proxies, accounts
 from halley.transports.api.application import Apis
@@ -69,7 +69,7 @@ class Server:
             account_of=accounts((*settings.limits.exempt, *settings.proxies)),
         )
         node = settings.cluster.node if settings.cluster.urls else None
-        self.whole = None if node is None else Whole(node, lambda: self.settings)
+        self.whole = None if node is None else OtherNodes(node, lambda: self.settings)
         self.history = HistoryService(settings, self.broker, self._wake, _opening(self.whole))
         session_log = SessionLog(self.broker)
         system_events = SystemEvents(self.broker, node)
@@ -214,7 +214,7 @@ def _report_keys(line: str, *, is_error: bool = False) -> None:
         telemetry.log.warning("keys", what=line)
 
 
-def _opening(whole: Whole | None) -> Opening | None:
+def _opening(whole: OtherNodes | None) -> Opening | None:
     """What opens the history of a node of a cluster; None for a server alone, which imports nothing of it."""
     if whole is None:
         return None

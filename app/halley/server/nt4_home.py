@@ -39,7 +39,7 @@ class Nt4Home:
         standing: Standing,
         flush: Callable[[], None],
     ) -> None:
-        """Become the keeper of the broker's values; see `Whole.nt4`."""
+        """Become the keeper of the broker's values; see `OtherNodes.nt4`."""
         self._protocol, self._file = nt4
         self._save_every_s = settings.nt4.save_every_s
         self._nats = exchange.nats

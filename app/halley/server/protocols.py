@@ -24,9 +24,9 @@ from halley.protocols.wamp.names import realms_of
 from halley.protocols.wamp.protocol import Router
 from halley.protocols.wamp.state import META_EVENT, SESSION, Environment
 from halley.server.history import HistoryService
+from halley.server.other_nodes import OtherNodes
 from halley.server.persistence import PersistentTopics, ReservedIds, TopicSaver
 from halley.server.session_log import SessionLog
-from halley.server.whole import Whole
 from halley.settings import Settings
 from halley.transports.endpoint import BayeuxEndpoint
 from halley.transports.guard import Guard
@@ -53,7 +53,7 @@ class Parts(NamedTuple):
     """Bayeux without an endpoint, which every server has: the program's own sessions and publishes use it."""
     node_id: str
     """What the ids of sessions begin with, in a cluster: four letters of this node. Else it is empty."""
-    whole: Whole | None = None
+    whole: OtherNodes | None = None
     """The cluster, where the server is a node of one."""
 
 

@@ -36,7 +36,7 @@ from halley.nats.jetstream import Connection
 from halley.protocols.contract import Count
 from halley.server.history import CannotJoin, OpenHistory, OpenLog, Outcomes
 from halley.server.nt4_home import Nt4Home
-from halley.server.whole import Whole
+from halley.server.other_nodes import OtherNodes
 from halley.settings import Settings
 
 Result = TypeVar("Result")
@@ -100,7 +100,7 @@ class SharedHistory(OpenLog):
         self._broker.commits.begin(self._log, store.head, self._log.share, self._log.reach)
         return self._log
 
-    def join(self, whole: Whole) -> None:
+    def join(self, whole: OtherNodes) -> None:
         """Give the parts of the server the way to the other nodes; call it before `listen`."""
         nats, members = self._nats, self.members
         self._whole = whole

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from halley.broker.flow import Delays
-from halley.server.whole import Whole
+from halley.server.other_nodes import OtherNodes
 from halley.settings import Ticks
 
 _KIND = "figures"
@@ -54,7 +54,7 @@ class SharedTicks:
 
     def __init__(
         self,
-        whole: Whole,
+        whole: OtherNodes,
         options: Ticks,
         has_subscribers: Callable[[str], bool],
         merges: Mapping[str, tuple[Merge, int]],

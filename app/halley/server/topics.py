@@ -63,6 +63,7 @@ from halley.protocols.bayeux.names import to_channel, to_subscription
 from halley.protocols.contract import WireProtocol
 from halley.protocols.wamp.names import uri_of
 from halley.server.history import HistoryService
+from halley.server.other_nodes import OtherNodes
 from halley.server.past_rates import PastRates
 from halley.server.shared_ticks import (
     DELAYS,
@@ -74,7 +75,6 @@ from halley.server.shared_ticks import (
     merge_topics,
     sparse,
 )
-from halley.server.whole import Whole
 from halley.settings import Ticks
 
 SESSIONS = f"{RESERVED}/sessions"
@@ -190,7 +190,7 @@ class Ticker:
         history: HistoryService,
         system_events: SystemEvents,
         options: Ticks,
-        whole: Whole | None = None,
+        whole: OtherNodes | None = None,
     ) -> None:
         self._broker = broker
         self._protocols = protocols
