@@ -301,7 +301,7 @@ async def test_a_sweeper_that_meets_an_error_goes_on():
             calls.append(now)
             raise RuntimeError("injected")
 
-        served.house.on_sweep.insert(0, fail)
+        served.house.on_sweep(fail)
         _, client_id = await joined(served)
         await served.until(lambda: client_id not in served.house.broker.sessions)
         assert len(calls) > 1

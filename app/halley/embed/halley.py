@@ -11,7 +11,6 @@ from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
 from typing import Any, Literal, overload
 
-from halley import telemetry
 from halley.embed.hooks import (
     AuthorizerHook,
     ChannelHook,
@@ -25,7 +24,7 @@ from halley.embed.hooks import (
 )
 from halley.embed.local_session import LocalSession
 from halley.embed.server_session import ServerSession, pattern_of
-from halley.protocols.bayeux.hooks import PUBLISHES, VALUES, Hooks, Listener
+from halley.protocols.bayeux.hooks import PUBLISHES, VALUES, Listener
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.server.composition import Server
 from halley.server.protocols import PROTOCOLS, Compose
@@ -50,11 +49,11 @@ class Halley:
         Raises `BadSettings` for settings that a file could not have, `NotProtected` for a host that others can reach,
         unless `settings.open`.
         """
-        self._hooks = Hooks(telemetry.fault)
-        self.server = Server(settings, self._hooks, protocols)
+        self.server = Server(settings, protocols)
+        self._hooks = self.server.hooks
         self._engine = self.server.engine
         self._own: LocalSession | None = None
-        self.server.lifecycle.on_begin.append(self._end_run)
+        self.server.lifecycle.on_begin(self._end_run)
 
     @property
     def app(self) -> Server:
@@ -202,7 +201,7 @@ class Halley:
 
     def background(self, task: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
         """Run a coroutine function while the server runs; it is cancelled when the server stops."""
-        self.server.lifecycle.background.append(task)
+        self.server.lifecycle.run_in_background(task)
         return task
 
     def _end_run(self) -> None:

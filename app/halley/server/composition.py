@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -46,18 +45,12 @@ from halley.transports.waits import Waits
 class Server:
     """One server: its parts, and the ASGI application that they make.
 
-    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`halley/access/keys.py`). `settings` and `hooks` are the
-    defaults where None.
+    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`halley/access/keys.py`). `settings` are the defaults where
+    None.
     """
 
-    def __init__(
-        self,
-        settings: Settings | None = None,
-        hooks: Hooks | None = None,
-        protocols: Sequence[Compose] = PROTOCOLS,
-    ) -> None:
+    def __init__(self, settings: Settings | None = None, protocols: Sequence[Compose] = PROTOCOLS) -> None:
         settings = checked(settings or Settings())
-        self.hooks = hooks or Hooks(telemetry.fault)
         self.guard = Guard(settings)
         self.proxies = Proxies(settings.proxies)
         self.access = AccessControl(grants_of(settings, Authenticator.of(settings, _report_keys)), self._token_refused)
@@ -69,11 +62,13 @@ class Server:
             account_of=accounts((*settings.limits.exempt, *settings.proxies)),
         )
         node = settings.cluster.node if settings.cluster.urls else None
-        self.whole = None if node is None else OtherNodes(node, lambda: self.settings)
-        self.history = HistoryService(settings, self.broker, self._wake, _opening(self.whole))
+        self.others = others = None if node is None else OtherNodes(node, lambda: self.settings)
+        self.history = HistoryService(settings, self.broker, self._wake, _opening(others))
         session_log = SessionLog(self.broker)
         system_events = SystemEvents(self.broker, node)
-        self.broker.observers += [session_log, system_events]
+        self.broker.add_observer(session_log)
+        self.broker.add_observer(system_events)
+        self.hooks = Hooks(telemetry.fault, session_log.message_refused)
         self.middleware = GuardMiddleware(self.guard, session_log.request_refused)
         waits = Waits()
         node_id = _node_id(settings)
@@ -86,8 +81,8 @@ class Server:
             connection_types=_connection_types(settings, self.guard),
             new_id=lambda: node_id + new_id(),
             read=self.history.read,
+            home_of=None if others is None else others.home_of,
         )
-        self.hooks.message_refused.append(session_log.message_refused)
         self._bayeux = BayeuxProtocol(self.engine, self._drain_s)
         parts = Parts(
             settings,
@@ -101,17 +96,17 @@ class Server:
             session_log,
             self._bayeux,
             node_id,
-            self.whole,
+            others,
         )
         self.mounts = [mount for compose in protocols if (mount := compose(parts)) is not None]
         self.protocols: list[WireProtocol] = [mount.protocol for mount in self.mounts]
         if self.protocol("nt4") is None:  # the values that an earlier run has kept can still be erased
-            self.broker.holders.append(PersistentTopics.of(settings))
+            self.broker.add_holder(PersistentTopics.of(settings))
         self.services: list[Service] = [self.history, *(each for mount in self.mounts for each in mount.services)]
         self.planning = self._planning()
         self.pump = Pump(self.broker, self.planning)
-        self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks, self.whole)
-        self.on_sweep: list[Sweep] = []  # the host's
+        self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks, others)
+        self._hosts_sweeps: list[Sweep] = []
         slow = [self.broker.meters.sweep, self.access.look, session_log.report_limits, _report_suppressed]
         routes = [mount.endpoint.route for mount in self.mounts]
         every_s = min([settings.sweep_s, *(route.service.look_s for route in routes if route is not None)])
@@ -151,7 +146,7 @@ class Server:
         endpoints = (mount.endpoint for mount in self.mounts if mount.protocol is self._bayeux)
         return next((each for each in endpoints if isinstance(each, BayeuxEndpoint)), None)
 
-    def protocol(self, name: str) -> Any:
+    def protocol(self, name: str) -> WireProtocol | None:
         """The protocol of that name; None if the server does not speak it."""
         return next((each for each in self.protocols if each.name == name), None)
 
@@ -162,6 +157,14 @@ class Server:
         self.protocols[:] = [each.protocol for each in self.mounts]
         self.planning[:] = self._planning()
         self.services[1:] = [service for each in self.mounts for service in each.services]
+
+    def add_service(self, service: Service) -> None:
+        """Open, sweep, close and count a service of the host too."""
+        self.services.append(service)
+
+    def on_sweep(self, *sweeps: Sweep) -> None:
+        """Have the sweeper do the host's sweeps too."""
+        self._hosts_sweeps += sweeps
 
     def counts(self) -> Iterator[Count]:
         """Yield the metrics that single protocols and services have; what is both is asked once."""
@@ -183,7 +186,7 @@ class Server:
         return min(options.spread_s, clients / options.clients_per_s)
 
     def _sweeps(self) -> Sequence[Sweep]:
-        sweeps: list[Sweep] = [self.broker.due, self.ticker.sweep, *self.on_sweep, self._bayeux.sweep]
+        sweeps: list[Sweep] = [self.broker.due, self.ticker.sweep, *self._hosts_sweeps, self._bayeux.sweep]
         for mount in self.mounts:
             sweeps += [mount.protocol.sweep, mount.endpoint.sweep]
         return [*dict.fromkeys([*sweeps, *(service.sweep for service in self.services)])]
@@ -214,16 +217,16 @@ def _report_keys(line: str, *, is_error: bool = False) -> None:
         telemetry.log.warning("keys", what=line)
 
 
-def _opening(whole: OtherNodes | None) -> Opening | None:
+def _opening(others: OtherNodes | None) -> Opening | None:
     """What opens the history of a node of a cluster; None for a server alone, which imports nothing of it."""
-    if whole is None:
+    if others is None:
         return None
     from halley.server.front_history import FrontHistory
     from halley.server.shared_history import KeptHistory
 
     def opened(settings: Settings, broker: Broker, flush: Callable[[], None]) -> OpenLog:
         history = (FrontHistory if settings.cluster.front else KeptHistory)(settings, broker, flush)
-        history.join(whole)
+        history.join(others)
         return history
 
     return opened

@@ -24,7 +24,7 @@ _FORCE_S = 0.1
 
 
 class Lifecycle:
-    """Opens services, runs the sweeper and a program's `background` tasks, and ends all of it without losing anything.
+    """Opens services, runs the sweeper and a program's tasks, and ends all of it without losing anything.
 
     Services are opened in order, and closed in the opposite order. `drain_s` returns over how many seconds the release
     of clients is spread.
@@ -41,9 +41,9 @@ class Lifecycle:
         options: Drain,
         drain_s: Callable[[], float],
     ) -> None:
-        self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self.on_begin: list[Callable[[], None]] = []  # what is done before each start
         self.is_leaving = False
+        self._background: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._on_begin: list[Callable[[], None]] = []
         self._broker = broker
         self._mounts = mounts
         self._services = services
@@ -66,6 +66,14 @@ class Lifecycle:
         """Whether new clients are accepted: the server has started and does not drain."""
         return self.is_running and not self.is_leaving
 
+    def on_begin(self, begin: Callable[[], None]) -> None:
+        """Call `begin` before each start."""
+        self._on_begin.append(begin)
+
+    def run_in_background(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine function while the server runs, from the next start on."""
+        self._background.append(job)
+
     def open(self) -> None:
         """Open all services that are not open yet. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
         for service in self._services:
@@ -81,11 +89,11 @@ class Lifecycle:
             for mount in self._mounts:
                 mount.protocol.begin(monotonic())
                 mount.endpoint.begin(monotonic())
-            for begin in self.on_begin:
+            for begin in self._on_begin:
                 begin()
             self.open()
             self._sweeper.begin()
-            jobs = [self._sweeper.run(), *(self._run(job) for job in self.background)]
+            jobs = [self._sweeper.run(), *(self._run(job) for job in self._background)]
             self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
             self._pump.begin()
 

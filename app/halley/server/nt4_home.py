@@ -17,7 +17,6 @@ from halley.broker.broker import Broker
 from halley.broker.ports import Erasure, Work
 from halley.cluster.exchange import Exchange
 from halley.cluster.home import Home
-from halley.cluster.standing import Standing
 from halley.cluster.values import ClusterValues
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError
@@ -36,10 +35,9 @@ class Nt4Home:
         settings: Settings,
         broker: Broker,
         exchange: Exchange,
-        standing: Standing,
         flush: Callable[[], None],
     ) -> None:
-        """Become the keeper of the broker's values; see `OtherNodes.nt4`."""
+        """Become the keeper of the broker's values; see `OtherNodes.serve_nt4`."""
         self._protocol, self._file = nt4
         self._save_every_s = settings.nt4.save_every_s
         self._nats = exchange.nats
@@ -50,10 +48,11 @@ class Nt4Home:
         self._leaving: asyncio.Task[None] | None = None
         self._saved_at = -inf
         self._fault = ""
-        broker.values = self._values
-        broker.holders.append(self)
-        broker.commits.value_arrived = self._values.arrived
-        standing.nt4 = lambda: self._home.node
+        broker.add_holder(self)
+
+    def where(self) -> str | None:
+        """The node that is the home, if it is known."""
+        return self._home.node
 
     def begin(self) -> None:
         """Look for the home, and be it if there is none."""
@@ -118,7 +117,7 @@ class Nt4Home:
         self._is_home = True
         self._values.move_in(term)
         tables = protocol.tables
-        tables.observers.append(SharedTopics(self._values.topic_changed))
+        tables.add_observer(SharedTopics(self._values.topic_changed))
         restore(tables, *(self._file.load() if topics is None else self._file.read(topics)))
         tables.has_unsaved = topics is None and len(tables.topics) > 0
         protocol.serve_until(until)

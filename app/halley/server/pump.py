@@ -47,17 +47,26 @@ class Pump:
         """Have each protocol do what is due, then flush the broker."""
         self._began = now = monotonic()
         self._is_woken = True  # by what the protocols' turns make ready, which is flushed in this turn
+        due = inf
         try:
-            for protocol in self._protocols:
-                if protocol.due <= now:
-                    protocol.turn(now)
+            due = self._have_turns(now)
             self._is_woken = False
             self._broker.flush(now, self._is_over)
         except Exception as error:  # noqa: BLE001 - those behind the one at fault are flushed in the next turn
             telemetry.fault("flush", error)
             self._is_woken = False
             self.wake()
-        self._schedule(now)
+        self._schedule(due, now)
+
+    def _have_turns(self, now: float) -> float:
+        """Have each protocol do what is due; returns when the next is. What becomes due later than this wakes."""
+        due = min((protocol.due for protocol in self._protocols), default=inf)
+        if due > now:
+            return due
+        for protocol in self._protocols:
+            if protocol.due <= now:
+                protocol.turn(now)
+        return min(protocol.due for protocol in self._protocols)
 
     def _is_over(self) -> bool:
         return monotonic() - self._began > FLUSH_S
@@ -68,11 +77,8 @@ class Pump:
             self._timer.cancel()
         self._timer, self._timer_due = None, inf
 
-    def _schedule(self, now: float) -> None:
+    def _schedule(self, due: float, now: float) -> None:
         """Set the timer for what is due next."""
-        due = inf
-        for protocol in self._protocols:
-            due = min(due, protocol.due)
         if due <= now:
             self.wake()
         elif due != self._timer_due:

@@ -190,20 +190,20 @@ class Ticker:
         history: HistoryService,
         system_events: SystemEvents,
         options: Ticks,
-        whole: OtherNodes | None = None,
+        others: OtherNodes | None = None,
     ) -> None:
         self._broker = broker
         self._protocols = protocols
         self._archive = history
         self._options = options
-        self._whole = whole
+        self._others = others
         merges = {
             RATES: (merge_rates, 0),
             TOPICS: (merge_topics, options.topics),
             QUEUES: (merge_queues, options.sessions),
             FLOW: (merge_flow, 0),
         }
-        self._shared = None if whole is None else SharedTicks(whole, options, self._has_subscribers, merges)
+        self._shared = None if others is None else SharedTicks(others, options, self._has_subscribers, merges)
         self._system_events = system_events
         self._ticked_at = monotonic()
         self._counts: dict[str, _Count] = {}  # by protocol
@@ -258,8 +258,8 @@ class Ticker:
         return self._rates(flow) if topic == RATES else self._topics(now) if topic == TOPICS else self._queues(now)
 
     def _cluster(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        if self._whole is not None and self._has_subscribers(CLUSTER):
-            figures = self._whole.figures()
+        if self._others is not None and self._has_subscribers(CLUSTER):
+            figures = self._others.figures()
             if figures is not None:
                 yield CLUSTER, figures
 

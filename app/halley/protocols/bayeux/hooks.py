@@ -96,10 +96,19 @@ class Listener:
 
 
 class Hooks(ProgramPolicy):
-    """All hooks that are registered with one server: the program's policy and authorizers, and the following."""
+    """All hooks that are registered with one server: the program's policy and authorizers, and the following.
 
-    def __init__(self, report: Callable[[str, Exception], None] = report_nothing) -> None:
+    `message_refused` is called for each message that was denied: with its session, its fields as they were sent, and
+    the error.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[str, Exception], None] = report_nothing,
+        message_refused: Callable[[BayeuxSession | None, dict[str, Any], str], None] = lambda *_: None,
+    ) -> None:
         super().__init__(report)
+        self.message_refused = message_refused
         self.extensions: list[Extension] = []
         self.listeners: Registry[Listener] = Registry()
         self.value_listeners: Registry[Listener] = Registry()
@@ -113,8 +122,6 @@ class Hooks(ProgramPolicy):
         self.unsubscribed: list[Callable[[BayeuxSession, str], None]] = []
         self.suspended: list[Callable[[BayeuxSession], None]] = []
         self.resumed: list[Callable[[BayeuxSession], None]] = []
-        self.message_refused: list[Callable[[BayeuxSession | None, dict[str, Any], str], None]] = []
-        """Called for each message that was denied: with its session, its fields as they were sent, and the error."""
 
     @property
     def watch_channels(self) -> bool:

@@ -32,7 +32,7 @@ from halley.settings import Nt4
 
 
 class NetworkTables(WireProtocol):
-    """The NetworkTables of one server (`contract.WireProtocol`), and the keeper of the broker's values.
+    """The NetworkTables of one server (`contract.WireProtocol`); its `bridge` has the broker's values.
 
     It serves from the start. In a cluster one node at a time does: the others `stand_by`, without clients and topics.
     `policy` is the program's own; its decisions are awaited by `wait`, for `policy_s` seconds at most.
@@ -56,7 +56,6 @@ class NetworkTables(WireProtocol):
         self._rights = rights
         self._meters = Meters(options.values_per_s, options.value_burst)
         self._set_up()
-        broker.values = self.bridge
 
     def _set_up(self) -> None:
         self.tables = Tables(self._broker, self._options, self._rights)
@@ -64,7 +63,8 @@ class NetworkTables(WireProtocol):
         self._meta = MetaTopics(self.tables, self.bridge)
         self._publishing = Publishing(self.tables, self.bridge)
         self._subscribing = Subscribing(self.tables, self._meta)
-        self.tables.observers += [self.bridge, self._meta]
+        self.tables.add_observer(self.bridge)
+        self.tables.add_observer(self._meta)
 
     # Where it serves, in a cluster
 

@@ -40,9 +40,8 @@ class Router(RouterState, WireProtocol):
         is a node of a cluster. They are made here and once: the compiled build would make a cached property each time.
         """
         super().__init__(broker, options, realms, rights, authentication, environment)
-        elsewhere = environment.elsewhere
         self.handlers = Handlers(self)
-        self.roster = None if elsewhere is None else Roster(self, elsewhere)
+        self.roster = None if environment.nodes is None else Roster(self, environment.nodes)
 
     def connect(self, link: Link, context: Context, now: float) -> Engine:
         """Return the engine for a new link, which must send HELLO in time."""
