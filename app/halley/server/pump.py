@@ -47,9 +47,17 @@ class Pump:
         """Have each protocol do what is due, then flush the broker."""
         self._began = now = monotonic()
         self._is_woken = True  # by what the protocols' turns make ready, which is flushed in this turn
-        due = inf
+        due, has_turned = inf, False
         try:
-            due = self._have_turns(now)
+            for protocol in self._protocols:
+                at = protocol.due
+                if at > now:
+                    due = min(due, at)
+                else:
+                    has_turned = True
+                    protocol.turn(now)
+            if has_turned:  # which has changed what is due, perhaps for another protocol too
+                due = min(protocol.due for protocol in self._protocols)
             self._is_woken = False
             self._broker.flush(now, self._is_over)
         except Exception as error:  # noqa: BLE001 - those behind the one at fault are flushed in the next turn
@@ -57,16 +65,6 @@ class Pump:
             self._is_woken = False
             self.wake()
         self._schedule(due, now)
-
-    def _have_turns(self, now: float) -> float:
-        """Have each protocol do what is due; returns when the next is. What becomes due later than this wakes."""
-        due = min((protocol.due for protocol in self._protocols), default=inf)
-        if due > now:
-            return due
-        for protocol in self._protocols:
-            if protocol.due <= now:
-                protocol.turn(now)
-        return min(protocol.due for protocol in self._protocols)
 
     def _is_over(self) -> bool:
         return monotonic() - self._began > FLUSH_S
