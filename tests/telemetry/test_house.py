@@ -89,7 +89,7 @@ async def test_events_that_a_session_never_got_are_counted_when_it_ends():
     """
     async with serving(brisk(bayeux={"max_interval_s": 0.2})) as served:
         client_id = await served.open_session("/a", "/halley/pipeline")
-        served.house.lifecycle.is_leaving = True
+        served.house.lifecycle.is_draining = True
         served.halley.publish("/a", 1)
         served.halley.publish("/halley/pipeline", 1)
         await served.until(lambda: client_id not in served.house.broker.sessions)

@@ -44,10 +44,10 @@ class JsonWebTokens:
         for file in self._files:
             file.look(now_s)
 
-    def proof(self, token: str, now_s: float, kept: Collection[str] = ()) -> Proof:
+    def proof(self, token: str, now_s: float, names: Collection[str] = ()) -> Proof:
         """Verify a token and return what it proves; `now_s` is the wall clock in seconds.
 
-        The proof has the claims with the names in `kept`, where the token has them. Raises `TokenRefused` or
+        The proof has the claims with these `names`, where the token has them. Raises `TokenRefused` or
         `TokenExpired`.
         """
         claims = self._claims(token, now_s)
@@ -58,7 +58,7 @@ class JsonWebTokens:
         if expires_s <= now_s:
             raise TokenExpired("the JWT has expired")
         role = claims.get(self._options.role_claim, self._options.role)
-        own = {name: claims[name] for name in kept if name in claims}
+        own = {name: claims[name] for name in names if name in claims}
         try:
             return proof_of(claims["sub"], role, expires_s, own)
         except BadIdentity as bad:

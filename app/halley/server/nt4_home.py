@@ -45,7 +45,7 @@ class Nt4Home:
         self._values = ClusterValues(settings.cluster, exchange, broker, self._protocol, flush)
         self._is_home = False
         self._saving: asyncio.Task[None] | None = None
-        self._leaving: asyncio.Task[None] | None = None
+        self._resigning: asyncio.Task[None] | None = None
         self._saved_at = -inf
         self._fault = ""
         broker.add_holder(self)
@@ -61,13 +61,13 @@ class Nt4Home:
 
     async def close(self) -> None:
         """Give the home up, if it is here."""
-        await asyncio.shield(self._leave())
+        await asyncio.shield(self._resign())
         await self._values.close()
 
-    def _leave(self) -> asyncio.Task[None]:
-        if self._leaving is None:
-            self._leaving = asyncio.create_task(self._give_up())
-        return self._leaving
+    def _resign(self) -> asyncio.Task[None]:
+        if self._resigning is None:
+            self._resigning = asyncio.create_task(self._give_up())
+        return self._resigning
 
     async def _give_up(self) -> None:
         if self._saving is not None:
@@ -77,9 +77,9 @@ class Nt4Home:
     def sweep(self, now: float) -> None:
         """Notice that the time as home is over or that the server drains, and store the topics that have changed."""
         if self._is_home and not self.serves(now):
-            self._moved_out()
+            self._end_service()
         if self._protocol.is_draining:
-            self._leave()
+            self._resign()
         is_idle = self._saving is None or self._saving.done()
         has_unsaved = self._is_home and self._protocol.tables.has_unsaved
         if has_unsaved and is_idle and now - self._saved_at >= self._save_every_s:
@@ -113,7 +113,7 @@ class Nt4Home:
         protocol = self._protocol
         protocol.stand_by(monotonic())
         if self._is_home:
-            self._moved_out()
+            self._end_service()
         self._is_home = True
         self._values.move_in(term)
         tables = protocol.tables
@@ -134,10 +134,10 @@ class Nt4Home:
         self._protocol.bridge.record_all(now)
         topics = text_of(persistent(self._protocol.tables))
         self._protocol.stand_by(now)
-        self._moved_out()
+        self._end_service()
         return topics
 
-    def _moved_out(self) -> None:
+    def _end_service(self) -> None:
         self._is_home = False
         self._values.move_out()
 

@@ -83,9 +83,9 @@ class Pump:
             self.stop()
             if due < inf:
                 delay_ms = ceil((due - now) * 1000)  # uvloop would round milliseconds down, to now
-                self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._ring)
+                self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_timer)
                 self._timer_due = due
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer, self._timer_due = None, inf
         self.wake()

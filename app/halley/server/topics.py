@@ -236,7 +236,7 @@ class Ticker:
                     told.append((topic, figures if shared is None else shared.merged(topic, figures, now)))
                 yield True
         told += self._cluster()
-        new = self._past.newcomers(frozenset(each.id for each in self._broker.index.subscribers(RATES)))
+        new = self._past.new_subscribers(frozenset(each.id for each in self._broker.index.subscribers(RATES)))
         for topic, news in told:  # after all are made, so that none counts another one as waiting
             if topic == RATES and new:
                 self._publish(topic, {**news, "past": self._past.ticks}, SessionFilter(eligible=new), now)
