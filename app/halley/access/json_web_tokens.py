@@ -12,7 +12,7 @@ from typing import Any
 
 import jwt
 
-from halley.access.keys import Key, KeyFile, Report, read_jwks, read_secret
+from halley.access.keys import Key, KeyFile, read_jwks, read_secret
 from halley.access.proofs import BadIdentity, proof_of
 from halley.broker.errors import TokenExpired, TokenRefused
 from halley.broker.policy import Proof
@@ -34,10 +34,10 @@ _OPTIONS: Any = {
 class JsonWebTokens:
     """The tokens that the settings' `[jwt]` accepts. Raises `BadKeys` for files that cannot be used."""
 
-    def __init__(self, options: Jwt, report: Report) -> None:
+    def __init__(self, options: Jwt) -> None:
         self._options = options
         wanted = ((options.jwks, read_jwks), (options.secret, read_secret))
-        self._files = [KeyFile(path, read, options.keys_check_s, report) for path, read in wanted if path]
+        self._files = [KeyFile(path, read, options.keys_check_s) for path, read in wanted if path]
 
     def look(self, now_s: float) -> None:
         """Read key files that have changed; to be called often. `now_s` is in seconds."""

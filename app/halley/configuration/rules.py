@@ -17,8 +17,7 @@ from halley.broker.errors import InvalidName
 from halley.broker.names import Pattern
 from halley.broker.policy import SERVER
 from halley.configuration.knobs import KNOBS, LISTS
-from halley.configuration.patterns import pattern_of_rule
-from halley.configuration.protection import unprotected_hosts
+from halley.configuration.protection import pattern_of_rule, unprotected_hosts
 from halley.configuration.values import BadSettings, Problem, as_toml, entry_key, plain_key
 from halley.history.rules import parse_age
 from halley.history.stored import COLUMNS

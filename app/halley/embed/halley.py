@@ -63,7 +63,7 @@ class Halley:
     @property
     def lifespan(self) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         """The lifespan to pass to `Starlette(lifespan=...)` or `FastAPI(lifespan=...)`."""
-        return self.server.lifespan
+        return self.server.application.lifespan
 
     # What the program does
 

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from halley import telemetry
 from halley.access.control import AccessControl, Authenticator
@@ -16,7 +15,7 @@ from halley.broker.broker import Broker
 from halley.broker.errors import TokenRefused
 from halley.broker.policy import SERVER
 from halley.configuration.programs import checked
-from halley.configuration.protection import grants_of
+from halley.configuration.protection import rights_of
 from halley.protocols.bayeux.engine import Engine, new_id
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.protocol import BayeuxProtocol
@@ -53,7 +52,7 @@ class Server:
         settings = checked(settings or Settings())
         self.guard = Guard(settings)
         self.proxies = Proxies(settings.proxies)
-        self.access = AccessControl(grants_of(settings, Authenticator.of(settings, _report_keys)), self._token_refused)
+        self.access = AccessControl(settings, rights_of(settings), Authenticator.of(settings), self._token_refused)
         self.broker = Broker(
             settings.limits,
             settings.history,
@@ -131,10 +130,6 @@ class Server:
         """Serve one request, or the lifespan (ASGI)."""
         await self.application(scope, receive, send)
 
-    def lifespan(self, app: ASGIApp | None = None) -> AbstractAsyncContextManager[None]:
-        """A lifespan for programs that mount this application; see `Application.lifespan`."""
-        return self.application.lifespan(app)
-
     @property
     def settings(self) -> Settings:
         """The settings that count now."""
@@ -208,13 +203,6 @@ def _connection_types(settings: Settings, guard: Guard) -> list[str]:
 
 def _report_suppressed(_now: float) -> None:
     telemetry.report_suppressed()
-
-
-def _report_keys(line: str, *, is_error: bool = False) -> None:
-    if is_error:
-        telemetry.log.error("keys", what=line)
-    else:
-        telemetry.log.warning("keys", what=line)
 
 
 def _opening(others: OtherNodes | None) -> Opening | None:

@@ -13,7 +13,7 @@ from halley import telemetry
 from halley.access.control import AccessControl
 from halley.broker.broker import Broker
 from halley.configuration import BadSettings, Configuration, check
-from halley.configuration.protection import NotProtected, check_protected, check_still_protected, grants_of
+from halley.configuration.protection import NotProtected, check_protected, check_still_protected, rights_of
 from halley.settings import Settings
 
 AT_ONCE = ("access", "tokens", "user")
@@ -53,7 +53,7 @@ class Reloading:
             return 0, 0
         check_protected(settings)
         check_still_protected(self.settings, settings)
-        self._access.grants = grants_of(settings, self._access.grants.authenticator)
+        self._access.change(settings, rights_of(settings))
         self.settings = settings
         return self._broker.rights_changed(self._access.stand_by, monotonic())
 
