@@ -25,7 +25,7 @@ from halley.server.history import HistoryService, Opening, OpenLog
 from halley.server.lifecycle import Lifecycle
 from halley.server.other_nodes import OtherNodes
 from halley.server.persistence import PersistentTopics
-from halley.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
+from halley.server.protocols import PROTOCOLS, Compose, Parts, Service
 from halley.server.pump import Pump
 from halley.server.reloading import Reloading
 from halley.server.session_log import SessionLog
@@ -102,8 +102,8 @@ class Server:
         if self.protocol("nt4") is None:  # the values that an earlier run has kept can still be erased
             self.broker.add_holder(PersistentTopics.of(settings))
         self.services: list[Service] = [self.history, *(each for mount in self.mounts for each in mount.services)]
-        self.planning = self._planning()
-        self.pump = Pump(self.broker, self.planning)
+        # The pump need not ask the protocols without turns of their own in each turn of the loop.
+        self.pump = Pump(self.broker, [each for each in self.protocols if type(each).turn is not WireProtocol.turn])
         self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks, others)
         self._hosts_sweeps: list[Sweep] = []
         slow = [self.broker.meters.sweep, self.access.look, session_log.report_limits, _report_suppressed]
@@ -145,14 +145,6 @@ class Server:
         """The protocol of that name; None if the server does not speak it."""
         return next((each for each in self.protocols if each.name == name), None)
 
-    def mount(self, mount: Mount) -> None:
-        """Speak another protocol, in place of the one with the same name if there is one; before the server starts."""
-        by_name = {each.protocol.name: each for each in self.mounts} | {mount.protocol.name: mount}
-        self.mounts[:] = by_name.values()
-        self.protocols[:] = [each.protocol for each in self.mounts]
-        self.planning[:] = self._planning()
-        self.services[1:] = [service for each in self.mounts for service in each.services]
-
     def add_service(self, service: Service) -> None:
         """Open, sweep, close and count a service of the host too."""
         self.services.append(service)
@@ -166,10 +158,6 @@ class Server:
         every = [*(each.counts for each in self.protocols), *(each.counts for each in self.services)]
         for counts in dict.fromkeys(every):
             yield from counts()
-
-    def _planning(self) -> list[WireProtocol]:
-        """The protocols that plan turns of their own: the pump need not ask the others in each turn of the loop."""
-        return [each for each in self.protocols if type(each).turn is not WireProtocol.turn]
 
     def _wake(self) -> None:
         self.pump.wake()

@@ -128,12 +128,7 @@ def nt4(parts: Parts) -> Mount | None:
     if not settings.nt4.enabled:
         return None
     protocol = NetworkTables(
-        parts.broker,
-        settings.nt4,
-        parts.access,
-        parts.hooks,
-        parts.waits.wait,
-        settings.bayeux.policy_s,
+        parts.broker, settings.nt4, parts.access, parts.hooks, parts.waits.wait, settings.bayeux.policy_s
     )
     if parts.others is not None:  # `nt4_home.py` has the rest, when the node has joined the cluster
         protocol.stand_by(monotonic())

@@ -41,13 +41,7 @@ class NetworkTables(WireProtocol):
     name = "nt4"
 
     def __init__(
-        self,
-        broker: Broker,
-        options: Nt4,
-        rights: Rights,
-        policy: ProgramDecisions,
-        wait: WaitFor,
-        policy_s: float,
+        self, broker: Broker, options: Nt4, rights: Rights, policy: ProgramDecisions, wait: WaitFor, policy_s: float
     ) -> None:
         self.policy = AskedPolicy(policy, wait, policy_s)
         self.is_draining = False
