@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from time import monotonic
 from typing import Any
 
@@ -43,7 +43,7 @@ class LocalSession:
         self._is_of_run = is_running()
         self._lasting: dict[Pattern, list[Callback]] = {}  # the callbacks that no run has begun
         self._callbacks: dict[Pattern, list[Callback]] = {}
-        self._by_topic: OrderedDict[str, list[list[Callback]]] = OrderedDict()  # the same lists, by topic
+        self._callbacks_for = lru_cache(_REMEMBERED_TOPICS)(self._find_callbacks)
         self._tasks: set[asyncio.Task[None]] = set()
         self._session = BayeuxSession(f"local-{name}-{engine.new_id()}", self, engine.broker.outbox(), engine.options)
         self._session.protocol = "local"
@@ -75,7 +75,7 @@ class LocalSession:
         self._callbacks.setdefault(pattern, []).append(callback)
         if not self._is_running():
             self._lasting.setdefault(pattern, []).append(callback)
-        self._by_topic.clear()
+        self._callbacks_for.cache_clear()
         self._engine.subscribe(self._session, channel, pattern, monotonic())
 
     def unsubscribe(self, channel: str) -> None:
@@ -85,7 +85,7 @@ class LocalSession:
         callbacks = self._callbacks.pop(pattern, None)
         if callbacks is not None:
             callbacks.clear()  # also for an event that is being delivered
-            self._by_topic.clear()
+            self._callbacks_for.cache_clear()
             self._engine.unsubscribe(self._session, channel, pattern)
 
     def close(self) -> None:
@@ -134,20 +134,16 @@ class LocalSession:
 
     def _call(self, event: Event) -> None:
         channel = to_channel(event.topic)
-        for callbacks in self._by_topic.get(event.topic) or self._callbacks_for(event.topic):
+        for callbacks in self._callbacks_for(event.topic):
             for callback in tuple(callbacks):
                 try:
                     callback(channel, decode_data(event.payload))
                 except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
                     self._engine.hooks.report("local_session", error)
 
-    def _callbacks_for(self, topic: str) -> list[list[Callback]]:
-        """Find the callbacks for events of a topic, by pattern, and remember them."""
-        if len(self._by_topic) >= _REMEMBERED_TOPICS:
-            self._by_topic.popitem(last=False)
-        found = [self._callbacks[pattern] for pattern in patterns_over(topic) if pattern in self._callbacks]
-        self._by_topic[topic] = found
-        return found
+    def _find_callbacks(self, topic: str) -> list[list[Callback]]:
+        """The callbacks for events of a topic: the lists of `_callbacks`, which may change."""
+        return [self._callbacks[pattern] for pattern in patterns_over(topic) if pattern in self._callbacks]
 
 
 class _Publish:

@@ -70,7 +70,7 @@ class Server:
         self.hooks = Hooks(telemetry.fault, session_log.message_refused)
         self.middleware = GuardMiddleware(self.guard, session_log.request_refused)
         waits = Waits()
-        node_id = _node_id(settings)
+        prefix = "" if others is None else others.id
         self.engine = Engine(
             self.broker,
             settings.bayeux,
@@ -78,7 +78,7 @@ class Server:
             self.hooks,
             identities=self.access,
             connection_types=_connection_types(settings, self.guard),
-            new_id=lambda: node_id + new_id(),
+            new_id=lambda: prefix + new_id(),
             read=self.history.read,
             home_of=None if others is None else others.home_of,
         )
@@ -94,7 +94,6 @@ class Server:
             waits,
             session_log,
             self._bayeux,
-            node_id,
             others,
         )
         self.mounts = [mount for compose in protocols if (mount := compose(parts)) is not None]
@@ -106,7 +105,8 @@ class Server:
         self.pump = Pump(self.broker, [each for each in self.protocols if type(each).turn is not WireProtocol.turn])
         self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks, others)
         self._hosts_sweeps: list[Sweep] = []
-        slow = [self.broker.meters.sweep, self.access.look, session_log.report_limits, _report_suppressed]
+        slow: list[Sweep] = [self.broker.meters.sweep, self.access.look, session_log.report_limits]
+        slow.append(lambda _: telemetry.report_suppressed())
         routes = [mount.endpoint.route for mount in self.mounts]
         every_s = min([settings.sweep_s, *(route.service.look_s for route in routes if route is not None)])
         self.sweeper = Sweeper(every_s, self.broker, self._sweeps, slow)
@@ -189,10 +189,6 @@ def _connection_types(settings: Settings, guard: Guard) -> list[str]:
     return types
 
 
-def _report_suppressed(_now: float) -> None:
-    telemetry.report_suppressed()
-
-
 def _opening(others: OtherNodes | None) -> Opening | None:
     """What opens the history of a node of a cluster; None for a server alone, which imports nothing of it."""
     if others is None:
@@ -206,15 +202,6 @@ def _opening(others: OtherNodes | None) -> Opening | None:
         return history
 
     return opened
-
-
-def _node_id(settings: Settings) -> str:
-    """The letters that a node of a cluster puts in front of the ids of its sessions; "" for a server alone."""
-    if not settings.cluster.urls:
-        return ""
-    from halley.cluster.members import id_of
-
-    return id_of(settings.cluster.node)
 
 
 def create_app(settings: Settings | None = None) -> Server:

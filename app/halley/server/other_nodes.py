@@ -24,12 +24,15 @@ if TYPE_CHECKING:  # a server alone imports nothing of a cluster
 class OtherNodes:
     """The other nodes of a cluster, as the node `node` reaches them (`wamp.state.Nodes`, `transports.relay.Relay`).
 
-    `settings` returns the settings that count now. `members` are the nodes that are alive; None while this one is
+    `id` are the four letters that this node puts in front of the ids of its sessions. `settings` returns the settings
+    that count now. `members` are the nodes that are alive; None while this one is
     alone. `nt4` is NetworkTables, where it is enabled, with the file of its topics.
     """
 
     def __init__(self, node: str, settings: Callable[[], Settings]) -> None:
-        self.node = node
+        from halley.cluster.members import id_of
+
+        self.node, self.id = node, id_of(node)
         self.settings = settings
         self.members: Members | None = None
         self.nt4: tuple[NetworkTables, PersistentTopics] | None = None

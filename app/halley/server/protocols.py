@@ -51,8 +51,6 @@ class Parts(NamedTuple):
     session_log: SessionLog
     bayeux: BayeuxProtocol
     """Bayeux without an endpoint, which every server has: the program's own sessions and publishes use it."""
-    node_id: str
-    """What the ids of sessions begin with, in a cluster: four letters of this node. Else it is empty."""
     others: OtherNodes | None = None
     """The other nodes, where the server is a node of a cluster."""
 
@@ -119,7 +117,8 @@ def wamp(parts: Parts) -> Mount:
         others.answer(SESSION, lambda node, report: sessions.arrived(node, report, monotonic()))
         others.answer(roster.LIST, lambda _node, question: sessions.page(question))
         others.report(roster.FACT, sessions.fact)
-    return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings, parts.node_id, others))
+    node_id = "" if others is None else others.id
+    return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings, node_id, others))
 
 
 def nt4(parts: Parts) -> Mount | None:
