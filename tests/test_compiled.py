@@ -22,14 +22,12 @@ from support.messages import HANDSHAKE
 from support.server import serving
 
 import halley
-from halley.access.program_policy import Policy
 from halley.broker.broker import Broker
 from halley.broker.errors import BadKey, DiskFull, TooManySessions, TooManySubscriptions
 from halley.broker.events import Audience, Event, SessionFilter
 from halley.broker.names import Match, Pattern
 from halley.broker.sessions import Session
-from halley.embed import Halley, Refused
-from halley.protocols.bayeux.hooks import Extension
+from halley.embed import Extension, Halley, Policy, Refused
 from halley.protocols.contract import WireProtocol
 from halley.settings import Limits
 
@@ -111,7 +109,7 @@ def test_functions_can_be_pickled():
 
 
 async def test_programs_subclass_what_they_embed():
-    """A program's own server, policy and extension may derive from Halley's classes, also from its protocols."""
+    """A program's own server, policy and extension may derive from Halley's classes."""
 
     class Own(Halley):
         """A server with a room more."""

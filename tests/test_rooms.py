@@ -195,3 +195,61 @@ def test_files_can_be_seen_on_a_few_screens():
         text = path.read_text(encoding="utf-8")
         assert text.count("\n") <= 600, path
         assert ast.get_docstring(ast.parse(text)) or module_of(path) == "halley.__main__", path
+
+
+COMPOSED = {"server/composition.py", "server/protocols.py"}
+"""Files that join parts to a whole: they too hand over by arguments and by methods, in every function."""
+
+FILLING = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}
+
+NOT_PARTS = {
+    "broker.clock_offset_s",  # measured again and again, by the code that may read clocks
+    "self.server_state",  # uvicorn's
+    "self._session",  # a local session's own
+    "publisher.freed",  # the load generator's
+    "worker.on_report",
+    "self._tally",
+}
+"""What a constructor sets of another object, and why it may: nothing here belongs to another part of the server."""
+
+
+def changes_of_others(tree):
+    """Yield the changes of objects other than `self` in a tree: of their attributes, and of containers in these."""
+    for node in ast.walk(tree):
+        changed = []
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            changed = [each for target in targets for each in getattr(target, "elts", [target])]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLING:
+            changed = [node.func.value] if isinstance(node.func.value, ast.Attribute) else []
+        for each in changed:
+            what = each.value if isinstance(each, ast.Subscript) else each
+            if isinstance(what, ast.Attribute) and ast.unparse(what.value) != "self":
+                yield ast.unparse(what)
+
+
+def test_parts_are_joined_by_arguments():
+    """A constructor changes no other object: what a part needs is an argument, or is registered by a method.
+
+    So the type checker sees what each part has, and no part has to be found out where it is used.
+    """
+    wrong = []
+    for path in FILES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        made = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+        if path.relative_to(FOLDER).as_posix() in COMPOSED:
+            made = [tree]
+        wrong += [
+            f"{module_of(path)} changes {what}"
+            for node in made
+            for what in changes_of_others(node)
+            if not what.startswith(tuple(NOT_PARTS))
+        ]
+    assert not wrong
+
+
+def test_nothing_is_of_any_type_where_parts_are_joined():
+    """What a part gets has a type, so the type checker finds what does not fit."""
+    for path in COMPOSED:
+        names = {node.id for node in ast.walk(ast.parse((FOLDER / path).read_text())) if isinstance(node, ast.Name)}
+        assert "Any" not in names, path

@@ -13,7 +13,7 @@ from halley.access.tokens import hash_of, new_token
 from halley.broker.broker import Broker
 from halley.broker.errors import TokenRefused
 from halley.broker.policy import ANONYMOUS, Proof
-from halley.configuration.protection import grants_of
+from halley.configuration.protection import rights_of
 from halley.settings import Access, Jwt, Limits, Settings, Token, User
 
 ADAS, BOBS = new_token(), new_token()
@@ -25,12 +25,13 @@ CHAT, NEWS = Access("*", "subscribe", "/chat/**"), Access("*", "subscribe", "/ne
 def control(**settings):
     """The access control of a server with these settings."""
     wanted = Settings(**settings)
-    return AccessControl(grants_of(wanted, Authenticator.of(wanted)))
+    return AccessControl(wanted, rights_of(wanted), Authenticator.of(wanted))
 
 
 def change(now, **settings):
     """Have these settings count instead."""
-    now.grants = grants_of(Settings(**settings), now.grants.authenticator)
+    wanted = Settings(**settings)
+    now.change(wanted, rights_of(wanted))
 
 
 def test_new_rules_count_at_once():

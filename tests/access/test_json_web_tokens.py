@@ -12,6 +12,7 @@ import pytest
 from access.signing import AUDIENCE, CLAIMS, ISSUER, NOW_S, SECRET, ec_key, forge, jwk, jwks, rsa_key, sign
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from structlog.testing import capture_logs
 
 from halley.access.json_web_tokens import JsonWebTokens
 from halley.access.keys import BadKeys, KeyFile, read_jwks, read_secret
@@ -22,20 +23,20 @@ from halley.settings import Jwt
 
 @pytest.fixture
 def keys(tmp_path):
-    """Files with one key of each kind; `said` collects what the verifier reports."""
+    """Files with one key of each kind; `said` is what was logged of them."""
 
     class Keys:
         jwks = tmp_path / "jwks.json"
         secret = tmp_path / "secret"
-        said: list[str] = []  # noqa: RUF012 - one test, one list
+
+        @property
+        def said(self):
+            lines = [line for line in logged if line["event"] == "keys"]
+            return [f"error: {line['what']}" if line["log_level"] == "error" else line["what"] for line in lines]
 
         def verifier(self, **more):
-            self.said.clear()
             options = {"issuer": ISSUER, "audience": AUDIENCE, "jwks": str(self.jwks), "secret": str(self.secret)}
-            return JsonWebTokens(Jwt(**{**options, **more}), self._hear)
-
-        def _hear(self, line, *, is_error=False):
-            self.said.append(f"error: {line}" if is_error else line)
+            return JsonWebTokens(Jwt(**{**options, **more}))
 
         def write(self, *entries):
             """Replace the JWK Set, as a rotation does, with another modification time."""
@@ -46,7 +47,8 @@ def keys(tmp_path):
     files = Keys()
     files.jwks.write_text(jwks(jwk(rsa_key(), kid="r1"), jwk(ec_key(), kid="e1")))
     files.secret.write_bytes(SECRET + b"\n")
-    return files
+    with capture_logs() as logged:
+        yield files
 
 
 def refusal(verifier, token, now_s=NOW_S):

@@ -12,7 +12,7 @@ from support.broker import session
 from halley.access.rules import AccessRules, Rule
 from halley.broker.names import Match, Pattern, escaped, is_apart
 from halley.broker.policy import ANONYMOUS, NOBODY, SERVER, Proof
-from halley.configuration.patterns import pattern_of_rule
+from halley.configuration.protection import pattern_of_rule
 from halley.protocols.bayeux.names import Bounds, to_pattern
 
 BOUNDS = Bounds(255, 16)

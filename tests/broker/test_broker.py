@@ -295,7 +295,7 @@ def test_a_session_that_has_ended_keeps_no_names():
         def closed(self, session, reason):
             noted.append(session.subscription_names())
 
-    broker.observers.append(Observer())
+    broker.add_observer(Observer())
     session = join(broker, "1")
     broker.subscribe(session, A)
     broker.close(session, "test")

@@ -49,7 +49,8 @@ def test_all_holders_are_told_and_what_they_have_to_do_on_disk_is_returned():
         def erase(self, erasure):
             told.append(erasure)
 
-    broker.holders += [OnDisk(), InMemory()]
+    broker.add_holder(OnDisk())
+    broker.add_holder(InMemory())
     (work,) = broker.erase(BELOW_A)
     assert (told, done) == ([BELOW_A, BELOW_A], [])
     work()

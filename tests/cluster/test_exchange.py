@@ -32,7 +32,7 @@ def exchange():
     for name in ("b", "c"):
         members.heard(json.dumps({"node": name, "id": id_of(name)}).encode(), 0.0)
     made = Exchange(options, nats, members)
-    made.answers["echo"] = lambda node, body: [node, body]
+    made.answer("echo", lambda node, body: [node, body])
     return made, nats
 
 

@@ -97,7 +97,7 @@ def test_more_news_than_a_node_sends_at_once_are_dropped():
     nats = Connection(Cluster(node="a"))
     exchange = Exchange(Cluster(node="a"), nats, Members(Cluster(node="a"), nats, 0.0))
     heard = []
-    exchange.answers["x"] = lambda node, body: heard.append(body)
+    exchange.answer("x", lambda node, body: heard.append(body))
     for count in (100, 101):
         data = orjson.dumps({"node": "z", "news": [["x", count]] * count})
         exchange._heard(Message("halley.q", "", b"", data))

@@ -301,7 +301,7 @@ async def test_a_sweeper_that_meets_an_error_goes_on():
             calls.append(now)
             raise RuntimeError("injected")
 
-        served.house.on_sweep.insert(0, fail)
+        served.house.on_sweep(fail)
         _, client_id = await joined(served)
         await served.until(lambda: client_id not in served.house.broker.sessions)
         assert len(calls) > 1
@@ -312,7 +312,7 @@ def test_a_host_that_others_can_reach_needs_a_word_of_consent():
     """A host that others can reach is an error without `open`, so that no server is exposed by accident."""
     with pytest.raises(NotProtected, match="or use --open"):
         Halley(Settings(host="0.0.0.0"))
-    assert Halley(Settings(host="0.0.0.0", open=True)).server.access.grants.rights.anonymous_publish is False
+    assert Halley(Settings(host="0.0.0.0", open=True)).server.access.rights.anonymous_publish is False
 
 
 @pytest.mark.parametrize("channel", ["/chat", "service/x", "/service/"])

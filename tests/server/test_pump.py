@@ -142,3 +142,19 @@ async def test_a_fault_of_a_protocol_keeps_it_from_no_later_turn(pumped):
     async with asyncio.timeout(DEADLINE_S):
         await protocol.done.wait()
     assert len(protocol.turns) == 2
+
+
+async def test_a_protocol_with_nothing_due_is_asked_once_a_turn(pumped):
+    """A turn follows every message, so what each protocol says costs that again."""
+    asked = []
+
+    class Asked(WireProtocol):
+        @property
+        def due(self):
+            asked.append(1)
+            return inf
+
+    _, pump = pumped(Asked())
+    pump.wake()
+    await asyncio.sleep(0)
+    assert len(asked) == 1

@@ -3,8 +3,8 @@
 import pytest
 
 from halley.broker.flow import Delays
+from halley.server.other_nodes import OtherNodes
 from halley.server.shared_ticks import SharedTicks, merge_flow, merge_queues, merge_rates, merge_topics, sparse
-from halley.server.whole import Whole
 from halley.settings import Settings, Ticks
 
 
@@ -79,23 +79,30 @@ def test_sessions_with_the_longest_queues_are_listed_first():
 
 def test_figures_stay_as_they_were_sent():
     """They are encoded after they were merged: two nodes that begin at once would send each other no delays."""
-    whole, others = Whole("a", Settings), Others()
-    shared = SharedTicks(whole, Ticks(), lambda _: True, {"t": (merge_rates, 0)})
-    whole.join(others, others, None)
+    others, cluster = OtherNodes("a", Settings), Cluster()
+    shared = SharedTicks(others, Ticks(), lambda _: True, {"t": (merge_rates, 0)})
+    others.join(cluster, cluster, None)
     shared.send("t", own := rates(1, 10))
     assert "delays" not in shared.merged("t", own, 0.0)
-    assert "delays" in others.told[0][1]["figures"]
+    assert "delays" in cluster.told[0][1]["figures"]
 
 
-class Others:
+class Cluster:
     """Stands for the way to two other nodes, b and c."""
 
     def __init__(self):
-        self.facts = {}
+        self.answers = {}
+        self.reports = {}
         self.told = []
 
     def others(self):
         return [type("Member", (), {"name": name, "facts": {"hears": ["t"]}}) for name in ("b", "c")]
+
+    def answer(self, kind, answer):
+        self.answers[kind] = answer
+
+    def report(self, name, value):
+        self.reports[name] = value
 
     def tell(self, kind, body):
         self.told.append((kind, body))
@@ -104,17 +111,17 @@ class Others:
 @pytest.mark.parametrize("strange", [{}, {"topics": None, "others": 1}, {"topics": [1], "others": 1}, None])
 def test_figures_of_another_form_are_left_out(strange):
     """They are those of another version."""
-    whole, others = Whole("a", Settings), Others()
-    shared = SharedTicks(whole, Ticks(), lambda _: True, {"t": (merge_topics, 5)})
-    whole.join(others, others, None)
+    others, cluster = OtherNodes("a", Settings), Cluster()
+    shared = SharedTicks(others, Ticks(), lambda _: True, {"t": (merge_topics, 5)})
+    others.join(cluster, cluster, None)
     assert shared.has_subscribers("t")
-    assert others.facts["hears"]() == ["t"]
+    assert cluster.reports["hears"]() == ["t"]
     own = {"topics": [topic("/a", 1, "01")], "others": 0}
     shared.send("t", own)
-    assert others.told == [("figures", {"topic": "t", "figures": own})]
-    whole.answers["figures"]("b", {"topic": "t", "figures": strange})
-    whole.answers["figures"]("c", {"topic": "t", "figures": own})
-    whole.answers["figures"]("d", {"topic": "t", "figures": own})
+    assert cluster.told == [("figures", {"topic": "t", "figures": own})]
+    cluster.answers["figures"]("b", {"topic": "t", "figures": strange})
+    cluster.answers["figures"]("c", {"topic": "t", "figures": own})
+    cluster.answers["figures"]("d", {"topic": "t", "figures": own})
     _, (at, _) = max(shared._received.items())
     merged = shared.merged("t", own, at)
     assert (merged["topics"][0]["published"], merged["nodes"]) == (2, ["a", "c"])

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import uvicorn
 
 from halley.embed import Halley
+from halley.server.protocols import PROTOCOLS
 from support.server import brisk
-from support.tables import EchoTables, setup
+from support.tables import ECHOING, EchoTables
 from support.wire import DEADLINE_S, Wire, until
 
 if TYPE_CHECKING:
@@ -45,9 +46,7 @@ async def foreign(*, echoes: bool = True, **changed: Any) -> AsyncIterator[Forei
     If NetworkTables are enabled, their engines only echo, unless `echoes` is False.
     """
     settings = brisk(**changed)
-    halley = Halley(settings)
-    if settings.nt4.enabled and echoes:
-        setup(halley)
+    halley = Halley(settings, ECHOING if settings.nt4.enabled and echoes else PROTOCOLS)
     config = uvicorn.Config(halley.app, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())

@@ -39,6 +39,7 @@ from support.bayeux import House
 from support.broker import Owner, event, join
 from support.memory_log import MemoryLog
 from support.nt4_peers import World as Nt4World
+from support.wamp_peers import Context
 from support.wamp_peers import World as WampWorld
 
 if TYPE_CHECKING:
@@ -336,8 +337,7 @@ def polls(bound: int) -> Growing:
 
     def add(number: int) -> None:
         if number < bound:
-            poll = endpoint._polls[str(number)] = Poll("wamp.2.json", None, NOW)
-            poll.engine = SimpleNamespace(lost=lambda _now: None)
+            endpoint._polls[str(number)] = Poll(endpoint.route.protocol, "wamp.2.json", Context(), None, NOW)
 
     return Growing(add, lambda: len(endpoint._polls), lambda: endpoint.sweep(NOW + LONG_S))
 
@@ -431,28 +431,28 @@ def members(bound: int) -> Growing:
 
 
 class OneOther:
-    """A cluster with one other node (`state.Elsewhere`), until it `is_gone`."""
+    """A cluster with one other node (`state.Nodes`), until it `is_gone`."""
 
     is_gone = False
 
-    def tell(self, kind: str, body: Any) -> None:
-        """See `Elsewhere`."""
+    def notify(self, kind: str, body: Any) -> None:
+        """See `Nodes`."""
 
     def ask(self, kind: str, body: Any) -> Any:
-        """See `Elsewhere`."""
+        """See `Nodes`."""
 
     def ask_one(self, node: str, kind: str, body: Any) -> Any:
-        """See `Elsewhere`."""
+        """See `Nodes`."""
 
-    def others(self) -> dict[str, dict[str, Any]]:
-        """See `Elsewhere`."""
+    def alive(self) -> dict[str, dict[str, Any]]:
+        """See `Nodes`."""
         return {} if self.is_gone else {"n": {roster.FACT: [1, 0]}}
 
 
 def news(bound: int) -> Growing:
     """Sessions at another node, by its news of them, and its end."""
-    elsewhere = OneOther()
-    known = WampWorld(elsewhere=elsewhere).router.roster
+    other = OneOther()
+    known = WampWorld(nodes=other).router.roster
     assert known is not None
     known.look(NOW)
 
@@ -462,7 +462,7 @@ def news(bound: int) -> Growing:
             known.arrived("n", report, NOW)
 
     def turn() -> bool:
-        elsewhere.is_gone = True
+        other.is_gone = True
         return known.look(NOW + LONG_S)
 
     return Growing(add, lambda: sum(len(each.sessions) for each in known._nodes.values()), turn)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from support.frames import ACCEPT, opening
 from support.server import brisk, serving
-from support.tables import NEW, EchoTables, setup
+from support.tables import ECHOING, NEW, EchoTables
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ class Doors:
 async def doors(nt4: dict[str, Any] | None = None, **changed: Any) -> AsyncIterator[Doors]:
     """Serve both entries within the block; `nt4` are settings of NetworkTables, the others as for `brisk`."""
     options = {"enabled": True, "port": 0, "kill_s": 0.05} | (nt4 or {})
-    async with serving(brisk(nt4=options, **changed), setup) as served:
+    async with serving(brisk(nt4=options, **changed), protocols=ECHOING) as served:
         opened = Doors(served)
         yield opened
     assert [engine.lost_times for engine in opened.tables.engines] == [1] * len(opened.tables.engines)

@@ -12,7 +12,7 @@ import uvicorn
 from halley.protocols.contract import Close, WireProtocol
 from halley.protocols.wamp.serializers import Format
 from halley.server.composition import Server
-from halley.server.protocols import Mount
+from halley.server.protocols import PROTOCOLS, Mount, wamp
 from halley.transports.wamp import WampEndpoint
 from support import authority
 from support.server import brisk, serving
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from halley.broker.broker import Broker
     from halley.protocols.contract import Context, Link
+    from halley.server.protocols import Compose, Parts
     from halley.settings import Settings
 
 BYE, CLOSE, FLOOD, SILENT, BREAK = b'"bye"', b'"close"', b'"flood"', b'"silent"', b'"break"'
@@ -109,10 +110,14 @@ class Board(WireProtocol):
         return self.engines[-1]
 
 
-def join(house: Server, board: Board) -> None:
-    """Make the house serve WAMP with this board."""
-    board.broker = house.broker
-    house.mount(Mount(board, WampEndpoint(board, house.middleware, house.guard, house.settings)))
+def protocols(board: Board) -> list[Compose]:
+    """All protocols, of which WAMP is served by this board."""
+
+    def compose(parts: Parts) -> Mount:
+        board.broker = parts.broker
+        return Mount(board, WampEndpoint(board, parts.middleware, parts.guard, parts.settings))
+
+    return [compose if each is wamp else each for each in PROTOCOLS]
 
 
 @asynccontextmanager
@@ -122,7 +127,7 @@ async def speaking(*, tls: bool = False, **changed: Any) -> AsyncIterator[Any]:
     changed["wamp"] = {"kill_s": 0.05} | changed.get("wamp", {})
     if tls:
         changed["tls"] = {"cert": str(authority.folder() / "cert.pem"), "key": str(authority.folder() / "key.pem")}
-    async with serving(brisk(**changed), lambda halley: join(halley.server, board)) as served:
+    async with serving(brisk(**changed), protocols=protocols(board)) as served:
         cast(Any, served).board = board
         yield served
     _end_polls(served.house)
@@ -152,8 +157,8 @@ class Plain:
 @asynccontextmanager
 async def speaking_plainly(settings: Settings | None = None, **changed: Any) -> AsyncIterator[Plain]:
     """Serve within the block in uvicorn's own host, with its WebSocket implementation."""
-    board, house = Board(), Server(settings or brisk(**changed))
-    join(house, board)
+    board = Board()
+    house = Server(settings or brisk(**changed), protocols(board))
     config = uvicorn.Config(house, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, WireProtocol
-from halley.server.protocols import Mount
+from halley.server.protocols import PROTOCOLS, Mount, nt4
 from halley.transports.nt4 import nt4_route
 from halley.transports.websocket import WebSocketEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from halley.broker.broker import Broker
     from halley.embed import Halley
     from halley.protocols.contract import Context, Link
+    from halley.server.protocols import Parts
 
 NEW, OLD, RTT = (f"{name}networktables.first.wpi.edu" for name in ("v4.1.", "", "rtt."))
 """The subprotocols, as clients write them."""
@@ -87,10 +89,10 @@ class EchoTables(WireProtocol):
 
     name = "nt4"
 
-    def __init__(self, halley: Halley) -> None:
+    def __init__(self, broker: Broker) -> None:
         self.engines: list[Echo] = []
         self.swept = 0
-        self.broker = halley.server.broker
+        self.broker = broker
 
     @property
     def last(self) -> Echo:
@@ -111,9 +113,20 @@ class EchoTables(WireProtocol):
         return [engine.release for engine in self.engines if not engine.lost_times]
 
 
+def echoes(parts: Parts) -> Mount:
+    """Compose `EchoTables` (`halley.server.protocols.Compose`)."""
+    tables = EchoTables(parts.broker)
+    route = nt4_route(tables, parts.settings, parts.settings.host)
+    return Mount(tables, WebSocketEndpoint(route, parts.settings.limits, parts.middleware))
+
+
+ECHOING = [echoes if each is nt4 else each for each in PROTOCOLS]
+"""All protocols, of which NetworkTables only echoes."""
+
+
 def setup(halley: Halley) -> None:
-    """Replace NetworkTables by `EchoTables`; for `--load support.tables:setup`."""
-    house, tables = halley.server, EchoTables(halley)
-    route = nt4_route(tables, house.settings, house.settings.host)
-    endpoint = WebSocketEndpoint(route, house.settings.limits, house.middleware)
-    house.mount(Mount(tables, endpoint))
+    """Have a server's NetworkTables only echo; for `--load support.tables:setup`."""
+    tables = EchoTables(halley.server.broker)
+    protocol = halley.server.protocol("nt4")
+    for name in ("connect", "drain"):
+        setattr(protocol, name, getattr(tables, name))

@@ -38,9 +38,9 @@ class FakeValues:
         self.last: dict[str, Event] = {}
         self.sources: list[object] = []
         self.ended: list[Session] = []
-        broker.values = self
+        broker.set_values(self)
 
-    # broker.values.Values
+    # broker.ports.Values
 
     def takes(self, topic: str) -> bool:
         """See `Values`."""

@@ -17,7 +17,7 @@ from halley.protocols.wamp.authentication import Authentication
 from halley.protocols.wamp.names import DEFAULT_REALM
 from halley.protocols.wamp.protocol import Router
 from halley.protocols.wamp.serializers import Format
-from halley.protocols.wamp.state import Elsewhere, Environment
+from halley.protocols.wamp.state import Environment, Nodes
 from halley.settings import Limits, Settings, Wamp
 from support.broker import waiting_bytes
 from support.wamp import check
@@ -97,7 +97,7 @@ class World:
         options: Wamp | None = None,
         rights: DefaultRules | AccessRules | None = None,
         authentication: Authentication | None = None,
-        elsewhere: Elsewhere | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
         self.now = 0.0
         self.broker = Broker(limits or Settings().limits)
@@ -117,7 +117,7 @@ class World:
                 self.waiting,
                 self.policy,
                 10.0,
-                elsewhere=elsewhere,
+                nodes=nodes,
                 agent=f"Halley-{__version__}",
             ),
         )

@@ -42,7 +42,7 @@ async def test_a_sweep_that_stood_still_is_a_stall_and_a_lag(monkeypatch):
     async with serving() as served:
         await served.until(lambda: len(served.house.sweeper.lags) > 0)
         before = served.house.sweeper.lags.copy()
-        served.house.on_sweep.append(lambda _now: time.sleep(stalls.pop()) if stalls else None)
+        served.house.on_sweep(lambda _now: time.sleep(stalls.pop()) if stalls else None)
         await served.until(lambda: bool(told(served, "stalled")))
         assert 0.3 <= told(served, "stalled")[0]["seconds"] < 5
         await served.until(lambda: len(served.house.sweeper.lags.since(before)) > 1)
@@ -57,7 +57,8 @@ async def test_every_part_is_read_again_even_if_one_fails():
         raise ValueError("c4n4ry")
 
     async with serving() as served:
-        served.house.reloading.parts += [lambda: read.append("first"), fail, lambda: read.append("last")]
+        for part in (lambda: read.append("first"), fail, lambda: read.append("last")):
+            served.house.reloading.register(part)
         served.house.reloading.reload()
         assert read == ["first", "last"]
         assert [line["error"] for line in served.faults("reload")] == ["ValueError('c4n4ry')"]
@@ -88,7 +89,7 @@ async def test_events_that_a_session_never_got_are_counted_when_it_ends():
     """
     async with serving(brisk(bayeux={"max_interval_s": 0.2})) as served:
         client_id = await served.open_session("/a", "/halley/pipeline")
-        served.house.lifecycle.is_leaving = True
+        served.house.lifecycle.is_draining = True
         served.halley.publish("/a", 1)
         served.halley.publish("/halley/pipeline", 1)
         await served.until(lambda: client_id not in served.house.broker.sessions)

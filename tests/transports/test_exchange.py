@@ -76,7 +76,7 @@ async def housing(**changed):
     """A house that is open during the block; at its end nothing may be left of it."""
     house = create_app(brisk(**changed))
     before = asyncio.all_tasks()
-    async with house.lifespan():
+    async with house.application.lifespan():
         yield house
     assert asyncio.all_tasks() == before
     assert house.engine.holds == 0

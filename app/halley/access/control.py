@@ -6,20 +6,14 @@ The settings that count can change while the server runs; new ones count everywh
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from halley.access.json_web_tokens import JsonWebTokens
-from halley.access.keys import Report
 from halley.access.placeholders import claims_named
 from halley.access.tokens import StaticTokens
 from halley.broker.errors import TokenRefused, TokenTooLong
 from halley.broker.names import Pattern
 from halley.broker.policy import ANONYMOUS, Principal, Proof, Rights
 from halley.settings import Settings, Token, User, Verb
-
-
-def _report_nothing(line: str, *, is_error: bool = False) -> None:
-    """Ignore a report about a key file; the default of `Authenticator.of`."""
 
 
 class Authenticator:
@@ -29,11 +23,7 @@ class Authenticator:
     """
 
     def __init__(
-        self,
-        tokens: Iterable[Token],
-        jwt: JsonWebTokens | None,
-        most_chars: int,
-        claims: Collection[str] = (),
+        self, tokens: Iterable[Token], jwt: JsonWebTokens | None, most_chars: int, claims: Collection[str]
     ) -> None:
         self._static = StaticTokens(tokens)
         self._jwt = jwt
@@ -41,13 +31,10 @@ class Authenticator:
         self._claims = claims
 
     @classmethod
-    def of(cls, settings: Settings, report: Report = _report_nothing) -> Authenticator:
-        """The authenticator that the settings describe. Raises `BadKeys` if a key file cannot be used.
-
-        `report` is called for each change of a key file.
-        """
+    def of(cls, settings: Settings) -> Authenticator:
+        """The authenticator that the settings describe. Raises `BadKeys` if a key file cannot be used."""
         has_jwt = bool(settings.jwt.jwks or settings.jwt.secret)
-        jwt = JsonWebTokens(settings.jwt, report) if has_jwt else None
+        jwt = JsonWebTokens(settings.jwt) if has_jwt else None
         return cls(settings.tokens, jwt, settings.limits.token_chars, claims_named(settings))
 
     def changed(self, settings: Settings) -> Authenticator:
@@ -79,71 +66,64 @@ class Authenticator:
         return self._jwt.proof(token, now_s, self._claims)
 
 
-class Grants(NamedTuple):
-    """What one version of the settings grants: the rights of roles, and what proves that a client has a role."""
-
-    rights: Rights
-    authenticator: Authenticator
-    users: Mapping[str, User]
-    credentials: frozenset[Token | User]
-
-    @classmethod
-    def of(cls, settings: Settings, rights: Rights, authenticator: Authenticator) -> Grants:
-        """The grants of some settings, from which `rights` and `authenticator` have been made."""
-        users = {user.id: user for user in settings.user}
-        return cls(rights, authenticator, users, frozenset((*settings.tokens, *settings.user)))
-
-
 class AccessControl:
-    """Answers by the present `grants` who a client is and what it may do (`policy.Identities`, `policy.Rights`).
+    """Answers by the settings that count now who a client is and what it may do (`policy.Identities`, `policy.Rights`).
 
-    Nothing else keeps any part of the grants: to change them is to set `grants`. `refused` is called for each token
-    that proves nothing.
+    `rights` are those of the rules. `refused` is called for each token that proves nothing.
     """
 
-    def __init__(self, grants: Grants, refused: Callable[[TokenRefused], None] = lambda _: None) -> None:
-        self.grants = grants
+    def __init__(
+        self,
+        settings: Settings,
+        rights: Rights,
+        authenticator: Authenticator,
+        refused: Callable[[TokenRefused], None] = lambda _: None,
+    ) -> None:
+        self._authenticator = authenticator
         self._refused = refused
+        self.change(settings, rights)
+
+    def change(self, settings: Settings, rights: Rights) -> None:
+        """Have the rules, tokens and users of `settings` count from now on; nothing else keeps any of them."""
+        self.rights = rights
+        self.users: Mapping[str, User] = {user.id: user for user in settings.user}  # of WAMP-CRA, by authid
+        self._authenticator = self._authenticator.changed(settings)
+        self._credentials: frozenset[Token | User] = frozenset((*settings.tokens, *settings.user))
 
     # Rights
 
     @property
     def are_written(self) -> bool:
-        """Whether an operator has written the rules of the present grants; see `Rights`."""
-        return self.grants.rights.are_written
+        """Whether an operator has written the rules; see `Rights`."""
+        return self.rights.are_written
 
     def may(self, session: Principal | None, verb: Verb, what: str | Pattern, visitor: Proof = ANONYMOUS) -> bool:
-        """Whether the present rules let `session`, or else `visitor`, do `verb` to `what`; see `Rights.may`."""
-        return self.grants.rights.may(session, verb, what, visitor)
+        """Whether the rules let `session`, or else `visitor`, do `verb` to `what`; see `Rights.may`."""
+        return self.rights.may(session, verb, what, visitor)
 
     def grants_any(self, verb: Verb, visitor: Proof) -> bool:
-        """Whether the present rules grant `verb` on any topic of the shared space; see `Rights.grants_any`."""
-        return self.grants.rights.grants_any(verb, visitor)
+        """Whether the rules grant `verb` on any topic of the shared space; see `Rights.grants_any`."""
+        return self.rights.grants_any(verb, visitor)
 
     # Identities
 
     @property
     def accept_tokens(self) -> bool:
-        """Whether the present grants have static tokens or accept JSON Web Tokens; see `Identities`."""
-        return self.grants.authenticator.knows_any
-
-    @property
-    def users(self) -> Mapping[str, User]:
-        """The users of WAMP-CRA in the present grants, by their authid."""
-        return self.grants.users
+        """Whether there are static tokens, or JSON Web Tokens are accepted; see `Identities`."""
+        return self._authenticator.knows_any
 
     def prove(self, token: str, wall_s: float) -> Proof:
         """What a token proves at `wall_s`, in seconds since 1970. Calls `refused` before it raises `TokenRefused`."""
         try:
-            return self.grants.authenticator(token, wall_s)
+            return self._authenticator(token, wall_s)
         except TokenRefused as refused:
             self._refused(refused)
             raise
 
     def stand_by(self, credential: Token | User | None) -> bool:
-        """Whether the present grants still have this credential; True for None, which cannot be withdrawn."""
-        return credential is None or credential in self.grants.credentials
+        """Whether the settings still have this credential; True for None, which cannot be withdrawn."""
+        return credential is None or credential in self._credentials
 
     def look(self, now_s: float) -> None:
         """Read key files that have changed; to be called often. `now_s` is in seconds."""
-        self.grants.authenticator.look(now_s)
+        self._authenticator.look(now_s)

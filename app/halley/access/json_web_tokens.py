@@ -12,7 +12,7 @@ from typing import Any
 
 import jwt
 
-from halley.access.keys import Key, KeyFile, Report, read_jwks, read_secret
+from halley.access.keys import Key, KeyFile, read_jwks, read_secret
 from halley.access.proofs import BadIdentity, proof_of
 from halley.broker.errors import TokenExpired, TokenRefused
 from halley.broker.policy import Proof
@@ -34,20 +34,20 @@ _OPTIONS: Any = {
 class JsonWebTokens:
     """The tokens that the settings' `[jwt]` accepts. Raises `BadKeys` for files that cannot be used."""
 
-    def __init__(self, options: Jwt, report: Report) -> None:
+    def __init__(self, options: Jwt) -> None:
         self._options = options
         wanted = ((options.jwks, read_jwks), (options.secret, read_secret))
-        self._files = [KeyFile(path, read, options.keys_check_s, report) for path, read in wanted if path]
+        self._files = [KeyFile(path, read, options.keys_check_s) for path, read in wanted if path]
 
     def look(self, now_s: float) -> None:
         """Read key files that have changed; to be called often. `now_s` is in seconds."""
         for file in self._files:
             file.look(now_s)
 
-    def proof(self, token: str, now_s: float, kept: Collection[str] = ()) -> Proof:
+    def proof(self, token: str, now_s: float, names: Collection[str] = ()) -> Proof:
         """Verify a token and return what it proves; `now_s` is the wall clock in seconds.
 
-        The proof has the claims with the names in `kept`, where the token has them. Raises `TokenRefused` or
+        The proof has the claims with these `names`, where the token has them. Raises `TokenRefused` or
         `TokenExpired`.
         """
         claims = self._claims(token, now_s)
@@ -58,7 +58,7 @@ class JsonWebTokens:
         if expires_s <= now_s:
             raise TokenExpired("the JWT has expired")
         role = claims.get(self._options.role_claim, self._options.role)
-        own = {name: claims[name] for name in kept if name in claims}
+        own = {name: claims[name] for name in names if name in claims}
         try:
             return proof_of(claims["sub"], role, expires_s, own)
         except BadIdentity as bad:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from jwt import InvalidKeyError
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, RSAAlgorithm
+
+from halley import telemetry
 
 LEAST_SECRET_BYTES = 32  # RFC 7518, 3.2: a key of the same size as the hash output or larger
 _LEAST_RSA_BITS = 2048  # RFC 7518, 3.3
@@ -26,13 +28,6 @@ class BadKeys(Exception):
 
 class NoKeys(BadKeys):
     """There are no keys in the file, or there is no file any more: no token is to be trusted by it."""
-
-
-class Report(Protocol):
-    """Takes one line of text about a key file; `is_error` if tokens that were trusted before are trusted no longer."""
-
-    def __call__(self, line: str, *, is_error: bool = False) -> None:
-        """Take a line: the path of the key file, and how many keys were read or what is wrong."""
 
 
 class Key(NamedTuple):
@@ -82,15 +77,14 @@ def read_secret(data: bytes) -> tuple[Key, ...]:
 class KeyFile:
     """A key file. `keys` are those last read; they are kept if the file is damaged, and dropped if it is empty or gone.
 
-    `read` makes keys of the file's bytes. `report` is called when the keys have changed or can no longer be read. Times
-    are seconds; `look` and `ask` may use different clocks. Raises `BadKeys` if the file cannot be used at first.
+    `read` makes keys of the file's bytes. It is logged when the keys have changed or can no longer be read. Times are
+    seconds; `look` and `ask` may use different clocks. Raises `BadKeys` if the file cannot be used at first.
     """
 
-    def __init__(self, path: str, read: Callable[[bytes], tuple[Key, ...]], check_s: float, report: Report) -> None:
+    def __init__(self, path: str, read: Callable[[bytes], tuple[Key, ...]], check_s: float) -> None:
         self._path = Path(path)
         self._read = read
         self._check_s = check_s
-        self._report = report
         self._looked_at = self._asked_at = float("-inf")
         self._seen: tuple[int, ...] = ()
         self._trouble = ""
@@ -125,7 +119,7 @@ class KeyFile:
             return
         self._trouble = ""
         if [key[:2] for key in before] != [key[:2] for key in self.keys]:
-            self._report(f"{self._path}: {len(self.keys)} keys read")
+            telemetry.log.warning("keys", what=f"{self._path}: {len(self.keys)} keys read")
 
     def _fall_back(self, error: BadKeys) -> None:
         """Keep the keys of a file that is damaged; if it was emptied or removed, trust nobody."""
@@ -135,7 +129,8 @@ class KeyFile:
         if str(error) != self._trouble:  # one line for each error, not one for each check
             self._trouble = str(error)
             then = "no token is trusted by it any more" if is_gone else "the keys read before are kept"
-            self._report(f"{self._path}: {error}; {then}", is_error=is_gone)
+            write = telemetry.log.error if is_gone else telemetry.log.warning
+            write("keys", what=f"{self._path}: {error}; {then}")
 
     def _load(self) -> None:
         self._seen = self._signature()  # before reading: a change meanwhile is found the next time

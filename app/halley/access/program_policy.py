@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from halley.broker.names import Match, Pattern, patterns_over
 from halley.settings import Verb
@@ -51,28 +51,6 @@ class Refused(Exception):
         self.ext = ext
 
 
-class Policy(Protocol):
-    """A program's policy of four checks. True grants; any other result, or an exception, denies.
-
-    Each method may be a coroutine function, and each may be missing: then that check is not made. `session` is the
-    Bayeux session, or None for a request without one, such as every request of WAMP and NetworkTables. `message` is a
-    Bayeux message, which is made for the purpose where the request was none; its `identity` says who asks, in any
-    protocol.
-    """
-
-    def can_handshake(self, session: Any, message: Any) -> Answer:
-        """Whether this client may have a session."""
-
-    def can_create(self, session: Any, channel: str, message: Any) -> Answer:
-        """Whether this message may create a channel."""
-
-    def can_subscribe(self, session: Any, channel: str, message: Any) -> Answer:
-        """Whether this session may subscribe to this channel or pattern."""
-
-    def can_publish(self, session: Any, channel: str, message: Any) -> Answer:
-        """Whether this message may be published."""
-
-
 class Registry(dict["Pattern", list[T]]):
     """Hooks by the pattern that they are registered for."""
 
@@ -95,7 +73,8 @@ class ProgramPolicy:
     """The policy and the authorizers that a program has registered with one server; there may be none."""
 
     def __init__(self, report: Callable[[str, Exception], None] = report_nothing) -> None:
-        self.policy: Policy | None = None
+        self.policy: object | None = None
+        """It has some of the methods of `halley.embed.Policy`, which says what they get and return."""
         self.authorizers: Registry[Authorizer] = Registry()
         """Called with session, "create", "subscribe" or "publish", channel and message: True grants, False denies."""
         self.report = report

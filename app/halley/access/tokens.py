@@ -74,9 +74,9 @@ class StaticTokens:
 
         `now_s` is the wall clock in seconds.
         """
-        shown = hash_of(token)
+        hashed = hash_of(token)
         for known, proof in self._proofs:
-            if hmac.compare_digest(known, shown):
+            if hmac.compare_digest(known, hashed):
                 if proof.expires_s is not None and proof.expires_s <= now_s:
                     raise TokenExpired("the static token has expired")
                 return proof

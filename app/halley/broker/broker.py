@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
 
 from halley.broker.commits import Commits
 from halley.broker.errors import (
@@ -32,7 +31,7 @@ from halley.broker.errors import (
 from halley.broker.events import BOTH, COMMITTED, LIVE, Audience, Event, Publications, Stage, new_key
 from halley.broker.faults import for_each, raise_all
 from halley.broker.flow import Activity, Flow
-from halley.broker.limits import Meters, Watermark, subscription_bytes
+from halley.broker.limits import Meters, SubscriptionLimits, Watermark, subscription_bytes
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.ports import Erasure, Holder, Values, Work
@@ -57,18 +56,6 @@ _PIECE = 25
 
 DUE_AT_ONCE = 50
 """Deadlines looked at in one turn of the loop: those of many sessions that came together pass together."""
-
-
-class SubscriptionLimits(Protocol):
-    """Bounds on the number of a session's subscriptions, and on how many of them have a wildcard."""
-
-    @property
-    def subscriptions(self) -> int:
-        """The most subscriptions that a session may have, with or without a wildcard."""
-
-    @property
-    def patterns(self) -> int:
-        """The most subscriptions with a wildcard that a session may have."""
 
 
 class Broker:
@@ -103,9 +90,9 @@ class Broker:
         self.commits = Commits(history, self._fan_out, self.counted, self._subscribed)
         self.publications = Publications(new_key())
         self.activity = Activity(ticks.remembered_topics)
-        self.holders: list[Holder] = [self.commits.tail, self.activity]  # the other rooms add theirs
+        self.holders: list[Holder] = [self.commits.tail, self.activity]
         self.observers: list[SessionObserver] = []
-        self.values: Values | None = None  # set by the keeper of last values, where NetworkTables is served
+        self.values: Values | None = None  # where NetworkTables is served
         self._conflation = Conflation(limits.conflated_topics, limits.conflated_bytes)
         self._latest_us = 0  # the time of the latest event
         self._sessions_of: Counter[str] = Counter()  # by account
@@ -115,6 +102,23 @@ class Broker:
         self.opened: Counter[str] = Counter()  # by protocol
         self.closed: Counter[str] = Counter()  # by reason
         self.hits: Counter[str] = Counter()  # refusals by the limit's setting; counted here for all packages
+
+    def add_observer(self, observer: SessionObserver) -> None:
+        """Report sessions and their subscriptions to `observer` from now on, after those that were added before."""
+        self.observers.append(observer)
+
+    def add_holder(self, holder: Holder) -> None:
+        """Have `holder` take part in every erasure from now on."""
+        self.holders.append(holder)
+
+    def set_values(self, values: Values, arrived: Callable[[Event], None] | None = None) -> None:
+        """Have `values` keep the last values; in a cluster `arrived` is called with each value of another node."""
+        self.values = values
+        self.commits.value_arrived = arrived
+
+    def limit_memory(self, nbytes: float) -> None:
+        """Refuse what makes the process grow while it uses more than this, by what is set in `memory`."""
+        self.memory = Watermark(nbytes)
 
     def outbox(self) -> Outbox:
         """Create an outbox with the bounds that apply to every session."""

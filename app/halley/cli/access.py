@@ -23,8 +23,7 @@ from halley.broker.policy import NOBODY, SERVER, DefaultRules, Proof
 from halley.cli.options import pattern_of
 from halley.cli.terminal import STDIN
 from halley.configuration import ENTRIES, Configuration, entry_key
-from halley.configuration.patterns import pattern_of_rule
-from halley.configuration.protection import rights_of
+from halley.configuration.protection import pattern_of_rule, rights_of
 from halley.protocols.bayeux.names import Bounds, to_subscription
 from halley.protocols.wamp.names import spaces_of, within
 from halley.settings import Access, Settings, Verb

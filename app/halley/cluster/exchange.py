@@ -5,7 +5,7 @@
                           a node, it is for that one alone
     SPACE.r.RUN.NUMBER    {"node", "body"}: a node's answer
 
-The parts of the server put what takes or answers a kind into `Exchange.answers`.
+What takes or answers a kind is registered by `Exchange.answer`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Exchange:
 
     def __init__(self, options: Cluster, nats: Connection, members: Members) -> None:
         """`nats` need not be connected yet."""
-        self.answers: dict[str, Answer] = {}
+        self._answers: dict[str, Answer] = {}
         self._node = options.node
         self.nats = nats
         self.members = members
@@ -63,6 +63,10 @@ class Exchange:
         self._news: list[tuple[str, Any]] = []
         nats.subscribe(f"{self._replies}.*", self._answered)
         nats.subscribe(self._subject, self._heard)
+
+    def answer(self, kind: str, answer: Answer) -> None:
+        """Answer questions of this kind, and take such news."""
+        self._answers[kind] = answer
 
     def tell(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes, which may not get it."""
@@ -107,7 +111,7 @@ class Exchange:
         for each in news:
             try:
                 kind, body = each
-                answer = self.answers.get(kind)
+                answer = self._answers.get(kind)
                 if answer is not None:
                     made = answer(node, body)
                     if message.reply:

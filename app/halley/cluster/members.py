@@ -120,6 +120,10 @@ class Members:
         self._looked_at = math.inf
         self._tasks = Tasks()
 
+    def report(self, name: str, fact: Fact) -> None:
+        """Send the other nodes every second what `fact` returns."""
+        self.facts[name] = fact
+
     def begin(self) -> None:
         """Listen, and send as soon as the connection is open."""
         self._nats.subscribe(f"{self._subject}.*", self._received)

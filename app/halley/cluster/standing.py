@@ -24,13 +24,21 @@ class Standing:
     """What one node knows of the cluster; it looks once a second.
 
     `behind`: how many messages of the stream this node has not applied yet, when it looked last. `nt4` returns the node
-    that is the home of NetworkTables, where that is served.
+    that is the home of NetworkTables; it is None where that is not served.
     """
 
-    def __init__(self, options: Cluster, nats: Connection, members: Members, applied: Applied, state: State) -> None:
-        """Add the facts of this node to those of `members`."""
+    def __init__(
+        self,
+        options: Cluster,
+        nats: Connection,
+        members: Members,
+        applied: Applied,
+        state: State,
+        nt4: Callable[[], str | None] | None = None,
+    ) -> None:
+        """Have `members` report the facts of this node."""
         self.behind = 0
-        self.nt4: Callable[[], str | None] | None = None
+        self._nt4 = nt4
         self._options = options
         self._nats = nats
         self._members = members
@@ -39,9 +47,9 @@ class Standing:
         self._stream: dict[str, Any] | None = None
         self._reported: set[str] = set()  # what differed when that was logged
         self._tasks = Tasks()
-        members.facts["version"] = lambda: __version__
-        members.facts["state"] = lambda: state.of(applied.sequence)
-        members.facts["behind"] = lambda: None if self._stream is None else self.behind
+        members.report("version", lambda: __version__)
+        members.report("state", lambda: state.of(applied.sequence))
+        members.report("behind", lambda: None if self._stream is None else self.behind)
 
     def begin(self) -> None:
         """Begin to look, as soon as NATS is connected: ask about the stream, and log what differs."""
@@ -73,7 +81,7 @@ class Standing:
             "stream": self._stream,
             "nats": {"server": nats.server, "version": nats.version, "away_s": round(nats.away_s, 1)},
             "differs": self.differs(),
-            **({} if self.nt4 is None else {"nt4": self.nt4()}),
+            **({} if self._nt4 is None else {"nt4": self._nt4()}),
         }
 
     async def _look(self) -> None:

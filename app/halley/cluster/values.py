@@ -114,9 +114,10 @@ class ClusterValues:
         self._waiting_bytes = 0
         self._tasks = Tasks()
         self._ends: list[Callable[[], None]] = []
-        exchange.answers[NEWS] = self._changed
-        members.facts[NEWS] = lambda: [self._term, self._changes, monotonic()] if self._is_home else None
-        broker.holders.append(self)
+        exchange.answer(NEWS, self._changed)
+        members.report(NEWS, lambda: [self._term, self._changes, monotonic()] if self._is_home else None)
+        broker.set_values(self, self.arrived)
+        broker.add_holder(self)
 
     def begin(self) -> None:
         """Keep the mirror up to date, while NATS is there."""

@@ -8,7 +8,7 @@ from typing import Any
 from halley.configuration.knobs import KNOBS, LISTS, TABLE_KINDS, assemble, defaults
 from halley.configuration.protection import check_protected
 from halley.configuration.rules import check
-from halley.configuration.values import ENTRIES, Problem, conform, read_entries, shown
+from halley.configuration.values import ENTRIES, Problem, as_toml, conform, read_entries
 from halley.settings import Settings
 
 
@@ -30,7 +30,7 @@ def _read(table: object, prefix: str, values: dict[str, Any]) -> list[Problem]:
     """Read the table of that prefix into `values`, all settings by key, and return the mistakes in it."""
     kind, problems = TABLE_KINDS[prefix], []
     if not isinstance(table, kind):
-        return [Problem("", prefix.rstrip("."), f"expected an object {kind.__name__}, found {shown(table)}")]
+        return [Problem("", prefix.rstrip("."), f"expected an object {kind.__name__}, found {as_toml(table)}")]
     for field in fields(kind):
         key, value = prefix + field.name, getattr(table, field.name)
         if key in LISTS:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from halley.access.control import Authenticator, Grants
+from halley.access.placeholders import is_placeholder
 from halley.access.rules import AccessRules, Rule
+from halley.broker.names import Pattern
 from halley.broker.policy import DefaultRules
-from halley.configuration.patterns import pattern_of_rule
-from halley.protocols.bayeux.names import Bounds
+from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.protocols.wamp.names import spaces_of, within
 from halley.settings import Settings, is_loopback
 
@@ -63,11 +63,17 @@ def rights_of(settings: Settings) -> DefaultRules | AccessRules:
     return AccessRules(rules, sessionless=wanted != "off")
 
 
-def grants_of(settings: Settings, authenticator: Authenticator) -> Grants:
-    """What the settings grant; `authenticator` has their key files."""
-    return Grants.of(settings, rights_of(settings), authenticator.changed(settings))
-
-
 def _hosts(settings: Settings) -> dict[str, str]:
     """The hosts of the client listeners, by setting."""
     return {"host": settings.host} | ({"nt4.host": settings.nt4.host} if settings.nt4.enabled else {})
+
+
+def pattern_of_rule(text: str, bounds: Bounds) -> Pattern:
+    """The pattern that a rule names; its placeholders are kept as they are written. Raises `InvalidName`."""
+    root, *segments = text.split("/")
+    if not any(map(is_placeholder, segments)):
+        return to_pattern(text, bounds)
+    plain = "/".join((root, *("x" if is_placeholder(each) else each for each in segments)))
+    match, topic = to_pattern(plain, bounds)
+    named = zip(segments, topic.split("/"), strict=False)  # without a wildcard at the end
+    return Pattern(match, "/".join(written if is_placeholder(written) else name for written, name in named))

@@ -17,9 +17,8 @@ from halley.broker.errors import InvalidName
 from halley.broker.names import Pattern
 from halley.broker.policy import SERVER
 from halley.configuration.knobs import KNOBS, LISTS
-from halley.configuration.patterns import pattern_of_rule
-from halley.configuration.protection import unprotected_hosts
-from halley.configuration.values import BadSettings, Problem, entry_key, plain_key, shown
+from halley.configuration.protection import pattern_of_rule, unprotected_hosts
+from halley.configuration.values import BadSettings, Problem, as_toml, entry_key, plain_key
 from halley.history.rules import parse_age
 from halley.history.stored import COLUMNS
 from halley.protocols.bayeux.names import META, Bounds, to_pattern
@@ -115,25 +114,25 @@ def unnamed_roles(settings: Settings) -> Broken:
     given += [("jwt.role", settings.jwt.role)] if settings.jwt.role else []
     for key, role in given:
         if role not in named:
-            likely = "".join(f"; did you mean {shown(name)}?" for name in get_close_matches(role, named - {"*"}, n=1))
-            yield key, f"no access rule names the role {shown(role)}{likely}"
+            likely = "".join(f"; did you mean {as_toml(name)}?" for name in get_close_matches(role, named - {"*"}, n=1))
+            yield key, f"no access rule names the role {as_toml(role)}{likely}"
 
 
 def _unlike(key: str, values: Iterable[str], form: re.Pattern[str], expected: str) -> Broken:
     """Yield a broken rule for each value that does not have this form."""
     for value in values:
         if not form.fullmatch(value):
-            yield key, f"expected {expected}, found {shown(value)}"
+            yield key, f"expected {expected}, found {as_toml(value)}"
 
 
 def _name(key: str, text: str) -> Broken:
     if not (0 < len(text) <= _ID_CHARS and text.isprintable()):
-        yield key, f"expected 1 to {_ID_CHARS} characters, found {shown(text)}"
+        yield key, f"expected 1 to {_ID_CHARS} characters, found {as_toml(text)}"
 
 
 def _given_role(key: str, role: str) -> Broken:
     if not can_be_given(role):
-        yield key, f"{_ROLE_NEED} and none of {_RESERVED}, found {shown(role)}"
+        yield key, f"{_ROLE_NEED} and none of {_RESERVED}, found {as_toml(role)}"
 
 
 def _listeners(settings: Settings) -> Broken:
@@ -141,7 +140,7 @@ def _listeners(settings: Settings) -> Broken:
     unprotected = unprotected_hosts(settings)
     for key, host in (("host", settings.host), ("operations.host", operations.host), ("nt4.host", nt4.host)):
         if not _HOST_NAME.fullmatch(host):  # an empty one would listen on all addresses
-            yield key, f"expected a host name or an address without a port, found {shown(host)}"
+            yield key, f"expected a host name or an address without a port, found {as_toml(host)}"
         elif key in unprotected and not is_loopback(host):
             need = "expected access rules ([[access]]) or open = true (--open) too"
             yield key, f"{need}, as {host} lets other machines read and publish everything"
@@ -159,7 +158,7 @@ def _proxies(settings: Settings) -> Broken:
         try:
             network = ipaddress.ip_network(proxy)
         except ValueError:
-            yield "proxies", f"expected addresses, or networks like 10.0.0.0/8, found {shown(proxy)}"
+            yield "proxies", f"expected addresses, or networks like 10.0.0.0/8, found {as_toml(proxy)}"
         else:
             if network.prefixlen == 0:
                 yield "proxies", f"{proxy} is every address: any client could claim any address"
@@ -177,7 +176,7 @@ def _wamp(settings: Settings) -> Broken:
     yield from _paths("wamp", settings.wamp.paths)
     for path in settings.wamp.paths:
         if _is_below(path, settings.bayeux.paths) and _PATH.fullmatch(path):
-            yield "wamp.paths", f"expected other paths than bayeux.paths and those below them, found {shown(path)}"
+            yield "wamp.paths", f"expected other paths than bayeux.paths and those below them, found {as_toml(path)}"
         if path.endswith("/open") and path.removesuffix("/open") in settings.wamp.paths:
             yield "wamp.paths", f"{path} is where long-polling begins at {path.removesuffix('/open')}"
 
@@ -201,12 +200,15 @@ def _nt4(settings: Settings) -> Broken:
     for key, prefixes in (("nt4.bridge_out", nt4.bridge_out), ("nt4.bridge_in", nt4.bridge_in)):
         for prefix in prefixes:
             if not prefix.startswith("/"):
-                yield key, f'expected names that begin with "/", as those of all shared topics, found {shown(prefix)}'
+                yield (
+                    key,
+                    f'expected names that begin with "/", as those of all shared topics, found {as_toml(prefix)}',
+                )
     if nt4.enabled:
         for key, paths in (("bayeux.paths", settings.bayeux.paths), ("wamp.paths", settings.wamp.paths)):
             for path in paths:
                 if _is_below(path, (NT4_PATH,)):
-                    yield key, f"expected other paths than NetworkTables' {NT4_PATH}, found {shown(path)}"
+                    yield key, f"expected other paths than NetworkTables' {NT4_PATH}, found {as_toml(path)}"
 
 
 def _realms(settings: Settings) -> Broken:
@@ -217,16 +219,16 @@ def _realms(settings: Settings) -> Broken:
         try:
             check_uri(realm.name, grammar)
         except InvalidName:
-            yield key, f"expected a URI like com.example.realm, found {shown(realm.name)}"
+            yield key, f"expected a URI like com.example.realm, found {as_toml(realm.name)}"
         if realm.name in seen:
-            yield key, f"duplicate realm: {shown(realm.name)}"
+            yield key, f"duplicate realm: {as_toml(realm.name)}"
         seen.add(realm.name)
 
 
 def _realm(key: str, name: str, settings: Settings) -> Broken:
     if name not in spaces_of(settings):
-        known = " or ".join(shown(realm.name) for realm in realms_of(settings))
-        yield key, f"expected the name of a realm ({known}), found {shown(name)}"
+        known = " or ".join(as_toml(realm.name) for realm in realms_of(settings))
+        yield key, f"expected the name of a realm ({known}), found {as_toml(name)}"
 
 
 def _users(users: tuple[User, ...]) -> Broken:
@@ -234,10 +236,10 @@ def _users(users: tuple[User, ...]) -> Broken:
     for number, user in enumerate(users):
         yield from _name(entry_key("user", number, "id"), user.id)
         if user.id in seen:
-            yield entry_key("user", number, "id"), f"duplicate user: {shown(user.id)}"
+            yield entry_key("user", number, "id"), f"duplicate user: {as_toml(user.id)}"
         seen.add(user.id)
         yield from _given_role(entry_key("user", number, "role"), user.role)
-        if not is_user_key(user.key):  # never shown, as with tokens
+        if not is_user_key(user.key):  # never repeated, as with tokens
             yield entry_key("user", number, "key"), f"expected base64 of {KEY_BYTES} bytes (see halley user)"
         yield from _name(entry_key("user", number, "salt"), user.salt)
 
@@ -264,10 +266,10 @@ def _origins(key: str, origins: Iterable[str]) -> Broken:
             # Any page, even a sandboxed one of an attacker, could act with its visitors' cookies.
             yield key, f'"{origin}" cannot be allowed, since requests carry credentials: list each origin'
         elif not (parts := _ORIGIN.fullmatch(origin)) or int(parts["port"] or 0) > 65_535:
-            yield key, f"expected scheme://host[:port] without a path, found {shown(origin)}"
+            yield key, f"expected scheme://host[:port] without a path, found {as_toml(origin)}"
         elif parts["port"] is not None and parts["port"] == _USUAL_PORTS.get(parts["scheme"].lower()):
             usual = origin.removesuffix(f":{parts['port']}")
-            yield key, f'expected "{usual}", since browsers omit the default port, found {shown(origin)}'
+            yield key, f'expected "{usual}", since browsers omit the default port, found {as_toml(origin)}'
 
 
 def _limits(limits: Limits) -> Broken:
@@ -277,7 +279,7 @@ def _limits(limits: Limits) -> Broken:
         try:
             ipaddress.ip_network(network)
         except ValueError:
-            yield "limits.exempt", f"expected addresses or networks like 10.0.0.0/8, found {shown(network)}"
+            yield "limits.exempt", f"expected addresses or networks like 10.0.0.0/8, found {as_toml(network)}"
 
 
 def _access(settings: Settings) -> Broken:
@@ -286,7 +288,7 @@ def _access(settings: Settings) -> Broken:
         if rule.role == SERVER:
             yield entry_key("access", number, "role"), f'"{SERVER}" is allowed everything; no rule can change that'
         elif rule.role != "*" and not is_role(rule.role):
-            yield entry_key("access", number, "role"), f"{_ROLE_NEED}, found {shown(rule.role)}"
+            yield entry_key("access", number, "role"), f"{_ROLE_NEED}, found {as_toml(rule.role)}"
         yield from _access_pattern(entry_key("access", number, "pattern"), rule.pattern, bounds)
         yield from _realm(entry_key("access", number, "realm"), rule.realm, settings)
 
@@ -315,7 +317,7 @@ def _lift(settings: Settings) -> Broken:
         if not _COLUMN.fullmatch(lift.column):
             yield key, "expected up to 64 lowercase letters, digits and _, beginning with a letter"
         elif lift.column in (*COLUMNS, *_LAKE_COLUMNS):
-            yield key, f"expected a name that is not a column of the lake already, found {shown(lift.column)}"
+            yield key, f"expected a name that is not a column of the lake already, found {as_toml(lift.column)}"
         elif types.setdefault(lift.column, lift.type) != lift.type:
             need = f"expected {types[lift.column]}, as in an earlier entry for this column"
             yield entry_key("lift", number, "type"), need
@@ -349,12 +351,12 @@ def _cluster(settings: Settings) -> Broken:
         yield "history.enabled", "expected true: the history is what the nodes of a cluster share"
     listen = _HOST_AND_PORT.fullmatch(cluster.listen)
     if listen is None or int(listen["port"]) > 65_535:
-        yield "cluster.listen", f"expected host:port, found {shown(cluster.listen)}"
+        yield "cluster.listen", f"expected host:port, found {as_toml(cluster.listen)}"
     elif listen["host"] in _ANY_ADDRESS and not cluster.advertise:
         yield "cluster.listen", f"expected cluster.advertise too, as {cluster.listen} names no host"
     named = _HOST_AND_PORT.fullmatch(cluster.advertise.removeprefix("http://"))
     if cluster.advertise and (named is None or int(named["port"]) > 65_535):
-        yield "cluster.advertise", f"expected a URL like http://10.0.0.5:8090, found {shown(cluster.advertise)}"
+        yield "cluster.advertise", f"expected a URL like http://10.0.0.5:8090, found {as_toml(cluster.advertise)}"
     if cluster.nkey_file and cluster.user:
         yield "cluster.nkey_file", "expected either this or cluster.user"
     if cluster.tls_key and not cluster.tls_cert:
@@ -364,7 +366,7 @@ def _cluster(settings: Settings) -> Broken:
 def _access_pattern(key: str, pattern: str, bounds: Bounds) -> Broken:
     unknown = [each for each in pattern.split("/") if "{" in each and not is_placeholder(each)]
     if unknown:
-        yield key, f"expected {PLACEHOLDERS}, found {shown(unknown[0])}"
+        yield key, f"expected {PLACEHOLDERS}, found {as_toml(unknown[0])}"
     else:
         yield from _pattern(key, pattern, bounds, pattern_of_rule)
 
@@ -373,7 +375,7 @@ def _pattern(key: str, pattern: str, bounds: Bounds, parse: Callable[[str, Bound
     try:
         parse(pattern, bounds)
     except InvalidName:
-        yield key, f"expected a channel or pattern like /chat/room, /chat/* or /chat/**, found {shown(pattern)}"
+        yield key, f"expected a channel or pattern like /chat/room, /chat/* or /chat/**, found {as_toml(pattern)}"
     else:
         if pattern.startswith(META):
             yield key, "rules do not apply to meta channels"
@@ -384,7 +386,7 @@ def _tokens(tokens: tuple[Token, ...]) -> Broken:
     for number, token in enumerate(tokens):
         yield from _name(entry_key("tokens", number, "id"), token.id)
         yield from _given_role(entry_key("tokens", number, "role"), token.role)
-        if not is_hash(token.hash):  # never shown: it may be the token itself, pasted by mistake
+        if not is_hash(token.hash):  # never repeated: it may be the token itself, pasted by mistake
             yield entry_key("tokens", number, "hash"), "expected sha256: and 64 hexadecimal digits (see halley token)"
         elif token.hash in seen:
             yield entry_key("tokens", number, "hash"), "duplicate token: an earlier entry has this hash"
@@ -394,7 +396,7 @@ def _tokens(tokens: tuple[Token, ...]) -> Broken:
 def _jwt(jwt: Jwt) -> Broken:
     for algorithm in jwt.algorithms:
         if algorithm not in _ALGORITHMS:
-            yield "jwt.algorithms", f"expected some of {', '.join(_ALGORITHMS)}, found {shown(algorithm)}"
+            yield "jwt.algorithms", f"expected some of {', '.join(_ALGORITHMS)}, found {as_toml(algorithm)}"
     if jwt.role:
         yield from _given_role("jwt.role", jwt.role)
     for claim in jwt.claims:

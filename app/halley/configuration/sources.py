@@ -28,14 +28,14 @@ class Source:
     places: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def take_list(self, key: str, place: Callable[[str], str], value: Any) -> None:
+    def set_list(self, key: str, place: Callable[[str], str], value: Any) -> None:
         """Set a list of tables to its entries."""
         self.values[key], problems = read_entries(key, value, place)
         self.problems += problems
         for number, _ in enumerate(self.values[key]):
             self.places |= {at: place(at) for at in (entry_key(key, number, name) for name in ("", *value[number]))}
 
-    def take(self, key: str, place: str, read: Callable[[Knob, Any], Any], value: Any) -> None:
+    def set(self, key: str, place: str, read: Callable[[Knob, Any], Any], value: Any) -> None:
         """Set one setting to what `read` makes of `value`."""
         try:
             self.values[key] = read(KNOBS[key], value)
@@ -55,7 +55,7 @@ def from_flags(flags: Mapping[str, Any]) -> Source:
             .replace(".", "-")
             .replace("_", "-")
         )
-        source.take(key, f"--{flag}", conform, value)
+        source.set(key, f"--{flag}", conform, value)
     return source
 
 
@@ -65,7 +65,7 @@ def from_environment(environment: Mapping[str, str]) -> Source:
     keys = {knob.variable: key for key, knob in KNOBS.items()}
     for variable, text in environment.items():
         if variable in keys:
-            source.take(keys[variable], variable, parse, text)
+            source.set(keys[variable], variable, parse, text)
         elif variable.startswith(PREFIX) and variable not in NOT_SETTINGS:
             source.problems.append(Problem(variable, "", unknown("setting", variable, [*keys])))
     return source
@@ -98,11 +98,11 @@ def _read_table(source: Source, table: Mapping[str, Any], prefix: str, place: Ca
         if key in TABLES and isinstance(value, dict):
             _read_table(source, value, f"{key}.", place)
         elif key in LISTS:
-            source.take_list(key, place, value)
+            source.set_list(key, place, value)
         elif key in TABLES:
             source.problems.append(Problem(place(key), key, "expected a table"))
         elif key in KNOBS:
-            source.take(key, place(key), conform, value)
+            source.set(key, place(key), conform, value)
         elif isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
             source.problems.append(Problem(place(key), f"[[{key}]]", unknown("list", f"[[{key}]]", _HEADERS)))
         elif isinstance(value, dict):

@@ -56,7 +56,7 @@ def _ending(key: str) -> str:
 
 _WORDS = {"true": True, "on": True, "1": True, "yes": True, "false": False, "off": False, "0": False, "no": False}
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_SHOWN_CHARS = 60
+_MOST_CHARS = 60
 _MOMENT = datetime | None
 _PLAIN_WORDS = {
     bool: "true or false",
@@ -68,7 +68,7 @@ _PLAIN_WORDS = {
 def conform(knob: Knob, value: Any) -> Any:
     """Return `value` in the setting's type. Raises `ValueError`, whose text says what was expected."""
     if not (_is_kind(knob.kind, value) and _is_within(knob, value)):
-        raise ValueError(f"expected {expected(knob)}, found {shown(value)}")
+        raise ValueError(f"expected {expected(knob)}, found {as_toml(value)}")
     if knob.kind is float:
         return float(value)
     return tuple(value) if isinstance(value, list) else value
@@ -94,7 +94,7 @@ def expected(knob: Knob) -> str:
     if knob.kind in _PLAIN_WORDS:
         return _PLAIN_WORDS[knob.kind]
     if get_origin(knob.kind) is Literal:
-        return "one of " + ", ".join(map(shown, get_args(knob.kind)))
+        return "one of " + ", ".join(map(as_toml, get_args(knob.kind)))
     if get_origin(knob.kind) is tuple:
         return "a list of strings"
     noun = "a whole number" if knob.kind is int else "a number"
@@ -130,12 +130,12 @@ def toml_key(name: str) -> str:
     return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
-def shown(value: Any) -> str:
+def as_toml(value: Any) -> str:
     """Return a value as a settings file would have it; long ones are cut."""
     if isinstance(value, dict):
         return "a table"
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+    return text if len(text) <= _MOST_CHARS else text[:_MOST_CHARS] + "..."
 
 
 _SECRETS = {("tokens", "hash"), ("user", "key")}

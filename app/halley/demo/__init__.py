@@ -85,7 +85,7 @@ async def run(
         if has_pipeline:
             pipeline = await halley("pipeline", "run", "--server", url)
             say("pipeline: Spark is starting")
-            work.append(_tell_of(pipeline, say))
+            work.append(_report(pipeline, say))
         tasks = [asyncio.create_task(each) for each in work]
         stack.push_async_callback(_cancel, tasks)
         ended, _ = await asyncio.wait(tasks[:2], timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
@@ -114,7 +114,7 @@ async def _watch(server: ChildProcess) -> None:
     raise DemoFailed(": ".join(["the server ended unexpectedly", *_messages(server)[-1:]]))
 
 
-async def _tell_of(pipeline: ChildProcess, say: Callable[[str], None]) -> None:
+async def _report(pipeline: ChildProcess, say: Callable[[str], None]) -> None:
     """Say when the pipeline is running, and when it has ended by itself, after which the rest continues."""
     if await pipeline.logged(_AT_WORK):
         say("pipeline: running, channels /stats/10s/**, /stats/1m/**, and /alerts/** after two minutes")

@@ -11,7 +11,6 @@ from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
 from typing import Any, Literal, overload
 
-from halley import telemetry
 from halley.embed.hooks import (
     AuthorizerHook,
     ChannelHook,
@@ -25,7 +24,7 @@ from halley.embed.hooks import (
 )
 from halley.embed.local_session import LocalSession
 from halley.embed.server_session import ServerSession, pattern_of
-from halley.protocols.bayeux.hooks import PUBLISHES, VALUES, Hooks, Listener
+from halley.protocols.bayeux.hooks import PUBLISHES, VALUES, Listener
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.server.composition import Server
 from halley.server.protocols import PROTOCOLS, Compose
@@ -50,11 +49,11 @@ class Halley:
         Raises `BadSettings` for settings that a file could not have, `NotProtected` for a host that others can reach,
         unless `settings.open`.
         """
-        self._hooks = Hooks(telemetry.fault)
-        self.server = Server(settings, self._hooks, protocols)
+        self.server = Server(settings, protocols)
+        self._hooks = self.server.hooks
         self._engine = self.server.engine
         self._own: LocalSession | None = None
-        self.server.lifecycle.on_begin.append(self._end_run)
+        self.server.lifecycle.on_begin(self._end_run)
 
     @property
     def app(self) -> Server:
@@ -64,7 +63,7 @@ class Halley:
     @property
     def lifespan(self) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         """The lifespan to pass to `Starlette(lifespan=...)` or `FastAPI(lifespan=...)`."""
-        return self.server.lifespan
+        return self.server.application.lifespan
 
     # What the program does
 
@@ -85,12 +84,12 @@ class Halley:
     def sessions(self) -> list[ServerSession]:
         """All Bayeux sessions that are open."""
         found = self.server.broker.sessions.values()
-        return [self._shown(session) for session in found if isinstance(session, BayeuxSession)]
+        return [self._handle_of(session) for session in found if isinstance(session, BayeuxSession)]
 
     def session(self, session_id: str) -> ServerSession | None:
         """The Bayeux session with that id; None if there is none or it has ended."""
         session = self.server.broker.sessions.get(session_id)
-        return self._shown(session) if isinstance(session, BayeuxSession) else None
+        return self._handle_of(session) if isinstance(session, BayeuxSession) else None
 
     # The program's hooks
 
@@ -180,16 +179,16 @@ class Halley:
 
         def register(hook: Callable[..., object]) -> Callable[..., object]:
             _must_be_plain(hook)
-            told = hook if occasion == "channel_created" else self._with_session(hook)
-            getattr(self._hooks, occasion).append(told)
+            notified = hook if occasion == "channel_created" else self._with_session(hook)
+            getattr(self._hooks, occasion).append(notified)
             return hook
 
         return register
 
     def set_policy(self, policy: object) -> None:
         """Set the policy: a `Policy`, or any object with some of its methods."""
-        asked = {name: self._with_session(method) for name, method in methods_of(policy, Policy).items()}
-        self._hooks.policy = SimpleNamespace(**asked)
+        methods = {name: self._with_session(method) for name, method in methods_of(policy, Policy).items()}
+        self._hooks.policy = SimpleNamespace(**methods)
 
     def add_extension(self, extension: object) -> None:
         """Pass all messages through an `Extension`, or any object with some of its methods.
@@ -197,12 +196,12 @@ class Halley:
         An incoming message also has the attributes `context`, the HTTP request that carried it, and `identity`, who
         sent it.
         """
-        seen = {name: self._with_session(method) for name, method in methods_of(extension, Extension).items()}
-        self._hooks.extensions.append(SimpleNamespace(**seen))
+        methods = {name: self._with_session(method) for name, method in methods_of(extension, Extension).items()}
+        self._hooks.extensions.append(SimpleNamespace(**methods))
 
     def background(self, task: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
         """Run a coroutine function while the server runs; it is cancelled when the server stops."""
-        self.server.lifecycle.background.append(task)
+        self.server.lifecycle.run_in_background(task)
         return task
 
     def _end_run(self) -> None:
@@ -215,11 +214,11 @@ class Halley:
         """Wrap a hook so that it gets a `ServerSession`."""
 
         def call(session: BayeuxSession | None, *arguments: Any) -> Any:
-            return hook(None if session is None else self._shown(session), *arguments)
+            return hook(None if session is None else self._handle_of(session), *arguments)
 
         return call
 
-    def _shown(self, session: BayeuxSession) -> ServerSession:
+    def _handle_of(self, session: BayeuxSession) -> ServerSession:
         if not isinstance(session.handle, ServerSession):
             session.handle = ServerSession(session, self._engine)
         return session.handle

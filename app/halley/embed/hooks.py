@@ -30,7 +30,8 @@ class Policy:
 
     A method grants by returning True. Any other result, or an exception, denies; `Refused` gives the reason. Methods
     may be coroutine functions. `session` is None for a request without a Bayeux session, as for all of WAMP's and
-    NetworkTables'; `message.identity` is there for each, and says who asks.
+    NetworkTables'. `message` is made for the purpose where the request was none of Bayeux; its `identity` says who
+    asks, in any protocol.
     """
 
     def can_handshake(self, session: ServerSession, message: Message) -> Answer:  # noqa: ARG002 - for subclasses
@@ -53,9 +54,10 @@ class Policy:
 class Extension:
     """Sees every message of Bayeux on its way in and out.
 
-    Both methods get the message as a JSON object, and return it, changed or not, or another object. None, or `Refused`
-    with a reason, drops an incoming message or an outgoing event; replies cannot be dropped. `session` is None before
-    there is one.
+    Both methods get the message as a JSON object, and return it, changed or not, or another object. None drops an
+    incoming message, which is answered with `404::message_deleted`, and `Refused` has it refused with a reason. Either
+    drops an outgoing event; replies cannot be dropped, since a client that gets none sends its message again. An
+    extension that raises anything else is skipped for that message. `session` is None before there is one.
     """
 
     def incoming(self, session: ServerSession | None, message: Fields) -> dict[str, Any] | None:  # noqa: ARG002

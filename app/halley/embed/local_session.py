@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from time import monotonic
 from typing import Any
 
@@ -21,7 +21,7 @@ from halley.protocols.bayeux.names import to_channel, to_subscription
 from halley.protocols.bayeux.session import BayeuxSession, Reply
 from halley.transports.exchange import verdict_on
 
-Heard = Callable[[str, Any], None]
+Callback = Callable[[str, Any], None]
 
 _DEADLINE_S = 3600.0
 """A local session does not expire; since every session has a deadline, its deadline is moved on each time."""
@@ -41,9 +41,9 @@ class LocalSession:
         self._engine = engine
         self._is_running = is_running
         self._is_of_run = is_running()
-        self._lasting: dict[Pattern, list[Heard]] = {}  # the callbacks that no run has begun
-        self._heard: dict[Pattern, list[Heard]] = {}
-        self._heard_of: OrderedDict[str, list[list[Heard]]] = OrderedDict()  # the same lists, by topic
+        self._lasting: dict[Pattern, list[Callback]] = {}  # the callbacks that no run has begun
+        self._callbacks: dict[Pattern, list[Callback]] = {}
+        self._callbacks_for = lru_cache(_REMEMBERED_TOPICS)(self._find_callbacks)
         self._tasks: set[asyncio.Task[None]] = set()
         self._session = BayeuxSession(f"local-{name}-{engine.new_id()}", self, engine.broker.outbox(), engine.options)
         self._session.protocol = "local"
@@ -58,34 +58,34 @@ class LocalSession:
         (an asynchronous service) takes time; the future need not be awaited.
         """
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        asker = _Asker(self._engine, answer, self._tasks)
-        request = Request([{"channel": channel, "data": data}], Transport.LOCAL, asker)
+        connection = _Publish(self._engine, answer, self._tasks)
+        request = Request([{"channel": channel, "data": data}], Transport.LOCAL, connection)
         request.session = self._session
-        asker.write(self._engine.receive(request, monotonic()))
+        connection.write(self._engine.receive(request, monotonic()))
         return answer
 
-    def subscribe(self, channel: str, heard: Heard) -> None:
-        """Call `heard(channel, data)` for each event of a channel or pattern from now on, in order.
+    def subscribe(self, channel: str, callback: Callback) -> None:
+        """Call `callback(channel, data)` for each event of a channel or pattern from now on, in order.
 
         Raises `ValueError` for an invalid channel, and `TypeError` for a coroutine function.
         """
-        if inspect.iscoroutinefunction(heard):
+        if inspect.iscoroutinefunction(callback):
             raise TypeError("the callback must not be a coroutine function; put events into a queue instead")
         pattern = pattern_of(channel, self._engine)
-        self._heard.setdefault(pattern, []).append(heard)
+        self._callbacks.setdefault(pattern, []).append(callback)
         if not self._is_running():
-            self._lasting.setdefault(pattern, []).append(heard)
-        self._heard_of.clear()
+            self._lasting.setdefault(pattern, []).append(callback)
+        self._callbacks_for.cache_clear()
         self._engine.subscribe(self._session, channel, pattern, monotonic())
 
     def unsubscribe(self, channel: str) -> None:
         """Remove all callbacks for this channel or pattern. Raises `ValueError` for an invalid one."""
         pattern = pattern_of(channel, self._engine)
         self._lasting.pop(pattern, None)
-        heard = self._heard.pop(pattern, None)
-        if heard is not None:
-            heard.clear()  # also for an event that is being delivered
-            self._heard_of.clear()
+        callbacks = self._callbacks.pop(pattern, None)
+        if callbacks is not None:
+            callbacks.clear()  # also for an event that is being delivered
+            self._callbacks_for.cache_clear()
             self._engine.unsubscribe(self._session, channel, pattern)
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class LocalSession:
         """End what was begun while the server ran: this session, or its callbacks of that time."""
         if self._is_of_run:
             self.close()
-        for pattern, callbacks in tuple(self._heard.items()):
+        for pattern, callbacks in tuple(self._callbacks.items()):
             callbacks[:] = self._lasting.get(pattern, ())
             if not callbacks:
                 self.unsubscribe(to_subscription(pattern))
@@ -134,23 +134,19 @@ class LocalSession:
 
     def _call(self, event: Event) -> None:
         channel = to_channel(event.topic)
-        for callbacks in self._heard_of.get(event.topic) or self._callbacks_for(event.topic):
-            for heard in tuple(callbacks):
+        for callbacks in self._callbacks_for(event.topic):
+            for callback in tuple(callbacks):
                 try:
-                    heard(channel, decode_data(event.payload))
+                    callback(channel, decode_data(event.payload))
                 except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
                     self._engine.hooks.report("local_session", error)
 
-    def _callbacks_for(self, topic: str) -> list[list[Heard]]:
-        """Find the callbacks for events of a topic, by pattern, and remember them."""
-        if len(self._heard_of) >= _REMEMBERED_TOPICS:
-            self._heard_of.popitem(last=False)
-        found = [self._heard[pattern] for pattern in patterns_over(topic) if pattern in self._heard]
-        self._heard_of[topic] = found
-        return found
+    def _find_callbacks(self, topic: str) -> list[list[Callback]]:
+        """The callbacks for events of a topic: the lists of `_callbacks`, which may change."""
+        return [self._callbacks[pattern] for pattern in patterns_over(topic) if pattern in self._callbacks]
 
 
-class _Asker:
+class _Publish:
     """The engine's `connection` for one message."""
 
     def __init__(self, engine: Engine, answer: asyncio.Future[dict[str, Any]], tasks: set[asyncio.Task[None]]) -> None:

@@ -23,6 +23,7 @@ from halley.host.http import Connection
 from halley.host.peer import UNSENT_BYTES, limit_unsent
 from halley.host.timeouts import ServerContext
 from halley.host.websocket import Sockets
+from halley.protocols.nt4.protocol import NetworkTables
 from halley.server.composition import Server
 from halley.settings import Limits, Settings
 from halley.transports.nt4 import Serves, nt4_route, own_page
@@ -254,7 +255,7 @@ class SideServer(HttpServer):
     ) -> None:
         self.shared = ServerContext(limits or server.settings.limits, server.broker.hits)
         super().__init__(config_of(app, server.settings, partial(protocol, shared=self.shared), grace_s))
-        server.on_sweep.append(self.shared.sweep)
+        server.on_sweep(self.shared.sweep)
         self.url = "" if bound is None else url_of(bound, scheme)
         self._bound = bound
         self._running: asyncio.Task[None] | None = None
@@ -285,8 +286,10 @@ def home_server(server: Server) -> HomeServer:
 
 
 def _serve_nt4(side: SideServer, server: Server, serves: Serves | None = None) -> None:
-    route = nt4_route(server.protocol("nt4"), server.settings, server.settings.nt4.host, serves)
-    side.shared.sockets.append(Sockets(route, server.proxies, side.shared, side.server_state.connections))
+    protocol = server.protocol("nt4")
+    assert protocol is not None  # it is enabled
+    route = nt4_route(protocol, server.settings, server.settings.nt4.host, serves)
+    side.shared.add_sockets(Sockets(route, server.proxies, side.shared, side.server_state.connections))
 
 
 class HomeServer(SideServer):
@@ -298,11 +301,13 @@ class HomeServer(SideServer):
     def __init__(self, server: Server) -> None:
         super().__init__(own_page(), server, None, scheme="ws", grace_s=server.settings.drain.grace_s)
         self._options = server.settings.nt4
-        self.serves: Serves = server.protocol("nt4").serves
+        nt4 = server.protocol("nt4")
+        assert isinstance(nt4, NetworkTables)
+        self.serves: Serves = nt4.serves
         self._changing: asyncio.Task[None] | None = None
         self._again_at = 0.0
         self._told = ""
-        server.on_sweep.append(self._look)
+        server.on_sweep(self._look)
 
     def _look(self, now: float) -> None:
         """Begin or end to listen, if it is time to; called a few times a second."""

@@ -2,8 +2,8 @@
 
 SIGTERM (or Ctrl-C) drains: holds are answered, running requests are finished, then the process exits with 0 (130). A
 second signal ends it immediately; requests may have been cut, so the exit code is then 128 plus the signal's number.
-SIGHUP reloads access rules, tokens, users and the certificate, and everything else that is registered with
-`Reloading.parts`.
+SIGHUP reloads access rules, tokens, users and the certificate, and everything else that is registered by
+`Reloading.register`.
 
 The supervisor is systemd with `Type=notify`, see sd_notify(3); without `NOTIFY_SOCKET` in the environment it is not
 notified.
@@ -35,7 +35,6 @@ from typing import Any
 from halley import __version__, is_compiled, telemetry
 from halley.access.keys import BadKeys
 from halley.broker.broker import Broker
-from halley.broker.limits import Watermark
 from halley.configuration import Configuration
 from halley.configuration.protection import NotProtected
 from halley.embed import Halley, load
@@ -105,7 +104,7 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
         certificate = Certificate(settings.tls) if settings.tls.cert else None
         halley = Halley(settings)
         reloading = halley.server.reloading
-        reloading.parts.append(SettingsFiles(reloading, configuration, read))
+        reloading.register(SettingsFiles(reloading, configuration, read))
         for name in settings.load:
             load(name, halley)
         listeners = listen(settings)
@@ -153,7 +152,7 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
             is_live=lambda: server.sweeper.is_live,
             is_ready=lambda: server.lifecycle.is_ready and server.history.is_ready,
             metrics=lambda: metrics.exposition(server, *contexts),
-            cluster=None if server.whole is None else server.whole.figures,
+            cluster=None if server.others is None else server.others.figures,
         )
         operations = SideServer(app, server, listeners.operations, scheme="http", grace_s=_SCRAPE_S)
         operations.begin()
@@ -214,11 +213,11 @@ class HalleyServer(HttpServer):
         super().__init__(config_of(server.application, settings, protocol, settings.drain.grace_s))
         for route in (mount.endpoint.route for mount in server.mounts):
             if route is not None:
-                shared.sockets.append(Sockets(route, server.proxies, shared, self.server_state.connections))
-        server.on_sweep += [shared.sweep, Resources(server.broker).sweep, self._look]
+                shared.add_sockets(Sockets(route, server.proxies, shared, self.server_state.connections))
+        server.on_sweep(shared.sweep, Resources(server.broker).sweep, self._look)
         self._scheme = "https" if certificate else "http"
         if certificate is not None:
-            server.reloading.parts.append(certificate.reload)
+            server.reloading.register(certificate.reload)
         self._loop: asyncio.AbstractEventLoop
         self.signals: list[int] = []
         self.must_end = ""
@@ -256,7 +255,7 @@ class HalleyServer(HttpServer):
         self._log_soon(sig, "exits immediately" if is_forced else "shuts down")
 
     def handle_reload(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
-        """Reload the settings, the certificate and everything else that is registered with `Reloading.parts`."""
+        """Reload the settings, the certificate and everything else that is registered by `Reloading.register`."""
         self._log_soon(sig, "reloads")
         self._loop.call_soon_threadsafe(self._server.reloading.reload)
 
@@ -373,7 +372,7 @@ class Resources:
         available = (available_bytes or memory_bytes)()
         share = broker.limits.memory_share
         if available is not None and share:
-            broker.memory = Watermark(share * available)
+            broker.limit_memory(share * available)
 
     def sweep(self, now: float) -> None:
         """Check the memory and the files, at most once a second; `now` is monotonic, in seconds."""

@@ -134,8 +134,10 @@ class NodeServer(SideServer):
 
     def __init__(self, server: Server, bound: socket.socket) -> None:
         settings = server.settings
-        archive: Any = server.history.archive
-        members = archive.members
+        others = server.others
+        assert others is not None  # only a node of a cluster has such a listener
+        members = others.members
+        assert members is not None  # the history is open
         door = Door(members.key, members.id, deadline_s(settings))
         assert server.endpoint is not None  # `halley serve` speaks every protocol
         protocol = partial(RelayedConnection, door=door, short_way=ShortWay(server, server.endpoint))
@@ -146,13 +148,12 @@ class NodeServer(SideServer):
             server.application, server, bound, scheme="http", grace_s=grace_s, protocol=protocol, limits=limits
         )
         self._relay = relay = Relay(members, settings)
-        server.on_sweep.append(door.sweep)
-        server.services.append(relay)
-        server.engine.home_of = relay.home_of
-        for mount in server.mounts:
-            mount.endpoint.relay = relay
+        server.on_sweep(door.sweep)
+        server.add_service(relay)
+        others.relay_by(relay)
         url = settings.cluster.advertise or self.url
-        members.facts |= {"url": lambda: url, "machine": lambda: relay.machine}
+        members.report("url", lambda: url)
+        members.report("machine", lambda: relay.machine)
 
     async def end(self) -> None:
         """Shut down: let the clients of other nodes go to others, and serve the other nodes' requests to their end."""

@@ -140,6 +140,10 @@ class ServerContext:
         self.cut = 0  # connections that were aborted, mostly for being too slow
         self.tls_failed = 0
 
+    def add_sockets(self, sockets: Swept) -> None:
+        """Let connections become WebSockets of this route."""
+        self.sockets.append(sockets)
+
     def sweep(self, now: float) -> bool:
         """End connections whose deadline has passed, `now` in monotonic seconds; whether there are more."""
         swept = [route.sweep(now) for route in self.sockets]

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from re import Match, Pattern
 
-_LINES_KEPT = 50
+_MOST_LINES = 50
 _LINE_BYTES = 1_048_576
 _KILLED_S = 10.0
 _LOOK_S, _EXIT_LOOK_S = 0.02, 0.1
@@ -106,7 +106,7 @@ def is_cancelled_twice() -> bool:
     return task is not None and task.cancelling() > 1
 
 
-def _bound_to_us(last: signal.Signals) -> Callable[[], None] | None:
+def _dying_with_us(last: signal.Signals) -> Callable[[], None] | None:
     """What a new process calls, so that it gets the signal `last` when this one ends; None where that is not Linux."""
     if sys.platform != "linux":
         return None
@@ -122,11 +122,11 @@ def _die_with(parent: int, prctl: Callable[[int, int], int], last: int) -> None:
 class ChildProcess:
     """A process, made with `child_process`. `lines` are the last lines of its standard error."""
 
-    def __init__(self, process: Process, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, process: Process, on_line: Callable[[str], None] | None = None) -> None:
         self.process = process
-        self.lines: deque[str] = deque(maxlen=_LINES_KEPT)
-        self._tell = tell
-        self._news = asyncio.Event()
+        self.lines: deque[str] = deque(maxlen=_MOST_LINES)
+        self._on_line = on_line
+        self._has_changed = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
     async def logged(self, pattern: Pattern[str]) -> Match[str] | None:
@@ -137,8 +137,8 @@ class ChildProcess:
                     return match
             if self._reading.done():
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._has_changed.clear()
+            await self._has_changed.wait()
 
     async def exited(self) -> None:
         """Wait until the process itself has ended, even if its children live and keep its standard error open."""
@@ -161,11 +161,11 @@ class ChildProcess:
                 if not line:
                     return
                 self.lines.append(line.decode(errors="replace").rstrip())
-                if self._tell is not None:
-                    self._tell(self.lines[-1])
-                self._news.set()
+                if self._on_line is not None:
+                    self._on_line(self.lines[-1])
+                self._has_changed.set()
         finally:
-            self._news.set()
+            self._has_changed.set()
 
     async def end(self, within_s: float) -> None:
         """Send SIGTERM and wait `within_s` seconds for the end; then kill the process and all its children.
@@ -190,13 +190,13 @@ async def child_process(
     *,
     environment: Mapping[str, str],
     end_within_s: float,
-    tell: Callable[[str], None] | None = None,
-    without_us: signal.Signals = signal.SIGKILL,
+    on_line: Callable[[str], None] | None = None,
+    death_signal: signal.Signals = signal.SIGKILL,
 ) -> AsyncIterator[ChildProcess]:
     """Run a command until the block ends; then it has `end_within_s` seconds to end after SIGTERM.
 
-    Its standard input and output are closed; `tell` is called with each line of its standard error. `without_us` is the
-    signal that it gets if this process ends before. Raises `OSError` if it cannot be started.
+    Its standard input and output are closed; `on_line` is called with each line of its standard error. It gets
+    `death_signal` if this process ends before. Raises `OSError` if it cannot be started.
     """
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -206,9 +206,9 @@ async def child_process(
         stderr=PIPE,
         limit=_LINE_BYTES,
         start_new_session=True,
-        preexec_fn=_bound_to_us(without_us),
+        preexec_fn=_dying_with_us(death_signal),
     )
-    child = ChildProcess(process, tell)
+    child = ChildProcess(process, on_line)
     try:
         yield child
     finally:

@@ -223,7 +223,10 @@ class WireProtocol:
 
     @property
     def due(self) -> float:
-        """When `turn` is to be called next, in monotonic seconds: infinity if nothing is planned."""
+        """When `turn` is to be called next, in monotonic seconds: infinity if nothing is planned.
+
+        What makes it earlier wakes the broker (`Broker.wake`), outside of `turn`; else it might not be asked for again.
+        """
         return inf
 
     def turn(self, now: float) -> None:

@@ -59,7 +59,7 @@ class Application:
         try:
             await (endpoint or self._apis)(scope, receive, send)
         except asyncio.CancelledError:
-            if not self._lifecycle.is_leaving:
+            if not self._lifecycle.is_draining:
                 raise
             await reject(scope, send, leaving())
 

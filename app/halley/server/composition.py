@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from halley import telemetry
 from halley.access.control import AccessControl, Authenticator
@@ -17,7 +15,7 @@ from halley.broker.broker import Broker
 from halley.broker.errors import TokenRefused
 from halley.broker.policy import SERVER
 from halley.configuration.programs import checked
-from halley.configuration.protection import grants_of
+from halley.configuration.protection import rights_of
 from halley.protocols.bayeux.engine import Engine, new_id
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.protocol import BayeuxProtocol
@@ -25,14 +23,14 @@ from halley.protocols.contract import Count, WireProtocol
 from halley.server.application import Application
 from halley.server.history import HistoryService, Opening, OpenLog
 from halley.server.lifecycle import Lifecycle
+from halley.server.other_nodes import OtherNodes
 from halley.server.persistence import PersistentTopics
-from halley.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
+from halley.server.protocols import PROTOCOLS, Compose, Parts, Service
 from halley.server.pump import Pump
 from halley.server.reloading import Reloading
 from halley.server.session_log import SessionLog
 from halley.server.sweeper import Sweep, Sweeper
 from halley.server.topics import SystemEvents, Ticker
-from halley.server.whole import Whole
 from halley.settings import Settings
 from halley.transports.addresses import Proxies, accounts
 from halley.transports.api.application import Apis
@@ -46,21 +44,15 @@ from halley.transports.waits import Waits
 class Server:
     """One server: its parts, and the ASGI application that they make.
 
-    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`halley/access/keys.py`). `settings` and `hooks` are the
-    defaults where None.
+    Raises `BadSettings`, `NotProtected`, or `BadKeys` (`halley/access/keys.py`). `settings` are the defaults where
+    None.
     """
 
-    def __init__(
-        self,
-        settings: Settings | None = None,
-        hooks: Hooks | None = None,
-        protocols: Sequence[Compose] = PROTOCOLS,
-    ) -> None:
+    def __init__(self, settings: Settings | None = None, protocols: Sequence[Compose] = PROTOCOLS) -> None:
         settings = checked(settings or Settings())
-        self.hooks = hooks or Hooks(telemetry.fault)
         self.guard = Guard(settings)
         self.proxies = Proxies(settings.proxies)
-        self.access = AccessControl(grants_of(settings, Authenticator.of(settings, _report_keys)), self._token_refused)
+        self.access = AccessControl(settings, rights_of(settings), Authenticator.of(settings), self._token_refused)
         self.broker = Broker(
             settings.limits,
             settings.history,
@@ -69,14 +61,16 @@ class Server:
             account_of=accounts((*settings.limits.exempt, *settings.proxies)),
         )
         node = settings.cluster.node if settings.cluster.urls else None
-        self.whole = None if node is None else Whole(node, lambda: self.settings)
-        self.history = HistoryService(settings, self.broker, self._wake, _opening(self.whole))
+        self.others = others = None if node is None else OtherNodes(node, lambda: self.settings)
+        self.history = HistoryService(settings, self.broker, self._wake, _opening(others))
         session_log = SessionLog(self.broker)
         system_events = SystemEvents(self.broker, node)
-        self.broker.observers += [session_log, system_events]
+        self.broker.add_observer(session_log)
+        self.broker.add_observer(system_events)
+        self.hooks = Hooks(telemetry.fault, session_log.message_refused)
         self.middleware = GuardMiddleware(self.guard, session_log.request_refused)
         waits = Waits()
-        node_id = _node_id(settings)
+        prefix = "" if others is None else others.id
         self.engine = Engine(
             self.broker,
             settings.bayeux,
@@ -84,10 +78,10 @@ class Server:
             self.hooks,
             identities=self.access,
             connection_types=_connection_types(settings, self.guard),
-            new_id=lambda: node_id + new_id(),
+            new_id=lambda: prefix + new_id(),
             read=self.history.read,
+            home_of=None if others is None else others.home_of,
         )
-        self.hooks.message_refused.append(session_log.message_refused)
         self._bayeux = BayeuxProtocol(self.engine, self._drain_s)
         parts = Parts(
             settings,
@@ -100,19 +94,19 @@ class Server:
             waits,
             session_log,
             self._bayeux,
-            node_id,
-            self.whole,
+            others,
         )
         self.mounts = [mount for compose in protocols if (mount := compose(parts)) is not None]
         self.protocols: list[WireProtocol] = [mount.protocol for mount in self.mounts]
         if self.protocol("nt4") is None:  # the values that an earlier run has kept can still be erased
-            self.broker.holders.append(PersistentTopics.of(settings))
+            self.broker.add_holder(PersistentTopics.of(settings))
         self.services: list[Service] = [self.history, *(each for mount in self.mounts for each in mount.services)]
-        self.planning = self._planning()
-        self.pump = Pump(self.broker, self.planning)
-        self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks, self.whole)
-        self.on_sweep: list[Sweep] = []  # the host's
-        slow = [self.broker.meters.sweep, self.access.look, session_log.report_limits, _report_suppressed]
+        # The pump need not ask the protocols without turns of their own in each turn of the loop.
+        self.pump = Pump(self.broker, [each for each in self.protocols if type(each).turn is not WireProtocol.turn])
+        self.ticker = Ticker(self.broker, self.protocols, self.history, system_events, settings.ticks, others)
+        self._hosts_sweeps: list[Sweep] = []
+        slow: list[Sweep] = [self.broker.meters.sweep, self.access.look, session_log.report_limits]
+        slow.append(lambda _: telemetry.report_suppressed())
         routes = [mount.endpoint.route for mount in self.mounts]
         every_s = min([settings.sweep_s, *(route.service.look_s for route in routes if route is not None)])
         self.sweeper = Sweeper(every_s, self.broker, self._sweeps, slow)
@@ -136,10 +130,6 @@ class Server:
         """Serve one request, or the lifespan (ASGI)."""
         await self.application(scope, receive, send)
 
-    def lifespan(self, app: ASGIApp | None = None) -> AbstractAsyncContextManager[None]:
-        """A lifespan for programs that mount this application; see `Application.lifespan`."""
-        return self.application.lifespan(app)
-
     @property
     def settings(self) -> Settings:
         """The settings that count now."""
@@ -151,27 +141,23 @@ class Server:
         endpoints = (mount.endpoint for mount in self.mounts if mount.protocol is self._bayeux)
         return next((each for each in endpoints if isinstance(each, BayeuxEndpoint)), None)
 
-    def protocol(self, name: str) -> Any:
+    def protocol(self, name: str) -> WireProtocol | None:
         """The protocol of that name; None if the server does not speak it."""
         return next((each for each in self.protocols if each.name == name), None)
 
-    def mount(self, mount: Mount) -> None:
-        """Speak another protocol, in place of the one with the same name if there is one; before the server starts."""
-        by_name = {each.protocol.name: each for each in self.mounts} | {mount.protocol.name: mount}
-        self.mounts[:] = by_name.values()
-        self.protocols[:] = [each.protocol for each in self.mounts]
-        self.planning[:] = self._planning()
-        self.services[1:] = [service for each in self.mounts for service in each.services]
+    def add_service(self, service: Service) -> None:
+        """Open, sweep, close and count a service of the host too."""
+        self.services.append(service)
+
+    def on_sweep(self, *sweeps: Sweep) -> None:
+        """Have the sweeper do the host's sweeps too."""
+        self._hosts_sweeps += sweeps
 
     def counts(self) -> Iterator[Count]:
         """Yield the metrics that single protocols and services have; what is both is asked once."""
         every = [*(each.counts for each in self.protocols), *(each.counts for each in self.services)]
         for counts in dict.fromkeys(every):
             yield from counts()
-
-    def _planning(self) -> list[WireProtocol]:
-        """The protocols that plan turns of their own: the pump need not ask the others in each turn of the loop."""
-        return [each for each in self.protocols if type(each).turn is not WireProtocol.turn]
 
     def _wake(self) -> None:
         self.pump.wake()
@@ -183,7 +169,7 @@ class Server:
         return min(options.spread_s, clients / options.clients_per_s)
 
     def _sweeps(self) -> Sequence[Sweep]:
-        sweeps: list[Sweep] = [self.broker.due, self.ticker.sweep, *self.on_sweep, self._bayeux.sweep]
+        sweeps: list[Sweep] = [self.broker.due, self.ticker.sweep, *self._hosts_sweeps, self._bayeux.sweep]
         for mount in self.mounts:
             sweeps += [mount.protocol.sweep, mount.endpoint.sweep]
         return [*dict.fromkeys([*sweeps, *(service.sweep for service in self.services)])]
@@ -203,39 +189,19 @@ def _connection_types(settings: Settings, guard: Guard) -> list[str]:
     return types
 
 
-def _report_suppressed(_now: float) -> None:
-    telemetry.report_suppressed()
-
-
-def _report_keys(line: str, *, is_error: bool = False) -> None:
-    if is_error:
-        telemetry.log.error("keys", what=line)
-    else:
-        telemetry.log.warning("keys", what=line)
-
-
-def _opening(whole: Whole | None) -> Opening | None:
+def _opening(others: OtherNodes | None) -> Opening | None:
     """What opens the history of a node of a cluster; None for a server alone, which imports nothing of it."""
-    if whole is None:
+    if others is None:
         return None
     from halley.server.front_history import FrontHistory
     from halley.server.shared_history import KeptHistory
 
     def opened(settings: Settings, broker: Broker, flush: Callable[[], None]) -> OpenLog:
         history = (FrontHistory if settings.cluster.front else KeptHistory)(settings, broker, flush)
-        history.join(whole)
+        history.join(others)
         return history
 
     return opened
-
-
-def _node_id(settings: Settings) -> str:
-    """The letters that a node of a cluster puts in front of the ids of its sessions; "" for a server alone."""
-    if not settings.cluster.urls:
-        return ""
-    from halley.cluster.members import id_of
-
-    return id_of(settings.cluster.node)
 
 
 def create_app(settings: Settings | None = None) -> Server:

@@ -24,7 +24,7 @@ _FORCE_S = 0.1
 
 
 class Lifecycle:
-    """Opens services, runs the sweeper and a program's `background` tasks, and ends all of it without losing anything.
+    """Opens services, runs the sweeper and a program's tasks, and ends all of it without losing anything.
 
     Services are opened in order, and closed in the opposite order. `drain_s` returns over how many seconds the release
     of clients is spread.
@@ -41,9 +41,9 @@ class Lifecycle:
         options: Drain,
         drain_s: Callable[[], float],
     ) -> None:
-        self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self.on_begin: list[Callable[[], None]] = []  # what is done before each start
-        self.is_leaving = False
+        self.is_draining = False
+        self._background: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._on_begin: list[Callable[[], None]] = []
         self._broker = broker
         self._mounts = mounts
         self._services = services
@@ -53,8 +53,8 @@ class Lifecycle:
         self._options = options
         self._drain_s = drain_s
         self._tasks: list[asyncio.Task[None]] = []  # the sweeper, then the program's own
-        self._dropped_before = 0  # events, when leaving began
-        self._drain_told_at = 0.0
+        self._dropped_before = 0  # events, when the drain began
+        self._progress_logged_at = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -64,7 +64,15 @@ class Lifecycle:
     @property
     def is_ready(self) -> bool:
         """Whether new clients are accepted: the server has started and does not drain."""
-        return self.is_running and not self.is_leaving
+        return self.is_running and not self.is_draining
+
+    def on_begin(self, begin: Callable[[], None]) -> None:
+        """Call `begin` before each start."""
+        self._on_begin.append(begin)
+
+    def run_in_background(self, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine function while the server runs, from the next start on."""
+        self._background.append(job)
 
     def open(self) -> None:
         """Open all services that are not open yet. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
@@ -77,15 +85,15 @@ class Lifecycle:
         After `stop` the server can be started again, on another event loop too: one lifespan may follow another.
         """
         if not self._tasks:
-            self.is_leaving = False
+            self.is_draining = False
             for mount in self._mounts:
                 mount.protocol.begin(monotonic())
                 mount.endpoint.begin(monotonic())
-            for begin in self.on_begin:
+            for begin in self._on_begin:
                 begin()
             self.open()
             self._sweeper.begin()
-            jobs = [self._sweeper.run(), *(self._run(job) for job in self.background)]
+            jobs = [self._sweeper.run(), *(self._run(job) for job in self._background)]
             self._tasks = [asyncio.get_running_loop().create_task(job) for job in jobs]
             self._pump.begin()
 
@@ -102,11 +110,11 @@ class Lifecycle:
         answered immediately with their waiting events, and with advice when to reconnect. All waiting ends as soon as
         `is_forced` returns True.
         """
-        if self.is_leaving:
+        if self.is_draining:
             return
-        self.is_leaving = True
+        self.is_draining = True
         self._dropped_before = self._broker.dropped
-        self._drain_told_at = monotonic()
+        self._progress_logged_at = monotonic()
         telemetry.log.info("draining", holds=self._holds())
         await self._pause(self._options.not_ready_s, is_forced)
         spread_s = self._drain_s()
@@ -129,8 +137,8 @@ class Lifecycle:
         until = monotonic() + seconds
         while (left_s := until - monotonic()) > 0 and not is_forced():
             await asyncio.sleep(min(_FORCE_S, left_s))  # a signal handler sets no events
-            if monotonic() - self._drain_told_at > _PROGRESS_S:
-                self._drain_told_at = monotonic()
+            if monotonic() - self._progress_logged_at > _PROGRESS_S:
+                self._progress_logged_at = monotonic()
                 telemetry.log.info("drain_progress", holds=self._holds())
 
     async def stop(self, *, is_cut_short: bool = False) -> None:
@@ -150,6 +158,6 @@ class Lifecycle:
         self._pump.turn()  # for those who have waited for the last commits
         self._pump.stop()
         telemetry.report_suppressed()
-        dropped = self._broker.dropped - self._dropped_before if self.is_leaving else 0
+        dropped = self._broker.dropped - self._dropped_before if self.is_draining else 0
         lost = sum(session.outbox.undelivered for session in self._broker.sessions.values()) + dropped
         telemetry.log.info("stopped", undelivered_events=lost, is_cut_short=is_cut_short)

@@ -17,7 +17,6 @@ from halley.broker.broker import Broker
 from halley.broker.ports import Erasure, Work
 from halley.cluster.exchange import Exchange
 from halley.cluster.home import Home
-from halley.cluster.standing import Standing
 from halley.cluster.values import ClusterValues
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError
@@ -36,10 +35,9 @@ class Nt4Home:
         settings: Settings,
         broker: Broker,
         exchange: Exchange,
-        standing: Standing,
         flush: Callable[[], None],
     ) -> None:
-        """Become the keeper of the broker's values; see `Whole.nt4`."""
+        """Become the keeper of the broker's values; see `OtherNodes.serve_nt4`."""
         self._protocol, self._file = nt4
         self._save_every_s = settings.nt4.save_every_s
         self._nats = exchange.nats
@@ -47,13 +45,14 @@ class Nt4Home:
         self._values = ClusterValues(settings.cluster, exchange, broker, self._protocol, flush)
         self._is_home = False
         self._saving: asyncio.Task[None] | None = None
-        self._leaving: asyncio.Task[None] | None = None
+        self._resigning: asyncio.Task[None] | None = None
         self._saved_at = -inf
         self._fault = ""
-        broker.values = self._values
-        broker.holders.append(self)
-        broker.commits.value_arrived = self._values.arrived
-        standing.nt4 = lambda: self._home.node
+        broker.add_holder(self)
+
+    def where(self) -> str | None:
+        """The node that is the home, if it is known."""
+        return self._home.node
 
     def begin(self) -> None:
         """Look for the home, and be it if there is none."""
@@ -62,13 +61,13 @@ class Nt4Home:
 
     async def close(self) -> None:
         """Give the home up, if it is here."""
-        await asyncio.shield(self._leave())
+        await asyncio.shield(self._resign())
         await self._values.close()
 
-    def _leave(self) -> asyncio.Task[None]:
-        if self._leaving is None:
-            self._leaving = asyncio.create_task(self._give_up())
-        return self._leaving
+    def _resign(self) -> asyncio.Task[None]:
+        if self._resigning is None:
+            self._resigning = asyncio.create_task(self._give_up())
+        return self._resigning
 
     async def _give_up(self) -> None:
         if self._saving is not None:
@@ -78,9 +77,9 @@ class Nt4Home:
     def sweep(self, now: float) -> None:
         """Notice that the time as home is over or that the server drains, and store the topics that have changed."""
         if self._is_home and not self.serves(now):
-            self._moved_out()
+            self._end_service()
         if self._protocol.is_draining:
-            self._leave()
+            self._resign()
         is_idle = self._saving is None or self._saving.done()
         has_unsaved = self._is_home and self._protocol.tables.has_unsaved
         if has_unsaved and is_idle and now - self._saved_at >= self._save_every_s:
@@ -114,11 +113,11 @@ class Nt4Home:
         protocol = self._protocol
         protocol.stand_by(monotonic())
         if self._is_home:
-            self._moved_out()
+            self._end_service()
         self._is_home = True
         self._values.move_in(term)
         tables = protocol.tables
-        tables.observers.append(SharedTopics(self._values.topic_changed))
+        tables.add_observer(SharedTopics(self._values.topic_changed))
         restore(tables, *(self._file.load() if topics is None else self._file.read(topics)))
         tables.has_unsaved = topics is None and len(tables.topics) > 0
         protocol.serve_until(until)
@@ -135,10 +134,10 @@ class Nt4Home:
         self._protocol.bridge.record_all(now)
         topics = text_of(persistent(self._protocol.tables))
         self._protocol.stand_by(now)
-        self._moved_out()
+        self._end_service()
         return topics
 
-    def _moved_out(self) -> None:
+    def _end_service(self) -> None:
         self._is_home = False
         self._values.move_out()
 

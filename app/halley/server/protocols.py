@@ -24,9 +24,9 @@ from halley.protocols.wamp.names import realms_of
 from halley.protocols.wamp.protocol import Router
 from halley.protocols.wamp.state import META_EVENT, SESSION, Environment
 from halley.server.history import HistoryService
+from halley.server.other_nodes import OtherNodes
 from halley.server.persistence import PersistentTopics, ReservedIds, TopicSaver
 from halley.server.session_log import SessionLog
-from halley.server.whole import Whole
 from halley.settings import Settings
 from halley.transports.endpoint import BayeuxEndpoint
 from halley.transports.guard import Guard
@@ -51,10 +51,8 @@ class Parts(NamedTuple):
     session_log: SessionLog
     bayeux: BayeuxProtocol
     """Bayeux without an endpoint, which every server has: the program's own sessions and publishes use it."""
-    node_id: str
-    """What the ids of sessions begin with, in a cluster: four letters of this node. Else it is empty."""
-    whole: Whole | None = None
-    """The cluster, where the server is a node of one."""
+    others: OtherNodes | None = None
+    """The other nodes, where the server is a node of a cluster."""
 
 
 class Service(Protocol):
@@ -87,7 +85,7 @@ Compose = Callable[[Parts], Mount | None]
 
 def bayeux(parts: Parts) -> Mount:
     """Compose Bayeux: make the endpoint for the engine that every server has."""
-    endpoint = BayeuxEndpoint(parts.bayeux.engine, parts.guard, parts.middleware, parts.settings)
+    endpoint = BayeuxEndpoint(parts.bayeux.engine, parts.guard, parts.middleware, parts.settings, parts.others)
     return Mount(parts.bayeux, endpoint)
 
 
@@ -109,17 +107,18 @@ def wamp(parts: Parts) -> Mount:
             agent=f"Halley-{__version__}",
             denied=(parts.session_log.refused,),
             archive=parts.history if is_recorded else None,
-            elsewhere=parts.whole,
+            nodes=parts.others,
         ),
     )
-    whole, others = parts.whole, router.roster
-    if whole is not None and others is not None:
-        whole.answers[inquiry.KIND] = lambda _node, question: router.answer(question, monotonic())
-        whole.answers[META_EVENT] = lambda _node, news: router.arrived(news, monotonic())
-        whole.answers[SESSION] = lambda node, report: others.arrived(node, report, monotonic())
-        whole.answers[roster.LIST] = lambda _node, question: others.page(question)
-        whole.facts[roster.FACT] = others.fact
-    return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings, parts.node_id))
+    others, sessions = parts.others, router.roster
+    if others is not None and sessions is not None:
+        others.answer(inquiry.KIND, lambda _node, question: router.answer(question, monotonic()))
+        others.answer(META_EVENT, lambda _node, news: router.arrived(news, monotonic()))
+        others.answer(SESSION, lambda node, report: sessions.arrived(node, report, monotonic()))
+        others.answer(roster.LIST, lambda _node, question: sessions.page(question))
+        others.report(roster.FACT, sessions.fact)
+    node_id = "" if others is None else others.id
+    return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings, node_id, others))
 
 
 def nt4(parts: Parts) -> Mount | None:
@@ -128,19 +127,15 @@ def nt4(parts: Parts) -> Mount | None:
     if not settings.nt4.enabled:
         return None
     protocol = NetworkTables(
-        parts.broker,
-        settings.nt4,
-        parts.access,
-        parts.hooks,
-        parts.waits.wait,
-        settings.bayeux.policy_s,
+        parts.broker, settings.nt4, parts.access, parts.hooks, parts.waits.wait, settings.bayeux.policy_s
     )
-    if parts.whole is not None:  # `nt4_home.py` has the rest, when the node has joined the cluster
+    if parts.others is not None:  # `nt4_home.py` has the rest, when the node has joined the cluster
         protocol.stand_by(monotonic())
-        parts.whole.nt4 = protocol, file
+        parts.others.serve_nt4(protocol, file)
         return _by_websockets(parts, nt4_route(protocol, settings, settings.host, protocol.serves))
     saver = TopicSaver(protocol, file, settings.nt4.save_every_s)
-    parts.broker.holders.append(saver)
+    parts.broker.set_values(protocol.bridge)
+    parts.broker.add_holder(saver)
     return _by_websockets(parts, nt4_route(protocol, settings, settings.host), (saver,))
 
 

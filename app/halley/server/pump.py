@@ -47,17 +47,24 @@ class Pump:
         """Have each protocol do what is due, then flush the broker."""
         self._began = now = monotonic()
         self._is_woken = True  # by what the protocols' turns make ready, which is flushed in this turn
+        due, has_turned = inf, False
         try:
             for protocol in self._protocols:
-                if protocol.due <= now:
+                at = protocol.due
+                if at > now:
+                    due = min(due, at)
+                else:
+                    has_turned = True
                     protocol.turn(now)
+            if has_turned:  # which has changed what is due, perhaps for another protocol too
+                due = min(protocol.due for protocol in self._protocols)
             self._is_woken = False
             self._broker.flush(now, self._is_over)
         except Exception as error:  # noqa: BLE001 - those behind the one at fault are flushed in the next turn
             telemetry.fault("flush", error)
             self._is_woken = False
             self.wake()
-        self._schedule(now)
+        self._schedule(due, now)
 
     def _is_over(self) -> bool:
         return monotonic() - self._began > FLUSH_S
@@ -68,20 +75,17 @@ class Pump:
             self._timer.cancel()
         self._timer, self._timer_due = None, inf
 
-    def _schedule(self, now: float) -> None:
+    def _schedule(self, due: float, now: float) -> None:
         """Set the timer for what is due next."""
-        due = inf
-        for protocol in self._protocols:
-            due = min(due, protocol.due)
         if due <= now:
             self.wake()
         elif due != self._timer_due:
             self.stop()
             if due < inf:
                 delay_ms = ceil((due - now) * 1000)  # uvloop would round milliseconds down, to now
-                self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._ring)
+                self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_timer)
                 self._timer_due = due
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer, self._timer_due = None, inf
         self.wake()

@@ -13,7 +13,7 @@ from halley import telemetry
 from halley.access.control import AccessControl
 from halley.broker.broker import Broker
 from halley.configuration import BadSettings, Configuration, check
-from halley.configuration.protection import NotProtected, check_protected, check_still_protected, grants_of
+from halley.configuration.protection import NotProtected, check_protected, check_still_protected, rights_of
 from halley.settings import Settings
 
 AT_ONCE = ("access", "tokens", "user")
@@ -21,22 +21,23 @@ AT_ONCE = ("access", "tokens", "user")
 
 
 class Reloading:
-    """What a server reads again; `settings` are those that count now.
-
-    Each of `parts` reads its own files again, and logs that.
-    """
+    """What a server reads again; `settings` are those that count now."""
 
     def __init__(self, settings: Settings, access: AccessControl, broker: Broker) -> None:
         self.settings = settings
-        self.parts: list[Callable[[], None]] = []
+        self._parts: list[Callable[[], None]] = []
         self._access = access
         self._broker = broker
 
+    def register(self, part: Callable[[], None]) -> None:
+        """Call `part` at each reload: it reads its own files again, and logs that."""
+        self._parts.append(part)
+
     def reload(self) -> None:
         """Read settings, certificates and other files again."""
-        if not self.parts:
+        if not self._parts:
             telemetry.log.info("reloaded", what="nothing")
-        for read_again in self.parts:
+        for read_again in self._parts:
             try:
                 read_again()
             except Exception as error:  # noqa: BLE001 - the others must still be read
@@ -52,13 +53,13 @@ class Reloading:
             return 0, 0
         check_protected(settings)
         check_still_protected(self.settings, settings)
-        self._access.grants = grants_of(settings, self._access.grants.authenticator)
+        self._access.change(settings, rights_of(settings))
         self.settings = settings
         return self._broker.rights_changed(self._access.stand_by, monotonic())
 
 
 class SettingsFiles:
-    """Reads a server's settings again (one of `Reloading.parts`).
+    """Reads a server's settings again (see `Reloading.register`).
 
     `started` is what the server was started with, and `read` reads the same sources in the same order; it raises
     `BadSettings`.

@@ -36,7 +36,7 @@ from halley.nats.jetstream import Connection
 from halley.protocols.contract import Count
 from halley.server.history import CannotJoin, OpenHistory, OpenLog, Outcomes
 from halley.server.nt4_home import Nt4Home
-from halley.server.whole import Whole
+from halley.server.other_nodes import OtherNodes
 from halley.settings import Settings
 
 Result = TypeVar("Result")
@@ -71,14 +71,12 @@ class SharedHistory(OpenLog):
         self._nats = Connection(cluster)
         self._erasures = Erasures(self._erase_here)
         self.members = Members(cluster, self._nats, monotonic())
-        self.members.facts |= {
-            "sequence": lambda: applied.sequence,
-            "offset": lambda: applied.offset,
-            "sessions": lambda: len(broker.sessions),
-            "erased": lambda: self._erasures.done_to(applied.sequence),
-            "went_back": lambda: self._log.went_back,
-            "keeps": lambda: not cluster.front,
-        }
+        self.members.report("sequence", lambda: applied.sequence)
+        self.members.report("offset", lambda: applied.offset)
+        self.members.report("sessions", lambda: len(broker.sessions))
+        self.members.report("erased", lambda: self._erasures.done_to(applied.sequence))
+        self.members.report("went_back", lambda: self._log.went_back)
+        self.members.report("keeps", lambda: not cluster.front)
         super().__init__(settings, broker, flush)
         telemetry.log.info(
             "cluster_joined",
@@ -100,17 +98,18 @@ class SharedHistory(OpenLog):
         self._broker.commits.begin(self._log, store.head, self._log.share, self._log.reach)
         return self._log
 
-    def join(self, whole: Whole) -> None:
+    def join(self, others: OtherNodes) -> None:
         """Give the parts of the server the way to the other nodes; call it before `listen`."""
         nats, members = self._nats, self.members
-        self._whole = whole
-        self._exchange = Exchange(self._cluster, nats, members)
-        self._standing = Standing(self._cluster, nats, members, self._applied, self._log.state)
-        members.facts["settings"] = lambda: digests(whole.settings())
-        whole.answers[SETTINGS] = lambda _node, _body: digests(whole.settings())
-        whole.join(self._exchange, members, self._standing)
-        if whole.nt4 is not None:
-            self._nt4 = Nt4Home(whole.nt4, self._settings, self._broker, self._exchange, self._standing, self._flush)
+        self._others = others
+        exchange = Exchange(self._cluster, nats, members)
+        if others.nt4 is not None:
+            self._nt4 = Nt4Home(others.nt4, self._settings, self._broker, exchange, self._flush)
+        home_of_nt4 = None if self._nt4 is None else self._nt4.where
+        self._standing = Standing(self._cluster, nats, members, self._applied, self._log.state, home_of_nt4)
+        members.report("settings", lambda: digests(others.settings()))
+        exchange.answer(SETTINGS, lambda _node, _body: digests(others.settings()))
+        others.join(exchange, members, self._standing)
 
     def __str__(self) -> str:
         """Which node this is, and of which cluster, for the terminal."""
@@ -181,7 +180,7 @@ class SharedHistory(OpenLog):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
                     await self.settle()
-        self._whole.leave()
+        self._others.leave()
         await self._standing.close()
         await self.members.close()
         await self._erasures.close()
@@ -230,7 +229,7 @@ class KeptHistory(SharedHistory, OpenHistory):
         self._began_at = self._kept_at = 0.0
         super().__init__(settings, broker, flush, applied)
         self._keeper = Keeper(self._cluster, self._nats, self)
-        self.members.facts["kept"] = self._told
+        self.members.report("kept", self._told)
 
     def __str__(self) -> str:
         """Where the history is, and of which cluster, for the terminal."""

@@ -16,11 +16,11 @@ from time import monotonic
 from typing import Any
 
 from halley.broker.flow import Delays
-from halley.server.whole import Whole
+from halley.server.other_nodes import OtherNodes
 from halley.settings import Ticks
 
 _KIND = "figures"
-_HEARD = "hears"
+_WANTED = "hears"
 _OLD_TICKS, _OLD_S = 2.5, 3.0
 """Figures older than both are left out: their node sends none any more."""
 
@@ -54,31 +54,31 @@ class SharedTicks:
 
     def __init__(
         self,
-        whole: Whole,
+        others: OtherNodes,
         options: Ticks,
         has_subscribers: Callable[[str], bool],
         merges: Mapping[str, tuple[Merge, int]],
     ) -> None:
-        self._whole = whole
+        self._others = others
         self._old_s = max(_OLD_S, _OLD_TICKS * options.every_s)
         self._merges = merges
         self._received: dict[tuple[str, str], tuple[float, Figures]] = {}  # by topic and node, with the time
-        whole.facts[_HEARD] = lambda: [topic for topic in merges if topic != FLOW and has_subscribers(topic)]
-        whole.answers[_KIND] = self._receive
+        others.report(_WANTED, lambda: [topic for topic in merges if topic != FLOW and has_subscribers(topic)])
+        others.answer(_KIND, self._receive)
 
     def has_subscribers(self, topic: str) -> bool:
         """Whether a tick has subscribers at another node."""
-        return any(topic in _listed(facts.get(_HEARD)) for facts in self._whole.others().values())
+        return any(topic in _listed(facts.get(_WANTED)) for facts in self._others.alive().values())
 
     def send(self, topic: str, figures: Figures) -> None:
         """Send the figures of this node to the others."""
-        self._whole.tell(_KIND, {"topic": topic, "figures": figures})
+        self._others.notify(_KIND, {"topic": topic, "figures": figures})
 
     def merged(self, topic: str, figures: Figures, now: float) -> Figures:
         """The figures of all nodes: those of this one, and the latest of the others."""
         merge, most = self._merges[topic]
-        nodes = [self._whole.node]
-        for node in sorted(self._whole.others()):
+        nodes = [self._others.node]
+        for node in sorted(self._others.alive()):
             at, theirs = self._received.get((topic, node), (-self._old_s, {}))
             if now - at < self._old_s:
                 try:
@@ -91,9 +91,9 @@ class SharedTicks:
 
     def _receive(self, node: str, body: Any) -> None:
         topic, figures = body["topic"], body["figures"]
-        if topic in self._merges and node in self._whole.others():
+        if topic in self._merges and node in self._others.alive():
             self._received[topic, node] = monotonic(), figures
-        for key in [key for key in self._received if key[1] not in self._whole.others()]:
+        for key in [key for key in self._received if key[1] not in self._others.alive()]:
             del self._received[key]
 
 

@@ -105,7 +105,7 @@ class Sweeper:
             began = turn_began = monotonic()
             has_more = True
             while has_more:
-                has_more = _swept(sweep, now) and monotonic() - began < self._every_s  # the others are due, too
+                has_more = _sweep_once(sweep, now) and monotonic() - began < self._every_s  # the others are due, too
                 await asyncio.sleep(0)
                 turn_ended = monotonic()
                 longest_s = max(longest_s, turn_ended - turn_began)
@@ -113,7 +113,7 @@ class Sweeper:
         return longest_s
 
 
-def _swept(sweep: Sweep, now: float) -> bool:
+def _sweep_once(sweep: Sweep, now: float) -> bool:
     """Do a part of a sweep; whether there is more."""
     try:
         return sweep(now) is True

@@ -63,6 +63,7 @@ from halley.protocols.bayeux.names import to_channel, to_subscription
 from halley.protocols.contract import WireProtocol
 from halley.protocols.wamp.names import uri_of
 from halley.server.history import HistoryService
+from halley.server.other_nodes import OtherNodes
 from halley.server.past_rates import PastRates
 from halley.server.shared_ticks import (
     DELAYS,
@@ -74,7 +75,6 @@ from halley.server.shared_ticks import (
     merge_topics,
     sparse,
 )
-from halley.server.whole import Whole
 from halley.settings import Ticks
 
 SESSIONS = f"{RESERVED}/sessions"
@@ -190,20 +190,20 @@ class Ticker:
         history: HistoryService,
         system_events: SystemEvents,
         options: Ticks,
-        whole: Whole | None = None,
+        others: OtherNodes | None = None,
     ) -> None:
         self._broker = broker
         self._protocols = protocols
         self._archive = history
         self._options = options
-        self._whole = whole
+        self._others = others
         merges = {
             RATES: (merge_rates, 0),
             TOPICS: (merge_topics, options.topics),
             QUEUES: (merge_queues, options.sessions),
             FLOW: (merge_flow, 0),
         }
-        self._shared = None if whole is None else SharedTicks(whole, options, self._has_subscribers, merges)
+        self._shared = None if others is None else SharedTicks(others, options, self._has_subscribers, merges)
         self._system_events = system_events
         self._ticked_at = monotonic()
         self._counts: dict[str, _Count] = {}  # by protocol
@@ -236,7 +236,7 @@ class Ticker:
                     told.append((topic, figures if shared is None else shared.merged(topic, figures, now)))
                 yield True
         told += self._cluster()
-        new = self._past.newcomers(frozenset(each.id for each in self._broker.index.subscribers(RATES)))
+        new = self._past.new_subscribers(frozenset(each.id for each in self._broker.index.subscribers(RATES)))
         for topic, news in told:  # after all are made, so that none counts another one as waiting
             if topic == RATES and new:
                 self._publish(topic, {**news, "past": self._past.ticks}, SessionFilter(eligible=new), now)
@@ -258,8 +258,8 @@ class Ticker:
         return self._rates(flow) if topic == RATES else self._topics(now) if topic == TOPICS else self._queues(now)
 
     def _cluster(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        if self._whole is not None and self._has_subscribers(CLUSTER):
-            figures = self._whole.figures()
+        if self._others is not None and self._has_subscribers(CLUSTER):
+            figures = self._others.figures()
             if figures is not None:
                 yield CLUSTER, figures
 

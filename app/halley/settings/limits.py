@@ -35,10 +35,7 @@ class Limits:
         why="without data, of one WebSocket; some libraries end each message with one; then 1008",
     )
     head_s: float = knob(
-        10.0,
-        unit="s",
-        low=0.1,
-        why="for a request head, with TLS including the handshake (slowloris); then closed",
+        10.0, unit="s", low=0.1, why="for a request head, with TLS including the handshake (slowloris); then closed"
     )
     body_s: float = knob(10.0, unit="s", low=0.1, why="for a request body to be complete (slowloris); then 408")
     write_s: float = knob(10.0, unit="s", low=0.1, why="a peer that reads nothing for this long is cut; NATS' value")

@@ -74,8 +74,7 @@ class Bayeux:
         default=False, why="events in a handshake reply (x-messages), which few clients understand"
     )
     anonymous_publish: Literal["auto", "on", "off"] = knob(
-        "auto",
-        why="publishing without a session (curl); auto: on loopback, and with access rules where one allows it",
+        "auto", why="publishing without a session (curl); auto: on loopback, and with access rules where one allows it"
     )
     callback_polling: bool = knob(default=True, why="JSONP, for pages that can load only scripts")
     callback_polling_without_referer: bool = knob(
@@ -251,8 +250,7 @@ class Nt4:
         why="topics whose names begin like this are also topics of the other protocols, and recorded; empty: none",
     )
     bridge_in: tuple[str, ...] = knob(
-        [],
-        why="a publish of another protocol to a name that begins like this creates a topic in NetworkTables",
+        [], why="a publish of another protocol to a name that begins like this creates a topic in NetworkTables"
     )
     record_every_s: float = knob(
         0.1,

@@ -75,8 +75,7 @@ EVENTS: dict[str, LogEvent] = {
     ),
     "cluster_consumer": LogEvent("JetStream does not deliver the stream now (`error`); the node asks again", LIFE),
     "cluster_diverged": LogEvent(
-        "the node cannot go on with the stream: `why`; it takes no durable publishes any more",
-        LIFE,
+        "the node cannot go on with the stream: `why`; it takes no durable publishes any more", LIFE
     ),
     "cluster_differs": LogEvent(
         "`what` differs among the nodes and should not, as groups of `nodes` that are alike: settings, or the version, "

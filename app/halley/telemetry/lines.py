@@ -29,25 +29,25 @@ class Shortener:
         """Escape and cut every text in a line."""
         for name, value in line.items():
             if name == "exception":
-                line[name] = _tame_trace(str(value), self._most_chars * _TRACE_TO_VALUE)
+                line[name] = _escape_trace(str(value), self._most_chars * _TRACE_TO_VALUE)
             elif isinstance(value, str):
-                line[name] = self._tame(value)
+                line[name] = self._escape(value)
         return line
 
-    def _tame(self, value: str) -> str:
-        tame = value[: self._most_chars]
-        if not tame.isprintable():
-            tame = tame.encode("unicode_escape").decode()
-        is_whole = max(len(value), len(tame)) <= self._most_chars
-        return tame if is_whole else f"{tame[: self._most_chars]}..."
+    def _escape(self, value: str) -> str:
+        escaped = value[: self._most_chars]
+        if not escaped.isprintable():
+            escaped = escaped.encode("unicode_escape").decode()
+        is_whole = max(len(value), len(escaped)) <= self._most_chars
+        return escaped if is_whole else f"{escaped[: self._most_chars]}..."
 
 
-def _tame_trace(trace: str, most_chars: int) -> str:
-    tame = "\n".join(
+def _escape_trace(trace: str, most_chars: int) -> str:
+    escaped = "\n".join(
         line if line.isprintable() else line.encode("unicode_escape").decode()
         for line in trace[-most_chars:].split("\n")
     )
-    return tame[-most_chars:]
+    return escaped[-most_chars:]
 
 
 class Throttle:

@@ -24,7 +24,7 @@ from halley.transports.exchange import Exchange, respond
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
 from halley.transports.middleware import GuardMiddleware, RequestContext
-from halley.transports.relay import is_relayed
+from halley.transports.relay import Relay, is_relayed
 from halley.transports.websocket import Endpoint
 
 HEADERS: tuple[Header, ...] = (JSON, *UNCACHED)
@@ -45,10 +45,21 @@ class PostHead(NamedTuple):
 
 
 class BayeuxEndpoint(Endpoint):
-    """Serves Bayeux over HTTP: long-polling by POST, callback-polling by GET."""
+    """Serves Bayeux over HTTP: long-polling by POST, callback-polling by GET.
 
-    def __init__(self, engine: Engine, guard: Guard, middleware: GuardMiddleware, settings: Settings) -> None:
+    `relay` passes on requests of sessions that another node of a cluster has; a server alone has none.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        guard: Guard,
+        middleware: GuardMiddleware,
+        settings: Settings,
+        relay: Relay | None = None,
+    ) -> None:
         self.guard = guard
+        self.relay = relay
         self.note = middleware.note
         self._engine = engine
         self._middleware = middleware

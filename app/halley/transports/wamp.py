@@ -22,7 +22,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from halley.broker.aging import Round
-from halley.protocols.contract import Close, Engine, Pings, WebSocketService, WireProtocol
+from halley.protocols.contract import Close, Context, Pings, WebSocketService, WireProtocol
 from halley.protocols.wamp.serializers import SUBPROTOCOLS, is_batched, serializer_of
 from halley.settings import Settings, Wamp
 from halley.transports.addresses import accounts
@@ -32,7 +32,7 @@ from halley.transports.exchange import respond, socket_of
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, route_path
 from halley.transports.middleware import GuardMiddleware, RequestContext
-from halley.transports.relay import is_relayed
+from halley.transports.relay import Relay, is_relayed
 from halley.transports.websocket import TURN_S, UPGRADE, Endpoint, WebSocketRoute, WebSockets
 
 _LOOKS = 4
@@ -59,12 +59,14 @@ class Poll:
     kind = "poll"
     text = binary = staticmethod(_copied)
 
-    def __init__(self, subprotocol: str, account: str | None, now: float) -> None:
+    def __init__(
+        self, protocol: WireProtocol, subprotocol: str, context: Context, account: str | None, now: float
+    ) -> None:
+        """Connect to `protocol`, by a request to open the connection; `account` is what it is charged to."""
         self.subprotocol = subprotocol
         self.is_binary = serializer_of(subprotocol).is_binary
         self._is_batched = is_batched(subprotocol)
         self.account = account
-        self.engine: Engine
         self.backlog_bytes = 0
         self.heard_at = now  # the latest receive of the peer, or when the response to it was written
         self.wake: Callable[[], None] | None = None  # wakes the receive that waits
@@ -73,6 +75,7 @@ class Poll:
         self._is_paused = False  # the engine is
         self._is_settled = True  # what was taken last has been written
         self._has_lost = False  # the engine has been notified that the peer is lost
+        self.engine = protocol.connect(self, context, now)
 
     def write(self, outcome: list[bytes] | Close) -> None:
         """Keep messages for the peer; a `Close` ends the connection after them. See `Link`."""
@@ -149,12 +152,21 @@ class Poll:
 
 
 class WampEndpoint(Endpoint):
-    """The endpoint of WAMP: its WebSockets, and all its long-poll connections."""
+    """The endpoint of WAMP: its WebSockets, and all its long-poll connections.
+
+    In a cluster `relay` passes on requests of connections that another node has.
+    """
 
     route: WebSocketRoute
 
     def __init__(
-        self, protocol: WireProtocol, middleware: GuardMiddleware, guard: Guard, settings: Settings, node_id: str = ""
+        self,
+        protocol: WireProtocol,
+        middleware: GuardMiddleware,
+        guard: Guard,
+        settings: Settings,
+        node_id: str = "",
+        relay: Relay | None = None,
     ) -> None:
         self.guard = guard
         self.route = _route(protocol, guard, settings.wamp)
@@ -163,6 +175,7 @@ class WampEndpoint(Endpoint):
         self._options = settings.wamp
         self._limits = settings.limits
         self._middleware = middleware
+        self._relay = relay
         self._node_id = node_id  # the names of transports begin with it
         self._polls: dict[str, Poll] = {}
         self._round: Round[str] = Round()
@@ -212,7 +225,7 @@ class WampEndpoint(Endpoint):
 
     async def _serve_elsewhere(self, name: str, context: RequestContext) -> None:
         """Have another node of the cluster respond, if it has this transport. Raises `Disconnected`, `Rejection`."""
-        relay = self.relay
+        relay = self._relay
         node = None if relay is None else relay.home_of(name)
         if relay is None or node is None or not await is_relayed(relay, node, context, await self._body(context)):
             raise _unknown()
@@ -253,9 +266,7 @@ class WampEndpoint(Endpoint):
         account = self._account_of(context.head.address)
         self._admit(account)
         name, now = self._node_id + secrets.token_urlsafe(_ID_BYTES), monotonic()
-        poll = Poll(subprotocol, account, now)
-        poll.engine = self.route.protocol.connect(poll, context.head, now)
-        self._polls[name] = poll
+        self._polls[name] = Poll(self.route.protocol, subprotocol, context.head, account, now)
         opened = orjson.dumps({"protocol": subprotocol, "transport": name})
         await _answer(context, False, opened)  # noqa: FBT003 - it is JSON
 

@@ -22,7 +22,6 @@ from halley.settings import Limits
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import Head, Header, raw_path, route_path
 from halley.transports.middleware import GuardMiddleware, reject
-from halley.transports.relay import Relay
 
 _REASON_BYTES = 123
 _TOO_BIG = 1009
@@ -73,13 +72,11 @@ def check(head: Head, headers: Sequence[Header], route: WebSocketRoute) -> str:
 class Endpoint:
     """A protocol as clients reach it: an ASGI application for its paths, with the guard of all requests to them.
 
-    `route` is how WebSockets reach the protocol, if they do; Halley's own host serves them itself by it. `relay` passes
-    on requests of sessions that another node of a cluster has; a server alone has none.
+    `route` is how WebSockets reach the protocol, if they do; Halley's own host serves them itself by it.
     """
 
     guard: Guard
     route: WebSocketRoute | None = None
-    relay: Relay | None = None
 
     def matches(self, path: str) -> bool:
         """Whether a path is one of the protocol's."""

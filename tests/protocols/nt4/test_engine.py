@@ -512,7 +512,7 @@ class Observer:
 def follow(world):
     """Observe the broker's sessions from now on; return the list of what is noted."""
     observer = Observer()
-    world.broker.observers.append(observer)
+    world.broker.add_observer(observer)
     return observer.told
 
 

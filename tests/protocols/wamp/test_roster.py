@@ -22,13 +22,13 @@ from halley.settings import Realm
 
 
 class Node:
-    """A node: it is also the way to the others (`state.Elsewhere`), and what waits for their answers."""
+    """A node: it is also the way to the others (`state.Nodes`), and what waits for their answers."""
 
     def __init__(self, net: Net, name: str, *realms: Realm) -> None:
         self.net = net
         self.name = name
         self.seen: dict[str, dict[str, Any]] = {}  # the facts of others, as their last messages had them
-        self.world = World(*realms, elsewhere=self)
+        self.world = World(*realms, nodes=self)
         self.world.waiting = self.world.router.environment.wait = self.wait
         self.clients: list[Peer] = []
         self.witness = self.world.joined()
@@ -41,7 +41,7 @@ class Node:
         assert roster is not None
         return roster
 
-    def tell(self, kind: str, body: Any) -> None:
+    def notify(self, kind: str, body: Any) -> None:
         assert kind in (SESSION, META_EVENT)
         self.net.messages += [(self.name, to, kind, body) for to in self.net.nodes if to != self.name]
 
@@ -51,7 +51,7 @@ class Node:
     def ask_one(self, node: str, kind: str, body: Any) -> Any:
         return node, kind, body
 
-    def others(self) -> dict[str, dict[str, Any]]:
+    def alive(self) -> dict[str, dict[str, Any]]:
         return self.seen
 
     def wait(self, asked: Any, _limit_s: float, resume: Any) -> None:

@@ -97,8 +97,8 @@ class Kept:
             program.command,
             environment=program.environment,
             end_within_s=program.end_within_s,
-            tell=self._pass_on,
-            without_us=program.without_us,
+            on_line=self._pass_on,
+            death_signal=program.without_us,
         )
         try:
             async with running as self._running:

@@ -73,9 +73,7 @@ class Engine(Polling):
     In a cluster `home_of` returns the id of the other node that has the session with a given id; None if none has it.
     """
 
-    home_of: Callable[[str], str | None] | None = None
-
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a server has
         self,
         broker: Broker,
         options: Bayeux,
@@ -86,8 +84,10 @@ class Engine(Polling):
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         new_id: Callable[[], str] = new_id,
         read: Callable[[Query], Awaitable[Page]] | None = None,
+        home_of: Callable[[str], str | None] | None = None,
     ) -> None:
         super().__init__(broker, options, rights, hooks, identities, connection_types, new_id, read)
+        self._home_of = home_of
         self._authorization = Authorization(self)
         self._handshaker = Handshaker(self, self._authorization)
         self._publisher = Publisher(self, self._authorization)
@@ -102,8 +102,8 @@ class Engine(Polling):
             outcome = self._receive_usual(request, messages[0], now)
             if outcome is not None:
                 return outcome
-        if self.home_of is not None:
-            self._check_home(request, self.home_of)
+        if self._home_of is not None:
+            self._check_home(request, self._home_of)
         return self.receive_here(request, now)
 
     def receive_here(self, request: Request, now: float) -> Outcome:

@@ -7,7 +7,7 @@ counts as each hook's docstring says, and never ends a request.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from halley.access.program_policy import ProgramPolicy, Refused, Registry, report_nothing
 from halley.broker.errors import Vetoed
@@ -21,7 +21,7 @@ from halley.protocols.bayeux.session import BayeuxSession
 from halley.protocols.contract import Context
 from halley.settings import Verb
 
-__all__ = ["Extension", "Fields", "Hooks", "Listener", "Refused"]
+__all__ = ["Fields", "Hooks", "Listener", "Refused"]
 
 
 class Fields(dict[str, Any]):
@@ -52,23 +52,6 @@ class Fields(dict[str, Any]):
         return fields if isinstance(fields, Fields) else Fields(fields, self.context, self._identify)
 
 
-class Extension(Protocol):
-    """A hook that sees every message from and to every client; either method may be missing.
-
-    Both get the message as a JSON object and return it, changed or not, or another. `incoming` may raise `Refused` to
-    have the message refused with a reason, or return None to have it answered with `404::message_deleted`; it is not
-    handled then. `outgoing` may do the same to keep an event from this client (replies cannot be kept back: a client
-    that gets none sends its message again). `session` is None before there is one. An extension that raises anything
-    else is skipped for that message.
-    """
-
-    def incoming(self, session: BayeuxSession | None, message: Fields) -> dict[str, Any] | None:
-        """Process a message from a client before it is handled."""
-
-    def outgoing(self, session: BayeuxSession | None, message: Fields) -> dict[str, Any] | None:
-        """Process a reply or event before it is written."""
-
-
 PUBLISHES: Final = frozenset(("bayeux", "http", "local", "wamp"))
 VALUES: Final = "nt4"
 """What a listener can be for, as `Identity.protocol` names it: publishes of clients and of the program, and values."""
@@ -96,11 +79,21 @@ class Listener:
 
 
 class Hooks(ProgramPolicy):
-    """All hooks that are registered with one server: the program's policy and authorizers, and the following."""
+    """All hooks that are registered with one server: the program's policy and authorizers, and the following.
 
-    def __init__(self, report: Callable[[str, Exception], None] = report_nothing) -> None:
+    `message_refused` is called for each message that was denied: with its session, its fields as they were sent, and
+    the error.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[str, Exception], None] = report_nothing,
+        message_refused: Callable[[BayeuxSession | None, dict[str, Any], str], None] = lambda *_: None,
+    ) -> None:
         super().__init__(report)
-        self.extensions: list[Extension] = []
+        self.message_refused = message_refused
+        self.extensions: list[object] = []
+        """Each has one or both of the methods of `halley.embed.Extension`."""
         self.listeners: Registry[Listener] = Registry()
         self.value_listeners: Registry[Listener] = Registry()
         """Of NetworkTables' values; they are asked before these pass to the other protocols and the history."""
@@ -113,8 +106,6 @@ class Hooks(ProgramPolicy):
         self.unsubscribed: list[Callable[[BayeuxSession, str], None]] = []
         self.suspended: list[Callable[[BayeuxSession], None]] = []
         self.resumed: list[Callable[[BayeuxSession], None]] = []
-        self.message_refused: list[Callable[[BayeuxSession | None, dict[str, Any], str], None]] = []
-        """Called for each message that was denied: with its session, its fields as they were sent, and the error."""
 
     @property
     def watch_channels(self) -> bool:
@@ -224,7 +215,7 @@ class Hooks(ProgramPolicy):
             return None
 
     def _pass(
-        self, way: str, extensions: list[Extension], session: BayeuxSession | None, fields: Fields
+        self, way: str, extensions: list[object], session: BayeuxSession | None, fields: Fields
     ) -> dict[str, Any] | None:
         for extension in extensions:
             see = getattr(extension, way, None)

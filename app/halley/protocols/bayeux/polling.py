@@ -415,7 +415,7 @@ class Polling:
         """
         self.refused[fault.error.partition(":")[0]] += 1
         if errors.is_denial(fault.error):
-            self.hooks.tell(self.hooks.message_refused, session, fields, fault.error)
+            self.hooks.message_refused(session, fields, fault.error)
         reply = reply_to(fields, successful=False)
         reply["error"] = fault.error
         if fields.get("channel") == HANDSHAKE:

@@ -32,7 +32,7 @@ from halley.settings import Nt4
 
 
 class NetworkTables(WireProtocol):
-    """The NetworkTables of one server (`contract.WireProtocol`), and the keeper of the broker's values.
+    """The NetworkTables of one server (`contract.WireProtocol`); its `bridge` has the broker's values.
 
     It serves from the start. In a cluster one node at a time does: the others `stand_by`, without clients and topics.
     `policy` is the program's own; its decisions are awaited by `wait`, for `policy_s` seconds at most.
@@ -41,13 +41,7 @@ class NetworkTables(WireProtocol):
     name = "nt4"
 
     def __init__(
-        self,
-        broker: Broker,
-        options: Nt4,
-        rights: Rights,
-        policy: ProgramDecisions,
-        wait: WaitFor,
-        policy_s: float,
+        self, broker: Broker, options: Nt4, rights: Rights, policy: ProgramDecisions, wait: WaitFor, policy_s: float
     ) -> None:
         self.policy = AskedPolicy(policy, wait, policy_s)
         self.is_draining = False
@@ -56,7 +50,6 @@ class NetworkTables(WireProtocol):
         self._rights = rights
         self._meters = Meters(options.values_per_s, options.value_burst)
         self._set_up()
-        broker.values = self.bridge
 
     def _set_up(self) -> None:
         self.tables = Tables(self._broker, self._options, self._rights)
@@ -64,7 +57,8 @@ class NetworkTables(WireProtocol):
         self._meta = MetaTopics(self.tables, self.bridge)
         self._publishing = Publishing(self.tables, self.bridge)
         self._subscribing = Subscribing(self.tables, self._meta)
-        self.tables.observers += [self.bridge, self._meta]
+        self.tables.add_observer(self.bridge)
+        self.tables.add_observer(self._meta)
 
     # Where it serves, in a cluster
 

@@ -126,7 +126,7 @@ class Tables:
         self.flow = broker.flows["nt4"]  # counts values that clients sent, and that were written to clients
         self.pacing = Pacing(self.flow, options.queue_bytes, self._wake)
         self.tasks = TimeSlicedTasks(self._wake)
-        self.observers: list[Observer] = []
+        self.observers: list[Observer] = []  # in the order in which they are called
         self.until = inf  # what clients send from then on is not taken any more, in monotonic seconds
         self.has_unsaved = False  # a persistent topic has changed since this was last set back
         self._visited: TimeoutQueue[Topic] = TimeoutQueue(options.visitor_topic_s)  # by requests without a session
@@ -136,6 +136,10 @@ class Tables:
         # plain counts, read by telemetry
         self._conflated = 0  # of clients that have disconnected
         self.ignored: Counter[str] = Counter()  # by reason
+
+    def add_observer(self, observer: Observer) -> None:
+        """Report changes to `observer` from now on, after those that were added before."""
+        self.observers.append(observer)
 
     def _wake(self) -> None:
         self.broker.wake()

@@ -49,12 +49,12 @@ class Inquiry:
 
     def ask(self, session: WampSession, call: Call, question: Question, merge: Merge, now: float) -> list[Any] | None:
         """Return what `merge` makes of all answers, or None where the call is answered later. Raises `WampError`."""
-        elsewhere, realm = self._state.environment.elsewhere, session.realm
-        if elsewhere is None:
+        nodes, realm = self._state.environment.nodes, session.realm
+        if nodes is None:
             return merge(_given([self._answer(realm, question, now)]), now)
         session.requests.check_capacity()
         own = self._answer(realm, question, now)
-        asked = elsewhere.ask(KIND, {"realm": realm.name, **question})
+        asked = nodes.ask(KIND, {"realm": realm.name, **question})
         session.engine.wait_for(call, asked, _WAIT_S, partial(self._resume, session, call, merge, own))
         return None
 

@@ -40,9 +40,8 @@ class Router(RouterState, WireProtocol):
         is a node of a cluster. They are made here and once: the compiled build would make a cached property each time.
         """
         super().__init__(broker, options, realms, rights, authentication, environment)
-        elsewhere = environment.elsewhere
         self.handlers = Handlers(self)
-        self.roster = None if elsewhere is None else Roster(self, elsewhere)
+        self.roster = None if environment.nodes is None else Roster(self, environment.nodes)
 
     def connect(self, link: Link, context: Context, now: float) -> WampEngine:
         """Return the engine for a new link, which must send HELLO in time."""
@@ -54,9 +53,9 @@ class Router(RouterState, WireProtocol):
         """Answer a question of another node (`inquiry.py`)."""
         return self.handlers.inquiry.answer(question, now)
 
-    def arrived(self, news: list[Any], now: float) -> None:
+    def arrived(self, event: list[Any], now: float) -> None:
         """Publish a meta event of another node (`state.META_EVENT`)."""
-        name, uri, args, about = news
+        name, uri, args, about = event
         realm = self.realms.get(name)
         if realm is not None and uri.startswith("wamp."):
             self.meta.arrived(realm, uri, args, None if about is None else pattern_of(about), now)
@@ -91,8 +90,8 @@ class Router(RouterState, WireProtocol):
         live = sum(len(realm.subscriptions) for realm in self.realms.values())
         text = "Distinct WAMP topics and patterns with subscriptions."
         yield Count("halley_wamp_subscriptions", text, live, is_gauge=True)
-        kept = sum(len(realm.retained) for realm in self.realms.values())
-        yield Count("halley_wamp_retained_topics", "WAMP topics with a retained event.", kept, is_gauge=True)
+        retained = sum(len(realm.retained) for realm in self.realms.values())
+        yield Count("halley_wamp_retained_topics", "WAMP topics with a retained event.", retained, is_gauge=True)
         text = "WAMP requests and sessions refused, by error URI."
         yield Count("halley_wamp_refused", text, self.refused, "error")
         text = "Unacknowledged WAMP publications refused, by error URI."

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from halley.protocols.wamp.serializers import JSON
 from halley.protocols.wamp.session import Realm
-from halley.protocols.wamp.state import ON_JOIN, ON_LEAVE, Elsewhere, RouterState
+from halley.protocols.wamp.state import ON_JOIN, ON_LEAVE, Nodes, RouterState
 
 LIST = "wamp.sessions"
 """The kind of questions for a page of a node's sessions: `{"after": NUMBER}`, those with greater numbers."""
@@ -38,7 +38,7 @@ _IN_A_TURN = 500
 
 _PAGE_BYTES = 262_144
 _WAIT_S = 5.0
-"""More than the port waits for another node (`state.Elsewhere`)."""
+"""More than the port waits for another node (`state.Nodes`)."""
 
 _AGAIN_S = 1.0
 """After which a node is asked for its list once more."""
@@ -50,9 +50,9 @@ _MOST = 100_000
 class Roster:
     """The sessions at all other nodes; and what this one answers about its own."""
 
-    def __init__(self, state: RouterState, elsewhere: Elsewhere) -> None:
+    def __init__(self, state: RouterState, nodes: Nodes) -> None:
         self._state = state
-        self._elsewhere = elsewhere
+        self._others = nodes
         self._nodes: dict[str, _Node] = {}
         self._is_asking = False
         self._looked_at = -inf
@@ -114,7 +114,7 @@ class Roster:
         """
         if now != self._looked_at:
             self._looked_at, self._room = now, _AT_ONCE
-            others = self._elsewhere.others()
+            others = self._others.alive()
             for name, facts in others.items():
                 if name not in self._nodes:
                     self._nodes[name] = _Node(name)
@@ -156,7 +156,7 @@ class Roster:
             other.question = _Question()
         other.asked_at = now
         self._is_asking = True
-        asked = self._elsewhere.ask_one(other.name, LIST, {"after": other.question.after})
+        asked = self._others.ask_one(other.name, LIST, {"after": other.question.after})
         self._state.environment.wait(asked, _WAIT_S, partial(self._answered, other, other.question))
 
     def _answered(self, other: _Node, question: _Question, page: Any, _error: Exception | None, now: float) -> None:

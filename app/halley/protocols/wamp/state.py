@@ -52,10 +52,10 @@ class Archive(Protocol):
         """
 
 
-class Elsewhere(Protocol):
+class Nodes(Protocol):
     """The other nodes of a cluster."""
 
-    def tell(self, kind: str, body: Any) -> None:
+    def notify(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes, which may not get it."""
 
     def ask(self, kind: str, body: Any) -> Awaitable[tuple[list[Any], bool]]:
@@ -64,8 +64,8 @@ class Elsewhere(Protocol):
     def ask_one(self, node: str, kind: str, body: Any) -> Awaitable[Any]:
         """The answer of the node of that name, within a second or so; None if there is none."""
 
-    def others(self) -> Mapping[str, Mapping[str, Any]]:
-        """The facts of the other nodes that are alive, by name."""
+    def alive(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the other nodes that are alive report of themselves, by name."""
 
 
 class SubscriptionIds:
@@ -130,8 +130,8 @@ class Environment:
 
     `reserve` reserves the next `RESERVED_AT_ONCE` subscription ids (`SubscriptionIds`). `wait` awaits something and
     calls back. `policy` is the program's own; its decisions are awaited for `policy_s` seconds at most. `archive` is
-    the history, where there is one. `elsewhere` are the other nodes, where the server is a node of a cluster. `agent`
-    is the software's name in WELCOME; `denied` are the listeners for refusals.
+    the history, where there is one. `nodes` are the other nodes, where the server is a node of a cluster. `agent` is
+    the software's name in WELCOME; `denied` are the listeners for refusals.
     """
 
     reserve: Callable[[], int]
@@ -139,7 +139,7 @@ class Environment:
     policy: ProgramDecisions
     policy_s: float
     archive: Archive | None = None
-    elsewhere: Elsewhere | None = None
+    nodes: Nodes | None = None
     agent: str = "Halley"
     denied: tuple[Denied, ...] = ()
 
@@ -156,12 +156,12 @@ class MetaEvents:
     `reports` is how many there were since this start of the server, for which `run` stands.
     """
 
-    def __init__(self, broker: Broker, rights: Rights, elsewhere: Elsewhere | None) -> None:
+    def __init__(self, broker: Broker, rights: Rights, nodes: Nodes | None) -> None:
         self.run = new_id()
         self.reports = 0
         self._broker = broker
         self._rights = rights
-        self._elsewhere = elsewhere
+        self._nodes = nodes
 
     def joined(self, session: WampSession, now: float) -> None:
         """Publish that a session has begun."""
@@ -197,15 +197,15 @@ class MetaEvents:
     def _publish_session(self, session: WampSession, uri: str, args: list[Any], now: float) -> None:
         """Publish an event about a session to the subscribers in its realm, except the session itself, at all nodes."""
         self._deliver(session.realm, uri, args, None, now, session)
-        if self._elsewhere is not None:
+        if self._nodes is not None:
             self.reports += 1
-            self._elsewhere.tell(SESSION, [self.run, self.reports, session.realm.name, uri, args])
+            self._nodes.notify(SESSION, [self.run, self.reports, session.realm.name, uri, args])
 
     def _publish(self, session: WampSession, live: LiveSubscription, uri: str, args: list[Any], now: float) -> None:
         """Publish an event about a session's subscription to those who may subscribe to its pattern, at all nodes."""
         self._deliver(session.realm, uri, args, live.pattern, now, session)
-        if self._elsewhere is not None:
-            self._elsewhere.tell(META_EVENT, [session.realm.name, uri, args, [live.match, live.pattern.topic]])
+        if self._nodes is not None:
+            self._nodes.notify(META_EVENT, [session.realm.name, uri, args, [live.match, live.pattern.topic]])
 
     def _deliver(
         self, realm: Realm, uri: str, args: list[Any], about: Pattern | None, now: float, without: WampSession | None
@@ -251,13 +251,14 @@ class RouterState:
         self.realms = {
             each.name: Realm(each, broker.limits, options, is_first=not number) for number, each in enumerate(realms)
         }
-        broker.holders += [realm.retained for realm in self.realms.values()]
-        self.meta = MetaEvents(broker, rights, environment.elsewhere)
+        for realm in self.realms.values():
+            broker.add_holder(realm.retained)
+        self.meta = MetaEvents(broker, rights, environment.nodes)
         self.hellos: TimeoutQueue[SessionEngine] = TimeoutQueue(options.hello_s)
         self.goodbyes: TimeoutQueue[SessionEngine] = TimeoutQueue(options.kill_s)
         self.refused: Counter[str] = Counter()
         self.unacknowledged: Counter[str] = Counter()
-        ids = SubscriptionIds if environment.elsewhere is None else CommonIds
+        ids = SubscriptionIds if environment.nodes is None else CommonIds
         self._subscription_ids = ids(environment.reserve)
         self._session_ids: set[int] = set()  # of sessions that exist or are about to
         self._meters = Meters(options.publishes_per_s, options.publish_burst)

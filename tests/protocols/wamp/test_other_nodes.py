@@ -15,14 +15,14 @@ from halley.protocols.wamp.roster import FACT, LIST, Roster
 from halley.protocols.wamp.state import META_EVENT, SESSION, CommonIds
 
 
-class Elsewhere:
+class Nodes:
     """The way from one world to the other: what is sent is there at once, and is_complete is as the test says."""
 
     def __init__(self) -> None:
         self.world: World | None = None
         self.is_complete = True
 
-    def tell(self, kind: str, body: Any) -> None:
+    def notify(self, kind: str, body: Any) -> None:
         assert kind in (META_EVENT, SESSION)
         if self.world is not None:
             news = json.loads(json.dumps(body))
@@ -32,7 +32,7 @@ class Elsewhere:
                 self.world.router.arrived(news, self.world.now)
             self.world.turn()
 
-    def others(self) -> dict[str, dict[str, Any]]:
+    def alive(self) -> dict[str, dict[str, Any]]:
         assert self.world is not None
         return {"other": {FACT: roster_of(self.world).fact()}}
 
@@ -56,10 +56,10 @@ def roster_of(world: World) -> Roster:
     return roster
 
 
-def two(**options: Any) -> tuple[World, World, Elsewhere]:
+def two(**options: Any) -> tuple[World, World, Nodes]:
     """Two nodes, and the way from the first to the second."""
-    ways = Elsewhere(), Elsewhere()
-    worlds = [World(elsewhere=way, **options) for way in ways]
+    ways = Nodes(), Nodes()
+    worlds = [World(nodes=way, **options) for way in ways]
     for world, way, other in zip(worlds, ways, reversed(worlds), strict=True):
         way.world = other
         world.waiting = world.router.environment.wait = lambda found, _, resume: resume(found, None, 0.0)
