@@ -112,7 +112,7 @@ class Board(WireProtocol):
 def join(house: Server, board: Board) -> None:
     """Make the house serve WAMP with this board."""
     board.broker = house.broker
-    house.mount(Mount(board, WampEndpoint(board, house.middleware, house.guard, house.settings)))
+    house.mount(Mount(board, WampEndpoint(board, house.guard, house.session_log.request_refused, house.settings)))
 
 
 @asynccontextmanager

@@ -115,5 +115,5 @@ def setup(halley: Halley) -> None:
     """Replace NetworkTables by `EchoTables`; for `--load support.tables:setup`."""
     house, tables = halley.server, EchoTables(halley)
     route = nt4_route(tables, house.settings, house.settings.host)
-    endpoint = WebSocketEndpoint(route, house.settings.limits, house.middleware)
+    endpoint = WebSocketEndpoint(route, house.guard, house.session_log.request_refused, house.settings.limits)
     house.mount(Mount(tables, endpoint))

@@ -39,7 +39,6 @@ from halley.transports.api.application import Apis
 from halley.transports.api.pages import Pages
 from halley.transports.endpoint import BayeuxEndpoint
 from halley.transports.guard import Guard
-from halley.transports.middleware import GuardMiddleware
 from halley.transports.waits import Waits
 
 
@@ -71,10 +70,9 @@ class Server:
         node = settings.cluster.node if settings.cluster.urls else None
         self.whole = None if node is None else Whole(node, lambda: self.settings)
         self.history = HistoryService(settings, self.broker, self._wake, _opening(self.whole))
-        session_log = SessionLog(self.broker)
+        self.session_log = session_log = SessionLog(self.broker)
         system_events = SystemEvents(self.broker, node)
         self.broker.observers += [session_log, system_events]
-        self.middleware = GuardMiddleware(self.guard, session_log.request_refused)
         waits = Waits()
         node_id = _node_id(settings)
         self.engine = Engine(
@@ -95,7 +93,6 @@ class Server:
             self.access,
             self.hooks,
             self.guard,
-            self.middleware,
             self.history,
             waits,
             session_log,
@@ -123,7 +120,8 @@ class Server:
         self.pages = Pages()
         self.apis = Apis(
             settings,
-            self.middleware,
+            self.guard,
+            session_log.request_refused,
             self.access,
             self.access,
             self.hooks,

@@ -30,7 +30,6 @@ from halley.server.whole import Whole
 from halley.settings import Settings
 from halley.transports.endpoint import BayeuxEndpoint
 from halley.transports.guard import Guard
-from halley.transports.middleware import GuardMiddleware
 from halley.transports.nt4 import nt4_route
 from halley.transports.waits import Waits
 from halley.transports.wamp import WampEndpoint
@@ -45,7 +44,6 @@ class Parts(NamedTuple):
     access: AccessControl
     hooks: Hooks
     guard: Guard
-    middleware: GuardMiddleware
     history: HistoryService
     waits: Waits
     session_log: SessionLog
@@ -87,7 +85,7 @@ Compose = Callable[[Parts], Mount | None]
 
 def bayeux(parts: Parts) -> Mount:
     """Compose Bayeux: make the endpoint for the engine that every server has."""
-    endpoint = BayeuxEndpoint(parts.bayeux.engine, parts.guard, parts.middleware, parts.settings)
+    endpoint = BayeuxEndpoint(parts.bayeux.engine, parts.guard, parts.session_log.request_refused, parts.settings)
     return Mount(parts.bayeux, endpoint)
 
 
@@ -119,7 +117,8 @@ def wamp(parts: Parts) -> Mount:
         whole.answers[SESSION] = lambda node, report: others.arrived(node, report, monotonic())
         whole.answers[roster.LIST] = lambda _node, question: others.page(question)
         whole.facts[roster.FACT] = others.fact
-    return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings, parts.node_id))
+    note = parts.session_log.request_refused
+    return Mount(router, WampEndpoint(router, parts.guard, note, settings, parts.node_id))
 
 
 def nt4(parts: Parts) -> Mount | None:
@@ -151,7 +150,8 @@ def websocket(parts: Parts, protocol: WireProtocol) -> Mount:
 
 
 def _by_websockets(parts: Parts, route: WebSocketRoute, services: tuple[Service, ...] = ()) -> Mount:
-    endpoint = WebSocketEndpoint(route, parts.settings.limits, parts.middleware)
+    note = parts.session_log.request_refused
+    endpoint = WebSocketEndpoint(route, parts.guard, note, parts.settings.limits)
     return Mount(route.protocol, endpoint, services)
 
 

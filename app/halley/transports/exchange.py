@@ -60,8 +60,9 @@ class Exchange:
 
     def __init__(self, engine: Engine, scope: Scope, receive: Receive, send: Send) -> None:
         self._engine = engine
+        self.scope = scope
         self.receive = receive
-        self._send = send
+        self.send = send
         self._socket = socket_of(scope)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -140,7 +141,7 @@ class Exchange:
         self._engine.delayed(reply, monotonic())
         try:
             async with asyncio.timeout(limit_s):
-                await respond(self._send, reply.status, headers, body)
+                await respond(self.send, reply.status, headers, body)
         except TimeoutError:
             self._engine.broker.hits["write_s"] += 1
             self._settled(reply, is_written=False)

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from starlette.types import Receive, Scope, Send
+
 from halley.transports.bodies import Disconnected, disconnected
 from halley.transports.exchange import socket_of, target_of
 from halley.transports.guard import Rejection
 from halley.transports.head import Head, Header
-from halley.transports.middleware import RequestContext
+from halley.transports.middleware import head_in
 
 
 class Answer(NamedTuple):
@@ -67,9 +69,9 @@ class Relay(Protocol):
         """
 
 
-async def is_relayed(relay: Relay, node: str, context: RequestContext, body: bytes) -> bool:
+async def is_relayed(relay: Relay, node: str, body: bytes, scope: Scope, receive: Receive, send: Send) -> bool:
     """Have another node respond to a request; False if that node is gone. Raises `Disconnected`, `Rejection`."""
-    socket = socket_of(context.scope)
+    socket = socket_of(scope)
     come: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def done(outcome: Outcome) -> None:
@@ -78,8 +80,8 @@ async def is_relayed(relay: Relay, node: str, context: RequestContext, body: byt
         elif socket is not None:
             socket.cut("relay_lost")
 
-    relaying = relay.send(node, target_of(context.scope), context.head, body, socket or done, done)
-    departure = asyncio.ensure_future(disconnected(context.receive))
+    relaying = relay.send(node, target_of(scope), head_in(scope), body, socket or done, done)
+    departure = asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait((come, departure), return_when=asyncio.FIRST_COMPLETED)
         outcome = come.result() if come.done() else Failure.LOST
@@ -91,8 +93,8 @@ async def is_relayed(relay: Relay, node: str, context: RequestContext, body: byt
             if socket is not None:
                 socket.cut("relay_lost")
             raise Disconnected
-        await context.send({"type": "http.response.start", "status": outcome.status, "headers": outcome.headers})
-        await context.send({"type": "http.response.body", "body": outcome.body})
+        await send({"type": "http.response.start", "status": outcome.status, "headers": outcome.headers})
+        await send({"type": "http.response.body", "body": outcome.body})
     except BaseException:
         relaying.settle(False)  # noqa: FBT003 - the callback's one meaning
         raise
