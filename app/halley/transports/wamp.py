@@ -15,7 +15,6 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from time import monotonic
 
 import orjson
@@ -297,7 +296,12 @@ class WampEndpoint(WebSocketEndpoint):
             return True
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         departure = asyncio.ensure_future(disconnected(request.receive))
-        poll.wake = wake = partial(_set_result, news)
+
+        def wake() -> None:
+            if not news.done():
+                news.set_result(None)
+
+        poll.wake = wake
         try:
             await asyncio.wait((news, departure), timeout=self._options.poll_s, return_when=asyncio.FIRST_COMPLETED)
             if departure.done():
@@ -346,11 +350,6 @@ def _offered(body: bytes) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise Rejection(400, 'the body must be {"protocols": [...]}')
     return names
-
-
-def _set_result(news: asyncio.Future[None]) -> None:
-    if not news.done():
-        news.set_result(None)
 
 
 class _Complete(Response):
