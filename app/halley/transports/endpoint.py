@@ -19,8 +19,8 @@ from halley.protocols.bayeux.exchange import Elsewhere, Request, Transport
 from halley.protocols.bayeux.session import Reply
 from halley.settings import Cookie, Settings
 from halley.transports import callback_polling
+from halley.transports.asgi import AsgiConnection, respond
 from halley.transports.bodies import messages_of_body, read_body, usual_messages
-from halley.transports.exchange import Exchange, respond
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
 from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
@@ -69,9 +69,9 @@ class BayeuxEndpoint(Endpoint):
         await self._guarded(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        head, exchange = head_in(scope), Exchange(self._engine, scope, receive, send)
+        head, connection = head_in(scope), AsgiConnection(self._engine, scope, receive, send)
         if head.method == "POST":
-            await self._long_poll(head, exchange)
+            await self._long_poll(head, connection)
             return
         callback_polling.check(head, self._settings.bayeux)
         try:
@@ -81,35 +81,37 @@ class BayeuxEndpoint(Endpoint):
             body = callback_polling.render_refusal(rejection.text)
             await respond(send, rejection.status, [*callback_polling.HEADERS], body)
         else:
-            await self._callback_poll(head, exchange)
+            await self._callback_poll(head, connection)
 
-    async def _long_poll(self, head: Head, exchange: Exchange) -> None:
-        body = await read_body(exchange.receive, self._limits)
-        request = self.request(self.read_head(head.fields), body, exchange, head)
-        reply = await self._reply_to(request, exchange, body)
+    async def _long_poll(self, head: Head, connection: AsgiConnection) -> None:
+        body = await read_body(connection.receive, self._limits)
+        request = self.request(self.read_head(head.fields), body, connection, head)
+        reply = await self._reply_to(request, connection, body)
         if reply is not None:
-            headers = [*HEADERS, *cors_in(exchange.scope), *self.headers(reply, head.scheme)]
-            await exchange.respond(reply, headers, reply.body())
+            headers = [*HEADERS, *cors_in(connection.scope), *self.headers(reply, head.scheme)]
+            await connection.respond(reply, headers, reply.body())
 
-    async def _reply_to(self, request: Request, exchange: Exchange, body: bytes) -> Reply | None:
+    async def _reply_to(self, request: Request, connection: AsgiConnection, body: bytes) -> Reply | None:
         """The reply to a request; None if its peer has disconnected, or if another node of the cluster has replied."""
         try:
-            return await exchange.reply_to(request)
+            return await connection.reply_to(request)
         except Elsewhere as elsewhere:
             assert self.relay is not None
-            if await is_relayed(self.relay, elsewhere.node, body, exchange.scope, exchange.receive, exchange.send):
+            if await is_relayed(
+                self.relay, elsewhere.node, body, connection.scope, connection.receive, connection.send
+            ):
                 return None
-        return await exchange.reply_to(request, is_here=True)
+        return await connection.reply_to(request, is_here=True)
 
-    async def _callback_poll(self, head: Head, exchange: Exchange) -> None:
+    async def _callback_poll(self, head: Head, connection: AsgiConnection) -> None:
         callback, batch = callback_polling.read(head, self._settings.bayeux, self._limits)
         cookies = cookie_values(head.fields.get(b"cookie", b""), self._cookie_field)
-        request = Request(batch.messages, Transport.CALLBACK_POLLING, exchange, cookies, head)
+        request = Request(batch.messages, Transport.CALLBACK_POLLING, connection, cookies, head)
         request.has_odd_numbers = batch.has_odd_numbers
-        reply = await self._reply_to(request, exchange, b"")
+        reply = await self._reply_to(request, connection, b"")
         if reply is not None:
-            headers = [*callback_polling.HEADERS, *cors_in(exchange.scope), *self.headers(reply, head.scheme)]
-            await exchange.respond(reply, headers, callback_polling.render(reply, callback))
+            headers = [*callback_polling.HEADERS, *cors_in(connection.scope), *self.headers(reply, head.scheme)]
+            await connection.respond(reply, headers, callback_polling.render(reply, callback))
 
     # Used by the ASGI application and by Halley's own host
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from halley import telemetry
+from halley.transports.asgi import host_connection, respond
 from halley.transports.bodies import Disconnected
-from halley.transports.exchange import respond, socket_of
 from halley.transports.guard import TEXT_HEADERS, Guard, Rejection
 from halley.transports.head import CLOSE, Head, Header
 
@@ -72,9 +72,9 @@ def cors_in(scope: Scope) -> tuple[Header, ...]:
 
 async def reject(scope: Scope, send: Send, rejection: Rejection) -> None:
     """Respond with a rejection; some ASGI servers can only reject a WebSocket with 403."""
-    socket = socket_of(scope)
-    if rejection.closes and socket is not None:
-        socket.refuse(rejection.status, rejection.text, rejection.headers, is_logged=True)
+    connection = host_connection(scope)
+    if rejection.closes and connection is not None:
+        connection.refuse(rejection.status, rejection.text, rejection.headers, is_logged=True)
         return
     headers = [*TEXT_HEADERS, *rejection.headers]
     if rejection.closes:

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 from starlette.types import Receive, Scope, Send
 
+from halley.transports.asgi import host_connection, target_of
 from halley.transports.bodies import Disconnected, disconnected
-from halley.transports.exchange import socket_of, target_of
 from halley.transports.guard import Rejection
 from halley.transports.head import Head, Header
 from halley.transports.middleware import head_in
@@ -71,16 +71,16 @@ class Relay(Protocol):
 
 async def is_relayed(relay: Relay, node: str, body: bytes, scope: Scope, receive: Receive, send: Send) -> bool:
     """Have another node respond to a request; False if that node is gone. Raises `Disconnected`, `Rejection`."""
-    socket = socket_of(scope)
+    connection = host_connection(scope)
     come: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def done(outcome: Outcome) -> None:
         if not come.done():
             come.set_result(outcome)
-        elif socket is not None:
-            socket.cut("relay_lost")
+        elif connection is not None:
+            connection.cut("relay_lost")
 
-    relaying = relay.send(node, target_of(scope), head_in(scope), body, socket or done, done)
+    relaying = relay.send(node, target_of(scope), head_in(scope), body, connection or done, done)
     departure = asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait((come, departure), return_when=asyncio.FIRST_COMPLETED)
@@ -90,8 +90,8 @@ async def is_relayed(relay: Relay, node: str, body: bytes, scope: Scope, receive
         if isinstance(outcome, Rejection):
             raise outcome
         if not isinstance(outcome, Answer):
-            if socket is not None:
-                socket.cut("relay_lost")
+            if connection is not None:
+                connection.cut("relay_lost")
             raise Disconnected
         await send({"type": "http.response.start", "status": outcome.status, "headers": outcome.headers})
         await send({"type": "http.response.body", "body": outcome.body})
@@ -100,8 +100,8 @@ async def is_relayed(relay: Relay, node: str, body: bytes, scope: Scope, receive
         raise
     finally:
         departure.cancel()
-    if socket is None:
+    if connection is None:
         relaying.settle(True)  # noqa: FBT003
     else:
-        socket.settle(relaying.settle)
+        connection.settle(relaying.settle)
     return True

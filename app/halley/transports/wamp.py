@@ -27,9 +27,9 @@ from halley.protocols.contract import Close, Engine, Pings, WebSocketService, Wi
 from halley.protocols.wamp.serializers import SUBPROTOCOLS, is_batched, serializer_of
 from halley.settings import Settings, Wamp
 from halley.transports.addresses import accounts
+from halley.transports.asgi import host_connection
 from halley.transports.bodies import Disconnected, disconnected, read_body
 from halley.transports.endpoint import leaving
-from halley.transports.exchange import socket_of
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, Header, route_path
 from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
@@ -375,11 +375,11 @@ class _Messages(_Complete):
         except BaseException:
             poll.put_back(taken)
             raise
-        socket = socket_of(scope)
-        if socket is None:
+        connection = host_connection(scope)
+        if connection is None:
             poll.written()
         else:
-            socket.settle(lambda is_written: poll.written() if is_written else poll.put_back(taken))
+            connection.settle(lambda is_written: poll.written() if is_written else poll.put_back(taken))
 
 
 def _nothing(request: Request) -> Response:

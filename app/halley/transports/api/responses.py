@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from halley import telemetry
+from halley.transports.asgi import host_connection
 from halley.transports.bodies import disconnected
-from halley.transports.exchange import socket_of
 from halley.transports.head import UNCACHED, Header
 from halley.transports.middleware import Begun, cors_in
 
@@ -31,7 +31,7 @@ class Content(Response):
         self.raw_headers[:0] = [(b"content-type", content_type), *PRIVATE, *more, *cors_in(request.scope)]
 
 
-class Stream(Response):
+class Stream(StreamingResponse):
     """A response whose body is sent piece by piece.
 
     It ends without its last chunk if a piece cannot be made, so that it is not taken for complete, or if the peer reads
@@ -47,25 +47,25 @@ class Stream(Response):
         write_s: float,
         status: int = 200,
     ) -> None:
-        super().__init__(status_code=status)
-        self.raw_headers = [(b"content-type", content_type), *PRIVATE, *cors_in(request.scope), *more]
+        super().__init__(pieces, status)
+        self.raw_headers += [(b"content-type", content_type), *PRIVATE, *cors_in(request.scope), *more]
         self._pieces = pieces
         self._write_s = write_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response (ASGI). Raises `Begun` if it fails half-way."""
-        socket = socket_of(scope)
+        connection = host_connection(scope)
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async with aclosing(self._pieces):
                 async for piece in self._pieces:
-                    async with asyncio.timeout(None if socket is not None else self._write_s):
+                    async with asyncio.timeout(None if connection is not None else self._write_s):
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
         except Exception as error:
             if not isinstance(error, TimeoutError):
                 telemetry.fault("request", error)
-            if socket is not None:  # another server ends the connection when no more events are sent
-                socket.cut("log")
+            if connection is not None:  # another server ends the connection when no more events are sent
+                connection.cut("log")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_CUT_S):
                         await disconnected(receive)
