@@ -115,7 +115,7 @@ def protocols(board: Board) -> list[Compose]:
 
     def compose(parts: Parts) -> Mount:
         board.broker = parts.broker
-        return Mount(board, WampEndpoint(board, parts.middleware, parts.guard, parts.settings))
+        return Mount(board, WampEndpoint(board, parts.guard, parts.session_log.request_refused, parts.settings))
 
     return [compose if each is wamp else each for each in PROTOCOLS]
 

@@ -117,7 +117,9 @@ def echoes(parts: Parts) -> Mount:
     """Compose `EchoTables` (`halley.server.protocols.Compose`)."""
     tables = EchoTables(parts.broker)
     route = nt4_route(tables, parts.settings, parts.settings.host)
-    return Mount(tables, WebSocketEndpoint(route, parts.settings.limits, parts.middleware))
+    return Mount(
+        tables, WebSocketEndpoint(route, parts.guard, parts.session_log.request_refused, parts.settings.limits)
+    )
 
 
 ECHOING = [echoes if each is nt4 else each for each in PROTOCOLS]

@@ -24,9 +24,9 @@ from halley.access.tokens import hash_of
 from halley.broker.events import Audience
 from halley.settings import Access, Token
 from halley.transports.api import history as history_query
-from halley.transports.api import requests
+from halley.transports.api.archive import OFF, NoHistory
 from halley.transports.api.history import BUSY, UNKNOWN_PUBLICATION
-from halley.transports.api.requests import OFF, NoHistory
+from halley.transports.api.parameters import TWICE, UNREADABLE
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 
@@ -288,9 +288,9 @@ BAD = [
     *_bad("cursor", "", "5", "after-", "after--1", "between-5", "before-" + "9" * 20),
     ("surprise=1", history_query.UNKNOWN),
     ("limit=1&LIMIT=1", history_query.UNKNOWN),
-    ("limit=1&limit=1", requests.TWICE),
-    ("&".join(f"limit={number}" for number in range(1, 50)), requests.TWICE),
-    ("topic=%ff", requests.UNREADABLE),
+    ("limit=1&limit=1", TWICE),
+    ("&".join(f"limit={number}" for number in range(1, 50)), TWICE),
+    ("topic=%ff", UNREADABLE),
 ]
 
 

@@ -20,8 +20,8 @@ from halley.history.history import PurgeUnderWay
 from halley.history.stored import COLUMNS, Stored
 from halley.settings import Access, Record, Token
 from halley.transports.api import log as log_api
-from halley.transports.api import requests
-from halley.transports.api.requests import NOT_ALLOWED
+from halley.transports.api.identity import NOT_ALLOWED
+from halley.transports.api.parameters import NONE_KNOWN
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -148,7 +148,7 @@ async def test_a_bad_parameter_is_named(query, text, http):
 async def test_the_head_takes_no_parameters(path, http):
     """A parameter, which would be ignored, is refused."""
     response = await http.get(path)
-    assert (response.status_code, response.text) == (400, requests.NONE_KNOWN)
+    assert (response.status_code, response.text) == (400, NONE_KNOWN)
 
 
 async def test_what_was_removed_is_gone_and_not_skipped(served, http):

@@ -14,7 +14,8 @@ from halley.access.tokens import hash_of
 from halley.history.consumers import TooManyConsumers
 from halley.settings import Access, Token
 from halley.transports.api import log as log_consumers
-from halley.transports.api.requests import NONE_KNOWN, NOT_ALLOWED
+from halley.transports.api.identity import NOT_ALLOWED
+from halley.transports.api.parameters import NONE_KNOWN
 
 TOKEN = "a-token-that-is-long-enough-for-halley"
 BEARER = {"authorization": f"Bearer {TOKEN}"}

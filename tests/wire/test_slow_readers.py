@@ -19,7 +19,7 @@ import halley.host.http
 import halley.host.peer
 import halley.server.pump
 import halley.server.sweeper
-import halley.transports.exchange
+import halley.transports.asgi
 
 pytestmark = pytest.mark.faces(*THOROUGHLY)  # some seconds each
 
@@ -47,7 +47,7 @@ def clock(monkeypatch):
     clock = Clock()
     for module in (halley.server.sweeper, halley.server.pump, halley.host.bayeux, halley.host.http, halley.host.peer):
         monkeypatch.setattr(module, "monotonic", clock)
-    monkeypatch.setattr(halley.transports.exchange, "monotonic", clock)
+    monkeypatch.setattr(halley.transports.asgi, "monotonic", clock)
     return clock
 
 

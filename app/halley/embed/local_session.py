@@ -19,7 +19,7 @@ from halley.protocols.bayeux.exchange import AwaitHook, Outcome, Request, Transp
 from halley.protocols.bayeux.messages import decode_data
 from halley.protocols.bayeux.names import to_channel, to_subscription
 from halley.protocols.bayeux.session import BayeuxSession, Reply
-from halley.transports.exchange import verdict_on
+from halley.transports.waits import verdict_on
 
 Callback = Callable[[str, Any], None]
 

@@ -27,11 +27,11 @@ from halley.protocols.bayeux.exchange import AwaitHook, Elsewhere, Outcome
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.server.composition import Server
 from halley.transports.endpoint import HEADERS, BayeuxEndpoint, PostHead, leaving
-from halley.transports.exchange import verdict_on
 from halley.transports.guard import TEXT_HEADERS, Rejection
 from halley.transports.head import CLOSE, Head, Header
 from halley.transports.relay import Answer, Failure, Relaying
 from halley.transports.relay import Outcome as Relayed
+from halley.transports.waits import verdict_on
 
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
 _OK = begin(200, HEADERS)

@@ -67,7 +67,6 @@ class Connection(Peer):
         "_may_take",
         "_opening",
         "_quiet_since",
-        "_successor",
         "_window",
     )
 
@@ -83,7 +82,6 @@ class Connection(Peer):
         self._has_served = False  # at least one whole request was received
         self._is_feeding = False
         self._is_leaving = False  # the server is shutting down
-        self._successor: WebSocket | None = None  # the WebSocket that the connection has become
 
         # Per-request state
         self._is_in_head = True  # the parser is in the head of a request, or before one
@@ -292,7 +290,8 @@ class Connection(Peer):
         if self._opening is not None:
             self._hand_over(*self._opening, data[parsed_bytes:])
             return
-        self._renew_parser()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._window = b""
         if self._lacks_body:
             self.parser.feed_data(self._body_head())
@@ -303,7 +302,7 @@ class Connection(Peer):
 
     def _hand_over(self, successor: WebSocket, accepted: bytes, rest: bytes) -> None:
         """Make the connection a WebSocket."""
-        self._opening, self._successor, self._is_lost = None, successor, True
+        self._opening, self._is_lost = None, True
         self.shared.idle.forget(self)
         self._set_timeout(None)
         self._unset_keepalive_if_required()
@@ -321,10 +320,6 @@ class Connection(Peer):
             self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers", limit="headers")
         elif not self._is_in_head and self._fed_bytes > limits.body_bytes:
             self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
-
-    def _renew_parser(self) -> None:
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _body_head(self) -> bytes:
         """Return a head that makes a new parser expect the body of the current request; only its framing is read."""

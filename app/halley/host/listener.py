@@ -176,16 +176,17 @@ class HttpServer:
     async def shutdown(self, sockets: Sequence[socket.socket]) -> None:
         """Stop accepting, and wait for running requests until the grace period ends; then cancel them."""
         await self._stop_accepting()
+        state = self.server_state
         for bound in sockets:
             bound.close()
-        for connection in list(self.server_state.connections):
+        for connection in list(state.connections):
             connection.shutdown()
         try:
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                await self._until(lambda: self.is_forced or self._is_empty())
+                await self._until(lambda: self.is_forced or not (state.connections or state.tasks))
         except TimeoutError:
-            _log.error("%d running requests are cancelled: the grace period has ended", len(self.server_state.tasks))
-            for task in list(self.server_state.tasks):
+            _log.error("%d running requests are cancelled: the grace period has ended", len(state.tasks))
+            for task in list(state.tasks):
                 task.cancel()
 
     async def _stop_accepting(self) -> None:
@@ -203,9 +204,6 @@ class HttpServer:
         for listener in self._listeners:
             listener.close()
         await asyncio.sleep(0)
-
-    def _is_empty(self) -> bool:
-        return not (self.server_state.connections or self.server_state.tasks)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

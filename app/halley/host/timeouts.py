@@ -114,7 +114,7 @@ class Swept(Protocol):
     def matches(self, url: bytes) -> bool:
         """Whether a request target is one of the route's paths."""
 
-    def open(self, asked_by: Any) -> tuple[Any, bytes]:
+    def open(self, peer: Any) -> tuple[Any, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
 
 

@@ -254,10 +254,6 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         """Set the protocol above, when a connection becomes a WebSocket."""
         self._above = cast(asyncio.Protocol, protocol)
 
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol above."""
-        return self._above
-
     def _go_on(self) -> None:
         if not (self._is_working or self._is_paused):
             self._is_working = True

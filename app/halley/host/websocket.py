@@ -20,7 +20,7 @@ import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from websockets.utils import accept_key
 
@@ -43,7 +43,7 @@ from halley.host.frames import (
     frame,
     text_frame,
 )
-from halley.host.peer import DISCARDED_BYTES, limit_unsent, unread_bytes
+from halley.host.peer import DISCARDED_BYTES, Peer, limit_unsent, unread_bytes
 from halley.host.timeouts import SLICE_S, ServerContext
 from halley.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
 from halley.transports.addresses import Proxies
@@ -398,28 +398,6 @@ _UPGRADE = (b"upgrade", b"websocket")
 _KEY_BYTES = 16
 
 
-class Opening(Protocol):
-    """A connection with the request that opens a WebSocket."""
-
-    url: bytes
-    headers: list[Header]
-    parser: Any
-    flow: Any
-    shared: ServerContext
-
-    @property
-    def address(self) -> str:
-        """The IP address of the peer, which may be a proxy; empty if unknown."""
-
-    @property
-    def port(self) -> int:
-        """The port of the peer, which may be a proxy; 0 if unknown."""
-
-    @property
-    def scheme(self) -> str | None:
-        """`http` or `https`, as the peer has connected; None if unknown."""
-
-
 class Sockets:
     """The WebSockets of one route. `connections` are all of the server; it closes them when it shuts down."""
 
@@ -437,23 +415,24 @@ class Sockets:
         """Whether a request target is one of the route's paths, with any query."""
         return self.route.matches(url.partition(b"?")[0].decode("latin-1"))
 
-    def open(self, asked_by: Opening) -> tuple[WebSocket, bytes]:
+    def open(self, peer: Peer) -> tuple[WebSocket, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
-        headers, parser = asked_by.headers, asked_by.parser
-        seen: tuple[str, str] = (asked_by.address, asked_by.scheme or "http")
-        port = asked_by.port
-        if seen[0] in self._proxies:
+        headers, parser = peer.headers, peer.parser
+        seen: tuple[str, str] = (peer.address, peer.scheme or "http")
+        port = peer.port
+        if peer.address in self._proxies:
             seen, port = self._proxies.seen_through(*seen, headers), 0
-        path, _, query = asked_by.url.partition(b"?")
+        path, _, query = peer.url.partition(b"?")
         fields = dict(reversed(headers))
         head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *seen, port)
         subprotocol = check(head, headers, self.route)
         if head.method != "GET":
             raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
         key = _key(headers)
-        if parser.get_http_version() != "1.1" or _framed(head.fields):
+        has_body = b"transfer-encoding" in fields or fields.get(b"content-length", b"0").strip(b"0")
+        if parser.get_http_version() != "1.1" or has_body:
             raise Rejection(400, "a WebSocket is opened with HTTP/1.1 and without a body")
-        if _all(headers, _VERSION[0]) != [_VERSION[1]]:
+        if [header for header in headers if header[0] == _VERSION[0]] != [_VERSION]:
             raise Rejection(426, "only version 13 of WebSocket is supported", headers=(_VERSION, _UPGRADE))
         accepted = _ACCEPTED.format(accept_key(key), subprotocol).encode()
         return WebSocket(head, subprotocol, self), accepted
@@ -482,29 +461,20 @@ class Sockets:
         return self._looks.has_overdue(now) or self.leaving.has_overdue(now)
 
 
-def open_socket(asked_by: Opening) -> tuple[WebSocket, bytes] | None:
+def open_socket(peer: Peer) -> tuple[WebSocket, bytes] | None:
     """Make the WebSocket that a request asks for, and the response that accepts it; None if its path has none.
 
     Also None while an earlier response of the connection is not in the kernel: nothing would report when it is. Raises
     `Rejection` if the request is not a valid opening handshake (RFC 6455, 4.2).
     """
-    if asked_by.flow.write_paused:
+    if peer.flow.write_paused:
         return None
-    return next((route.open(asked_by) for route in asked_by.shared.sockets if route.matches(asked_by.url)), None)
-
-
-def _all(headers: Sequence[Header], wanted: bytes) -> list[bytes]:
-    return [value for name, value in headers if name == wanted]
-
-
-def _framed(fields: dict[bytes, bytes]) -> bool:
-    """Whether the request has a body."""
-    return b"transfer-encoding" in fields or bool(fields.get(b"content-length", b"0").strip(b"0"))
+    return next((route.open(peer) for route in peer.shared.sockets if route.matches(peer.url)), None)
 
 
 def _key(headers: Sequence[Header]) -> str:
     """Return the handshake's key. Raises `Rejection`."""
-    keys = _all(headers, b"sec-websocket-key")
+    keys = [value for name, value in headers if name == b"sec-websocket-key"]
     try:
         if len(keys) == 1 and len(base64.b64decode(keys[0], validate=True)) == _KEY_BYTES:
             return keys[0].decode()

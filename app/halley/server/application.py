@@ -12,8 +12,8 @@ from halley import telemetry
 from halley.server.lifecycle import Lifecycle
 from halley.server.protocols import Mount
 from halley.transports.addresses import Proxies
+from halley.transports.asgi import target_of
 from halley.transports.endpoint import leaving
-from halley.transports.exchange import target_of
 from halley.transports.guard import Guard, Rejection, check_framing
 from halley.transports.head import Head, route_path
 from halley.transports.middleware import reject

@@ -37,7 +37,6 @@ from halley.transports.api.application import Apis
 from halley.transports.api.pages import Pages
 from halley.transports.endpoint import BayeuxEndpoint
 from halley.transports.guard import Guard
-from halley.transports.middleware import GuardMiddleware
 from halley.transports.waits import Waits
 
 
@@ -68,7 +67,6 @@ class Server:
         self.broker.add_observer(session_log)
         self.broker.add_observer(system_events)
         self.hooks = Hooks(telemetry.fault, session_log.message_refused)
-        self.middleware = GuardMiddleware(self.guard, session_log.request_refused)
         waits = Waits()
         prefix = "" if others is None else others.id
         self.engine = Engine(
@@ -89,7 +87,6 @@ class Server:
             self.access,
             self.hooks,
             self.guard,
-            self.middleware,
             self.history,
             waits,
             session_log,
@@ -117,7 +114,8 @@ class Server:
         self.pages = Pages()
         self.apis = Apis(
             settings,
-            self.middleware,
+            self.guard,
+            session_log.request_refused,
             self.access,
             self.access,
             self.hooks,

@@ -34,7 +34,7 @@ from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.protocols.contract import Count
 from halley.protocols.wamp.names import spaces_of, within
 from halley.settings import Settings
-from halley.transports.api.requests import KeptArchive, NoHistory
+from halley.transports.api.archive import KeptArchive, NoHistory
 
 Result = TypeVar("Result")
 
@@ -120,7 +120,7 @@ class OpenLog:
         """What a durable publish is refused with at present, if it is."""
         raise NotImplementedError
 
-    # The interface `transports.api.requests.Archive`
+    # The interface `transports.api.archive.Archive`
 
     @property
     def start(self) -> int:
@@ -295,7 +295,7 @@ class OpenHistory(OpenLog):
         """Where the history is, for the terminal."""
         return str(self.folder)
 
-    # The interface `transports.api.requests.KeptArchive`
+    # The interface `transports.api.archive.KeptArchive`
 
     @property
     def kept(self) -> KeptArchive:

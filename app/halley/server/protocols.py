@@ -30,7 +30,6 @@ from halley.server.session_log import SessionLog
 from halley.settings import Settings
 from halley.transports.endpoint import BayeuxEndpoint
 from halley.transports.guard import Guard
-from halley.transports.middleware import GuardMiddleware
 from halley.transports.nt4 import nt4_route
 from halley.transports.waits import Waits
 from halley.transports.wamp import WampEndpoint
@@ -45,7 +44,6 @@ class Parts(NamedTuple):
     access: AccessControl
     hooks: Hooks
     guard: Guard
-    middleware: GuardMiddleware
     history: HistoryService
     waits: Waits
     session_log: SessionLog
@@ -85,7 +83,8 @@ Compose = Callable[[Parts], Mount | None]
 
 def bayeux(parts: Parts) -> Mount:
     """Compose Bayeux: make the endpoint for the engine that every server has."""
-    endpoint = BayeuxEndpoint(parts.bayeux.engine, parts.guard, parts.middleware, parts.settings, parts.others)
+    note = parts.session_log.request_refused
+    endpoint = BayeuxEndpoint(parts.bayeux.engine, parts.guard, note, parts.settings, parts.others)
     return Mount(parts.bayeux, endpoint)
 
 
@@ -117,8 +116,8 @@ def wamp(parts: Parts) -> Mount:
         others.answer(SESSION, lambda node, report: sessions.arrived(node, report, monotonic()))
         others.answer(roster.LIST, lambda _node, question: sessions.page(question))
         others.report(roster.FACT, sessions.fact)
-    node_id = "" if others is None else others.id
-    return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings, node_id, others))
+    note, node_id = parts.session_log.request_refused, "" if others is None else others.id
+    return Mount(router, WampEndpoint(router, parts.guard, note, settings, node_id, others))
 
 
 def nt4(parts: Parts) -> Mount | None:
@@ -146,7 +145,8 @@ def websocket(parts: Parts, protocol: WireProtocol) -> Mount:
 
 
 def _by_websockets(parts: Parts, route: WebSocketRoute, services: tuple[Service, ...] = ()) -> Mount:
-    endpoint = WebSocketEndpoint(route, parts.settings.limits, parts.middleware)
+    note = parts.session_log.request_refused
+    endpoint = WebSocketEndpoint(route, parts.guard, note, parts.settings.limits)
     return Mount(route.protocol, endpoint, services)
 
 

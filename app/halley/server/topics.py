@@ -10,30 +10,16 @@ session closes, the subscriptions that it still has are reported as unsubscribed
 A session's name there is a keyed hash of its id, 16 hexadecimal digits that are valid for this run of the server: the
 id itself is a secret. In a cluster each of these events has the name of its `node`, too.
 
-`Ticker` publishes the ticks: figures on topics that are never recorded, each only while it has subscribers.
+`Ticker` publishes the ticks: figures on topics that are never recorded, each only while it has subscribers. The
+fields are in `static/README.md`, those of a cluster in `deploy/README.md`.
 
-    /halley/rates    throughput by protocol, and the numbers of queued events
-        {"time", "every_s", "protocols": {NAME: {"sessions", "published", "delivered", "published_per_s",
-        "delivered_per_s", "delay_ms": {"p50", "p99"} or null}}, "sessions", "subscriptions", "holds", "queued",
-        "put_back", "conflated", "overflows", "dropped", "memory_bytes", "limits_hit": {LIMIT: TIMES},
-        "history": null or {"first", "head", "bytes", "recorded_per_s", "lost", "consumers"}}
-        the first one that a session receives also has "past", the last 120: [{"time", "protocols": {NAME:
-        {"published_per_s", "delivered_per_s", "delay_ms"}}}] (`past_rates.py`)
+    /halley/rates    throughput by protocol, and the numbers of queued events; the first one that a session receives
+                     also has "past" (`past_rates.py`)
     /halley/topics   the topics published to, the latest first
-        {"time", "topics": [{"channel", "published", "per_s", "subscribers", "last"}], "others"}
     /halley/queues   the connected sessions, those with the longest outboxes first
-        {"time", "sessions": [{"session", "protocol", "authid", "role", "address", "age_s", "queued", "queued_bytes",
-        "subscribed", "subscriptions"}], "others"}
     /halley/cluster  only in a cluster: the nodes, the stream, NATS, and what differs among the nodes
-        {"time", "node", "space", "settled_by", "nodes": [{"node", "id", "version", "sequence", "offset", "behind",
-        "sessions", "settings": {NAME: DIGEST}}], "stream": null or {"first", "last", "messages", "bytes", "max_bytes",
-        "leader", "replicas": [{"server", "current"}]}, "nats": {"server", "version", "away_s"},
-        "differs": [{"what", "nodes": [[NAME]]}]}
 
-In a cluster the figures are those of all nodes (`shared_ticks.py`), and each tick has `nodes`, the names of those whose
-figures are in it; each session in `/halley/queues` has its `node`.
-
-`consumers` are those of the log: `{NAME: {"offset", "behind"}}`.
+In a cluster the figures are those of all nodes (`shared_ticks.py`).
 
 Ticks contain no event data: to see figures is one right, to read a channel another. Sessions have the names that
 `/halley/sessions` gives them. Times are RFC 3339, delays as `broker/flow.py` defines them.
@@ -86,8 +72,8 @@ CLUSTER = f"{RESERVED}/cluster"
 _TICKING = (RATES, TOPICS, QUEUES)
 
 _NAME_BYTES = 8
-_SHOWN_SUBSCRIPTIONS = 10
-_SHOWN_CHARS = 400
+_LISTED_SUBSCRIPTIONS = 10
+_LISTED_CHARS = 400
 """Bounds on one session's listed subscriptions: clients choose the names, and a tick must fit into outboxes."""
 
 _RECENT = 3
@@ -143,29 +129,28 @@ class SystemEvents:
 
         Those in other WAMP realms than the shared one are neither counted nor named.
         """
-        told = _shared(session.subscription_names())
-        return len(told), [shown(name) for name in told[:most]]
+        found = _shared(session.subscription_names())
+        return len(found), [_channel(name) for name in found[:most]]
 
     def _subscription(self, event: str, session: Session, names: Sequence[Pattern | str]) -> None:
-        channels = [shown(name) for name in _shared(names)]
+        channels = [_channel(name) for name in _shared(names)]
         if channels:
-            told = {"event": event, "session": self._name(session), "protocol": session.protocol, "channels": channels}
-            told |= self._node
-            self._publish(SUBSCRIPTIONS, told)
+            who = {"session": self._name(session), "protocol": session.protocol}
+            self._publish(SUBSCRIPTIONS, {"event": event, **who, "channels": channels, **self._node})
 
     def _name(self, session: Session) -> str:
         return hashlib.blake2b(session.id.encode(), key=self._key, digest_size=_NAME_BYTES).hexdigest()
 
-    def _publish(self, topic: str, told: dict[str, Any]) -> None:
-        self._broker.announce(Event(topic, orjson.dumps(told), protocol="halley", role=SERVER), monotonic())
+    def _publish(self, topic: str, fields: dict[str, Any]) -> None:
+        self._broker.announce(Event(topic, orjson.dumps(fields), protocol="halley", role=SERVER), monotonic())
 
 
 def _shared(names: Sequence[Pattern | str]) -> list[Pattern | str]:
-    """Those of the names that are in the space that all protocols share."""
+    """The names in the space that all protocols share."""
     return [name for name in names if isinstance(name, str) or not name.topic.startswith(SPACE)]
 
 
-def shown(name: Pattern | str) -> str:
+def _channel(name: Pattern | str) -> str:
     """A subscription as these events write it: in Bayeux's form, or in WAMP's where Bayeux has none."""
     if isinstance(name, str):
         return name
@@ -211,7 +196,7 @@ class Ticker:
         self._past = PastRates()
         self._recorded = 0
         self._published: dict[str, int] = {}  # by topic, when topics were last published
-        self._topics_told_at = 0.0
+        self._topics_at = 0.0
         self._ticking: Iterator[bool] = iter(())
 
     def sweep(self, now: float) -> bool:
@@ -224,29 +209,31 @@ class Ticker:
 
     def _ticks(self, elapsed_s: float, now: float) -> Iterator[bool]:
         flow = self._flow(elapsed_s)  # measured every time, so that rates are of this tick alone
-        told = []
+        ticks = []
         for topic in _TICKING:
             is_wanted, shared = self._has_subscribers(topic), self._shared
             is_wanted_elsewhere = shared is not None and shared.has_subscribers(topic)
             if is_wanted or is_wanted_elsewhere:
-                figures = self._told(topic, flow, now)
+                figures = self._figures(topic, flow, now)
                 if shared is not None and is_wanted_elsewhere:
                     shared.send(topic, figures)
                 if is_wanted:
-                    told.append((topic, figures if shared is None else shared.merged(topic, figures, now)))
+                    ticks.append((topic, figures if shared is None else shared.merged(topic, figures, now)))
                 yield True
-        told += self._cluster()
+        if self._others is not None and self._has_subscribers(CLUSTER):
+            nodes = self._others.figures()
+            ticks += [] if nodes is None else [(CLUSTER, nodes)]
         new = self._past.new_subscribers(frozenset(each.id for each in self._broker.index.subscribers(RATES)))
-        for topic, news in told:  # after all are made, so that none counts another one as waiting
+        for topic, figures in ticks:  # after all are made, so that none counts another one as waiting
             if topic == RATES and new:
-                self._publish(topic, {**news, "past": self._past.ticks}, SessionFilter(eligible=new), now)
-                self._publish(topic, news, SessionFilter(excluded=new), now)
+                self._publish(topic, {**figures, "past": self._past.ticks}, SessionFilter(eligible=new), now)
+                self._publish(topic, figures, SessionFilter(excluded=new), now)
             else:
-                self._publish(topic, news, None, now)
+                self._publish(topic, figures, None, now)
         self._past.add(self._time(now), self._whole_flow(flow, now)["protocols"])
 
-    def _publish(self, topic: str, news: dict[str, Any], chosen: SessionFilter | None, now: float) -> None:
-        payload = orjson.dumps({"time": self._time(now), **news})
+    def _publish(self, topic: str, figures: dict[str, Any], chosen: SessionFilter | None, now: float) -> None:
+        payload = orjson.dumps({"time": self._time(now), **figures})
         event = Event(topic, payload, protocol="halley", role=SERVER)
         event.chosen = chosen
         self._broker.announce(event, now)
@@ -254,14 +241,8 @@ class Ticker:
     def _has_subscribers(self, topic: str) -> bool:
         return bool(self._broker.index.subscribers(topic))
 
-    def _told(self, topic: str, flow: dict[str, Any], now: float) -> dict[str, Any]:
+    def _figures(self, topic: str, flow: dict[str, Any], now: float) -> dict[str, Any]:
         return self._rates(flow) if topic == RATES else self._topics(now) if topic == TOPICS else self._queues(now)
-
-    def _cluster(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        if self._others is not None and self._has_subscribers(CLUSTER):
-            figures = self._others.figures()
-            if figures is not None:
-                yield CLUSTER, figures
 
     def _time(self, now: float) -> str:
         return to_text(int((now + self._broker.clock_offset_s) * 1_000_000))
@@ -335,28 +316,29 @@ class Ticker:
     # Topics
 
     def _topics(self, now: float) -> dict[str, Any]:
-        latest = [(topic, trace) for topic, trace in self._broker.activity.latest() if _is_shown(topic)]
-        since_s = now - self._topics_told_at
+        latest = [  # in the space that all protocols share, and not the server's own
+            (topic, trace)
+            for topic, trace in self._broker.activity.latest()
+            if not (is_reserved(topic) or topic.startswith(SPACE))
+        ]
+        since_s = now - self._topics_at
         is_recent = since_s < _RECENT * self._options.every_s
         before, self._published = self._published, {topic: trace.published for topic, trace in latest}
-        self._topics_told_at = now
+        self._topics_at = now
 
-        def told(topic: str, trace: Trace) -> dict[str, Any]:
-            news = trace.published - before.get(topic, 0)
+        def entry(topic: str, trace: Trace) -> dict[str, Any]:
+            published = trace.published - before.get(topic, 0)
+            others = sum(protocol.count_subscribers(topic) for protocol in self._protocols)
             return {
                 "channel": to_channel(topic),
                 "published": trace.published,
-                "per_s": round(news / since_s, 1) if is_recent else 0.0,
-                "subscribers": self._subscribers(topic),
+                "per_s": round(published / since_s, 1) if is_recent else 0.0,
+                "subscribers": self._broker.index.count_subscribers(topic) + others,
                 "last": self._time(trace.last),
             }
 
-        topics = [told(topic, trace) for topic, trace in islice(latest, self._options.topics)]
+        topics = [entry(topic, trace) for topic, trace in islice(latest, self._options.topics)]
         return {"topics": topics, "others": max(0, len(latest) - len(topics))}
-
-    def _subscribers(self, topic: str) -> int:
-        others = sum(protocol.count_subscribers(topic) for protocol in self._protocols)
-        return self._broker.index.count_subscribers(topic) + others
 
     # Queues
 
@@ -370,7 +352,7 @@ class Ticker:
         return {"sessions": sessions, "others": len(here) - len(sessions)}
 
     def _queue(self, session: Session, now: float) -> dict[str, Any]:
-        count, names = self._system_events.subscriptions(session, _SHOWN_SUBSCRIPTIONS)
+        count, names = self._system_events.subscriptions(session, _LISTED_SUBSCRIPTIONS)
         return {
             **self._system_events.who(session),
             "address": session.address,
@@ -383,13 +365,8 @@ class Ticker:
 
 
 def _fitting(names: list[str]) -> Iterator[str]:
-    left = _SHOWN_CHARS
+    left = _LISTED_CHARS
     for name in names:
         left -= len(name)
         if left >= 0:
             yield name
-
-
-def _is_shown(topic: str) -> bool:
-    """Whether ticks list a topic: it is in the space that all protocols share, and not the server's own."""
-    return not is_reserved(topic) and not topic.startswith(SPACE)

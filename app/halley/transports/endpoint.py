@@ -19,11 +19,11 @@ from halley.protocols.bayeux.exchange import Elsewhere, Request, Transport
 from halley.protocols.bayeux.session import Reply
 from halley.settings import Cookie, Settings
 from halley.transports import callback_polling
+from halley.transports.asgi import AsgiConnection, respond
 from halley.transports.bodies import messages_of_body, read_body, usual_messages
-from halley.transports.exchange import Exchange, respond
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import CLOSE, JSON, RETRY_AFTER, UNCACHED, Head, Header, bearer_token
-from halley.transports.middleware import GuardMiddleware, RequestContext
+from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
 from halley.transports.relay import Relay, is_relayed
 from halley.transports.websocket import Endpoint
 
@@ -51,18 +51,13 @@ class BayeuxEndpoint(Endpoint):
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        guard: Guard,
-        middleware: GuardMiddleware,
-        settings: Settings,
-        relay: Relay | None = None,
+        self, engine: Engine, guard: Guard, note: Note, settings: Settings, relay: Relay | None = None
     ) -> None:
         self.guard = guard
         self.relay = relay
-        self.note = middleware.note
+        self.note = note
         self._engine = engine
-        self._middleware = middleware
+        self._guarded = GuardMiddleware(self._serve, guard, note, "GET", "POST")
         self._paths = frozenset(settings.bayeux.paths)
         self._below = tuple(f"{path}/" for path in settings.bayeux.paths)
         self._settings = settings
@@ -77,58 +72,52 @@ class BayeuxEndpoint(Endpoint):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to one request; a bad one gets a status and text of Halley too."""
-        await self._middleware.dispatch(("GET", "POST"), self._serve, scope, receive, send)
+        await self._guarded(scope, receive, send)
 
-    async def _serve(self, context: RequestContext) -> None:
-        exchange = Exchange(self._engine, context.scope, context.receive, context.send)
-        if context.head.method == "POST":
-            await self._long_poll(context, exchange)
-        elif await self._admits_script(context):
-            await self._callback_poll(context, exchange)
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        head, connection = head_in(scope), AsgiConnection(self._engine, scope, receive, send)
+        if head.method == "POST":
+            await self._long_poll(head, connection)
+            return
+        callback_polling.check(head, self._settings.bayeux)
+        try:
+            self.guard.check_script(head, scope["headers"])
+        except Rejection as rejection:  # a script says so: no page can read the response
+            self.note(rejection, head)
+            body = callback_polling.render_refusal(rejection.text)
+            await respond(send, rejection.status, [*callback_polling.HEADERS], body)
+        else:
+            await self._callback_poll(head, connection)
 
-    async def _long_poll(self, context: RequestContext, exchange: Exchange) -> None:
-        head = context.head
-        body = await read_body(exchange.receive, self._limits)
-        request = self.request(self.read_head(head.fields), body, exchange, head)
-        reply = await self._reply_to(request, exchange, context, body)
+    async def _long_poll(self, head: Head, connection: AsgiConnection) -> None:
+        body = await read_body(connection.receive, self._limits)
+        request = self.request(self.read_head(head.fields), body, connection, head)
+        reply = await self._reply_to(request, connection, body)
         if reply is not None:
-            headers = [*HEADERS, *context.cors, *self.headers(reply, head.scheme)]
-            await exchange.respond(reply, headers, reply.body())
+            headers = [*HEADERS, *cors_in(connection.scope), *self.headers(reply, head.scheme)]
+            await connection.respond(reply, headers, reply.body())
 
-    async def _reply_to(
-        self, request: Request, exchange: Exchange, context: RequestContext, body: bytes
-    ) -> Reply | None:
+    async def _reply_to(self, request: Request, connection: AsgiConnection, body: bytes) -> Reply | None:
         """The reply to a request; None if its peer has disconnected, or if another node of the cluster has replied."""
         try:
-            return await exchange.reply_to(request)
+            return await connection.reply_to(request)
         except Elsewhere as elsewhere:
             assert self.relay is not None
-            if await is_relayed(self.relay, elsewhere.node, context, body):
+            if await is_relayed(
+                self.relay, elsewhere.node, body, connection.scope, connection.receive, connection.send
+            ):
                 return None
-        return await exchange.reply_to(request, is_here=True)
+        return await connection.reply_to(request, is_here=True)
 
-    async def _admits_script(self, context: RequestContext) -> bool:
-        """Whether a page may load this script; if not, respond with one that says so. Raises `Rejection`."""
-        callback_polling.check(context.head, self._settings.bayeux)
-        try:
-            self.guard.check_script(context.head, context.scope["headers"])
-        except Rejection as rejection:
-            self.note(rejection, context.head)
-            body = callback_polling.render_refusal(rejection.text)
-            await respond(context.send, rejection.status, [*callback_polling.HEADERS], body)
-            return False
-        return True
-
-    async def _callback_poll(self, context: RequestContext, exchange: Exchange) -> None:
-        head = context.head
+    async def _callback_poll(self, head: Head, connection: AsgiConnection) -> None:
         callback, batch = callback_polling.read(head, self._settings.bayeux, self._limits)
         cookies = cookie_values(head.fields.get(b"cookie", b""), self._cookie_field)
-        request = Request(batch.messages, Transport.CALLBACK_POLLING, exchange, cookies, head)
+        request = Request(batch.messages, Transport.CALLBACK_POLLING, connection, cookies, head)
         request.has_odd_numbers = batch.has_odd_numbers
-        reply = await self._reply_to(request, exchange, context, b"")
+        reply = await self._reply_to(request, connection, b"")
         if reply is not None:
-            headers = [*callback_polling.HEADERS, *context.cors, *self.headers(reply, head.scheme)]
-            await exchange.respond(reply, headers, callback_polling.render(reply, callback))
+            headers = [*callback_polling.HEADERS, *cors_in(connection.scope), *self.headers(reply, head.scheme)]
+            await connection.respond(reply, headers, callback_polling.render(reply, callback))
 
     # Used by the ASGI application and by Halley's own host
 

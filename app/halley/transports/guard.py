@@ -170,13 +170,6 @@ class Guard:
         """The headers of a response to OPTIONS."""
         return (*cors, *self._preflight) if cors else (_allow(methods),)
 
-    def check_same_site(self, head: Head) -> None:
-        """Check that no page of another site sends the request, even one that may use Bayeux. Raises `Rejection`."""
-        if b"origin" in head.fields:
-            origin, host = (head.fields[name].decode("latin-1").lower() for name in (b"origin", b"host"))
-            if origin != f"{head.scheme}://{host}":
-                raise Rejection(403, "not allowed for pages of other origins")
-
     def _is_our_host(self, host: bytes) -> bool:
         if not host:
             return self._takes_nameless
@@ -215,6 +208,14 @@ class Guard:
         if scheme == "https":  # http may be https before a proxy that is not listed; https is certain
             is_same_site = is_same_site and parts.scheme == "https"
         return is_same_site or (self.is_private and is_loopback(parts.hostname))
+
+
+def check_same_site(head: Head) -> None:
+    """Check that no page of another site sends the request, even one that may use Bayeux. Raises `Rejection`."""
+    if b"origin" in head.fields:
+        origin, host = (head.fields[name].decode("latin-1").lower() for name in (b"origin", b"host"))
+        if origin != f"{head.scheme}://{host}":
+            raise Rejection(403, "not allowed for pages of other origins")
 
 
 def check_framing(http_version: str, headers: Iterable[Header]) -> None:

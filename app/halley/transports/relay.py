@@ -12,11 +12,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from starlette.types import Receive, Scope, Send
+
+from halley.transports.asgi import host_connection, target_of
 from halley.transports.bodies import Disconnected, disconnected
-from halley.transports.exchange import socket_of, target_of
 from halley.transports.guard import Rejection
 from halley.transports.head import Head, Header
-from halley.transports.middleware import RequestContext
+from halley.transports.middleware import head_in
 
 
 class Answer(NamedTuple):
@@ -67,19 +69,19 @@ class Relay(Protocol):
         """
 
 
-async def is_relayed(relay: Relay, node: str, context: RequestContext, body: bytes) -> bool:
+async def is_relayed(relay: Relay, node: str, body: bytes, scope: Scope, receive: Receive, send: Send) -> bool:
     """Have another node respond to a request; False if that node is gone. Raises `Disconnected`, `Rejection`."""
-    socket = socket_of(context.scope)
+    connection = host_connection(scope)
     come: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def done(outcome: Outcome) -> None:
         if not come.done():
             come.set_result(outcome)
-        elif socket is not None:
-            socket.cut("relay_lost")
+        elif connection is not None:
+            connection.cut("relay_lost")
 
-    relaying = relay.send(node, target_of(context.scope), context.head, body, socket or done, done)
-    departure = asyncio.ensure_future(disconnected(context.receive))
+    relaying = relay.send(node, target_of(scope), head_in(scope), body, connection or done, done)
+    departure = asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait((come, departure), return_when=asyncio.FIRST_COMPLETED)
         outcome = come.result() if come.done() else Failure.LOST
@@ -88,18 +90,18 @@ async def is_relayed(relay: Relay, node: str, context: RequestContext, body: byt
         if isinstance(outcome, Rejection):
             raise outcome
         if not isinstance(outcome, Answer):
-            if socket is not None:
-                socket.cut("relay_lost")
+            if connection is not None:
+                connection.cut("relay_lost")
             raise Disconnected
-        await context.send({"type": "http.response.start", "status": outcome.status, "headers": outcome.headers})
-        await context.send({"type": "http.response.body", "body": outcome.body})
+        await send({"type": "http.response.start", "status": outcome.status, "headers": outcome.headers})
+        await send({"type": "http.response.body", "body": outcome.body})
     except BaseException:
         relaying.settle(False)  # noqa: FBT003 - the callback's one meaning
         raise
     finally:
         departure.cancel()
-    if socket is None:
+    if connection is None:
         relaying.settle(True)  # noqa: FBT003
     else:
-        socket.settle(relaying.settle)
+        connection.settle(relaying.settle)
     return True

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 from halley import telemetry
+from halley.protocols.bayeux.exchange import AwaitHook, Verdict
 from halley.protocols.contract import Resume
 
 
@@ -21,6 +22,14 @@ async def outcome_of(awaitable: Awaitable[Any], limit_s: float) -> tuple[Any, Ex
             return await awaitable, None
     except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
         return None, error
+
+
+async def verdict_on(wait: AwaitHook, limit_s: float) -> Verdict:
+    """Await a program's hook: its value, or the error that it raised.
+
+    `limit_s` is the deadline unless the wait has its own; a hook that misses it has raised `TimeoutError`.
+    """
+    return Verdict(*await outcome_of(wait.awaitable, limit_s if wait.limit_s is None else wait.limit_s))
 
 
 class Waits:

@@ -15,10 +15,11 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from time import monotonic
 
 import orjson
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from halley.broker.aging import Round
@@ -26,19 +27,18 @@ from halley.protocols.contract import Close, Context, Pings, WebSocketService, W
 from halley.protocols.wamp.serializers import SUBPROTOCOLS, is_batched, serializer_of
 from halley.settings import Settings, Wamp
 from halley.transports.addresses import accounts
+from halley.transports.asgi import host_connection
 from halley.transports.bodies import Disconnected, disconnected, read_body
 from halley.transports.endpoint import leaving
-from halley.transports.exchange import respond, socket_of
 from halley.transports.guard import Guard, Rejection
-from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, route_path
-from halley.transports.middleware import GuardMiddleware, RequestContext
+from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, Header, route_path
+from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
 from halley.transports.relay import Relay, is_relayed
-from halley.transports.websocket import TURN_S, UPGRADE, Endpoint, WebSocketRoute, WebSockets
+from halley.transports.websocket import TURN_S, UPGRADE, WebSocketEndpoint, WebSocketRoute
 
 _LOOKS = 4
 """Looks at each peer in one `ping_s`."""
 
-_METHODS, _ANY = ("POST",), ("GET", "POST")
 _ID_BYTES = 32
 _BINARY = (b"content-type", b"application/octet-stream")
 
@@ -151,30 +151,26 @@ class Poll:
             self.wake()
 
 
-class WampEndpoint(Endpoint):
+class WampEndpoint(WebSocketEndpoint):
     """The endpoint of WAMP: its WebSockets, and all its long-poll connections.
 
     In a cluster `relay` passes on requests of connections that another node has.
     """
 
-    route: WebSocketRoute
-
     def __init__(
         self,
         protocol: WireProtocol,
-        middleware: GuardMiddleware,
         guard: Guard,
+        note: Note,
         settings: Settings,
         node_id: str = "",
         relay: Relay | None = None,
     ) -> None:
-        self.guard = guard
-        self.route = _route(protocol, guard, settings.wamp)
-        self._sockets = WebSockets([self.route], settings.limits, middleware.note)
+        super().__init__(_route(protocol, guard, settings.wamp), guard, note, settings.limits)
+        self._mounts = GuardMiddleware(_turn_away, guard, note, "GET", "POST")
+        self._below = GuardMiddleware(self._serve, guard, note, "POST")
         self._account_of = accounts((*settings.limits.exempt, *settings.proxies))
         self._options = settings.wamp
-        self._limits = settings.limits
-        self._middleware = middleware
         self._relay = relay
         self._node_id = node_id  # the names of transports begin with it
         self._polls: dict[str, Poll] = {}
@@ -193,42 +189,38 @@ class WampEndpoint(Endpoint):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket, or a request below one of the paths: `open`, or a transport with `send` and the like."""
         if scope["type"] == "websocket":
-            await self._sockets(scope, receive, send)
+            await self._serve_socket(scope, receive, send)
             return
         path = route_path(scope)
         below = path.removeprefix(self._mount_of(path) or "").strip("/")
-        hidden = {**scope, "path": below.rpartition("/")[2]}  # a transport's id is a secret: not for the log
-        methods = _METHODS if below else _ANY
-        await self._middleware.dispatch(methods, partial(self._serve, below), hidden, receive, send)
+        name, _, verb = below.partition("/")
+        # A transport's name is a secret: the path that the log has is without it.
+        hidden = {**scope, "path": below.rpartition("/")[2], "path_params": {"name": name, "verb": verb}}
+        await (self._below if below else self._mounts)(hidden, receive, send)
 
-    async def _serve(self, path: str, context: RequestContext) -> None:
-        name, _, verb = path.partition("/")
-        if not path:
-            raise Rejection(
-                426, "this path accepts only WebSockets; long-polling begins at /open below it", headers=UPGRADE
-            )
-        if path == "open":
-            await self._open(context)
-            return
-        if verb not in ("send", "receive", "close"):
-            raise _unknown()
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        name, verb = request.path_params["name"], request.path_params["verb"]
         poll = self._polls.get(name)
-        if poll is None:
-            await self._serve_elsewhere(name, context)
+        if name == "open" and not verb:
+            response = await self._open(request)
+        elif verb not in ("send", "receive", "close"):
+            raise _unknown()
+        elif poll is None:
+            relay = self._relay
+            node = None if relay is None else relay.home_of(name)
+            body = await self._body(request)
+            if relay is None or node is None or not await is_relayed(relay, node, body, scope, receive, send):
+                raise _unknown()
+            return
         elif verb == "send":
-            await self._send(context, poll)
+            response = await self._send(request, poll)
         elif verb == "receive":
-            await self._receive(context, poll)
+            response = await self._receive(request, poll)
         else:
             self._forget(name, poll, monotonic())
-            await _answer_nothing(context)
-
-    async def _serve_elsewhere(self, name: str, context: RequestContext) -> None:
-        """Have another node of the cluster respond, if it has this transport. Raises `Disconnected`, `Rejection`."""
-        relay = self._relay
-        node = None if relay is None else relay.home_of(name)
-        if relay is None or node is None or not await is_relayed(relay, node, context, await self._body(context)):
-            raise _unknown()
+            response = _nothing(request)
+        await response(scope, receive, send)
 
     def sweep(self, now: float) -> bool:
         """Forget connections without a receive for `poll_gone_s`; whether there are more to look at.
@@ -258,17 +250,17 @@ class WampEndpoint(Endpoint):
             if poll.wake is not None:
                 poll.lose(now)
 
-    async def _open(self, context: RequestContext) -> None:
+    async def _open(self, request: Request) -> Response:
         if self._is_leaving:
             raise leaving()
-        offered = _offered(await self._body(context))
+        offered = _offered(await self._body(request))
         subprotocol = self.route.choose(offered)
-        account = self._account_of(context.head.address)
+        head = head_in(request.scope)
+        account = self._account_of(head.address)
         self._admit(account)
         name, now = self._node_id + secrets.token_urlsafe(_ID_BYTES), monotonic()
-        self._polls[name] = Poll(self.route.protocol, subprotocol, context.head, account, now)
-        opened = orjson.dumps({"protocol": subprotocol, "transport": name})
-        await _answer(context, False, opened)  # noqa: FBT003 - it is JSON
+        self._polls[name] = Poll(self.route.protocol, subprotocol, head, account, now)
+        return _Complete(request, JSON, orjson.dumps({"protocol": subprotocol, "transport": name}))
 
     def _admit(self, account: str | None) -> None:
         """Check that the limits allow one more connection, before any HELLO. Raises `Rejection` (503)."""
@@ -281,8 +273,8 @@ class WampEndpoint(Endpoint):
         if limit:
             raise Rejection(503, "too many connections", headers=(RETRY_AFTER,), limit=limit)
 
-    async def _send(self, context: RequestContext, poll: Poll) -> None:
-        data = await self._body(context)
+    async def _send(self, request: Request, poll: Poll) -> Response:
+        data = await self._body(request)
         if poll.is_over:
             raise _unknown()
         began = monotonic()
@@ -291,24 +283,23 @@ class WampEndpoint(Endpoint):
                 await asyncio.sleep(0)
                 began = monotonic()
             poll.engine.receive(message, monotonic())
-        await _answer_nothing(context)
+        return _nothing(request)
 
-    async def _receive(self, context: RequestContext, poll: Poll) -> None:
-        is_newest = await self._wait(context, poll)
+    async def _receive(self, request: Request, poll: Poll) -> Response:
+        is_newest = await self._wait(request, poll)
         taken = poll.take() if is_newest else []
         if taken:
-            await _answer_messages(context, poll, taken)
-        elif poll.is_over:
+            return _Messages(request, poll, taken)
+        if poll.is_over:
             raise _unknown()
-        else:
-            await _answer_nothing(context)
+        return _nothing(request)
 
-    async def _wait(self, context: RequestContext, poll: Poll) -> bool:
+    async def _wait(self, request: Request, poll: Poll) -> bool:
         """Wait for messages, at most `poll_s`; False if a newer receive has replaced this one.
 
         Raises `Disconnected`.
         """
-        await self._body(context)
+        await self._body(request)
         poll.heard_at = monotonic()
         if poll.wake is not None:
             poll.wake()
@@ -317,8 +308,13 @@ class WampEndpoint(Endpoint):
         if poll.has_news:
             return True
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        departure = asyncio.ensure_future(disconnected(context.receive))
-        poll.wake = wake = partial(_set_result, news)
+        departure = asyncio.ensure_future(disconnected(request.receive))
+
+        def wake() -> None:
+            if not news.done():
+                news.set_result(None)
+
+        poll.wake = wake
         try:
             await asyncio.wait((news, departure), timeout=self._options.poll_s, return_when=asyncio.FIRST_COMPLETED)
             if departure.done():
@@ -330,8 +326,8 @@ class WampEndpoint(Endpoint):
             if poll.wake is wake:
                 poll.wake = None
 
-    async def _body(self, context: RequestContext) -> bytes:
-        body = await read_body(context.receive, self._limits)
+    async def _body(self, request: Request) -> bytes:
+        body = await read_body(request.receive, self._limits)
         if len(body) > self.route.service.message_bytes:
             raise Rejection(413, "message too large", limit="message_bytes")
         return body
@@ -369,28 +365,42 @@ def _offered(body: bytes) -> list[str]:
     return names
 
 
-def _set_result(news: asyncio.Future[None]) -> None:
-    if not news.done():
-        news.set_result(None)
+class _Complete(Response):
+    """A response with all of the content that a request asks for."""
+
+    def __init__(self, request: Request, content_type: Header, body: bytes) -> None:
+        super().__init__(body)
+        self.raw_headers[:0] = [content_type, *UNCACHED, *cors_in(request.scope)]
 
 
-async def _answer_messages(context: RequestContext, poll: Poll, taken: list[bytes]) -> None:
-    try:
-        await _answer(context, poll.is_binary, b"".join(taken))
-    except BaseException:
-        poll.put_back(taken)
-        raise
-    socket = socket_of(context.scope)
-    if socket is None:
-        poll.written()
-    else:
-        socket.settle(lambda is_written: poll.written() if is_written else poll.put_back(taken))
+class _Messages(_Complete):
+    """The response to a receive, which reports to the poll whether its messages were written."""
+
+    def __init__(self, request: Request, poll: Poll, taken: list[bytes]) -> None:
+        super().__init__(request, _BINARY if poll.is_binary else JSON, b"".join(taken))
+        self._poll = poll
+        self._taken = taken
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        poll, taken = self._poll, self._taken
+        try:
+            await super().__call__(scope, receive, send)
+        except BaseException:
+            poll.put_back(taken)
+            raise
+        connection = host_connection(scope)
+        if connection is None:
+            poll.written()
+        else:
+            connection.settle(lambda is_written: poll.written() if is_written else poll.put_back(taken))
 
 
-async def _answer(context: RequestContext, is_binary: bool, body: bytes) -> None:  # noqa: FBT001 - of two content types one
-    await respond(context.send, 200, [_BINARY if is_binary else JSON, *UNCACHED, *context.cors], body)
+def _nothing(request: Request) -> Response:
+    response = Response(status_code=204)
+    response.raw_headers = [*UNCACHED, *cors_in(request.scope)]
+    return response
 
 
-async def _answer_nothing(context: RequestContext) -> None:
-    await context.send({"type": "http.response.start", "status": 204, "headers": [*UNCACHED, *context.cors]})
-    await context.send({"type": "http.response.body", "body": b""})
+async def _turn_away(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    text = "this path accepts only WebSockets; long-polling begins at /open below it"
+    raise Rejection(426, text, headers=UPGRADE)

@@ -10,7 +10,7 @@ is paused as soon as a message waits here; what it sends nevertheless is bounded
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -21,7 +21,7 @@ from halley.protocols.contract import Close, Engine, WebSocketService, WireProto
 from halley.settings import Limits
 from halley.transports.guard import Guard, Rejection
 from halley.transports.head import Head, Header, raw_path, route_path
-from halley.transports.middleware import GuardMiddleware, reject
+from halley.transports.middleware import GuardMiddleware, Note, reject
 
 _REASON_BYTES = 123
 _TOO_BIG = 1009
@@ -101,46 +101,18 @@ def reason_bytes(reason: str) -> bytes:
     return reason.encode()[:_REASON_BYTES].decode(errors="ignore").encode()  # not cut in the middle of a character
 
 
-class WebSockets:
-    """The WebSockets of these routes, as an ASGI application; `note` logs and counts a rejection."""
-
-    def __init__(
-        self, routes: Sequence[WebSocketRoute], limits: Limits, note: Callable[[Rejection, Head], None]
-    ) -> None:
-        self._routes = routes
-        self._limits = limits
-        self._note = note
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one WebSocket from its opening request to its end."""
-        if (await receive())["type"] != "websocket.connect":
-            return
-        head = Head.of(scope)
-        try:
-            path = route_path(scope)
-            route = next((each for each in self._routes if each.matches(path)), None)
-            if route is None:
-                raise Rejection(403, "this path does not accept WebSockets")
-            head.path = raw_path(scope)
-            subprotocol = check(head, scope["headers"], route)
-        except Rejection as rejection:
-            self._note(rejection, head)
-            await reject(scope, send, rejection)
-            return
-        await send({"type": "websocket.accept", "subprotocol": subprotocol})
-        await _Socket(head, subprotocol, route, self._limits, send).serve(receive)
-
-
 class WebSocketEndpoint(Endpoint):
     """The endpoint of a protocol that is reached by WebSockets alone."""
 
     route: WebSocketRoute
 
-    def __init__(self, route: WebSocketRoute, limits: Limits, middleware: GuardMiddleware) -> None:
+    def __init__(self, route: WebSocketRoute, guard: Guard, note: Note, limits: Limits) -> None:
+        """`guard` is for requests that open no WebSocket."""
         self.route = route
         self.guard = route.guard
-        self._sockets = WebSockets([route], limits, middleware.note)
-        self._middleware = middleware
+        self._note = note
+        self._limits = limits
+        self._guarded = GuardMiddleware(_turn_away, guard, note, "GET")
 
     def matches(self, path: str) -> bool:
         """Whether a path is one of the protocol's."""
@@ -148,13 +120,27 @@ class WebSocketEndpoint(Endpoint):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket or a request at one of its paths."""
-        if scope["type"] == "websocket":
-            await self._sockets(scope, receive, send)
-        else:
-            await self._middleware.dispatch(("GET",), _turn_away, scope, receive, send)
+        await (self._serve_socket if scope["type"] == "websocket" else self._guarded)(scope, receive, send)
+
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one WebSocket from its opening request to its end."""
+        if (await receive())["type"] != "websocket.connect":
+            return
+        head = Head.of(scope)
+        try:
+            if not self.route.matches(route_path(scope)):
+                raise Rejection(403, "this path does not accept WebSockets")
+            head.path = raw_path(scope)
+            subprotocol = check(head, scope["headers"], self.route)
+        except Rejection as rejection:
+            self._note(rejection, head)
+            await reject(scope, send, rejection)
+            return
+        await send({"type": "websocket.accept", "subprotocol": subprotocol})
+        await _Socket(head, subprotocol, self.route, self._limits, send).serve(receive)
 
 
-async def _turn_away(_visit: object) -> None:
+async def _turn_away(_scope: Scope, _receive: Receive, _send: Send) -> None:
     raise Rejection(426, "this path accepts only WebSockets", headers=UPGRADE)
 
 

@@ -10,6 +10,7 @@
 | the files of `static/` | GET, HEAD | `pages.py` |
 | `/health/live`, `/health/ready`, `/metrics`, `/cluster`, on a port of their own | GET, HEAD | `application.py` |
 
-`application.py` has the routes; what all APIs share is in `requests.py`. All but the pages and operations also answer
-OPTIONS, for CORS.
+`application.py` has the routes. Each leads through middleware to a handler, which returns a response: the guard
+(`transports/middleware.py`), which also answers OPTIONS, the log (`archive.py`), and the caller's identity
+(`identity.py`). What handlers use is in `parameters.py` and `responses.py`.
 """

@@ -7,6 +7,7 @@ another server.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import get_args
 
@@ -14,53 +15,26 @@ import orjson
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Match, Route, Router
+from starlette.routing import Route, Router, request_response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from halley.broker.policy import Identities, Rights
 from halley.protocols.bayeux.hooks import Hooks
 from halley.settings import Settings, Verb
-from halley.transports.api.history import PATH as HISTORY
+from halley.transports.api.archive import Archive, ArchiveMiddleware
 from halley.transports.api.history import HistoryApi
-from halley.transports.api.log import CONSUMERS, LogApi
-from halley.transports.api.log import PATH as LOG
-from halley.transports.api.requests import ApiRequest, Archive, ArchiveRequest, Callers
-from halley.transports.head import route_path
-from halley.transports.middleware import GuardMiddleware, RequestContext
+from halley.transports.api.identity import IdentityMiddleware, caller_of
+from halley.transports.api.log import LogApi
+from halley.transports.api.parameters import check_no_parameters
+from halley.transports.api.responses import Content
+from halley.transports.guard import Guard
+from halley.transports.middleware import GuardMiddleware, Note
 
-RIGHTS = "/rights"
+Handler = Callable[[Request], Awaitable[Response]]
+
 _READ = ("GET", "HEAD")
 _NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class ApiRoute(BaseRoute):
-    """The route of an API: one path, or with a slash at its end all paths below it; compared exactly, as it was sent.
-
-    The middleware decides about methods, and responds to OPTIONS, for CORS.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        methods: tuple[str, ...],
-        serve: Callable[[RequestContext], Awaitable[None]],
-        middleware: GuardMiddleware,
-    ) -> None:
-        self._path = path
-        self._methods = methods
-        self._serve = serve
-        self._middleware = middleware
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether a request is for this route (Starlette)."""
-        path = route_path(scope)
-        is_match = path.startswith(self._path) if self._path.endswith("/") else path == self._path
-        return (Match.FULL if is_match else Match.NONE), {}
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to a request for this route (Starlette)."""
-        await self._middleware.dispatch(self._methods, self._serve, scope, receive, send)
 
 
 class Apis:
@@ -72,7 +46,8 @@ class Apis:
     def __init__(
         self,
         settings: Settings,
-        middleware: GuardMiddleware,
+        guard: Guard,
+        note: Note,
         rights: Rights,
         identities: Identities,
         hooks: Hooks,
@@ -81,30 +56,27 @@ class Apis:
         pages: ASGIApp,
     ) -> None:
         self.archive = archive
-        callers = Callers(rights, identities)
+        self._node = settings.cluster.node if settings.cluster.urls else None
 
-        def route(
-            path: str, methods: tuple[str, ...], respond: Callable[[ArchiveRequest], Awaitable[None]]
-        ) -> ApiRoute:
-            async def serve(context: RequestContext) -> None:
-                await respond(ArchiveRequest(context, callers, self.archive))
+        def route(path: str, methods: tuple[str, ...], handler: Handler, *, reads_archive: bool = True) -> Route:
+            app: ASGIApp = IdentityMiddleware(request_response(handler), rights, identities)
+            if reads_archive:
+                app = ArchiveMiddleware(app, lambda: self.archive())  # noqa: PLW0108 - it may be replaced
+            made = Route(path, GuardMiddleware(app, guard, note, *methods))
+            # Starlette compares line by line, and a path may have line breaks (%0A).
+            made.path_regex = re.compile(made.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
+            return made
 
-            return ApiRoute(path, methods, serve, middleware)
-
-        async def serve_rights(context: RequestContext) -> None:
-            await _tell_rights(ApiRequest(context, callers), node)
-
-        node = settings.cluster.node if settings.cluster.urls else None
         history, log = HistoryApi(settings, hooks), LogApi(settings)
         self.router = Router(
             [
-                ApiRoute(RIGHTS, _READ, serve_rights, middleware),
-                route(HISTORY, _READ, history.serve),
-                route(f"{HISTORY}/", _READ, history.serve),
-                route(LOG, _READ, log.rows),
-                route(f"{LOG}/head", _READ, log.head),
-                route(f"{LOG}/purge", ("POST",), log.purge),
-                route(f"{CONSUMERS}/", ("POST", "DELETE"), log.consumer),
+                route("/rights", _READ, self.rights, reads_archive=False),
+                route("/history", _READ, history.page),
+                route("/history/{channel:path}", _READ, history.page),
+                route("/log", _READ, log.rows),
+                route("/log/head", _READ, log.head),
+                route("/log/purge", ("POST",), log.purge),
+                route("/log/consumers/{name:path}", ("POST", "DELETE"), log.consumer),
             ],
             redirect_slashes=False,
             default=pages,
@@ -112,21 +84,22 @@ class Apis:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Route a request by its path to an API, or else to `pages` (ASGI)."""
+        scope["root_path"] = scope.get("root_path", "").rstrip("/")
         await self.router(scope, receive, send)
 
+    async def rights(self, request: Request) -> Response:
+        """The caller's identity, for each verb whether it has any such right, and the node of a cluster.
 
-async def _tell_rights(request: ApiRequest, node: str | None) -> None:
-    """Respond with the caller's identity, for each verb whether it has any such right, and the node of a cluster.
-
-    It is for pages that hide what their reader may not do. Whether a verb is allowed on one channel is decided at the
-    request itself, together with a program's own policies, which this response does not consider.
-    """
-    request.check_no_parameters()
-    may = {verb: request.may_any(verb) for verb in get_args(Verb)}
-    told = {"authid": request.caller.authid, "role": request.caller.role, "may": may}
-    if node is not None:
-        told["node"] = node
-    await request.context.answer(b"application/json", orjson.dumps(told))
+        It is for pages that hide what their reader may not do. Whether a verb is allowed on one channel is decided at
+        the request itself, together with a program's own policies, which this response does not consider.
+        """
+        check_no_parameters(request)
+        caller = caller_of(request)
+        may = {verb: caller.may_any(verb) for verb in get_args(Verb)}
+        found = {"authid": caller.proof.authid, "role": caller.proof.role, "may": may}
+        if self._node is not None:
+            found["node"] = self._node
+        return Content(request, b"application/json", orjson.dumps(found))
 
 
 def operations_app(

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from halley.broker.errors import InvalidName
 from halley.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
 from halley.broker.names import Pattern, narrowed
@@ -23,12 +26,15 @@ from halley.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication, sh
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
 from halley.settings import Settings
-from halley.transports.api.requests import LAST_OFFSET, ArchiveRequest, bad_parameter, parameters, whole
+from halley.transports.api.archive import archive_of
+from halley.transports.api.identity import caller_of
+from halley.transports.api.parameters import LAST_OFFSET, bad_parameter, parameters, whole
+from halley.transports.api.responses import Content, base_url
 from halley.transports.guard import Rejection
-from halley.transports.head import RETRY_AFTER, Header, route_path
+from halley.transports.head import RETRY_AFTER, Header
+from halley.transports.middleware import head_in
 from halley.transports.waits import outcome_of
 
-PATH = "/history"
 UNKNOWN_PUBLICATION = "the publication is unknown or no longer in the history"
 BUSY = "reading the history took too long; try again later"
 DENIED = "the server's policy does not allow reading this history"
@@ -172,23 +178,21 @@ class HistoryApi:
         self._options = settings.history
         self._bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
 
-    async def serve(self, request: ArchiveRequest) -> None:
-        """Respond with one page, as JSON or as JSON lines. Raises `Rejection`."""
-        context, head = request.context, request.head
-        channel = route_path(context.scope).removeprefix(PATH)
-        reading = read(channel, head.query_string, self._bounds, self._options.page_events)
-        request.require("subscribe", reading.pattern)
+    async def page(self, request: Request) -> Response:
+        """One page of events, as JSON or as JSON lines. Raises `Rejection`."""
+        channel = f"/{request.path_params.get('channel', '')}"
+        reading = read(channel, request.scope["query_string"], self._bounds, self._options.page_events)
+        caller_of(request).require("subscribe", reading.pattern)
         await self._check_policy(reading.pattern, request)
-        page, links = await self._page(reading, request, channel)
-        if _wants_lines(head.fields.get(b"accept", b"").decode("latin-1")):
+        page, links = await self._read(reading, request, channel)
+        if _wants_lines(request.headers.get("accept", "")):
             body = b"".join(b"%b\n" % render(event) for event in page.events)
-            await context.answer(_LINES, body, *_headers(page, links))
-        else:
-            await context.answer(_JSON, _body(page, links), (b"vary", b"Accept"))
+            return Content(request, _LINES, body, *_headers(page, links))
+        return Content(request, _JSON, _body(page, links), (b"vary", b"Accept"))
 
-    async def _check_policy(self, pattern: Pattern, request: ArchiveRequest) -> None:
+    async def _check_policy(self, pattern: Pattern, request: Request) -> None:
         """Check that the program's policy and authorizers allow reading `pattern`. Raises `Rejection` (403)."""
-        answer = self._hooks.permit("subscribe", pattern, request.caller, request.head)
+        answer = self._hooks.permit("subscribe", pattern, caller_of(request).proof, head_in(request.scope))
         if not isinstance(answer, bool):
             answer, error = await outcome_of(answer, self._policy_s)
             if error is not None:
@@ -196,16 +200,16 @@ class HistoryApi:
         if not answer:
             raise Rejection(403, DENIED)
 
-    async def _page(self, reading: Reading, request: ArchiveRequest, channel: str) -> tuple[Page, Links]:
+    async def _read(self, reading: Reading, request: Request, channel: str) -> tuple[Page, Links]:
         """Read one page in the requested order, and make the links to its neighbours. Raises `Rejection`."""
-        archive = request.archive
+        archive = archive_of(request)
         try:
             await archive.settle()
             start, head = archive.start, archive.head
             wanted = reading.wanted
             if wanted is None:
                 return Page([], head, is_end=True, gaps=[]), Links(None, None)
-            query = reading.query(wanted, start, head, request.caller, self._options.page_bytes)
+            query = reading.query(wanted, start, head, caller_of(request).proof, self._options.page_bytes)
             if query.first > query.last:
                 page = Page([], query.last, is_end=True, gaps=[])
             else:
@@ -225,10 +229,8 @@ class HistoryApi:
         if reading.is_backward is not reading.is_reverse:
             page.events.reverse()
         cursors = (older, newer) if reading.is_reverse else (newer, older)
-        query_string = request.head.query_string
-        return page, Links(
-            *(cursor and link(request.context.base, channel, query_string, cursor) for cursor in cursors)
-        )
+        base, query_string = base_url(request), request.scope["query_string"]
+        return page, Links(*(cursor and link(base, channel, query_string, cursor) for cursor in cursors))
 
 
 def render(event: Event) -> bytes:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import orjson
+from starlette.requests import Request
+from starlette.responses import Response
 
 from halley import telemetry
 from halley.broker.errors import InvalidName
@@ -27,20 +28,19 @@ from halley.history.segment import FORMAT
 from halley.history.stored import COLUMNS, Stored
 from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.settings import Settings
-from halley.transports.api.requests import EVERYTHING, ArchiveRequest, KeptArchive, parameters, whole
-from halley.transports.bodies import read_body
-from halley.transports.exchange import socket_of
-from halley.transports.guard import Rejection
-from halley.transports.head import RETRY_AFTER, route_path
-from halley.transports.middleware import Begun, RequestContext
+from halley.transports.api.archive import KeptArchive, kept_archive_of
+from halley.transports.api.identity import EVERYTHING, caller_of
+from halley.transports.api.parameters import check_no_parameters, parameters, whole
+from halley.transports.api.responses import Content, Stream, base_url
+from halley.transports.bodies import disconnected, read_body
+from halley.transports.guard import Rejection, check_same_site
+from halley.transports.head import RETRY_AFTER
+from halley.transports.middleware import head_in
 
-PATH = "/log"
-CONSUMERS = "/log/consumers"
 MOST_ROWS = 100_000
 """The most rows in one response; its `Link` header says where to continue."""
 
 _PROGRESS_S = 0.2
-_CUT_S = 1.0
 _OFFSET = "an offset, a whole number of at least 1"
 _RANGE = {"from_offset": _OFFSET, "until_offset": _OFFSET}
 UNKNOWN = "unknown parameter; expected from_offset or until_offset"
@@ -115,13 +115,13 @@ class LogApi:
 
     # GET /log/head
 
-    async def head(self, request: ArchiveRequest) -> None:
-        """Respond with what the log has, for programs that are about to read it. Raises `Rejection`."""
-        archive = request.kept
-        request.require("export")
-        request.check_no_parameters()
+    async def head(self, request: Request) -> Response:
+        """What the log has, for programs that are about to read it. Raises `Rejection`."""
+        archive, caller = kept_archive_of(request), caller_of(request)
+        caller.require("export")
+        check_no_parameters(request)
         await archive.settle()
-        told = {
+        found = {
             "log_id": archive.log_id,
             "first": archive.start,
             "next": archive.head + 1,
@@ -130,17 +130,17 @@ class LogApi:
             "damage": archive.damage,
             "consumers": archive.consumers,
         }
-        await request.context.answer(b"application/json", orjson.dumps(told))
+        return Content(request, b"application/json", orjson.dumps(found))
 
     # GET /log
 
-    async def rows(self, request: ArchiveRequest) -> None:
-        """Respond with rows. Raises `Rejection`, or `Begun` if it fails half-way."""
-        archive, context = request.kept, request.context
-        request.require("export")
-        given = parameters(request.head.query_string, _RANGE, UNKNOWN)
+    async def rows(self, request: Request) -> Response:
+        """The rows from one offset to another. Raises `Rejection`."""
+        archive, caller = kept_archive_of(request), caller_of(request)
+        caller.require("export")
+        given = parameters(request.scope["query_string"], _RANGE, UNKNOWN)
         wanted = {name: whole(given, name, _OFFSET, 1) for name in given}
-        form = _form(request.head.fields.get(b"accept", b"").decode("latin-1"))
+        form = _form(request.headers.get("accept", ""))
         await archive.settle()
         first = wanted.get("from_offset", archive.start)
         if first < archive.start:
@@ -152,76 +152,28 @@ class LogApi:
         headers = [(b"vary", b"Accept"), (b"halley-log-id", archive.log_id.encode())]
         if last < asked:
             until = f"&until_offset={asked}" if "until_offset" in wanted else ""
-            url = f"{context.base}/log?from_offset={last + 1}{until}"
+            url = f"{base_url(request)}/log?from_offset={last + 1}{until}"
             headers.append((b"link", f'<{url}>; rel="next"'.encode()))
-        await context.begin(form.content_type, *headers)
-        if request.head.method == "HEAD":
-            await context.send({"type": "http.response.body", "body": b""})
-            return
-        gone = asyncio.ensure_future(_disconnect(context))
-        try:
-            await self._stream(archive, form, first, last, context, gone)
-        except Exception as error:
-            if not isinstance(error, TimeoutError):
-                telemetry.fault("request", error)
-            await _cut(context, gone)
-            raise Begun from error
-        finally:
-            gone.cancel()
-
-    async def _stream(
-        self,
-        archive: KeptArchive,
-        form: Format,
-        first: int,
-        last: int,
-        context: RequestContext,
-        gone: asyncio.Future[None],
-    ) -> None:
-        def batch(first: int) -> tuple[bytes, int]:
-            """Some rows as bytes, and the offset after them. Nothing of the log stays open for a slow reader."""
-            rows = next(iter(archive.rows(first, last)), None) if first <= last else None
-            return (form.write(rows), rows[-1].offset + 1) if rows else (form.end(), 0)
-
-        while first and not gone.done():
-            data, first = await archive.aside(partial(batch, first))
-            async with asyncio.timeout(self._write_s(context)):
-                await context.send({"type": "http.response.body", "body": data, "more_body": True})
-        await context.send({"type": "http.response.body", "body": b""})
+        pieces = _batches(archive, form, first, last, request)
+        return Stream(request, form.content_type, pieces, *headers, write_s=self._limits.write_s)
 
     # POST /log/purge
 
-    async def purge(self, request: ArchiveRequest) -> None:
-        """Erase what the body names, and respond with the progress, line by line. Raises `Rejection`."""
-        archive, context = request.kept, request.context
-        context.check_order()
-        request.check_no_parameters()
-        erasure = self._order(await read_body(context.receive, self._limits))
-        request.require("erase", erasure.pattern or EVERYTHING)
+    async def purge(self, request: Request) -> Response:
+        """Erase what the body names; the response is the progress, line by line. Raises `Rejection`."""
+        archive, caller = kept_archive_of(request), caller_of(request)
+        _check_order(request)
+        check_no_parameters(request)
+        erasure = self._order(await read_body(request.receive, self._limits))
+        caller.require("erase", erasure.pattern or EVERYTHING)
         await archive.settle()
         steps, status = [(0, 0)], 202 if await archive.absent() else 200
         working = asyncio.ensure_future(archive.purge(erasure, lambda *step: steps.append(step)))
         await asyncio.wait({working}, timeout=_PROGRESS_S)
         if working.done() and isinstance(refused := working.exception(), CannotPurge):
             raise Rejection(409, str(refused))
-        await context.begin(JsonLines.content_type, status=status)
-        told = 1
-        while not working.done():
-            if len(steps) > told:
-                told = len(steps)
-                await self._tell(context, {"done": steps[-1][0], "of": steps[-1][1]})
-            await asyncio.wait({working}, timeout=_PROGRESS_S)
-        if len(steps) > told:
-            await self._tell(context, {"done": steps[-1][0], "of": steps[-1][1]})
-        error = working.exception()
-        if error is not None:
-            telemetry.fault("purge", error)
-            await self._tell(context, {"error": "the log cannot be written"})
-        else:
-            missing = await archive.absent()
-            more = {"missing": [*missing]} if missing else {}
-            await self._tell(context, {"erased": working.result(), **more})
-        await context.send({"type": "http.response.body", "body": b""})
+        lines = _progress(archive, working, steps)
+        return Stream(request, JsonLines.content_type, lines, write_s=self._limits.write_s, status=status)
 
     def _order(self, body: bytes) -> Erasure:
         try:
@@ -240,30 +192,30 @@ class LogApi:
 
     # /log/consumers/NAME
 
-    async def consumer(self, request: ArchiveRequest) -> None:
+    async def consumer(self, request: Request) -> Response:
         """Note (POST) or delete (DELETE) a consumer of the log. Raises `Rejection`."""
-        context, is_report = request.context, request.head.method == "POST"
+        is_report = request.method == "POST"
         if is_report:
-            context.check_order()
+            _check_order(request)
         else:
-            context.check_same_site()
-        request.require("export")
-        request.check_no_parameters()
-        name = route_path(context.scope).removeprefix(f"{CONSUMERS}/")
+            check_same_site(head_in(request.scope))
+        caller_of(request).require("export")
+        check_no_parameters(request)
+        name = request.path_params["name"]
         if not is_name(name):
             raise Rejection(400, BAD_NAME)
         try:
-            answer = await (self._report if is_report else self._forget)(request, name)
+            body = await (self._report if is_report else self._forget)(request, name)
         except OSError as error:  # TimeoutError is one too
             if not isinstance(error, TimeoutError):
                 telemetry.fault("consumers", error)
             raise Rejection(503, NO_DISK, headers=(RETRY_AFTER,)) from None
-        await context.answer(b"application/json", answer)
+        return Content(request, b"application/json", body)
 
-    async def _report(self, request: ArchiveRequest, name: str) -> bytes:
+    async def _report(self, request: Request, name: str) -> bytes:
         """Note a consumer's offset. It may also go back: a consumer that has lost its results must read again."""
-        archive = request.kept
-        offset = _offset_of(await read_body(request.context.receive, self._limits))
+        archive = kept_archive_of(request)
+        offset = _offset_of(await read_body(request.receive, self._limits))
         await archive.settle()
         if not archive.start <= offset <= archive.head + 1:
             raise Rejection(400, OUT_OF_RANGE)
@@ -273,31 +225,66 @@ class LogApi:
             raise Rejection(409, TOO_MANY, limit="consumers") from None
         return orjson.dumps({"offset": offset})
 
-    async def _forget(self, request: ArchiveRequest, name: str) -> bytes:
-        if not await request.kept.forget(name):
+    async def _forget(self, request: Request, name: str) -> bytes:
+        if not await kept_archive_of(request).forget(name):
             raise Rejection(404, UNKNOWN_CONSUMER)
         return b'{"forgotten":true}'
 
-    def _write_s(self, context: RequestContext) -> float | None:
-        """How long a peer may read nothing; None under Halley's own host, which cuts it. Others may wait forever."""
-        return None if socket_of(context.scope) is not None else self._limits.write_s
 
-    async def _tell(self, context: RequestContext, what: dict[str, Any]) -> None:
-        async with asyncio.timeout(self._write_s(context)):
-            await context.send({"type": "http.response.body", "body": orjson.dumps(what) + b"\n", "more_body": True})
+def _check_order(request: Request) -> None:
+    """Check that neither a form nor a page of another site sends a request that changes something.
 
-
-async def _disconnect(context: RequestContext) -> None:
-    while (await context.receive())["type"] != "http.disconnect":
-        pass
+    Raises `Rejection`: 415 where the body is not declared as JSON, 403 for another origin.
+    """
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":  # a page of any site can post a form here, but not this type
+        raise Rejection(415, "the body must be application/json")
+    check_same_site(head_in(request.scope))
 
 
-async def _cut(context: RequestContext, gone: asyncio.Future[None]) -> None:
-    """End the connection without the last chunk; a foreign server does that when no more events are sent."""
-    socket = socket_of(context.scope)
-    if socket is not None:
-        socket.cut("log")
-        await asyncio.wait({gone}, timeout=_CUT_S)
+async def _batches(
+    archive: KeptArchive, form: Format, first: int, last: int, request: Request
+) -> AsyncGenerator[bytes, None]:
+    """The rows from offset `first` to `last` as bytes, until the peer has disconnected; nothing in answer to HEAD."""
+
+    def batch() -> tuple[bytes, int]:
+        """Some rows as bytes, and the offset after them. Nothing of the log stays open for a slow reader."""
+        rows = next(iter(archive.rows(first, last)), None) if first <= last else None
+        return (form.write(rows), rows[-1].offset + 1) if rows else (form.end(), 0)
+
+    departure = asyncio.ensure_future(disconnected(request.receive))
+    try:
+        while first and request.method != "HEAD" and not departure.done():
+            data, first = await archive.aside(batch)
+            yield data
+    finally:
+        departure.cancel()
+
+
+async def _progress(
+    archive: KeptArchive, working: asyncio.Future[int], steps: list[tuple[int, int]]
+) -> AsyncGenerator[bytes, None]:
+    """The latest of the `steps` of a purge, whenever there is another, and at last its result: a line for each."""
+    shown = 1
+    while not working.done():
+        if len(steps) > shown:
+            shown = len(steps)
+            yield _line({"done": steps[-1][0], "of": steps[-1][1]})
+        await asyncio.wait({working}, timeout=_PROGRESS_S)
+    if len(steps) > shown:
+        yield _line({"done": steps[-1][0], "of": steps[-1][1]})
+    error = working.exception()
+    if error is not None:
+        telemetry.fault("purge", error)
+        yield _line({"error": "the log cannot be written"})
+    else:
+        missing = await archive.absent()
+        more = {"missing": [*missing]} if missing else {}
+        yield _line({"erased": working.result(), **more})
+
+
+def _line(found: dict[str, Any]) -> bytes:
+    return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _form(accept: str) -> Format:
@@ -313,11 +300,11 @@ def _form(accept: str) -> Format:
 def _offset_of(body: bytes) -> int:
     """The offset in the body of a report. Raises `Rejection`."""
     try:
-        told = orjson.loads(body)
+        report = orjson.loads(body)
     except orjson.JSONDecodeError:
-        told = None
-    if isinstance(told, dict) and told.keys() == {"offset"}:
-        offset = told["offset"]
+        report = None
+    if isinstance(report, dict) and report.keys() == {"offset"}:
+        offset = report["offset"]
         if type(offset) is int and offset > 0:
             return offset
     raise Rejection(400, BAD_REPORT)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from halley.transports.exchange import respond
+from halley.transports.asgi import respond
 from halley.transports.guard import TEXT_HEADERS
 from halley.transports.head import Header, route_path
 

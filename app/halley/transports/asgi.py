@@ -1,4 +1,4 @@
-"""One HTTP request on its way through the engine and back.
+"""Bayeux's requests under any ASGI server: each on its way through the engine and back.
 
 This is where Halley waits: for hooks of the program (with a deadline), for a held connect's reply or for the log (with
 the engine's deadline, and a later one here), and for a slow socket. A peer that disconnects is noticed in each case,
@@ -15,17 +15,17 @@ from typing import Any, Protocol
 from starlette.types import Receive, Scope, Send
 
 from halley.protocols.bayeux.engine import Engine
-from halley.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Request, Verdict
+from halley.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Request
 from halley.protocols.bayeux.session import Hold, Reply
 from halley.transports.bodies import disconnected
 from halley.transports.head import Header
-from halley.transports.waits import outcome_of
+from halley.transports.waits import verdict_on
 
 _OVERDUE_S = 60.0
 """A hold this long past its deadline means that the sweeper is dead: better an error than a poll that never ends."""
 
 
-class Socket(Protocol):
+class HostConnection(Protocol):
     """A connection of Halley's own host (`halley/host/http.py`); other ASGI servers have no such interface."""
 
     def settle(self, report: Callable[[bool], None]) -> None:
@@ -38,10 +38,10 @@ class Socket(Protocol):
         """Answer before the request is complete, and close."""
 
 
-def socket_of(scope: Scope) -> Socket | None:
+def host_connection(scope: Scope) -> HostConnection | None:
     """The connection of a request, under Halley's own host; None under another server."""
-    socket: Socket | None = (scope.get("extensions") or {}).get("halley")
-    return socket
+    connection: HostConnection | None = (scope.get("extensions") or {}).get("halley")
+    return connection
 
 
 def target_of(scope: Scope) -> bytes:
@@ -55,21 +55,22 @@ def target_of(scope: Scope) -> bytes:
     return path.encode() if target is None else target
 
 
-class Exchange:
-    """One request under way; it is the engine's `connection` for that request."""
+class AsgiConnection:
+    """One request under way: what the engine knows as its `connection`."""
 
     def __init__(self, engine: Engine, scope: Scope, receive: Receive, send: Send) -> None:
         self._engine = engine
+        self.scope = scope
         self.receive = receive
-        self._send = send
-        self._socket = socket_of(scope)
+        self.send = send
+        self._host = host_connection(scope)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def write(self, outcome: Outcome | None) -> None:
         """Take the outcome that the request waits for; None: a newer connect has replaced it, and the socket is cut."""
         if outcome is None:
-            if self._socket is not None:
-                self._socket.cut("replaced")
+            if self._host is not None:
+                self._host.cut("replaced")
         elif self._outcome.done():
             self._let_go(outcome)
         else:
@@ -136,11 +137,11 @@ class Exchange:
     async def respond(self, reply: Reply, headers: list[Header], body: bytes) -> None:
         """Send a response, and report to the engine whether it was written."""
         # Halley's own host cuts a peer that reads nothing; a foreign one may wait forever.
-        limit_s = self._engine.broker.limits.write_s if self._socket is None else None
+        limit_s = self._engine.broker.limits.write_s if self._host is None else None
         self._engine.delayed(reply, monotonic())
         try:
             async with asyncio.timeout(limit_s):
-                await respond(self._send, reply.status, headers, body)
+                await respond(self.send, reply.status, headers, body)
         except TimeoutError:
             self._engine.broker.hits["write_s"] += 1
             self._settled(reply, is_written=False)
@@ -148,21 +149,13 @@ class Exchange:
         except BaseException:
             self._settled(reply, is_written=False)
             raise
-        if self._socket is None:
+        if self._host is None:
             self._settled(reply, is_written=True)
         else:
-            self._socket.settle(lambda is_written: self._settled(reply, is_written=is_written))
+            self._host.settle(lambda is_written: self._settled(reply, is_written=is_written))
 
     def _settled(self, reply: Reply, *, is_written: bool) -> None:
         self._engine.settled(reply, monotonic(), is_written=is_written)
-
-
-async def verdict_on(wait: AwaitHook, limit_s: float) -> Verdict:
-    """Await a program's hook: its value, or the error that it raised.
-
-    `limit_s` is the deadline unless the wait has its own; a hook that misses it has raised `TimeoutError`.
-    """
-    return Verdict(*await outcome_of(wait.awaitable, limit_s if wait.limit_s is None else wait.limit_s))
 
 
 async def respond(send: Send, status: int, headers: list[Header], body: bytes, kind: str = "http.response") -> None:

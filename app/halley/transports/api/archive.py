@@ -1,0 +1,121 @@
+"""The log as the HTTP APIs read it, and the middleware that finds it for a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from halley.broker.ports import Erasure, Page, Query
+from halley.history.stored import Stored
+from halley.transports.guard import Rejection
+
+Result = TypeVar("Result")
+
+OFF = "history is off on this server"
+ELSEWHERE = "this server keeps no rows of the log; ask one of its cluster that is not a front"
+_ARCHIVE = "halley.archive"
+
+
+class NoHistory(Exception):
+    """The history is off on this server, or not open."""
+
+
+class Archive(Protocol):
+    """A log of which pages can be read. Its coroutines do their blocking work on threads, or ask other servers."""
+
+    @property
+    def start(self) -> int:
+        """The first offset that is still there, even if it is too old to be shown to clients."""
+
+    @property
+    def head(self) -> int:
+        """The last committed offset."""
+
+    @property
+    def kept(self) -> KeptArchive | None:
+        """The log with all its rows; None if they are on other servers only."""
+
+    async def settle(self) -> None:
+        """Return when every event published before is committed or refused, or its wait for the commit timed out."""
+
+    async def read(self, query: Query) -> Page:
+        """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
+
+
+class KeptArchive(Archive, Protocol):
+    """A log of which every row can be read."""
+
+    @property
+    def log_id(self) -> str:
+        """The unique id of this log."""
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """Ranges of offsets, first and last, that were lost in an earlier accident and cannot be restored."""
+
+    @property
+    def damage(self) -> list[tuple[int, int]]:
+        """Ranges of offsets, first and last, in which rows are missing, or may be, for another reason than `holes`."""
+
+    @property
+    def consumers(self) -> Mapping[str, int]:
+        """The consumers of the log, by name, each with the offset that it reads next."""
+
+    async def report(self, consumer: str, offset: int) -> None:
+        """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
+
+    async def forget(self, consumer: str) -> bool:
+        """Delete a consumer, so that retention no longer waits for it; False if there is none of that name.
+
+        Raises `TimeoutError`, `OSError`.
+        """
+
+    async def aside(self, work: Callable[[], Result]) -> Result:
+        """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""
+
+    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
+        """The stored rows from offset `first` to `last`, in batches of bounded size. Blocks."""
+
+    async def absent(self) -> Sequence[str]:
+        """The names of servers with the same log that have not erased what was erased until now, and will later."""
+
+    async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+        """Erase events and return their number.
+
+        A thread calls `tell` with the number of offsets that are done and the number of all. A purge runs to its end
+        even if its caller is cancelled. Raises `CannotPurge`, `OSError`.
+        """
+
+
+class ArchiveMiddleware:
+    """ASGI middleware that finds the log for `archive_of`. A request gets 404 where the history is off."""
+
+    def __init__(self, app: ASGIApp, archive: Callable[[], Archive]) -> None:
+        """`archive` returns the log, or raises `NoHistory`."""
+        self._app = app
+        self._archive = archive
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request. Raises `Rejection`."""
+        try:
+            archive = self._archive()
+        except NoHistory:
+            raise Rejection(404, OFF) from None
+        await self._app({**scope, _ARCHIVE: archive}, receive, send)
+
+
+def archive_of(request: Request) -> Archive:
+    """The log that a request is about."""
+    archive: Archive = request.scope[_ARCHIVE]
+    return archive
+
+
+def kept_archive_of(request: Request) -> KeptArchive:
+    """The log with all its rows. Raises `Rejection` (409) where they are on other servers only."""
+    kept = archive_of(request).kept
+    if kept is None:
+        raise Rejection(409, ELSEWHERE)
+    return kept
