@@ -134,8 +134,8 @@ class NodeServer(SideServer):
 
     def __init__(self, server: Server, bound: socket.socket) -> None:
         settings = server.settings
-        archive: Any = server.history.archive
-        members = archive.members
+        log: Any = server.history.log
+        members = log.members
         door = Door(members.key, members.id, deadline_s(settings))
         assert server.endpoint is not None  # `halley serve` speaks every protocol
         protocol = partial(RelayedConnection, door=door, short_way=ShortWay(server, server.endpoint))

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -23,7 +24,8 @@ from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Count, WireProtocol
 from halley.server.application import Application
-from halley.server.history import HistoryService, Opening, OpenLog
+from halley.server.folder_log import FolderLog
+from halley.server.history import HistoryService, Opening
 from halley.server.lifecycle import Lifecycle
 from halley.server.persistence import PersistentTopics
 from halley.server.protocols import PROTOCOLS, Compose, Mount, Parts, Service
@@ -214,19 +216,13 @@ def _report_keys(line: str, *, is_error: bool = False) -> None:
         telemetry.log.warning("keys", what=line)
 
 
-def _opening(whole: Whole | None) -> Opening | None:
-    """What opens the history of a node of a cluster; None for a server alone, which imports nothing of it."""
+def _opening(whole: Whole | None) -> Opening:
+    """What opens the history; a server that runs alone imports nothing of clusters."""
     if whole is None:
-        return None
-    from halley.server.front_history import FrontHistory
-    from halley.server.shared_history import KeptHistory
+        return FolderLog.of_single_server
+    from halley.server.cluster_history import open_cluster_history
 
-    def opened(settings: Settings, broker: Broker, flush: Callable[[], None]) -> OpenLog:
-        history = (FrontHistory if settings.cluster.front else KeptHistory)(settings, broker, flush)
-        history.join(whole)
-        return history
-
-    return opened
+    return partial(open_cluster_history, whole=whole)
 
 
 def _node_id(settings: Settings) -> str:

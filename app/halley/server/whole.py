@@ -1,6 +1,6 @@
 """How the parts of a node ask and notify the other nodes of its cluster; `halley/cluster` implements it on NATS.
 
-A node has a `Whole` from the start. It is joined to the cluster when the history is opened (`shared_history.py`), and
+A node has a `Whole` from the start. It is joined to the cluster when the history is opened (`cluster_history.py`), and
 is alone before and after that.
 """
 
