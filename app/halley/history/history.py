@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -22,7 +22,7 @@ from halley.broker.ports import Durability, Erasure, Page, Query
 from halley.history import rewriting
 from halley.history.backup import begin_anew
 from halley.history.consumers import Consumers
-from halley.history.damage import Damage, joined, outside
+from halley.history.damage import joined, outside
 from halley.history.folder import Folder, FolderUnusable, begin_of
 from halley.history.reader import LogReader
 from halley.history.recent_keys import RecentKey, recent_keys
@@ -73,7 +73,7 @@ class History:
         """
         self.folder = Folder(folder)
         self.options = options
-        self._rules = rules
+        self.rules = rules
         try:
             begin_anew(self.folder)
             end = Recovery(self.folder)
@@ -88,14 +88,14 @@ class History:
         self._sealer = Sealer(self.folder)
         for each in end.unsealed:
             self._sealer.put(each)
-        self._writer = LogWriter(self.folder, options, report, self._sealer, end)
+        self.writer = LogWriter(self.folder, options, report, self._sealer, end)
         self._pool = SegmentPool(self.folder)
         self._reader = LogReader(self.folder, rules, self._pool)
         self.consumers = Consumers(folder, options.consumers, options.consumer_grace_s)
-        self._retention = Retention(self.folder, rules, self._pool, self.consumers, options, clock)
+        self.retention = Retention(self.folder, rules, self._pool, self.consumers, options, clock)
         self._is_closed = False
         with suppress(sqlite3.Error):  # events that are too old are hidden even before the first step of retention
-            self._retention.hide(clock(), end.head)
+            self.retention.hide(clock(), end.head)
         self._purging = Lock()
         self._upkeep = Lock()  # only one thread at a time removes segments
 
@@ -112,23 +112,18 @@ class History:
     @property
     def last_number(self) -> int:
         """The number of the newest publication in the log (`broker/events.py`)."""
-        return self._writer.last_number
+        return self.writer.last_number
 
     @property
     def head(self) -> int:
         """The last committed offset; 0 in an empty log."""
-        return self._writer.head
+        return self.writer.head
 
     @property
     def start(self) -> int:
         """The first offset that was not deleted; `head + 1` in an empty log."""
         segments = self.folder.segments
         return begin_of(segments[0].first if segments else self.head + 1, self.folder.identity.holes)
-
-    @property
-    def damage(self) -> Sequence[Damage]:
-        """The damage that was found at start or later."""
-        return self.folder.damage
 
     @property
     def holes(self) -> list[tuple[int, int]]:
@@ -148,7 +143,7 @@ class History:
     @property
     def refusal(self) -> HistoryUnavailable | None:
         """The error that `append` raises for a recorded event at present; None while the log accepts events."""
-        return self._writer.refusal
+        return self.writer.refusal
 
     @property
     def bytes(self) -> int:
@@ -156,57 +151,32 @@ class History:
         return sum(each.disk_bytes for each in self.folder.segments)
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of segments that are kept only because consumers have not read them."""
-        return self._retention.held_bytes
-
-    @property
-    def segments(self) -> int:
-        """The number of segments on disk, with the one that is being written."""
-        return len(self.folder.segments)
-
-    @property
-    def groups(self) -> int:
-        """The number of commits since the log was opened."""
-        return self._writer.groups
-
-    @property
     def failures(self) -> int:
         """The number of disk failures since the log was opened."""
-        return self._writer.failures + self._sealer.failures
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of events that wait to be written or are being written."""
-        return self._writer.waiting_bytes
+        return self.writer.failures + self._sealer.failures
 
     def durability_of(self, topic: str) -> Durability:
         """How a topic's events are kept."""
-        return self._rules.durability_of(topic)
+        return self.rules.durability_of(topic)
 
     def append(self, event: Event) -> None:
         """Queue an event to be written; never waits. Its `Committed` or `Refused` is reported later.
 
         An event that is not recorded is only reported, in order. Raises `HistoryUnavailable`, `InboxFull`, `DiskFull`.
         """
-        self._writer.append(event)
+        self.writer.append(event)
 
     def hand_over(self, later: Callable[[Callable[[], None]], object] | None) -> None:
         """Set `later`, which calls a function at the end of the event loop's turn, as `loop.call_soon` does.
 
         From now on appended events are handed to the writer once for each turn; with None, `append` does it itself.
         """
-        self._writer.later = later
-        self._writer.hand_over()
+        self.writer.later = later
+        self.writer.hand_over()
 
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on no event that `pattern` matches was removed."""
-        return max(self.start, self._rules.start_of(pattern))
-
-    @property
-    def starts(self) -> list[int]:
-        """The first visible offset of each rule that keeps events (`Rules.starts`)."""
-        return self._rules.starts
+        return max(self.start, self.rules.start_of(pattern))
 
     def read(self, query: Query) -> Page:
         """The page for a query. Blocks; a few threads may call it concurrently.
@@ -224,7 +194,7 @@ class History:
         if not self._upkeep.acquire(blocking=False):
             return False  # a purge is under way
         try:
-            return self._retention.step(now_mono, self.head)
+            return self.retention.step(now_mono, self.head)
         finally:
             self._upkeep.release()
 
@@ -257,7 +227,7 @@ class History:
         """
         if not self.folder.is_in_place:
             raise OSError(errno.ESTALE, "the folder was deleted or moved", str(self.folder.path))
-        if not self._writer.roll(_SEAL_S):
+        if not self.writer.roll(_SEAL_S):
             raise OSError(errno.EBUSY, "the current segment cannot be ended")
 
     def rewrite(self, is_chosen: rewriting.Chosen, on_progress: rewriting.Tell) -> int:
@@ -315,7 +285,7 @@ class History:
 
         Nothing may be appended meanwhile.
         """
-        if not self._writer.copy(rows, _CLOSE_S):
+        if not self.writer.copy(rows, _CLOSE_S):
             raise OSError(errno.EIO, "the rows cannot be written", str(self.folder.path))
 
     def recent_keys(self) -> list[RecentKey]:
@@ -327,7 +297,7 @@ class History:
 
         `timeout_s` is in seconds; None: the setting `commit_s`.
         """
-        return self._writer.written(self.options.commit_s if timeout_s is None else timeout_s)
+        return self.writer.written(self.options.commit_s if timeout_s is None else timeout_s)
 
     def close(self) -> None:
         """Write the waiting events, and unlock the folder. Blocks."""
@@ -336,7 +306,7 @@ class History:
         self._is_closed = True
         with self._upkeep:  # wait for a purge, which stops after its current segment
             pass
-        self._writer.close(_CLOSE_S)
+        self.writer.close(_CLOSE_S)
         self._sealer.close(_CLOSE_S)
         self._pool.close()
         self.folder.close()

@@ -201,7 +201,7 @@ class SegmentReader:
         found: int | None = self._value("select (select time_us from stored where offset = ?)", offset)
         return found
 
-    def end_row(self, low: int, high: int, *, is_reverse: bool) -> tuple[int, int] | None:
+    def end_row(self, low: int, high: int, *, is_reverse: bool = False) -> tuple[int, int] | None:
         """The (offset, publication) of the first row in a range, of the last if `is_reverse`; None if there is none."""
         found = self._value(_LAST_ROW if is_reverse else _FIRST_ROW, low, high)
         return None if found is None else tuple(orjson.loads(found))

@@ -243,7 +243,7 @@ class FolderLog:
     def _log_changes(self) -> None:
         """Log new damage, and news of consumers."""
         history = self.history
-        damage = history.damage
+        damage = history.folder.damage
         for each in damage:
             if each not in self._logged_damage:
                 telemetry.log.error("history_damaged", first=each.first, last=each.last, file=each.file, what=each.what)
@@ -274,16 +274,16 @@ class FolderLog:
             ("first", "First offset in the log.", history.start),
             ("next", "Next offset to be assigned.", next_offset),
             ("bytes", "Disk space used by the log.", history.bytes),
-            ("held_bytes", "Disk space that retention keeps only for consumers.", history.held_bytes),
-            ("segments", "Segments of the log.", history.segments),
-            ("waiting_bytes", "Bytes of events that wait to be written to the log.", history.waiting_bytes),
-            ("damage", "Ranges of offsets that are damaged or lost.", len(history.damage)),
+            ("held_bytes", "Disk space that retention keeps only for consumers.", history.retention.held_bytes),
+            ("segments", "Segments of the log.", len(history.folder.segments)),
+            ("waiting_bytes", "Bytes of events that wait to be written to the log.", history.writer.waiting_bytes),
+            ("damage", "Ranges of offsets that are damaged or lost.", len(history.folder.damage)),
         ):
             yield Count(f"halley_history_{name}", text, value, is_gauge=True)
         lags = {name: max(0, next_offset - offset) for name, offset in self.consumers.items()}
         text = "Offsets that a consumer has not read yet, by consumer."
         yield Count("halley_consumer_lag_events", text, lags, "consumer", is_gauge=True)
-        yield Count("halley_history_groups", "Commits to the log.", history.groups)
+        yield Count("halley_history_groups", "Commits to the log.", history.writer.groups)
         yield Count("halley_history_failures", "Failed attempts to write or seal the log.", history.failures)
 
 

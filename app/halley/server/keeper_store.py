@@ -134,7 +134,7 @@ class KeeperStore:
     @property
     def starts(self) -> list[int]:
         """The first offset on disk, and those of the rules."""
-        return [self.archive.start, *self.archive.history.starts]
+        return [self.archive.start, *self.archive.history.rules.starts]
 
     async def read(self, query: Query) -> Page:
         """A page, as other nodes ask for it; see `keeper.Kept.read`."""
