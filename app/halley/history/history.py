@@ -1,7 +1,6 @@
 """The public class of the event history: an open data folder, for appending and reading.
 
-`append` and `keeping` are called on the event loop and never wait. Reading, retention and closing block, and are called
-from threads.
+`append` and `durability_of` are called on the event loop and never wait. All else blocks, and is called from threads.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from halley.broker.events import Event
 from halley.broker.names import Pattern
 from halley.broker.ports import Durability, Erasure, Page, Query
 from halley.history import rewriting
-from halley.history.backup import begin_anew
+from halley.history.backup import identify_copy
 from halley.history.consumers import Consumers
 from halley.history.damage import joined, outside
 from halley.history.folder import Folder, FolderUnusable, begin_of
@@ -75,7 +74,7 @@ class History:
         self.options = options
         self.rules = rules
         try:
-            begin_anew(self.folder)
+            identify_copy(self.folder)
             end = Recovery(self.folder)
         except OSError as error:
             self.folder.close()
@@ -198,7 +197,7 @@ class History:
         finally:
             self._upkeep.release()
 
-    def purge(self, erasure: Erasure, on_progress: rewriting.Tell) -> int:
+    def purge(self, erasure: Erasure, on_progress: rewriting.Progress) -> int:
         """Erase the events that are committed by now and that `erasure` concerns; returns how many. Blocks.
 
         Damaged events are erased and counted too (`rewriting.purge`).
@@ -230,19 +229,19 @@ class History:
         if not self.writer.roll(_SEAL_S):
             raise OSError(errno.EBUSY, "the current segment cannot be ended")
 
-    def rewrite(self, is_chosen: rewriting.Chosen, on_progress: rewriting.Tell) -> int:
+    def rewrite(self, is_chosen: rewriting.Chosen, on_progress: rewriting.Progress) -> int:
         """Erase rows as `purge` does, from the segments that are ended; only within `purging`. Blocks."""
-        return self._rewriting(lambda tell: rewriting.purge(self.folder, is_chosen, tell), on_progress)
+        return self._rewriting(lambda on_step: rewriting.purge(self.folder, is_chosen, on_step), on_progress)
 
-    def salvage(self, on_progress: rewriting.Tell) -> Salvaged:
+    def salvage(self, on_progress: rewriting.Progress) -> Salvaged:
         """Rewrite each damaged segment with the rows that are intact, and record the others as holes. Blocks.
 
         Raises `PurgeUnderWay`, `OSError`, `sqlite3.Error`; it may be repeated.
         """
         with self.purging():
-            return self._rewriting(lambda tell: rewriting.salvage(self.folder, tell), on_progress)
+            return self._rewriting(lambda on_step: rewriting.salvage(self.folder, on_step), on_progress)
 
-    def _rewriting(self, work: Callable[[rewriting.Tell], _Result], on_progress: rewriting.Tell) -> _Result:
+    def _rewriting(self, work: Callable[[rewriting.Progress], _Result], on_progress: rewriting.Progress) -> _Result:
         """Do `work` on ended segments, which alone may remove or replace segments meanwhile."""
 
         def on_step(done: int, of: int) -> None:

@@ -32,7 +32,7 @@ from halley.history.folder import HOLES, Folder, Segment, delete
 from halley.history.rules import NEVER
 from halley.history.stored import Stored, tombstone
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Called with how many offsets are done, and of how many."""
 
 
@@ -40,7 +40,7 @@ Chosen = Callable[[Stored], bool]
 """Whether a row is to be erased, and not erased yet."""
 
 
-def purge(folder: Folder, is_chosen: Chosen, on_progress: Tell) -> int:
+def purge(folder: Folder, is_chosen: Chosen, on_progress: Progress) -> int:
     """Erase from all segments that are not being written; returns the number of erased events.
 
     Events that are damaged count as erased, since nobody can say whether they were to be.
@@ -51,13 +51,13 @@ def purge(folder: Folder, is_chosen: Chosen, on_progress: Tell) -> int:
     """
     erased = 0
     for each in _ended(folder, on_progress):
-        count, is_whole = _look_for(is_chosen, each, folder.identity.holes)
+        count, is_whole = _count_chosen(is_chosen, each, folder.identity.holes)
         if count or not is_whole:
             erased += count + sum(high - low + 1 for low, high in _rewrite(folder, each, is_chosen))
     return erased
 
 
-def _look_for(is_chosen: Chosen, listed: Segment, holes: Sequence[tuple[int, int]]) -> tuple[int, bool]:
+def _count_chosen(is_chosen: Chosen, listed: Segment, holes: Sequence[tuple[int, int]]) -> tuple[int, bool]:
     """How many of a segment's rows are chosen, and whether all of its rows can be read and no byte has changed."""
     count, last = 0, listed.first - 1
     is_whole = _is_as_sealed(listed)
@@ -87,7 +87,7 @@ class Salvaged(NamedTuple):
     lost: list[tuple[int, int]]
 
 
-def salvage(folder: Folder, on_progress: Tell) -> Salvaged:
+def salvage(folder: Folder, on_progress: Progress) -> Salvaged:
     """Rewrite each damaged segment with the rows that are intact, and record the others as holes.
 
     The conditions and errors are those of `purge`.
@@ -101,7 +101,7 @@ def salvage(folder: Folder, on_progress: Tell) -> Salvaged:
     return Salvaged(segments, lost)
 
 
-def _ended(folder: Folder, on_progress: Tell) -> Iterator[Segment]:
+def _ended(folder: Folder, on_progress: Progress) -> Iterator[Segment]:
     """The segments that are not being written; progress is reported after the work on each."""
     segments = [(each, each.last - each.first + 1) for each in folder.segments if each.last is not None]
     done, total = 0, sum(count for _, count in segments)

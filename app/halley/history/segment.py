@@ -246,8 +246,8 @@ class SegmentWriter:
         self._held_bytes = 0
         # SQLite moves the WAL into the database when the last connection closes. After a failure it must not, so the
         # last connection is this read-only one, which cannot.
-        self._witness = read(path, is_sealed=False)
-        self._witness.execute("select 1 from meta").fetchall()
+        self._read_only = read(path, is_sealed=False)
+        self._read_only.execute("select 1 from meta").fetchall()
         self._topics: dict[str, int] = dict(connection.execute("select topic, id from topics"))
         self._audiences: dict[str | None, int] = dict(connection.execute("select audience, id from audiences"))
         self._places = {file: place_of(file) for file in (path, path.with_name(path.name + "-wal"))}
@@ -359,7 +359,7 @@ class SegmentWriter:
 
     def close(self) -> None:
         """Close the segment. If no reader has it open, SQLite moves the WAL into it. Raises `sqlite3.Error`."""
-        self._witness.close()
+        self._read_only.close()
         self.connection.close()
 
     def abandon(self) -> sqlite3.Connection:
@@ -369,4 +369,4 @@ class SegmentWriter:
         """
         with suppress(sqlite3.Error):
             self.connection.close()
-        return self._witness
+        return self._read_only

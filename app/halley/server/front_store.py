@@ -9,13 +9,13 @@ from typing import Any
 
 from halley.broker.ports import Erasure, Page, Query
 from halley.cluster.asker import Asker, State
-from halley.cluster.erasure import Erasures, Tell
+from halley.cluster.erasure import Erasures
 from halley.cluster.front import Front
 from halley.history.rules import Rules
 from halley.protocols.contract import Count
 from halley.server.cluster_node import Node
 from halley.server.commit_reports import CommitReports
-from halley.server.folder_log import lags_of
+from halley.server.folder_log import Progress, lags_of
 
 
 class FrontStore:
@@ -82,7 +82,7 @@ class FrontStore:
         """See which keepers are there."""
         self._front.look(now)
 
-    async def _erase(self, erasure: Erasure, last: int, tell: Tell) -> int:  # noqa: ARG002 - the form of `Erasures`
+    async def _erase(self, erasure: Erasure, last: int, on_progress: Progress) -> int:  # noqa: ARG002 - the form of `Erasures`
         """Erase the events up to an offset from memory."""
         await self.node.delivered(last)
         self.node.broker.erase(erasure)

@@ -16,7 +16,7 @@ from halley.broker.errors import Refusal
 from halley.broker.events import Event
 from halley.broker.ports import Erasure, Page, Query
 from halley.cluster.broker_log import Diverged
-from halley.cluster.erasure import Erasures, Tell, delete_frames
+from halley.cluster.erasure import Erasures, delete_frames
 from halley.cluster.frames import Keeps
 from halley.cluster.keeper import Keeper
 from halley.cluster.membership import STATE_FILE
@@ -24,7 +24,7 @@ from halley.history import checksummed_json
 from halley.history.history import CannotPurge
 from halley.history.stored import Stored
 from halley.server.cluster_node import LOOK_S, Node
-from halley.server.folder_log import FolderLog
+from halley.server.folder_log import FolderLog, Progress
 
 _SAVE_S = 10.0
 """How often the state is saved: what a node that was killed has to apply again."""
@@ -204,7 +204,7 @@ class KeeperStore:
         done = {each.name: each.facts.get("erased", each.facts.get("sequence")) for each in others}
         return {name: sequence if isinstance(sequence, int) else 0 for name, sequence in done.items()}
 
-    async def purge(self, erasure: Erasure, on_progress: Tell) -> int:
+    async def purge(self, erasure: Erasure, on_progress: Progress) -> int:
         """Erase on all nodes, and from the stream; see `KeptArchive.purge`."""
         if self.log.stream_refusal is not None:
             raise CannotPurge("the cluster takes nothing at present")
@@ -224,7 +224,7 @@ class KeeperStore:
             await delete_frames(self.node.nats, options.space, erasure, sequence)
         return erased
 
-    async def _erase(self, erasure: Erasure, last: int, on_progress: Tell) -> int:
+    async def _erase(self, erasure: Erasure, last: int, on_progress: Progress) -> int:
         """Erase from the folder too, and save a state behind that: no frame with erased events is needed again."""
         await self.node.delivered(last)
         erased = await self.archive.erase(erasure, on_progress, last)

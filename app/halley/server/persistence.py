@@ -67,7 +67,7 @@ class Saved(NamedTuple):
     authid: str | None = None
 
 
-class _Wrong(Exception):
+class _Unusable(Exception):
     """A file or one of its items that cannot be used; the text says why."""
 
 
@@ -101,7 +101,7 @@ class PersistentTopics:
         The previous file (`.bck`) is read where the file does not exist or is not a JSON array; a file that cannot be
         read does not replace `.bck` then, but `save` moves it to `.bad`.
         """
-        told: list[str] = []
+        problems: list[str] = []
         make_private(
             (self._path, self._before, _beside(self._path, ".bad"))
         )  # they may be a robot's, or an earlier version's
@@ -110,34 +110,34 @@ class PersistentTopics:
                 items = self._items(path)
             except FileNotFoundError:
                 continue
-            except (OSError, _Wrong) as error:
-                told.append(f"{path.name} was not read: {error}")
+            except (OSError, _Unusable) as error:
+                problems.append(f"{path.name} was not read: {error}")
                 if path == self._path:
                     self._replaced_to = _beside(path, ".bad")
                 continue
             saved, wrong = self._topics(items)
-            return saved, told + [f"{path.name}: {each}" for each in wrong]
-        return [], told
+            return saved, problems + [f"{path.name}: {each}" for each in wrong]
+        return [], problems
 
     def _items(self, path: Path) -> list[Any]:
         with path.open("rb") as file:
             text = file.read(self._max_bytes + 1)
         if len(text) > self._max_bytes:
-            raise _Wrong(f"the file has more than {self._max_bytes} bytes")
+            raise _Unusable(f"the file has more than {self._max_bytes} bytes")
         return _array(text)
 
     def read(self, text: bytes) -> tuple[list[Saved], list[str]]:
         """The topics in a text of a file's form, and descriptions of what was skipped. Raises nothing."""
         try:
             return self._topics(_array(text))
-        except _Wrong as error:
+        except _Unusable as error:
             return [], [str(error)]
 
     def cleaned(self, text: bytes, erasure: Erasure) -> bytes | None:
         """A text without the topics that an erasure concerns; None if it has none of them."""
         try:
             items = _array(text)
-        except _Wrong:
+        except _Unusable:
             return _text(())
         left = [item for item in items if not self._is_concerned(item, erasure)]
         return _text(map(orjson.dumps, left)) if len(left) < len(items) else None
@@ -149,9 +149,9 @@ class PersistentTopics:
             try:
                 topic = _topic(item)
                 if topic.name in found:
-                    raise _Wrong("duplicate name")
+                    raise _Unusable("duplicate name")
                 found[topic.name] = topic
-            except _Wrong as error:
+            except _Unusable as error:
                 wrong.append(f"item {at} is skipped{_named(item)}: {error}")
         more = max(0, len(items) - self._max_topics) + max(0, len(wrong) - _MAX_PROBLEMS)
         return list(found.values()), wrong[:_MAX_PROBLEMS] + [f"{more} further items are skipped"] * (more > 0)
@@ -193,7 +193,7 @@ class PersistentTopics:
                     items = self._items(path)
                 except FileNotFoundError:
                     continue
-                except _Wrong:
+                except _Unusable:
                     path.unlink()
                 else:
                     left = [item for item in items if not self._is_concerned(item, erasure)]
@@ -236,9 +236,9 @@ def _array(text: bytes) -> list[Any]:
     try:
         items, _ = loads(text)
     except NotJson:
-        raise _Wrong("the file is not JSON") from None
+        raise _Unusable("the file is not JSON") from None
     if not isinstance(items, list):
-        raise _Wrong("the file is not a JSON array")
+        raise _Unusable("the file is not a JSON array")
     return items
 
 
@@ -258,14 +258,14 @@ def _named(item: object) -> str:
 
 def _topic(item: object) -> Saved:
     if not isinstance(item, dict):
-        raise _Wrong("not a JSON object")
+        raise _Unusable("not a JSON object")
     name, type_name, properties = item.get("name"), item.get("type"), item.get("properties")
     if not isinstance(name, str) or is_reserved(name):
-        raise _Wrong("the name is not a string or is reserved")
+        raise _Unusable("the name is not a string or is reserved")
     if not isinstance(type_name, str):
-        raise _Wrong("the type is not a string")
+        raise _Unusable("the type is not a string")
     if not isinstance(properties, dict) or not _can_be_written(properties):
-        raise _Wrong("the properties are not a valid JSON object")
+        raise _Unusable("the properties are not a valid JSON object")
     authid = item.get("authid")
     value = _value(type_name, item.get("value"))
     return Saved(name, type_name, value, properties, authid if isinstance(authid, str) else None)
@@ -288,7 +288,7 @@ def _value(type_name: str, found: Any) -> Any:
             found = list(map(_number, found)) if isinstance(found, list) else _number(found)
         return accept(number, found)
     except (BadValue, ValueError, TypeError):
-        raise _Wrong("the value does not match the type") from None
+        raise _Unusable("the value does not match the type") from None
 
 
 def _number(found: Any) -> Any:
@@ -301,12 +301,12 @@ def _item(topic: Saved) -> bytes:
     if number == RAW:
         value = b64encode(value).decode()
     elif topic.type in _FLOATS:
-        value = list(map(_shown, value)) if number >= ARRAY else _shown(value)
+        value = list(map(_number_text, value)) if number >= ARRAY else _number_text(value)
     item = {"name": topic.name, "type": topic.type, "value": value, "properties": topic.properties}
     return orjson.dumps(item if topic.authid is None else item | {"authid": topic.authid})
 
 
-def _shown(number: float) -> float | str:
+def _number_text(number: float) -> float | str:
     if isfinite(number):
         return number
     if isnan(number):
@@ -353,7 +353,7 @@ class TopicSaver:
         is_idle = self._saving is None or self._saving.done()
         if self._tables.has_unsaved and is_idle and now - self._saved_at >= self._save_every_s:
             self._saved_at = now
-            self._saving = asyncio.get_running_loop().run_in_executor(None, self._save, *self._take())
+            self._saving = asyncio.get_running_loop().run_in_executor(None, self._save, *self._unsaved())
 
     async def close(self) -> None:
         """Have the values that wait for the history recorded, and save the unsaved topics."""
@@ -361,7 +361,7 @@ class TopicSaver:
         if self._saving is not None:
             await self._saving
         if self._tables.has_unsaved:
-            await asyncio.to_thread(self._save, *self._take())
+            await asyncio.to_thread(self._save, *self._unsaved())
 
     def counts(self) -> Iterable[Count]:
         """Return no metrics: those of the tables are the protocol's."""
@@ -373,7 +373,7 @@ class TopicSaver:
         self._tables.broker.wake()
         return self._file.erase(erasure)
 
-    def _take(self) -> tuple[list[Saved], int]:
+    def _unsaved(self) -> tuple[list[Saved], int]:
         """Return what is to be saved, and how often something was erased from the file before."""
         self._tables.has_unsaved = False
         return persistent(self._tables), self._file.erasures
