@@ -442,5 +442,4 @@ def delete(path: Path) -> None:
     """Delete a segment's files. Raises `OSError`."""
     path.unlink(missing_ok=True)  # first: without the database the other files are ignored
     path.with_suffix(".seal").unlink(missing_ok=True)
-    for companion in segment.companions(path):
-        companion.unlink(missing_ok=True)
+    segment.delete_companions(path)

@@ -178,9 +178,8 @@ def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[
             pass  # raises `OSError` where it is the disk that cannot read: it may do so later
         folder.add_holes(lost)
         folder.drop(listed)
-        _note(folder, listed, news)
         delete(draft)
-        return news
+        return _noted(folder, listed, news)
     seal = seals.seal(draft, folder.log_id, listed.first, last)
     folder.add_holes(lost)
     folder.change(listed.first, is_sealed=False)  # so that a reader does not take the missing seal for damage
@@ -190,22 +189,20 @@ def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[
         folder.change(listed.first, is_sealed=listed.is_sealed)
         raise
     folder.change(listed.first, last=last, is_sealed=True, is_intact=True, nbytes=seal.nbytes)
-    _note(folder, listed, news)
-    return news
+    return _noted(folder, listed, news)
 
 
-def _note(folder: Folder, listed: Segment, lost: list[tuple[int, int]]) -> None:
-    """Note for the server's log that damaged rows of a segment are gone."""
+def _noted(folder: Folder, listed: Segment, lost: list[tuple[int, int]]) -> list[tuple[int, int]]:
     for low, high in lost:
         folder.note(Damage(low, high, listed.path.name, "lost: damaged when the segment was rewritten"))
+    return lost
 
 
 def _take_place(draft: Path, path: Path) -> None:
     """Replace a segment by a sealed draft."""
     seals.seal_path(path).unlink(missing_ok=True)
     sync_folder(path.parent)
-    for leftover in segment.companions(path):  # only a damaged segment that could not be sealed has companions
-        leftover.unlink(missing_ok=True)
+    segment.delete_companions(path)  # only a damaged segment that could not be sealed has any
     draft.replace(path)
     sync_folder(path.parent)
     seals.seal_path(draft).replace(seals.seal_path(path))

@@ -69,8 +69,8 @@ class Rules:
     """All rules: the operator's (pattern, age in seconds, whether durable), then the built-in ones.
 
     `spaces` are the topic spaces of the realms that have their own. A space whose realm is no longer in the settings is
-    kept for the longest of all ages. The meta events of WAMP routers (`::`) are not kept. `recording` are those that keep
-    events of any topic. For the event loop and readers; one thread sets each `start`.
+    kept for the longest of all ages. The meta events of WAMP routers (`::`) are not kept. `recording` are the rules
+    that keep something. For the event loop and readers; one thread sets each `start`.
     """
 
     def __init__(self, records: Iterable[tuple[Pattern, float, bool]] = (), spaces: Iterable[str] = ()) -> None:

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from functools import partial
-from math import inf, isfinite, isnan
+from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ import orjson
 from halley import telemetry
 from halley.broker.events import SECONDS_TO_2026
 from halley.broker.ports import Erasure, Work
-from halley.history.checksummed_json import make_private, private, sync_folder
+from halley.history.checksummed_json import make_private, sync_folder, synced
 from halley.protocols.contract import Count
 from halley.protocols.json_text import NotJson, loads
 from halley.protocols.nt4.errors import BadValue
@@ -51,7 +50,8 @@ FILES = (FILE, f"{FILE}.bck", _IDS_FILE)
 """The names of the files that a backup of the data folder needs besides the log."""
 
 _LIMITS = Limits()
-_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_NOT_FINITE = {name: float(name) for name in _NAMES.values()}
 _FLOATS = frozenset({"double", "float", "double[]", "float[]"})
 _MAX_PROBLEMS = 20
 _NAME_CHARS = 80
@@ -83,7 +83,7 @@ class PersistentTopics:
         self._writing = threading.Lock()
         self._limits = limits
         self._path = path
-        self._before = _beside(path, ".bck")
+        self._before, self._bad, self._draft = (path.with_name(path.name + end) for end in (".bck", ".bad", ".tmp"))
         self._replaced_to = self._before
         self._max_topics = max_topics
         self._max_bytes = max_bytes
@@ -102,9 +102,7 @@ class PersistentTopics:
         read does not replace `.bck` then, but `save` moves it to `.bad`.
         """
         problems: list[str] = []
-        make_private(
-            (self._path, self._before, _beside(self._path, ".bad"))
-        )  # they may be a robot's, or an earlier version's
+        make_private((self._path, self._before, self._bad))  # they may be a robot's, or an earlier version's
         for path in (self._path, self._before):
             try:
                 items = self._items(path)
@@ -113,7 +111,7 @@ class PersistentTopics:
             except (OSError, _Unusable) as error:
                 problems.append(f"{path.name} was not read: {error}")
                 if path == self._path:
-                    self._replaced_to = _beside(path, ".bad")
+                    self._replaced_to = self._bad
                 continue
             saved, wrong = self._topics(items)
             return saved, problems + [f"{path.name}: {each}" for each in wrong]
@@ -136,11 +134,9 @@ class PersistentTopics:
     def cleaned(self, text: bytes, erasure: Erasure) -> bytes | None:
         """A text without the topics that an erasure concerns; None if it has none of them."""
         try:
-            items = _array(text)
+            return self._without(_array(text), erasure)
         except _Unusable:
             return _text(())
-        left = [item for item in items if not self._is_concerned(item, erasure)]
-        return _text(map(orjson.dumps, left)) if len(left) < len(items) else None
 
     def _topics(self, items: list[Any]) -> tuple[list[Saved], list[str]]:
         found: dict[str, Saved] = {}
@@ -168,7 +164,7 @@ class PersistentTopics:
             if erasures is not None and erasures != self.erasures:
                 return False
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            new = self._draft(text)
+            new = synced(self._draft, text)
             if self._path.exists():
                 self._path.replace(self._replaced_to)
             new.replace(self._path)
@@ -187,18 +183,17 @@ class PersistentTopics:
         """
         with self._writing:
             self.erasures += 1
-            _beside(self._path, ".tmp").unlink(missing_ok=True)
-            for path in (self._path, self._before, _beside(self._path, ".bad")):
+            self._draft.unlink(missing_ok=True)
+            for path in (self._path, self._before, self._bad):
                 try:
-                    items = self._items(path)
+                    left = self._without(self._items(path), erasure)
                 except FileNotFoundError:
                     continue
                 except _Unusable:
                     path.unlink()
                 else:
-                    left = [item for item in items if not self._is_concerned(item, erasure)]
-                    if len(left) < len(items):
-                        self._draft(_text(map(orjson.dumps, left))).replace(path)
+                    if left is not None:
+                        synced(self._draft, left).replace(path)
             if self._path.parent.exists():
                 sync_folder(self._path.parent)
 
@@ -208,14 +203,10 @@ class PersistentTopics:
         topic = acl_name(item["name"], self._limits.topic_chars, self._limits.topic_segments)
         return erasure.concerns(topic, item.get("authid"))
 
-    def _draft(self, text: bytes) -> Path:
-        """Write `text` to a file next to the file, and sync it to disk."""
-        draft = _beside(self._path, ".tmp")
-        with private(draft) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        return draft
+    def _without(self, items: list[Any], erasure: Erasure) -> bytes | None:
+        """The text of those items that an erasure does not concern; None if it concerns none."""
+        left = [item for item in items if not self._is_concerned(item, erasure)]
+        return _text(map(orjson.dumps, left)) if len(left) < len(items) else None
 
 
 def persistent(tables: Tables) -> list[Saved]:
@@ -244,10 +235,6 @@ def _array(text: bytes) -> list[Any]:
 
 def _text(items: Iterable[bytes]) -> bytes:
     return b"[\n%b\n]\n" % b",\n".join(items)
-
-
-def _beside(path: Path, ending: str) -> Path:
-    return path.with_name(path.name + ending)
 
 
 def _named(item: object) -> str:
@@ -307,11 +294,7 @@ def _item(topic: Saved) -> bytes:
 
 
 def _number_text(number: float) -> float | str:
-    if isfinite(number):
-        return number
-    if isnan(number):
-        return "NaN"
-    return "Infinity" if number > 0 else "-Infinity"
+    return number if isfinite(number) else _NAMES[repr(number)]
 
 
 def restore(tables: Tables, saved: Iterable[Saved], problems: Iterable[str]) -> None:
@@ -421,13 +404,8 @@ class ReservedIds:
 
     def _write(self) -> None:
         if self._path is not None:
-            replacement = self._path.with_suffix(".new")
             try:
-                with private(replacement) as file:
-                    file.write(b"%d\n" % self._next)
-                    file.flush()
-                    os.fsync(file.fileno())  # after a power cut none of them may be assigned again
-                replacement.replace(self._path)
-                sync_folder(self._path.parent)
+                synced(self._path.with_suffix(".new"), b"%d\n" % self._next).replace(self._path)
+                sync_folder(self._path.parent)  # after a power cut none of them may be assigned again
             except OSError as error:
                 telemetry.fault("subscription_ids", error)
