@@ -60,9 +60,9 @@ from halley.host.tls import BadCertificate, Certificate, Tls
 from halley.host.websocket import Sockets
 from halley.server import metrics
 from halley.server.composition import Server
-from halley.server.history import CannotJoin
 from halley.server.recording import BadRecord
 from halley.server.reloading import SettingsFiles
+from halley.server.whole import CannotJoin
 from halley.transports.api.application import operations_app
 
 READY = b"READY=1"

@@ -20,11 +20,10 @@ from halley.cluster.standing import Standing
 from halley.protocols.contract import Count
 from halley.server.cluster_node import Node
 from halley.server.front_store import FrontStore
-from halley.server.history import CannotJoin
 from halley.server.keeper_store import KeeperStore
 from halley.server.nt4_home import Nt4Home
 from halley.server.recording import rules_of
-from halley.server.whole import Whole
+from halley.server.whole import CannotJoin, Whole
 from halley.settings import Settings
 
 Result = TypeVar("Result")
@@ -59,7 +58,7 @@ def _joined(joining: Coroutine[Any, Any, Result]) -> Result:
 
 
 class ClusterHistory:
-    """The log of a node while it is open (`history.OpenLog`); the events of the stream go to its `store`."""
+    """The log of a node while it is open (`HistoryService`); the events of the stream go to its `store`."""
 
     def __init__(self, store: KeeperStore | FrontStore, whole: Whole) -> None:
         """`whole` gets the way to the other nodes."""
@@ -154,10 +153,6 @@ class ClusterHistory:
         self._log.compare(others)
         self._log.share_stream(len(others) + 1)
         self._store.look(now)
-
-    def figures(self) -> dict[str, Any]:
-        """The figures that ticks show of the log."""
-        return self.archive.figures()
 
     def counts(self) -> Iterator[Count]:
         """Yield the metrics of the archive, and the cluster's."""

@@ -43,7 +43,7 @@ class Erasing(Protocol):
 
 
 class FolderLog:
-    """An open log in a data folder: the log of a single server (`history.OpenLog`), and what a keeper stores.
+    """An open log in a data folder: the log of a single server (`HistoryService`), and what a keeper stores.
 
     It implements `transports.api.requests.KeptArchive`.
     """

@@ -4,60 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from halley import telemetry
 from halley.broker.broker import Broker
-from halley.broker.errors import HistoryUnavailable
 from halley.broker.ports import Page, Query
 from halley.protocols.contract import Count
+from halley.server.folder_log import FolderLog
 from halley.settings import Settings
 from halley.transports.api.requests import Archive, NoHistory
+
+if TYPE_CHECKING:  # a server that runs alone imports nothing of clusters
+    from halley.server.cluster_history import ClusterHistory
 
 _LOOK_S = 1.0
 
 
-class CannotJoin(Exception):
-    """The server cannot be a node of the cluster; the text is a line for the operator who starts it."""
-
-
-class OpenLog(Protocol):
-    """The log of a server while it is open. `str()` says where the history is, for the terminal."""
-
-    @property
-    def archive(self) -> Archive:
-        """What can be read of it."""
-
-    @property
-    def refusal(self) -> HistoryUnavailable | None:
-        """What a durable publish is refused with at present, if it is."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether new clients are welcome here, as far as the log is concerned."""
-
-    @property
-    def must_end(self) -> str:
-        """Why the server has to end, as far as the log is concerned: a line for its operator; "" if it has not."""
-
-    def listen(self) -> None:
-        """Carry reports to the event loop from now on; it is called on the running loop."""
-
-    async def close(self) -> None:
-        """Report to the broker what has been written, and end."""
-
-    def sweep(self, now: float) -> None:
-        """Do what is due a few times a second."""
-
-    def look(self, now: float) -> None:
-        """Do what is due once a second."""
-
-    def figures(self) -> dict[str, Any]:
-        """The figures that ticks show of the log."""
-
-    def counts(self) -> Iterator[Count]:
-        """Yield the log's own metrics."""
-
+OpenLog: TypeAlias = "FolderLog | ClusterHistory"
+"""The log of a server while it is open; `str()` says where the history is, for the terminal."""
 
 Opening = Callable[[Settings, Broker, Callable[[], None]], OpenLog]
 
@@ -106,7 +70,7 @@ class HistoryService:
 
     def figures(self) -> dict[str, Any] | None:
         """The figures that ticks show of the log; None while it is not open."""
-        return None if self._log is None else self._log.figures()
+        return None if self._log is None else self._log.archive.figures()
 
     @property
     def is_ready(self) -> bool:

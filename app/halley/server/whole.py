@@ -14,6 +14,10 @@ from halley.server.persistence import PersistentTopics
 from halley.settings import Settings
 
 
+class CannotJoin(Exception):
+    """The server cannot be a node of the cluster; the text is a line for the operator who starts it."""
+
+
 class Answers(Protocol):
     """The answers of other nodes to a question."""
 
