@@ -276,7 +276,7 @@ def _purged_up_to(step, folder, monkeypatch):
             patch.setattr(rewriting, "sync_folder", counted(rewriting.sync_folder))
             patch.setattr(checksummed_json, "sync_folder", counted(checksummed_json.sync_folder))
             try:
-                rewriting.purge(log.history.folder, rewriting.concerned_by(ONE), lambda *_: None)
+                rewriting.purge(rewriting.concerned_by(ONE), log.history.folder, lambda *_: None)
             except _Crash:
                 return False
     return True

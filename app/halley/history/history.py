@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -67,8 +68,8 @@ class History:
     ) -> None:
         """Open the log in `folder`, which is created if it does not exist. Blocks.
 
-        `report` is called on the writer's thread with each `Committed` or `Refused` group. `clock` returns the time of
-        day in seconds since 1970. Raises `FolderLocked`, `FolderUnusable`.
+        `report` is called on the writer's thread with the outcome of each group. `clock` returns the time of day in
+        seconds since 1970. Raises `FolderLocked`, `FolderUnusable`.
         """
         self.folder = Folder(folder)
         self.options = options
@@ -159,10 +160,7 @@ class History:
         return self.rules.durability_of(topic)
 
     def append(self, event: Event) -> None:
-        """Queue an event to be written; never waits. Its `Committed` or `Refused` is reported later.
-
-        An event that is not recorded is only reported, in order. Raises `HistoryUnavailable`, `InboxFull`, `DiskFull`.
-        """
+        """Queue an event to be written; see `LogWriter.append`."""
         self.writer.append(event)
 
     def hand_over(self, later: Callable[[Callable[[], None]], object] | None) -> None:
@@ -178,22 +176,15 @@ class History:
         return max(self.start, self.rules.start_of(pattern))
 
     def read(self, query: Query) -> Page:
-        """The page for a query. Blocks; a few threads may call it concurrently.
-
-        Raises `UnknownPublication`, and `sqlite3.Error` where the system is short of a resource (memory, file handles).
-        """
+        """The page for a query; see `LogReader.read`. A few threads may call it at the same time."""
         return self._reader.read(query)
 
-    def retain(self, now_mono: float) -> bool:
-        """Hide events that are too old, and delete segments that are not needed any more. Blocks; for one thread.
-
-        `now_mono` is the monotonic clock in seconds. Returns True if there is more to do. Raises `OSError`,
-        `sqlite3.Error`; the next call tries again.
-        """
+    def retain(self, now: float) -> bool:
+        """Let retention take a step, unless a purge is under way; see `Retention.step`."""
         if not self._upkeep.acquire(blocking=False):
-            return False  # a purge is under way
+            return False
         try:
-            return self.retention.step(now_mono, self.head)
+            return self.retention.step(now, self.head)
         finally:
             self._upkeep.release()
 
@@ -231,7 +222,7 @@ class History:
 
     def rewrite(self, is_chosen: rewriting.Chosen, on_progress: rewriting.Progress) -> int:
         """Erase rows as `purge` does, from the segments that are ended; only within `purging`. Blocks."""
-        return self._rewriting(lambda on_step: rewriting.purge(self.folder, is_chosen, on_step), on_progress)
+        return self._rewriting(partial(rewriting.purge, is_chosen), on_progress)
 
     def salvage(self, on_progress: rewriting.Progress) -> Salvaged:
         """Rewrite each damaged segment with the rows that are intact, and record the others as holes. Blocks.
@@ -239,9 +230,11 @@ class History:
         Raises `PurgeUnderWay`, `OSError`, `sqlite3.Error`; it may be repeated.
         """
         with self.purging():
-            return self._rewriting(lambda on_step: rewriting.salvage(self.folder, on_step), on_progress)
+            return self._rewriting(rewriting.salvage, on_progress)
 
-    def _rewriting(self, work: Callable[[rewriting.Progress], _Result], on_progress: rewriting.Progress) -> _Result:
+    def _rewriting(
+        self, work: Callable[[Folder, rewriting.Progress], _Result], on_progress: rewriting.Progress
+    ) -> _Result:
         """Do `work` on ended segments, which alone may remove or replace segments meanwhile."""
 
         def on_step(done: int, of: int) -> None:
@@ -251,7 +244,7 @@ class History:
         with self._upkeep:
             self._check_open()
             self._all_sealed()
-            result = work(on_step)
+            result = work(self.folder, on_step)
             self._pool.prune()
             return result
 
@@ -268,11 +261,7 @@ class History:
             time.sleep(_SEAL_STEP_S)
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
-        """The rows between two offsets, both included, in order and in batches. Blocks. Raises `OSError`.
-
-        A purged event is a tombstone. A missing row is in `holes` or `damaged` afterwards, or was deleted by retention,
-        possibly while this runs.
-        """
+        """The rows between two offsets, both included; see `LogReader.rows`."""
         return self._reader.rows(first, min(last, self.head))
 
     def erased(self, first: int, last: int) -> list[int]:
@@ -291,12 +280,9 @@ class History:
         """The idempotency keys to remember from an earlier run (`recent_keys.py`), oldest first. Blocks."""
         return recent_keys(self.folder.segments, self.head, self.options.keys, self.options.key_age_s)
 
-    def written(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything appended before is committed or refused; False on a timeout. Blocks.
-
-        `timeout_s` is in seconds; None: the setting `commit_s`.
-        """
-        return self.writer.written(self.options.commit_s if timeout_s is None else timeout_s)
+    def written(self, timeout_s: float) -> bool:
+        """Wait until everything appended before is committed or refused; False after `timeout_s`. Blocks."""
+        return self.writer.written(timeout_s)
 
     def close(self) -> None:
         """Write the waiting events, and unlock the folder. Blocks."""

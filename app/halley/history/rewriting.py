@@ -40,7 +40,7 @@ Chosen = Callable[[Stored], bool]
 """Whether a row is to be erased, and not erased yet."""
 
 
-def purge(folder: Folder, is_chosen: Chosen, on_progress: Progress) -> int:
+def purge(is_chosen: Chosen, folder: Folder, on_progress: Progress) -> int:
     """Erase from all segments that are not being written; returns the number of erased events.
 
     Events that are damaged count as erased, since nobody can say whether they were to be.
