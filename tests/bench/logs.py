@@ -54,7 +54,7 @@ def fill(folder: Path, count: int, channels: int, hours: float = 0.0, legible: i
             history.append(event)
             if number % _PRINTED_EVERY == 0:
                 print(number, flush=True)
-            while history.waiting_bytes > _WAITING_BYTES:
+            while history.writer.waiting_bytes > _WAITING_BYTES:
                 time.sleep(0.001)
         if not history.written(60) or history.head != count:
             sys.exit("the log has not stored all events")

@@ -24,9 +24,9 @@ def be_next():
     replace(pages, "told_query", lambda query: {**query, "new": None})
     replace(pages, "pack", lambda data: orjson.dumps([*orjson.loads(data), NEW]))
     replace(members.Members, "own", with_more_facts)
-    from halley.server import shared_history
+    from halley.server import keeper_store
 
-    add(shared_history.KeptHistory, "state")
+    add(keeper_store.KeeperStore, "state")
 
 
 def with_more_facts(own):

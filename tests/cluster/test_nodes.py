@@ -421,4 +421,4 @@ def test_a_server_alone_imports_nothing_of_it():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     names = done.stdout.split()
     assert not [name for name in names if name.startswith(("halley.nats", "halley.cluster"))]
-    assert "halley.server.shared_history" not in names
+    assert "halley.server.cluster_history" not in names

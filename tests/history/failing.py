@@ -24,7 +24,7 @@ from halley.history.folder import FolderUnusable
 SYNC = 4
 PAYLOAD = "x" * 1_500
 faults = ctypes.CDLL(None)
-writer._LOOK_S = 0.01  # time until a broken disk is tried again
+writer._CHECK_S = 0.01  # time until a broken disk is tried again
 
 
 class Expected:
@@ -113,7 +113,7 @@ def attempt(folder, n, fault, times, kinds):
             assert len(log.reports.committed) == 1, "it takes nothing though the disk works"
             expected.take(log.reports)
             expected.check(log)
-            assert log.history.damage == (), log.history.damage
+            assert log.history.folder.damage == (), log.history.folder.damage
 
 
 def main(parent, fault, times, kinds, share, seed):

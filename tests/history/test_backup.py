@@ -94,7 +94,7 @@ def test_a_backup_of_a_backup_can_be_opened(tmp_path):
     backup(tmp_path / "copy", tmp_path / "again")
     with OpenLog(tmp_path / "again", **SMALL) as again:
         assert len(again.rows()) == 600
-        assert list(again.history.damage) == []
+        assert list(again.history.folder.damage) == []
 
 
 def test_only_into_an_empty_folder(tmp_path):

@@ -53,7 +53,7 @@ def test_what_a_consumer_has_not_read_stays_for_the_grace_although_the_log_is_to
     log.retain()
     assert log.history.start == 1
     before, over = log.firsts, log.history.bytes - MAX_BYTES
-    assert over <= log.history.held_bytes < over + log.history.folder.segments[0].disk_bytes
+    assert over <= log.history.retention.held_bytes < over + log.history.folder.segments[0].disk_bytes
     log.clock.pass_(HOUR - 1)
     log.consume("ingest", 2)  # it lives, but is slow
     log.retain()
@@ -62,7 +62,7 @@ def test_what_a_consumer_has_not_read_stays_for_the_grace_although_the_log_is_to
     log.clock.pass_(2)
     log.retain()
     assert log.history.bytes <= MAX_BYTES
-    assert log.history.held_bytes == 0
+    assert log.history.retention.held_bytes == 0
     assert log.news() == [Overtaken("ingest", 2, log.history.start)]
 
 
@@ -125,7 +125,7 @@ def test_nobody_is_waited_for_where_the_disk_is_short(clocked_log, monkeypatch):
         taken = sum(file.stat().st_blocks * 512 for file in folder.glob("seg-*"))
         return os.statvfs_result([512, 512, *real[2:4], (capacity - taken) // 512, *real[5:]])
 
-    monkeypatch.setattr(writer, "_LOOK_S", 0.0)
+    monkeypatch.setattr(writer, "_CHECK_S", 0.0)
     monkeypatch.setattr(os, "statvfs", statvfs)
     log.consume("ingest", 1)
     most = 0
@@ -173,7 +173,7 @@ def test_what_is_too_old_is_hidden_as_ever_and_still_there_for_consumers(clocked
     assert [row.offset for rows in waited.history.rows(1, 1 << 40) for row in rows] == [
         *range(1, waited.history.head + 1)
     ]
-    assert waited.history.held_bytes == sum(each.disk_bytes for each in waited.history.folder.segments[:-1])
+    assert waited.history.retention.held_bytes == sum(each.disk_bytes for each in waited.history.folder.segments[:-1])
     waited.clock.pass_(2 * HOUR - GRACE_S - 1)
     waited.consume("ingest", 6)
     waited.retain()
@@ -355,7 +355,7 @@ def test_a_purge_beside_a_consumer_makes_no_grace_longer(full):
     assert next(log.history.rows(1, 1))[0].is_purged
     bytes_after = log.history.bytes
     assert bytes_after <= MAX_BYTES  # tombstones are small: it is not too large any more
-    assert log.history.held_bytes == 0
+    assert log.history.retention.held_bytes == 0
 
 
 def test_a_purge_does_not_begin_the_grace_of_what_has_lapsed_again(clocked_log):

@@ -27,6 +27,6 @@ def test_h7_a_crash_within_a_commit_loses_and_doubles_nothing(tmp_path, faulty, 
         assert stored in (acknowledged, acknowledged | group)
         if point != "before-fsync":
             assert stored == acknowledged | group, "it was on disk"
-        assert log.history.damage == ()
+        assert log.history.folder.damage == ()
         log.write("next")
         assert log.reports.committed == {len(stored) + 1: "next"}

@@ -40,7 +40,7 @@ def test_h1_nothing_acknowledged_is_lost_doubled_or_reordered_by_kill_9(tmp_path
             assert offset not in expected, f"offset {offset} was used twice (seed {seed}, round {round_})"
             expected[offset] = [round_, publisher, number]
         with OpenLog(tmp_path, **SMALL) as log:
-            assert log.history.damage == ()
+            assert log.history.folder.damage == ()
             stored = log.stored()
             assert list(stored) == list(range(1, len(stored) + 1))
             assert {offset: stored.get(offset) for offset in expected} == expected, f"seed {seed}, round {round_}"

@@ -25,7 +25,7 @@ ALL = Pattern(Match.DESCENDANTS, "")
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Let the writer look at its files twenty times a second."""
-    monkeypatch.setattr(writer, "_LOOK_S", 0.05)
+    monkeypatch.setattr(writer, "_CHECK_S", 0.05)
 
 
 def awaited(condition, timeout_s=20):
@@ -103,7 +103,7 @@ def test_what_waits_when_it_is_noticed_is_refused(tmp_path):
         deleted(tmp_path / "log")
         awaited(lambda: refuses(log))
         waiting = log.event("waiting")
-        log.history._writer._inbox.put(([waiting], waiting.nbytes))
+        log.history.writer._inbox.put(([waiting], waiting.nbytes))
         assert log.history.written(10)
         assert log.reports.refused == ["waiting"]
 
@@ -123,7 +123,7 @@ def test_a_restart_reports_what_was_lost_and_uses_no_position_again(tmp_path, lo
     for further in range(2):
         with OpenLog(folder) as log:
             assert log.history.log_id == log_id
-            assert [(each.first, each.last) for each in log.history.damage] == [(1, 5)]
+            assert [(each.first, each.last) for each in log.history.folder.damage] == [(1, 5)]
             assert log.history.holes == [(1, 5)]
             assert log.history.damaged == []
             assert (log.history.start, log.history.head) == (1, 5 + further)
@@ -160,9 +160,9 @@ def test_what_retention_has_deleted_is_not_reported_as_lost(tmp_path):
         log.clock.pass_(300_000)
         log.retain()
         head = log.history.head
-        assert log.history.segments == 0
+        assert len(log.history.folder.segments) == 0
     with ClockedLog(tmp_path, (ALL, 60.0, True), wall=log.clock.wall) as log:
-        assert list(log.history.damage) == []
+        assert list(log.history.folder.damage) == []
         assert (log.history.holes, log.history.start, log.history.head) == ([], head + 1, head)
         log.publish()
         deleted(tmp_path)
@@ -213,7 +213,7 @@ def test_a_folder_that_is_moved_back_is_written_again(tmp_path):
         log.write(2)
     with OpenLog(folder) as log:
         assert log.stored() == {1: 1, 2: 2}
-        assert list(log.history.damage) == []
+        assert list(log.history.folder.damage) == []
 
 
 def test_another_log_in_its_place_is_left_alone(tmp_path):
@@ -236,7 +236,7 @@ def test_another_log_in_its_place_is_left_alone(tmp_path):
             assert {file.name: file.stat().st_ino for file in folder.iterdir()} == before
             assert len(other.rows()) == 300
     with OpenLog(folder, **SMALL) as log:
-        assert list(log.history.damage) == []
+        assert list(log.history.folder.damage) == []
 
 
 def test_what_is_put_back_is_put_back_again(tmp_path):

@@ -57,7 +57,7 @@ def test_all_rows_are_read_as_they_were(old, rows):
     assert [tuple(row) for batch in FolderLog(old).read(1, 333) for row in batch] == list(rows.values())
     with OpenLog(old, **SMALL) as log:
         assert log.rows() == list(rows.values())
-        assert list(log.history.damage) == []
+        assert list(log.history.folder.damage) == []
         assert [key.key for key in log.history.recent_keys()][-1] == "k328"
 
 
@@ -106,4 +106,4 @@ def test_it_is_continued_and_what_is_sealed_from_now_on_has_the_index(old, rows)
         head = log.history.head
     assert verify(old).damage == []
     with OpenLog(old, **SMALL) as log:
-        assert (log.history.head, list(log.history.damage)) == (head, [])
+        assert (log.history.head, list(log.history.folder.damage)) == (head, [])

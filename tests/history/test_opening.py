@@ -39,7 +39,7 @@ OpenLog(Path(sys.argv[1]))
 def opened(folder):
     """Open the log; return its payloads by offset and the damage that it reports."""
     with OpenLog(folder, **SMALL) as log:
-        return log.stored(), log.history.damage
+        return log.stored(), log.history.folder.damage
 
 
 def filled(folder, events=240):
@@ -49,7 +49,7 @@ def filled(folder, events=240):
             log.append(f"{number} {'x' * 1_500}")
             if number % 20 == 19:
                 assert log.history.written(30)
-        assert log.history.segments > 2
+        assert len(log.history.folder.segments) > 2
         return log.stored()
 
 
@@ -146,7 +146,7 @@ def test_the_segment_of_another_log_is_told_and_left_out(tmp_path):
     shutil.copy(stray, tmp_path / "own")
     with OpenLog(tmp_path / "own") as log:
         assert log.stored() == {1: "own"}
-        (damage,) = log.history.damage
+        (damage,) = log.history.folder.damage
         assert (damage.file, damage.what) == (stray.name, "belongs to another log and is ignored")
         log.write("after")
         assert "after" in log.stored().values()

@@ -51,7 +51,7 @@ def test_nothing_is_left_of_what_was_erased(erasure, tmp_path):
             assert new == old
     assert verify(tmp_path).damage == []
     with OpenLog(tmp_path, **SMALL) as log:
-        assert list(log.history.damage) == []
+        assert list(log.history.folder.damage) == []
         assert len(log.rows()) == 610
 
 
@@ -132,7 +132,7 @@ def test_a_crash_at_any_step_leaves_each_segment_old_or_new(tmp_path, monkeypatc
         shutil.copytree(tmp_path / "log", copy)
         is_over = _purged_up_to(step, copy, monkeypatch)
         with OpenLog(copy, **SMALL) as log:
-            assert list(log.history.damage) == []
+            assert list(log.history.folder.damage) == []
             found = log.rows()
             assert [row.offset for row in found] == [row.offset for row in rows]
             assert all(
@@ -195,7 +195,7 @@ def test_what_is_damaged_is_erased_too(damage, tmp_path):
         assert log.history.purge(Erasure(Pattern(Match.EXACT, "private/1"), None), lambda *_: None) == len(lost)
         assert not any(trace in folder_bytes(tmp_path) for trace in (b"secret of ad", b"private/1", b"lovelace"))
         assert (log.history.holes, log.history.damaged) == ([(lost[0], lost[-1])], [])
-        assert [(each.first, each.last) for each in log.history.damage] == [(lost[0], lost[-1])]
+        assert [(each.first, each.last) for each in log.history.folder.damage] == [(lost[0], lost[-1])]
         assert [row.offset for row in log.rows()] == [*range(1, lost[0]), *range(lost[-1] + 1, 302)]
         assert log.history.purge(Erasure(Pattern(Match.EXACT, "private/1"), None), lambda *_: None) == 0
     assert verify(tmp_path).damage == []
@@ -276,7 +276,7 @@ def _purged_up_to(step, folder, monkeypatch):
             patch.setattr(rewriting, "sync_folder", counted(rewriting.sync_folder))
             patch.setattr(checksummed_json, "sync_folder", counted(checksummed_json.sync_folder))
             try:
-                rewriting.purge(log.history.folder, rewriting.concerned_by(ONE), lambda *_: None)
+                rewriting.purge(rewriting.concerned_by(ONE), log.history.folder, lambda *_: None)
             except _Crash:
                 return False
     return True
@@ -306,7 +306,7 @@ def test_readers_go_on_and_see_no_damage(tmp_path):
             is_over.set()
             reader.join()
         assert faults == []
-        assert list(history.damage) == []
+        assert list(history.folder.damage) == []
         assert all(page.gaps == [] for page in pages)
         assert history.read(Query(((pattern, 0),), last=600)).events == []
 

@@ -407,4 +407,4 @@ def test_pages_are_whole_while_the_log_is_written_sealed_and_deleted(tmp_path):
                 is_written.set()
             assert all(reader.result(timeout=60) for reader in readers)
         assert history.start > 1
-        assert not history.damage
+        assert not history.folder.damage

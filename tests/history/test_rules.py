@@ -126,7 +126,7 @@ def test_a_pattern_starts_no_later_than_any_topic_it_matches(patterns, pattern, 
     """A pattern's start is the earliest of all rules for topics that the pattern matches."""
     rules = Rules([(each, 60, True) for each in patterns])
     for number, rule in enumerate(rules.all):
-        if rule.keeping is not Durability.NONE:
+        if rule.durability is not Durability.NONE:
             rule.start = 10 + number
     for topic in topics:
         if matches(pattern, topic) and rules.durability_of(topic) is not Durability.NONE:

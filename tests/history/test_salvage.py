@@ -73,7 +73,7 @@ def test_only_damaged_rows_are_lost(whole, folder):
         page = log.history.read(query)
         assert (page.gaps, page.events[0].position) == ([(1, following - 1)], following)
         assert log.history.damaged == [(1, following - 1)]
-        assert "salvage" in log.history.damage[0].what
+        assert "salvage" in log.history.folder.damage[0].what
         assert log.history.salvage(quietly) == (1, [(5, 6), (following - 1, following - 1)])
         page = log.history.read(query)
         assert page.gaps == [(5, 6), (following - 1, following - 1)]
@@ -124,13 +124,13 @@ def test_damage_that_a_reader_finds_ends_the_segment_that_is_written(tmp_path):
         log.write_many(count=20)
         (listed,) = log.history.folder.segments
         damage_row_of_open = "update stored set payload = '1' where offset = 7"
-        log.history._writer._current.connection.execute(damage_row_of_open)
+        log.history.writer._current.connection.execute(damage_row_of_open)
         query = Query(((ALL, 0),), 20)
         assert log.history.read(query).gaps == [(1, 20)]
         assert log.history.damaged == [(1, 20)]
-        log.history._writer._looked_at = 0
+        log.history.writer._checked_at = 0
         log.write("after")
-        log.history._writer._looked_at = 0
+        log.history.writer._checked_at = 0
         log.write("later")
         assert log.history.folder.segments[-1].first > 20
         assert not log.history.folder.segments[0].is_intact

@@ -66,12 +66,12 @@ def test_h2_a_wal_cut_anywhere_loses_what_is_cut_off_and_says_so(tmp_path, kille
         missing = [(len(kept) + 1, len(TRUTH))] if len(kept) < len(TRUTH) else []
         with OpenLog(folder) as log:
             assert log.stored() == kept, f"cut at {cut}"
-            assert [(damage.first, damage.last) for damage in log.history.damage] == missing, f"cut at {cut}"
+            assert [(damage.first, damage.last) for damage in log.history.folder.damage] == missing, f"cut at {cut}"
             log.write("next")
             assert log.reports.committed == {len(TRUTH) + 1: "next"}
         with OpenLog(folder) as log:
             assert log.stored() == kept | {len(TRUTH) + 1: "next"}
-            assert [(damage.first, damage.last) for damage in log.history.damage] == missing
+            assert [(damage.first, damage.last) for damage in log.history.folder.damage] == missing
             assert (log.history.holes, log.history.damaged) == (missing, [])
             assert log.history.head == len(TRUTH) + 1
         shutil.rmtree(folder)
@@ -100,8 +100,8 @@ def test_h3_a_flipped_bit_in_the_newest_segment_is_told_and_nothing_wrong_is_ser
         (folder / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
         with OpenLog(folder) as log:
             stored = log.stored()
-            told = {n for damage in log.history.damage for n in range(damage.first, damage.last + 1)}
-            where = f"seed {SEED}, byte {at}, bit {bit}: {log.history.damage}"
+            told = {n for damage in log.history.folder.damage for n in range(damage.first, damage.last + 1)}
+            where = f"seed {SEED}, byte {at}, bit {bit}: {log.history.folder.damage}"
             assert stored == {offset: TRUTH[offset] for offset in stored}, where
             assert set(TRUTH) - set(stored) <= told, where
             log.write("next")

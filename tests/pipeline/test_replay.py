@@ -236,7 +236,7 @@ async def test_a_history_that_takes_nothing_for_a_while_changes_nothing_about_th
     rows = make(tmp_path / "lake", 150)
     durable = (Record("/replay/**", durable=True),)
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, record=durable)) as served:
-        writer, verdicts = served.house.apis.archive().history._writer, itertools.cycle([False, True])
+        writer, verdicts = served.house.apis.archive().history.writer, itertools.cycle([False, True])
         write = writer._commit
 
         def fail_sometimes(events, stored):
@@ -258,7 +258,7 @@ async def test_a_disk_that_stays_full_ends_it_in_a_sentence(tmp_path, monkeypatc
     monkeypatch.setattr(room, "_PATIENCE_S", 0.2)
     durable = (Record("/replay/**", durable=True),)
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, record=durable)) as served:
-        writer = served.house.apis.archive().history._writer
+        writer = served.house.apis.archive().history.writer
         monkeypatch.setattr(writer, "_look", lambda: None)  # does not check the free space
         writer._is_full = True
         with pytest.raises(JobFailed, match=r"^the server accepts no more events: 503::history_unavailable$"):

@@ -180,8 +180,8 @@ class ClockedLog(OpenLog):
 
     def fill(self, segments: int, topic: str = "news", every_s: float = 1.0) -> None:
         """Publish until the log has this number of further segments, and all but the newest are sealed."""
-        most = self.history.segments + segments
-        while self.history.segments < most:
+        most = len(self.history.folder.segments) + segments
+        while len(self.history.folder.segments) < most:
             self.publish(topic, times=10, size=2_000, every_s=every_s)
         until = time.monotonic() + 30
         while not all(segment.is_sealed for segment in self.history.folder.segments[:-1]):

@@ -148,7 +148,7 @@ class Asker:
 
     def _learn(self, starts: list[int]) -> None:
         self.start = max(self.start, starts[0])
-        self._rules.learn(starts[1:])
+        self._rules.raise_starts(starts[1:])
 
     async def read(self, query: Query, within_s: float) -> Page:
         """A page of the history, from the first keeper that answers.

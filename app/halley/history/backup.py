@@ -124,7 +124,7 @@ def _identity(source: Path) -> Identity:
         raise FolderUnusable(f"there is no log in {source} to copy: {error}") from None
 
 
-def begin_anew(folder: Folder) -> None:
+def identify_copy(folder: Folder) -> None:
     """Give the log in a folder that is marked as a backup a new `log_id`; do nothing elsewhere. Raises `OSError`.
 
     After a crash before the marker is deleted, the next start makes another new `log_id`; the first was not used.

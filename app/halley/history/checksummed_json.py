@@ -29,12 +29,8 @@ def save(path: Path, content: Mapping[str, Any], *, is_private: bool = True) -> 
     Unless it `is_private`, the umask says who may read it.
     """
     document = {"crc": crc32(orjson.dumps(content)), "content": content}
-    draft = path.with_name(DRAFT + path.name)
-    with private(draft) if is_private else draft.open("wb") as file:
-        file.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    text = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    synced(path.with_name(DRAFT + path.name), text, is_private=is_private).replace(path)
     sync_folder(path.parent)
 
 
@@ -73,6 +69,15 @@ def make_private(files: Iterable[Path]) -> None:
             mode = file.stat().st_mode
             if mode & 0o077:
                 file.chmod(mode & 0o700)
+
+
+def synced(path: Path, content: bytes, *, is_private: bool = True) -> Path:
+    """Write a whole file, and sync it to disk; returns its path. Raises `OSError`."""
+    with private(path) if is_private else path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return path
 
 
 def sync_folder(path: Path) -> None:

@@ -99,7 +99,7 @@ class Consumers:
         self._began: float | None = None
         self._changing = Lock()
         self._known: dict[str, _Known] = {}
-        self._told: dict[str, str] = {}
+        self._ignored: dict[str, str] = {}
         self._read(None)
 
     def unread_from(self, now: float, time_s: float) -> int:
@@ -168,7 +168,7 @@ class Consumers:
         try:
             files = self._files()
         except OSError as error:  # retention still waits for the consumers that are known already
-            self._tell(self._told | {FOLDER: f"cannot be read: {error.strerror}"})
+            self._note_ignored(self._ignored | {FOLDER: f"cannot be read: {error.strerror}"})
             return
         known: dict[str, _Known] = {}
         ignored = {}
@@ -178,11 +178,11 @@ class Consumers:
                 ignored[file] = "is not a consumer's file"
             elif len(known) >= self._most:
                 ignored[FOLDER] = f"has more than {self._most} consumers; only those that changed last are used"
-            elif (one := self._look_into(file, self._known.get(name), found, now)) is not None:
+            elif (one := self._read_file(file, self._known.get(name), found, now)) is not None:
                 known[name] = one
                 if one.why:
                     ignored[file] = one.why
-        self._tell(ignored)
+        self._note_ignored(ignored)
         self._known = known
         self.positions = {name: known[name].offset for name in sorted(known) if known[name].offset}
 
@@ -201,7 +201,7 @@ class Consumers:
                     files[name] = (self._path / name).lstat()
         return files
 
-    def _look_into(self, file: str, before: _Known | None, found: os.stat_result, now: float | None) -> _Known | None:
+    def _read_file(self, file: str, before: _Known | None, found: os.stat_result, now: float | None) -> _Known | None:
         """What a consumer's file says now; None where it has been deleted."""
         signature = (found.st_ino, found.st_mtime_ns, found.st_size)
         if before is not None and before.signature == signature:
@@ -221,7 +221,7 @@ class Consumers:
             return _Known(signature, now, why="has no valid offset")
         return _Known(signature, now, offset)
 
-    def _tell(self, ignored: dict[str, str]) -> None:
+    def _note_ignored(self, ignored: dict[str, str]) -> None:
         """Add to the news what is ignored for a reason that was not reported before."""
-        self.news += [Ignored(file, why) for file, why in ignored.items() if self._told.get(file) != why]
-        self._told = ignored
+        self.news += [Ignored(file, why) for file, why in ignored.items() if self._ignored.get(file) != why]
+        self._ignored = ignored

@@ -34,7 +34,7 @@ def intact_rows(connection: sqlite3.Connection, first: int, last: int) -> Iterat
     for low in range(first, last + 1, _BATCH_ROWS):
         high = min(low + _BATCH_ROWS - 1, last)
         rows: list[Stored] = []
-        for row in _rescue(connection, low, high):
+        for row in _readable_rows(connection, low, high):
             if row.is_intact and (rows[-1].offset if rows else low - 1) < row.offset <= high:
                 rows.append(row)
         yield rows
@@ -48,7 +48,7 @@ def highest_offset(path: Path, first: int) -> int:
     return first + segment.nbytes_with_wal(path) // _LEAST_ROW_BYTES
 
 
-def _rescue(connection: sqlite3.Connection, first: int, last: int) -> Iterator[Stored]:
+def _readable_rows(connection: sqlite3.Connection, first: int, last: int) -> Iterator[Stored]:
     """The readable rows of a range; if it cannot be read as a whole, those of its halves, and so on."""
     try:
         yield from [Stored._make(row) for row in connection.execute(_SELECT, (first, last))]
@@ -57,8 +57,8 @@ def _rescue(connection: sqlite3.Connection, first: int, last: int) -> Iterator[S
             raise
         if first < last:
             middle = (first + last) // 2
-            yield from _rescue(connection, first, middle)
-            yield from _rescue(connection, middle + 1, last)
+            yield from _readable_rows(connection, first, middle)
+            yield from _readable_rows(connection, middle + 1, last)
 
 
 @dataclass(slots=True)

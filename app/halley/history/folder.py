@@ -156,22 +156,13 @@ class HighWaterMark:
     def __init__(self, path: Path) -> None:
         """Open the mark at `path`, or create it. Raises `OSError`."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        self.offset = self.number = 0
-        found = os.pread(self._file, _MARK.size + _MARK_CRC.size, 0)
-        if found[_MARK.size :] == _MARK_CRC.pack(crc32(found[: _MARK.size])):
-            self.offset, self.number = _MARK.unpack_from(found)
+        self.offset, self.number = _numbers_of(os.pread(self._file, _MARK.size + _MARK_CRC.size, 0)) or (0, 0)
 
     def write(self, offset: int, number: int) -> None:
         """Set the mark, without fsync. Raises `OSError`."""
         self.offset, self.number = offset, number
         numbers = _MARK.pack(offset, number)
         os.pwrite(self._file, numbers + _MARK_CRC.pack(crc32(numbers)), 0)
-
-    def move_to(self, path: Path) -> None:
-        """Go on in another file, and write the numbers to it. Raises `OSError`."""
-        before, self._file = self._file, os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.close(before)
-        self.write(self.offset, self.number)
 
     def close(self) -> None:
         """Close the file without fsync; the mark keeps the numbers written last."""
@@ -180,11 +171,13 @@ class HighWaterMark:
 
 def read_mark(path: Path) -> int | None:
     """The last committed offset, for a reader that does not open the log; None if damaged. Raises `OSError`."""
-    found = path.read_bytes()
-    if found[_MARK.size :] != _MARK_CRC.pack(crc32(found[: _MARK.size])):
-        return None
-    offset: int = _MARK.unpack_from(found)[0]
-    return offset
+    numbers = _numbers_of(path.read_bytes())
+    return None if numbers is None else numbers[0]
+
+
+def _numbers_of(mark: bytes) -> tuple[int, int] | None:
+    is_intact = mark[_MARK.size :] == _MARK_CRC.pack(crc32(mark[: _MARK.size]))
+    return _MARK.unpack_from(mark) if is_intact else None
 
 
 def first_of(path: Path) -> int | None:
@@ -348,8 +341,8 @@ class Folder:
         if holes != self.identity.holes:
             self._identify_as(replace(self.identity, holes=holes))
 
-    def leave_word(self) -> None:
-        """Where the folder's files were deleted, put back what the next start needs to report the lost events.
+    def put_back_identity(self) -> None:
+        """Where the folder's files were deleted, restore what the next start needs to report the lost events.
 
         That is the log's identity and its mark. Nothing is done where the folder was moved, since it may be moved back,
         or where another log is in its place. It may be repeated.
@@ -366,7 +359,9 @@ class Folder:
                 before, self._lock_file = self._lock_file, lock_folder(self.path)
                 os.close(before)
             if not mark.exists():
-                self.mark.move_to(mark)
+                deleted, self.mark = self.mark, HighWaterMark(mark)
+                self.mark.write(deleted.offset, deleted.number)
+                deleted.close()
             if not document.exists():
                 self.identity.save(document)
 
@@ -447,5 +442,4 @@ def delete(path: Path) -> None:
     """Delete a segment's files. Raises `OSError`."""
     path.unlink(missing_ok=True)  # first: without the database the other files are ignored
     path.with_suffix(".seal").unlink(missing_ok=True)
-    for companion in segment.companions(path):
-        companion.unlink(missing_ok=True)
+    segment.delete_companions(path)

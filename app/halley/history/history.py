@@ -1,7 +1,6 @@
 """The public class of the event history: an open data folder, for appending and reading.
 
-`append` and `keeping` are called on the event loop and never wait. Reading, retention and closing block, and are called
-from threads.
+`append` and `durability_of` are called on the event loop and never wait. All else blocks, and is called from threads.
 """
 
 from __future__ import annotations
@@ -9,8 +8,9 @@ from __future__ import annotations
 import errno
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -20,9 +20,9 @@ from halley.broker.events import Event
 from halley.broker.names import Pattern
 from halley.broker.ports import Durability, Erasure, Page, Query
 from halley.history import rewriting
-from halley.history.backup import begin_anew
+from halley.history.backup import identify_copy
 from halley.history.consumers import Consumers
-from halley.history.damage import Damage, joined, outside
+from halley.history.damage import joined, outside
 from halley.history.folder import Folder, FolderUnusable, begin_of
 from halley.history.reader import LogReader
 from halley.history.recent_keys import RecentKey, recent_keys
@@ -68,14 +68,14 @@ class History:
     ) -> None:
         """Open the log in `folder`, which is created if it does not exist. Blocks.
 
-        `report` is called on the writer's thread with each `Committed` or `Refused` group. `clock` returns the time of
-        day in seconds since 1970. Raises `FolderLocked`, `FolderUnusable`.
+        `report` is called on the writer's thread with the outcome of each group. `clock` returns the time of day in
+        seconds since 1970. Raises `FolderLocked`, `FolderUnusable`.
         """
         self.folder = Folder(folder)
         self.options = options
-        self._rules = rules
+        self.rules = rules
         try:
-            begin_anew(self.folder)
+            identify_copy(self.folder)
             end = Recovery(self.folder)
         except OSError as error:
             self.folder.close()
@@ -88,14 +88,14 @@ class History:
         self._sealer = Sealer(self.folder)
         for each in end.unsealed:
             self._sealer.put(each)
-        self._writer = LogWriter(self.folder, options, report, self._sealer, end)
+        self.writer = LogWriter(self.folder, options, report, self._sealer, end)
         self._pool = SegmentPool(self.folder)
         self._reader = LogReader(self.folder, rules, self._pool)
         self.consumers = Consumers(folder, options.consumers, options.consumer_grace_s)
-        self._retention = Retention(self.folder, rules, self._pool, self.consumers, options, clock)
+        self.retention = Retention(self.folder, rules, self._pool, self.consumers, options, clock)
         self._is_closed = False
         with suppress(sqlite3.Error):  # events that are too old are hidden even before the first step of retention
-            self._retention.hide(clock(), end.head)
+            self.retention.hide(clock(), end.head)
         self._purging = Lock()
         self._upkeep = Lock()  # only one thread at a time removes segments
 
@@ -112,23 +112,18 @@ class History:
     @property
     def last_number(self) -> int:
         """The number of the newest publication in the log (`broker/events.py`)."""
-        return self._writer.last_number
+        return self.writer.last_number
 
     @property
     def head(self) -> int:
         """The last committed offset; 0 in an empty log."""
-        return self._writer.head
+        return self.writer.head
 
     @property
     def start(self) -> int:
         """The first offset that was not deleted; `head + 1` in an empty log."""
         segments = self.folder.segments
         return begin_of(segments[0].first if segments else self.head + 1, self.folder.identity.holes)
-
-    @property
-    def damage(self) -> Sequence[Damage]:
-        """The damage that was found at start or later."""
-        return self.folder.damage
 
     @property
     def holes(self) -> list[tuple[int, int]]:
@@ -148,7 +143,7 @@ class History:
     @property
     def refusal(self) -> HistoryUnavailable | None:
         """The error that `append` raises for a recorded event at present; None while the log accepts events."""
-        return self._writer.refusal
+        return self.writer.refusal
 
     @property
     def bytes(self) -> int:
@@ -156,79 +151,44 @@ class History:
         return sum(each.disk_bytes for each in self.folder.segments)
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of segments that are kept only because consumers have not read them."""
-        return self._retention.held_bytes
-
-    @property
-    def segments(self) -> int:
-        """The number of segments on disk, with the one that is being written."""
-        return len(self.folder.segments)
-
-    @property
-    def groups(self) -> int:
-        """The number of commits since the log was opened."""
-        return self._writer.groups
-
-    @property
     def failures(self) -> int:
         """The number of disk failures since the log was opened."""
-        return self._writer.failures + self._sealer.failures
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of events that wait to be written or are being written."""
-        return self._writer.waiting_bytes
+        return self.writer.failures + self._sealer.failures
 
     def durability_of(self, topic: str) -> Durability:
         """How a topic's events are kept."""
-        return self._rules.durability_of(topic)
+        return self.rules.durability_of(topic)
 
     def append(self, event: Event) -> None:
-        """Queue an event to be written; never waits. Its `Committed` or `Refused` is reported later.
-
-        An event that is not recorded is only reported, in order. Raises `HistoryUnavailable`, `InboxFull`, `DiskFull`.
-        """
-        self._writer.append(event)
+        """Queue an event to be written; see `LogWriter.append`."""
+        self.writer.append(event)
 
     def hand_over(self, later: Callable[[Callable[[], None]], object] | None) -> None:
         """Set `later`, which calls a function at the end of the event loop's turn, as `loop.call_soon` does.
 
         From now on appended events are handed to the writer once for each turn; with None, `append` does it itself.
         """
-        self._writer.later = later
-        self._writer.hand_over()
+        self.writer.later = later
+        self.writer.hand_over()
 
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on no event that `pattern` matches was removed."""
-        return max(self.start, self._rules.start_of(pattern))
-
-    @property
-    def starts(self) -> list[int]:
-        """The first visible offset of each rule that keeps events (`Rules.starts`)."""
-        return self._rules.starts
+        return max(self.start, self.rules.start_of(pattern))
 
     def read(self, query: Query) -> Page:
-        """The page for a query. Blocks; a few threads may call it concurrently.
-
-        Raises `UnknownPublication`, and `sqlite3.Error` where the system is short of a resource (memory, file handles).
-        """
+        """The page for a query; see `LogReader.read`. A few threads may call it at the same time."""
         return self._reader.read(query)
 
-    def retain(self, now_mono: float) -> bool:
-        """Hide events that are too old, and delete segments that are not needed any more. Blocks; for one thread.
-
-        `now_mono` is the monotonic clock in seconds. Returns True if there is more to do. Raises `OSError`,
-        `sqlite3.Error`; the next call tries again.
-        """
+    def retain(self, now: float) -> bool:
+        """Let retention take a step, unless a purge is under way; see `Retention.step`."""
         if not self._upkeep.acquire(blocking=False):
-            return False  # a purge is under way
+            return False
         try:
-            return self._retention.step(now_mono, self.head)
+            return self.retention.step(now, self.head)
         finally:
             self._upkeep.release()
 
-    def purge(self, erasure: Erasure, on_progress: rewriting.Tell) -> int:
+    def purge(self, erasure: Erasure, on_progress: rewriting.Progress) -> int:
         """Erase the events that are committed by now and that `erasure` concerns; returns how many. Blocks.
 
         Damaged events are erased and counted too (`rewriting.purge`).
@@ -257,22 +217,24 @@ class History:
         """
         if not self.folder.is_in_place:
             raise OSError(errno.ESTALE, "the folder was deleted or moved", str(self.folder.path))
-        if not self._writer.roll(_SEAL_S):
+        if not self.writer.roll(_SEAL_S):
             raise OSError(errno.EBUSY, "the current segment cannot be ended")
 
-    def rewrite(self, is_chosen: rewriting.Chosen, on_progress: rewriting.Tell) -> int:
+    def rewrite(self, is_chosen: rewriting.Chosen, on_progress: rewriting.Progress) -> int:
         """Erase rows as `purge` does, from the segments that are ended; only within `purging`. Blocks."""
-        return self._rewriting(lambda tell: rewriting.purge(self.folder, is_chosen, tell), on_progress)
+        return self._rewriting(partial(rewriting.purge, is_chosen), on_progress)
 
-    def salvage(self, on_progress: rewriting.Tell) -> Salvaged:
+    def salvage(self, on_progress: rewriting.Progress) -> Salvaged:
         """Rewrite each damaged segment with the rows that are intact, and record the others as holes. Blocks.
 
         Raises `PurgeUnderWay`, `OSError`, `sqlite3.Error`; it may be repeated.
         """
         with self.purging():
-            return self._rewriting(lambda tell: rewriting.salvage(self.folder, tell), on_progress)
+            return self._rewriting(rewriting.salvage, on_progress)
 
-    def _rewriting(self, work: Callable[[rewriting.Tell], _Result], on_progress: rewriting.Tell) -> _Result:
+    def _rewriting(
+        self, work: Callable[[Folder, rewriting.Progress], _Result], on_progress: rewriting.Progress
+    ) -> _Result:
         """Do `work` on ended segments, which alone may remove or replace segments meanwhile."""
 
         def on_step(done: int, of: int) -> None:
@@ -282,7 +244,7 @@ class History:
         with self._upkeep:
             self._check_open()
             self._all_sealed()
-            result = work(on_step)
+            result = work(self.folder, on_step)
             self._pool.prune()
             return result
 
@@ -299,11 +261,7 @@ class History:
             time.sleep(_SEAL_STEP_S)
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
-        """The rows between two offsets, both included, in order and in batches. Blocks. Raises `OSError`.
-
-        A purged event is a tombstone. A missing row is in `holes` or `damaged` afterwards, or was deleted by retention,
-        possibly while this runs.
-        """
+        """The rows between two offsets, both included; see `LogReader.rows`."""
         return self._reader.rows(first, min(last, self.head))
 
     def erased(self, first: int, last: int) -> list[int]:
@@ -315,19 +273,16 @@ class History:
 
         Nothing may be appended meanwhile.
         """
-        if not self._writer.copy(rows, _CLOSE_S):
+        if not self.writer.copy(rows, _CLOSE_S):
             raise OSError(errno.EIO, "the rows cannot be written", str(self.folder.path))
 
     def recent_keys(self) -> list[RecentKey]:
         """The idempotency keys to remember from an earlier run (`recent_keys.py`), oldest first. Blocks."""
         return recent_keys(self.folder.segments, self.head, self.options.keys, self.options.key_age_s)
 
-    def written(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything appended before is committed or refused; False on a timeout. Blocks.
-
-        `timeout_s` is in seconds; None: the setting `commit_s`.
-        """
-        return self._writer.written(self.options.commit_s if timeout_s is None else timeout_s)
+    def written(self, timeout_s: float) -> bool:
+        """Wait until everything appended before is committed or refused; False after `timeout_s`. Blocks."""
+        return self.writer.written(timeout_s)
 
     def close(self) -> None:
         """Write the waiting events, and unlock the folder. Blocks."""
@@ -336,7 +291,7 @@ class History:
         self._is_closed = True
         with self._upkeep:  # wait for a purge, which stops after its current segment
             pass
-        self._writer.close(_CLOSE_S)
+        self.writer.close(_CLOSE_S)
         self._sealer.close(_CLOSE_S)
         self._pool.close()
         self.folder.close()

@@ -11,6 +11,7 @@ import errno
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from halley.history.damage import Corrupt, joined, outside
 from halley.history.folder import Folder, Segment, begin_of
 from halley.history.query import Batch, Budget, QueryFilter, SegmentScan
 from halley.history.rules import NEVER, Rules
-from halley.history.segment_reader import SegmentGone, SegmentPool
+from halley.history.segment_reader import SegmentGone, SegmentPool, SegmentReader
 from halley.history.stored import Stored, event_of
 
 
@@ -73,7 +74,7 @@ class LogReader:
         """The page for a query. Blocks. Raises `UnknownPublication`; `sqlite3.Error` where a resource is short."""
         self._pool.prune()
         wanted = QueryFilter(query, self._rules)
-        asked = self._asked(query)
+        asked = self._bounds_of(query)
         firsts = [self._first_of(query, after, pattern) for pattern, after in query.wanted]
         start = min((first for _, first in firsts), default=1)
         bounds = all_of_it = asked.cut(start, asked.high)
@@ -84,7 +85,7 @@ class LogReader:
         while not bounds.is_empty:
             try:
                 for batch in self._batches(bounds, wanted, budget):
-                    if not draft.take(batch):
+                    if not draft.add(batch):
                         return draft.page()
                     bounds = bounds.beyond(batch.reached)
                     if budget.is_spent and not bounds.is_empty:
@@ -95,7 +96,7 @@ class LogReader:
                 continue  # from the offset it has reached, in the segments of now
         return draft.page(is_end=True)
 
-    def _asked(self, query: Query) -> Bounds:
+    def _bounds_of(self, query: Query) -> Bounds:
         """The offsets that the query asks for, deleted or not. Raises `UnknownPublication`."""
         low = max(query.first, min((after for _, after in query.wanted), default=0) + 1)
         high = query.last
@@ -131,7 +132,7 @@ class LogReader:
 
     def _first_number(self, segment: Segment) -> int:
         with self._pool.open(segment) as reader:
-            return self._number_of(reader.end_row(segment.first, reader.last, is_reverse=False))
+            return self._number_of(reader.end_row(segment.first, reader.last))
 
     def _place_in(self, segment: Segment, number: int) -> tuple[int, bool]:
         """The offset of a number in a segment and True, or the offset before which it would be and False."""
@@ -139,7 +140,7 @@ class LogReader:
             low, high = segment.first, reader.last
             while low <= high:
                 middle = (low + high) // 2
-                found = reader.end_row(middle, high, is_reverse=False)  # `middle` itself may be in a hole
+                found = reader.end_row(middle, high)  # `middle` itself may be in a hole
                 found_number = self._number_of(found)
                 if found is None or found_number > number:
                     high = middle - 1
@@ -160,12 +161,9 @@ class LogReader:
         """
         if since_us is None:
             return True
-        segment, _ = self._piece(Bounds(start, start, is_reverse=False))
         try:
-            if segment is None or not self._pool.is_intact(segment):
-                return True
-            with self._pool.open(segment) as reader:
-                time_us = reader.time_at(start)
+            with self._part(Bounds(start, start, is_reverse=False)) as (reader, _):
+                time_us = None if reader is None else reader.time_at(start)
         except (SegmentGone, Corrupt):
             return True
         return time_us is None or since_us <= time_us
@@ -176,12 +174,10 @@ class LogReader:
         back = back._replace(is_reverse=not bounds.is_reverse)
         while not back.is_empty:
             try:
-                segment, part = self._piece(back)
-                if segment is not None and self._pool.is_intact(segment):
-                    with self._pool.open(segment) as reader:
-                        found = reader.end_row(part.low, part.high, is_reverse=part.is_reverse)
-                    if found is not None:
-                        return found[1]
+                with self._part(back) as (reader, part):
+                    found = None if reader is None else reader.end_row(part.low, part.high, is_reverse=part.is_reverse)
+                if found is not None:
+                    return found[1]
                 back = back.beyond(part.end)
             except (SegmentGone, Corrupt):
                 continue
@@ -198,18 +194,27 @@ class LogReader:
     def _batches(self, bounds: Bounds, wanted: QueryFilter, budget: Budget) -> Iterator[Batch]:
         """The rows within the bounds, segment by segment. Raises `SegmentGone`, `Corrupt`."""
         while not bounds.is_empty:
-            segment, part = self._piece(bounds)
-            if segment is None or not self._pool.is_intact(segment):
-                yield Batch([], part.end, [(part.low, part.high)])
-            else:
-                with self._pool.open(segment) as reader:
+            with self._part(bounds) as (reader, part):
+                if reader is not None:
                     scan = SegmentScan(reader, wanted, budget, is_reverse=part.is_reverse)
                     yield from scan.run(part.low, part.high)
-                yield Batch([], part.end, [])
+            yield Batch([], part.end, [(part.low, part.high)] if reader is None else [])
             bounds = bounds.beyond(part.end)
 
-    def _piece(self, bounds: Bounds) -> tuple[Segment | None, Bounds]:
-        """The next segment, or None for a hole between two, and the part of the bounds that lies there."""
+    @contextmanager
+    def _part(self, bounds: Bounds) -> Iterator[tuple[SegmentReader | None, Bounds]]:
+        """The next segment, and the part of the bounds that lies there; None for a hole, or a damaged segment.
+
+        Raises `SegmentGone`, `Corrupt`, `sqlite3.Error`.
+        """
+        segment, part = self._next_segment(bounds)
+        if segment is None or not self._pool.is_intact(segment):
+            yield None, part
+        else:
+            with self._pool.open(segment) as reader:
+                yield reader, part
+
+    def _next_segment(self, bounds: Bounds) -> tuple[Segment | None, Bounds]:
         segments = self._folder.segments
         at = bounds.high if bounds.is_reverse else bounds.low
         index = bisect_right(segments, at, key=lambda segment: segment.first) - 1
@@ -230,36 +235,33 @@ class LogReader:
         """
         at = first
         while at <= last:
-            segment, part = self._piece(Bounds(at, last, is_reverse=False))
             try:
-                if segment is not None and self._pool.is_intact(segment):
-                    with self._pool.open(segment) as reader:
+                with self._part(Bounds(at, last, is_reverse=False)) as (reader, part):
+                    if reader is not None:
                         for rows in reader.rows_between(at, part.high):
-                            self._check_holes(segment, [at - 1, *(row.offset for row in rows)])
+                            self._check_holes(reader.segment, [at - 1, *(row.offset for row in rows)])
                             yield rows
                             at = rows[-1].offset + 1
-                        self._check_holes(segment, [at - 1, part.high + 1])
+                        self._check_holes(reader.segment, [at - 1, part.high + 1])
                 at = part.high + 1
             except (SegmentGone, Corrupt):
                 continue  # in the segments of now
             except sqlite3.Error as error:
-                raise OSError(errno.EIO, str(error), str(segment and segment.path)) from error
+                raise OSError(errno.EIO, str(error), str(self._folder.path)) from error
 
     def erased(self, first: int, last: int) -> list[int]:
         """The offsets of erased events between two, both included. Blocks. Raises `OSError`."""
         found: list[int] = []
         at = first
         while at <= last:
-            segment, part = self._piece(Bounds(at, last, is_reverse=False))
             try:
-                if segment is not None and self._pool.is_intact(segment):
-                    with self._pool.open(segment) as reader:
-                        found += reader.erased(at, part.high)
+                with self._part(Bounds(at, last, is_reverse=False)) as (reader, part):
+                    found += [] if reader is None else reader.erased(at, part.high)
                 at = part.high + 1
             except (SegmentGone, Corrupt):
                 continue  # in the segments of now
             except sqlite3.Error as error:
-                raise OSError(errno.EIO, str(error), str(segment and segment.path)) from error
+                raise OSError(errno.EIO, str(error), str(self._folder.path)) from error
         return found
 
     def _check_holes(self, segment: Segment, offsets: list[int]) -> None:
@@ -288,7 +290,7 @@ class _Draft:
         self._nbytes = 0
         self._reached = query.last + 1 if query.is_reverse else query.first - 1
 
-    def take(self, batch: Batch) -> bool:
+    def add(self, batch: Batch) -> bool:
         """Add the wanted rows; False if a row has no room any more, and then the page ends before that row."""
         self._gaps += batch.gaps
         for row in batch.rows:

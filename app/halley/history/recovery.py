@@ -39,7 +39,7 @@ class Recovery:
         self._publication = (0, 0)  # offset and publication of the last intact row
         self._newest: Segment | None = None  # if it can be continued
         self._is_doubtful = False  # behind the last listed segment is a file of another log
-        _tidy(folder.path)
+        _delete_leftovers(folder.path)
         for first, last in folder.identity.holes:
             folder.note(Damage(first, last, "log.json", "lost before an earlier start"))
         files = segment_files(folder.path)
@@ -51,9 +51,9 @@ class Recovery:
             self._expected = max(self._expected, 1)
         is_torn = folder.mark.offset >= max(self._expected, 1)
         if is_torn:
-            self._lose_tail()
+            self._note_lost_tail()
         if self._newest is not None:
-            self.current = None if is_torn else _go_on(self._newest)
+            self.current = None if is_torn else _reopened(self._newest)
             self._list_newest(self._newest)
         self.head = max(self.head, self._expected - 1)
         self.last_number = self._last_number()
@@ -121,17 +121,17 @@ class Recovery:
     def _missing_before(self, first: int) -> None:
         """Note the offsets that are missing between the last listed segment and `first`."""
         if self._expected:
-            self._lose(first - 1, self.folder.segment_path(first).name, "missing before this segment")
+            self._note_lost(first - 1, self.folder.segment_path(first).name, "missing before this segment")
 
-    def _lose_tail(self) -> None:
+    def _note_lost_tail(self) -> None:
         """Note that the mark is above the last row: the end of a WAL is lost. Its offsets are not used again."""
         last = self.folder.mark.offset
         if self._newest is not None:
-            self._lose(last, self._newest.path.name, "lost: written before, missing now")
+            self._note_lost(last, self._newest.path.name, "lost: written before, missing now")
         else:
             self._missing_before(last + 1)
 
-    def _lose(self, last: int, file: str, what: str) -> None:
+    def _note_lost(self, last: int, file: str, what: str) -> None:
         """Note that the offsets from `expected` to `last` are missing, except those already known to be.
 
         They are recorded as lost permanently, unless they may be in a file that was taken for another log's.
@@ -153,7 +153,7 @@ class Recovery:
         return known if is_all else known + _UNSEEN_PUBLICATIONS
 
 
-def _go_on(newest: Segment) -> segment.SegmentWriter | None:
+def _reopened(newest: Segment) -> segment.SegmentWriter | None:
     """Open an intact segment for writing, and sync its WAL to disk; None where that fails."""
     if segment.is_finished(newest.path):
         return None
@@ -169,7 +169,7 @@ def _go_on(newest: Segment) -> segment.SegmentWriter | None:
     return writer
 
 
-def _tidy(path: Path) -> None:
+def _delete_leftovers(path: Path) -> None:
     """Delete what a crash has left: unfinished files, and files of a segment that was deleted."""
     for file in list(path.iterdir()):
         is_draft = file.name.startswith(checksummed_json.DRAFT)

@@ -91,7 +91,7 @@ class Retention:
         present_us = int(max(time_s, self._wall()) * 1_000_000)
         until = monotonic() + _MOST_S
         is_done = True
-        for age_s in {rule.age_s for rule in self._rules.kept}:
+        for age_s in {rule.age_s for rule in self._rules.recording}:
             span_us = int((time_s - age_s) * 1_000_000), present_us
             reach = self._reaches.get(age_s, _Reach(1, 1))
             try:
@@ -101,7 +101,7 @@ class Retention:
             except (SegmentGone, Corrupt):
                 is_done = False  # the next step looks at the segments of then
             self._reaches[age_s] = reach
-        for rule in self._rules.kept:
+        for rule in self._rules.recording:
             rule.start = self._reaches[rule.age_s].start
         return is_done
 
@@ -146,7 +146,7 @@ class Retention:
         """
         segments, max_bytes = self._folder.segments, self._options.max_bytes
         spare = max((each.disk_bytes for each in segments), default=0)  # what may be written before the next step
-        start = min((rule.start for rule in self._rules.kept), default=NEVER)
+        start = min((rule.start for rule in self._rules.recording), default=NEVER)
         lapsed = [each for each in segments if each.last is not None and each.last < start]  # all events are hidden
         superfluous = _superfluous(segments, max_bytes)
         released = _superfluous(segments, max(max_bytes, max_bytes * 3 // 2 - spare))

@@ -32,7 +32,7 @@ from halley.history.folder import HOLES, Folder, Segment, delete
 from halley.history.rules import NEVER
 from halley.history.stored import Stored, tombstone
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Called with how many offsets are done, and of how many."""
 
 
@@ -40,7 +40,7 @@ Chosen = Callable[[Stored], bool]
 """Whether a row is to be erased, and not erased yet."""
 
 
-def purge(folder: Folder, is_chosen: Chosen, on_progress: Tell) -> int:
+def purge(is_chosen: Chosen, folder: Folder, on_progress: Progress) -> int:
     """Erase from all segments that are not being written; returns the number of erased events.
 
     Events that are damaged count as erased, since nobody can say whether they were to be.
@@ -51,13 +51,13 @@ def purge(folder: Folder, is_chosen: Chosen, on_progress: Tell) -> int:
     """
     erased = 0
     for each in _ended(folder, on_progress):
-        count, is_whole = _look_for(is_chosen, each, folder.identity.holes)
+        count, is_whole = _count_chosen(is_chosen, each, folder.identity.holes)
         if count or not is_whole:
             erased += count + sum(high - low + 1 for low, high in _rewrite(folder, each, is_chosen))
     return erased
 
 
-def _look_for(is_chosen: Chosen, listed: Segment, holes: Sequence[tuple[int, int]]) -> tuple[int, bool]:
+def _count_chosen(is_chosen: Chosen, listed: Segment, holes: Sequence[tuple[int, int]]) -> tuple[int, bool]:
     """How many of a segment's rows are chosen, and whether all of its rows can be read and no byte has changed."""
     count, last = 0, listed.first - 1
     is_whole = _is_as_sealed(listed)
@@ -87,7 +87,7 @@ class Salvaged(NamedTuple):
     lost: list[tuple[int, int]]
 
 
-def salvage(folder: Folder, on_progress: Tell) -> Salvaged:
+def salvage(folder: Folder, on_progress: Progress) -> Salvaged:
     """Rewrite each damaged segment with the rows that are intact, and record the others as holes.
 
     The conditions and errors are those of `purge`.
@@ -101,7 +101,7 @@ def salvage(folder: Folder, on_progress: Tell) -> Salvaged:
     return Salvaged(segments, lost)
 
 
-def _ended(folder: Folder, on_progress: Tell) -> Iterator[Segment]:
+def _ended(folder: Folder, on_progress: Progress) -> Iterator[Segment]:
     """The segments that are not being written; progress is reported after the work on each."""
     segments = [(each, each.last - each.first + 1) for each in folder.segments if each.last is not None]
     done, total = 0, sum(count for _, count in segments)
@@ -178,9 +178,8 @@ def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[
             pass  # raises `OSError` where it is the disk that cannot read: it may do so later
         folder.add_holes(lost)
         folder.drop(listed)
-        _note(folder, listed, news)
         delete(draft)
-        return news
+        return _noted(folder, listed, news)
     seal = seals.seal(draft, folder.log_id, listed.first, last)
     folder.add_holes(lost)
     folder.change(listed.first, is_sealed=False)  # so that a reader does not take the missing seal for damage
@@ -190,22 +189,20 @@ def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[
         folder.change(listed.first, is_sealed=listed.is_sealed)
         raise
     folder.change(listed.first, last=last, is_sealed=True, is_intact=True, nbytes=seal.nbytes)
-    _note(folder, listed, news)
-    return news
+    return _noted(folder, listed, news)
 
 
-def _note(folder: Folder, listed: Segment, lost: list[tuple[int, int]]) -> None:
-    """Note for the server's log that damaged rows of a segment are gone."""
+def _noted(folder: Folder, listed: Segment, lost: list[tuple[int, int]]) -> list[tuple[int, int]]:
     for low, high in lost:
         folder.note(Damage(low, high, listed.path.name, "lost: damaged when the segment was rewritten"))
+    return lost
 
 
 def _take_place(draft: Path, path: Path) -> None:
     """Replace a segment by a sealed draft."""
     seals.seal_path(path).unlink(missing_ok=True)
     sync_folder(path.parent)
-    for leftover in segment.companions(path):  # only a damaged segment that could not be sealed has companions
-        leftover.unlink(missing_ok=True)
+    segment.delete_companions(path)  # only a damaged segment that could not be sealed has any
     draft.replace(path)
     sync_folder(path.parent)
     seals.seal_path(draft).replace(seals.seal_path(path))

@@ -25,7 +25,7 @@ _AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 # Ticks are not kept: they are of no use to a later reader.
-_UNKEPT = (
+_NOT_RECORDED = (
     Pattern(Match.DESCENDANTS, "meta"),
     Pattern(Match.EXACT, f"{RESERVED}/rates"),
     Pattern(Match.EXACT, f"{RESERVED}/queues"),
@@ -51,31 +51,31 @@ def parse_age(text: str) -> float:
 class Rule:
     """How the topics that `pattern` matches are kept.
 
-    age_s    how long, in seconds
-    keeping  whether, and whether durably
-    start    the first visible offset: events before it are too old
+    age_s       how long, in seconds
+    durability  whether, and whether durably
+    start       the first visible offset: events before it are too old
     """
 
-    __slots__ = ("age_s", "keeping", "pattern", "start")
+    __slots__ = ("age_s", "durability", "pattern", "start")
 
-    def __init__(self, pattern: Pattern, age_s: float, keeping: Durability) -> None:
+    def __init__(self, pattern: Pattern, age_s: float, durability: Durability) -> None:
         self.pattern = pattern
         self.age_s = age_s
-        self.keeping = keeping if age_s > 0 else Durability.NONE
-        self.start = NEVER if self.keeping is Durability.NONE else 1
+        self.durability = durability if age_s > 0 else Durability.NONE
+        self.start = NEVER if self.durability is Durability.NONE else 1
 
 
 class Rules:
     """All rules: the operator's (pattern, age in seconds, whether durable), then the built-in ones.
 
     `spaces` are the topic spaces of the realms that have their own. A space whose realm is no longer in the settings is
-    kept for the longest of all ages. The meta events of WAMP routers (`::`) are not kept. `kept` are the rules that
-    keep events of any topic. For the event loop and readers; one thread sets each `start`.
+    kept for the longest of all ages. The meta events of WAMP routers (`::`) are not kept. `recording` are the rules
+    that keep something. For the event loop and readers; one thread sets each `start`.
     """
 
     def __init__(self, records: Iterable[tuple[Pattern, float, bool]] = (), spaces: Iterable[str] = ()) -> None:
         self.all = (
-            *(Rule(pattern, 0, Durability.NONE) for pattern in _UNKEPT),
+            *(Rule(pattern, 0, Durability.NONE) for pattern in _NOT_RECORDED),
             *(
                 Rule(pattern, age_s, Durability.DURABLE if is_durable else Durability.ASYNC)
                 for pattern, age_s, is_durable in records
@@ -87,11 +87,11 @@ class Rules:
             *(Rule(Pattern(Match.DESCENDANTS, space), DEFAULT_AGE_S, Durability.DURABLE) for space in spaces),
         )
         self._routers = Rule(Pattern(Match.DESCENDANTS, SPACE + SPACE), 0, Durability.NONE)
-        self.kept = [rule for at, rule in enumerate(self.all) if self._is_kept(rule.pattern, at, rule.pattern)]
-        longest_s = max((rule.age_s for rule in self.kept), default=0)
+        self.recording = [rule for at, rule in enumerate(self.all) if self._records(rule.pattern, at, rule.pattern)]
+        longest_s = max((rule.age_s for rule in self.recording), default=0)
         self._elsewhere = Rule(Pattern(Match.DESCENDANTS, SPACE), longest_s, Durability.DURABLE)
-        if self.kept:
-            self.kept.append(self._elsewhere)
+        if self.recording:
+            self.recording.append(self._elsewhere)
         self._decided: OrderedDict[str, Rule] = OrderedDict()
 
     def of(self, topic: str) -> Rule:
@@ -107,7 +107,7 @@ class Rules:
 
     def durability_of(self, topic: str) -> Durability:
         """How a topic's events are kept."""
-        return (self._decided.get(topic) or self.of(topic)).keeping
+        return (self._decided.get(topic) or self.of(topic)).durability
 
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on a reader of `pattern` misses nothing by age.
@@ -118,34 +118,31 @@ class Rules:
         """
         if pattern.match is Match.EXACT:
             rule = self.of(pattern.topic)
-            return 1 if rule.keeping is Durability.NONE else rule.start
-        starts = (rule.start for at, rule in enumerate(self.all) if self._is_kept(rule.pattern, at, pattern))
+            return 1 if rule.durability is Durability.NONE else rule.start
+        starts = (rule.start for at, rule in enumerate(self.all) if self._records(rule.pattern, at, pattern))
         return min(starts, default=1)
 
     @property
     def starts(self) -> list[int]:
         """The first visible offset of each rule that keeps events."""
-        return [rule.start for rule in self.kept]
+        return [rule.start for rule in self.recording]
 
-    def learn(self, starts: Sequence[int]) -> None:
+    def raise_starts(self, starts: Sequence[int]) -> None:
         """Take over another server's `starts`; none goes back. Where its rules are others, all take the highest."""
-        if len(starts) != len(self.kept):
-            starts = [max(starts, default=1)] * len(self.kept)
-        for rule, start in zip(self.kept, starts, strict=True):
+        if len(starts) != len(self.recording):
+            starts = [max(starts, default=1)] * len(self.recording)
+        for rule, start in zip(self.recording, starts, strict=True):
             rule.start = max(rule.start, start)
 
-    def _is_kept(self, part: Pattern, at: int, within: Pattern) -> bool:
-        """Whether the rule at index `at` keeps events of a topic that both patterns match.
-
-        It does not where a rule before it takes all of them.
-        """
-        if self.all[at].keeping is Durability.NONE or not meet(part, within):
+    def _records(self, part: Pattern, at: int, within: Pattern) -> bool:
+        """Whether the rule at index `at`, and none before it, keeps events of a topic that both patterns match."""
+        if self.all[at].durability is Durability.NONE or not meet(part, within):
             return False
         if leaves_out(part, within) or leaves_out(within, part):
             return False
-        return not any(_takes(rule.pattern, part) or _takes(rule.pattern, within) for rule in self.all[:at])
+        return not any(_covers(rule.pattern, part) or _covers(rule.pattern, within) for rule in self.all[:at])
 
 
-def _takes(rule: Pattern, what: Pattern) -> bool:
+def _covers(rule: Pattern, what: Pattern) -> bool:
     """Whether a rule's pattern matches every topic that `what` matches."""
     return encloses(rule, what) and not leaves_out(rule, what)

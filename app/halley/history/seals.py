@@ -50,11 +50,6 @@ class Seal:
     digests: tuple[str, ...]
 
     @classmethod
-    def of(cls, path: Path, log_id: str, first: int, last: int) -> Self:
-        """The seal for a finished segment in its current state. Raises `OSError`."""
-        return cls(log_id, first, last, path.stat().st_size, tuple(digests_of(path)))
-
-    @classmethod
     def load(cls, path: Path) -> Self:
         """Read the seal of the segment at `path`. Raises `DocumentDamaged`, `OSError`."""
         content = checksummed_json.load(seal_path(path))
@@ -103,7 +98,7 @@ def seal(path: Path, log_id: str, first: int, last: int, writer: segment.Segment
     elif not segment.is_finished(path):
         with closing(segment.reopen(path)) as opened:
             opened.finish()
-    made = Seal.of(path, log_id, first, last)
+    made = Seal(log_id, first, last, path.stat().st_size, tuple(digests_of(path)))
     made.save(path)
     if writer is None:
         clear(path)
@@ -112,8 +107,7 @@ def seal(path: Path, log_id: str, first: int, last: int, writer: segment.Segment
 
 def clear(path: Path) -> None:
     """Delete SQLite's companion files of a sealed segment, and make it read-only. Raises `OSError`."""
-    for companion in segment.companions(path):
-        companion.unlink(missing_ok=True)  # a process that has it open keeps it
+    segment.delete_companions(path)  # a process that has them open keeps them
     path.chmod(_READ_ONLY)
 
 

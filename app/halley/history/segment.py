@@ -96,8 +96,8 @@ def create(path: Path, log_id: str, first: int, **more: str | int) -> SegmentWri
     if path.exists():
         raise FileExistsError(errno.EEXIST, "a segment with that name exists", str(path))
     draft = path.with_name(DRAFT + path.name)
-    for leftover in (draft, *companions(draft), *companions(path)):
-        leftover.unlink(missing_ok=True)  # SQLite would apply an old WAL to the new file
+    for each in (draft, path):
+        delete_companions(each)  # SQLite would apply an old WAL to the new file
     private(draft).close()  # SQLite gives the companion files its mode
     with closing(_connect(draft, "rw")) as connection:
         connection.execute("pragma synchronous=off")  # it is synced as a whole, below
@@ -127,10 +127,9 @@ def reopen(path: Path, *, is_in_order: bool = False) -> SegmentWriter:
         connection.execute("pragma synchronous=full")
         connection.execute("pragma wal_autocheckpoint=0")  # the writer decides when
         first = connection.execute("select value from meta where name = 'first'").fetchone()[0]
-        row = connection.execute("select offset, time_us from stored order by offset desc limit 1").fetchone()
+        row = connection.execute("select time_us from stored order by offset desc limit 1").fetchone()
         sync_folder(path.parent)  # its name, and now its WAL's; SQLite ignores errors there
-        last, last_us = row or (first - 1, 0)
-        return SegmentWriter(connection, path, first, last, last_us, is_in_order=is_in_order or row is None)
+        return SegmentWriter(connection, path, first, row[0] if row else 0, is_in_order=is_in_order or row is None)
     except BaseException:
         connection.close()
         raise
@@ -181,13 +180,19 @@ def _reading(path: Path, mode: str) -> sqlite3.Connection:
 
 def _may_be_open(path: Path) -> bool:
     """Whether the companion files are such that a process may have the segment open, or died when it had."""
-    wal, shm = (path.with_name(path.name + ending) for ending in _COMPANIONS[:2])
+    wal, shm, _ = companions(path)
     return nbytes_of(wal) > 0 or nbytes_of(shm) >= _SHM_BYTES
 
 
 def companions(path: Path) -> list[Path]:
     """The files that SQLite may keep next to a database."""
     return [path.with_name(path.name + ending) for ending in _COMPANIONS]
+
+
+def delete_companions(path: Path) -> None:
+    """Delete the `companions` of a segment. Raises `OSError`."""
+    for companion in companions(path):
+        companion.unlink(missing_ok=True)
 
 
 def nbytes_of(file: Path) -> int:
@@ -228,26 +233,24 @@ class SegmentWriter:
     """The one connection that writes a segment.
 
     path, first  the segment's file, and its first offset
-    last         its last committed offset, `first - 1` while it is empty
     is_in_order  whether the times of its rows are known to grow with the offset, or stay
     wal_bytes    the approximate number of bytes written since the last checkpoint
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, path: Path, first: int, last: int, last_us: int, *, is_in_order: bool
+        self, connection: sqlite3.Connection, path: Path, first: int, last_us: int, *, is_in_order: bool
     ) -> None:
         self.connection = connection
         self.path = path
         self.first = first
-        self.last = last
         self.is_in_order = is_in_order
         self._last_us = last_us  # the time of the last row
         self.wal_bytes = 0
         self._held_bytes = 0
         # SQLite moves the WAL into the database when the last connection closes. After a failure it must not, so the
         # last connection is this read-only one, which cannot.
-        self._witness = read(path, is_sealed=False)
-        self._witness.execute("select 1 from meta").fetchall()
+        self._read_only = read(path, is_sealed=False)
+        self._read_only.execute("select 1 from meta").fetchall()
         self._topics: dict[str, int] = dict(connection.execute("select topic, id from topics"))
         self._audiences: dict[str | None, int] = dict(connection.execute("select audience, id from audiences"))
         self._places = {file: place_of(file) for file in (path, path.with_name(path.name + "-wal"))}
@@ -290,7 +293,6 @@ class SegmentWriter:
             connection.execute("commit")
         except sqlite3.Error as error:
             raise CommitUncertain(str(error)) from error
-        self.last = rows[-1].offset
         self.is_in_order, self._last_us = is_in_order, last_us
         # The rows' own pages, and one index page for each topic.
         self.wal_bytes += nbytes + PAGE_BYTES * (2 + len(topics))
@@ -359,7 +361,7 @@ class SegmentWriter:
 
     def close(self) -> None:
         """Close the segment. If no reader has it open, SQLite moves the WAL into it. Raises `sqlite3.Error`."""
-        self._witness.close()
+        self._read_only.close()
         self.connection.close()
 
     def abandon(self) -> sqlite3.Connection:
@@ -369,4 +371,4 @@ class SegmentWriter:
         """
         with suppress(sqlite3.Error):
             self.connection.close()
-        return self._witness
+        return self._read_only

@@ -201,7 +201,7 @@ class SegmentReader:
         found: int | None = self._value("select (select time_us from stored where offset = ?)", offset)
         return found
 
-    def end_row(self, low: int, high: int, *, is_reverse: bool) -> tuple[int, int] | None:
+    def end_row(self, low: int, high: int, *, is_reverse: bool = False) -> tuple[int, int] | None:
         """The (offset, publication) of the first row in a range, of the last if `is_reverse`; None if there is none."""
         found = self._value(_LAST_ROW if is_reverse else _FIRST_ROW, low, high)
         return None if found is None else tuple(orjson.loads(found))
@@ -278,7 +278,7 @@ class SegmentPool:
         Raises `SegmentGone`, `Corrupt`, and `sqlite3.Error` where the system is short of a resource. If the block
         raises `Corrupt`, the segment is listed as damaged from now on.
         """
-        reader = self._take(segment) or self._connect(segment)
+        reader = self._idle_reader(segment) or self._connect(segment)
         is_kept = segment.is_sealed  # the writer can seal the newest segment only when no reader has it open
         try:
             yield reader
@@ -291,7 +291,7 @@ class SegmentPool:
             raise
         finally:
             if is_kept:
-                self._give_back(reader)
+                self._put_back(reader)
             else:
                 reader.close()
 
@@ -306,14 +306,14 @@ class SegmentPool:
             self._folder.mark_corrupt(segment, "is malformed")
             raise Corrupt(segment.path) from error
 
-    def _take(self, segment: Segment) -> SegmentReader | None:
+    def _idle_reader(self, segment: Segment) -> SegmentReader | None:
         with self._changing:
             reader = next((each for each in reversed(self._idle) if each.segment is segment), None)
             if reader is not None:
                 self._idle.remove(reader)
         return reader
 
-    def _give_back(self, reader: SegmentReader) -> None:
+    def _put_back(self, reader: SegmentReader) -> None:
         with self._changing:
             self._idle.append(reader)
             superfluous = self._idle.popleft() if len(self._idle) > MOST_IDLE else None

@@ -21,7 +21,6 @@ from queue import Empty, SimpleQueue
 from threading import Event as Flag
 from threading import Lock, Thread, get_native_id
 from time import monotonic
-from typing import Literal
 
 from halley.broker.errors import CommitFailed, DiskFull, HistoryUnavailable, InboxFull, LogMoved, Refusal
 from halley.broker.events import Event, Publications
@@ -36,20 +35,16 @@ _GROUP_ROWS = 4_096
 _TURN_ROWS, _MOST_TURN_ROWS = 256, 2_048
 _GROUP_BYTES = 4_194_304
 _NICENESS = 5
-_LOOK_S = 1.0
-"""Seconds between two looks at the files and the free space, and between two tries after a disk failure."""
+_CHECK_S = 1.0
+"""Seconds between two checks of the files and the free space, and between two tries after a disk failure."""
 
 
-class _Roll(Flag):
-    """A flag that also asks for a new segment."""
+class _Task(Flag):
+    """Work for the writer's thread when all before it is written; the flag is set when it is done."""
 
-
-class _Rows(Flag):
-    """A flag that also has rows to be written."""
-
-    def __init__(self, rows: list[Stored]) -> None:
+    def __init__(self, work: Callable[[], object]) -> None:
         super().__init__()
-        self.rows = rows
+        self.work = work
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +104,15 @@ class LogWriter:
         self._turn: deque[Event] = deque()  # not yet in the inbox
         self._latest: object = None  # the source of its last event
         self._handing_over = Lock()
-        self._inbox: SimpleQueue[tuple[list[Event], int] | Flag | None] = SimpleQueue()  # events and their bytes
+        self._inbox: SimpleQueue[tuple[list[Event], int] | _Task] = SimpleQueue()  # events and their bytes
         self._taken_bytes = 0  # by `append` alone
         self._handed_bytes = 0
         self._done_bytes = 0  # by the writer alone
-        self._is_full = self._is_broken = self._is_moved = self._is_closed = False
+        self._is_full = self._is_broken = self._is_moved = self._is_closed = self._is_over = False
         self._current = end.current
-        self._looked_at = self._tried_at = -_LOOK_S
-        self._look()
-        self._is_ready()
+        self._checked_at = self._tried_at = -_CHECK_S
+        self._check_files()
+        self._ensure_segment()
         self._thread = Thread(target=self._run, name="history-writer", daemon=True)
         self._thread.start()
 
@@ -178,49 +173,48 @@ class LogWriter:
 
     def written(self, timeout_s: float) -> bool:
         """Wait until everything appended before is reported; False after `timeout_s` seconds. For any thread."""
-        return self._flagged(Flag(), timeout_s)
+        return self._done(lambda: None, timeout_s)
 
     def roll(self, timeout_s: float) -> bool:
         """Wait as `written` does, and end the current segment there, so that it is sealed."""
-        return self._flagged(_Roll(), timeout_s)
+        return self._done(self._roll, timeout_s)
 
     def copy(self, rows: list[Stored], timeout_s: float) -> bool:
         """Write rows of another folder with the same log, which begin after `head`; False if they are not on disk."""
-        return self._flagged(_Rows(rows), timeout_s) and self.head == rows[-1].offset
+        return self._done(lambda: self._commit([], rows), timeout_s) and self.head == rows[-1].offset
 
-    def _flagged(self, flag: Flag, timeout_s: float) -> bool:
+    def _done(self, work: Callable[[], object], timeout_s: float) -> bool:
         if self._is_closed:
             return True
         self.hand_over()
-        self._inbox.put(flag)
-        return flag.wait(timeout_s)
+        task = _Task(work)
+        self._inbox.put(task)
+        return task.wait(timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Write the waiting events and stop the thread; waits at most `timeout_s` seconds."""
         self._is_closed = True
         self.hand_over()
-        self._inbox.put(None)
+        self._inbox.put(_Task(self._stop))
         self._thread.join(timeout_s)
 
+    def _stop(self) -> None:
+        self._is_over = True
+
     def _run(self) -> None:
-        _give_way()
-        is_open = True
-        while is_open:
+        _lower_priority()
+        while not self._is_over:
             group: list[Event] = []
-            flag, nbytes = self._collect(group)
+            task, nbytes = self._collect(group)
             if group:
                 self._write(group)
                 self._done_bytes += nbytes
-            if isinstance(flag, _Rows):
-                self._commit([], flag.rows)
-            if isinstance(flag, _Roll) and self._listed is not None and not self._is_moved:
-                self._tend(is_over=True)
-            if isinstance(flag, Flag):
-                flag.set()
-            is_open = flag is not None
-            self._look()
+            if task is not None:
+                task.work()
+                task.set()
+            self._check_files()
             if self._is_broken:
-                self._is_ready()
+                self._ensure_segment()
         if self._current is not None:
             with suppress(sqlite3.Error):
                 if self._is_moved:  # SQLite would delete the WAL of a file that has taken its place
@@ -228,22 +222,19 @@ class LogWriter:
                 else:
                     self._current.close()
 
-    def _collect(self, group: list[Event]) -> tuple[Flag | Literal[True] | None, int]:
-        """Fill `group` with the waiting events.
-
-        Returns the flag behind them, None to stop, or True for neither; and the events' bytes.
-        """
+    def _collect(self, group: list[Event]) -> tuple[_Task | None, int]:
+        """Fill `group` with the waiting events; returns the task behind them, if there is one, and their bytes."""
         nbytes = 0
         try:
-            item = self._inbox.get(timeout=_LOOK_S)
+            item = self._inbox.get(timeout=_CHECK_S)
             while isinstance(item, tuple):
                 group += item[0]
                 nbytes += item[1]
                 if len(group) >= _GROUP_ROWS or nbytes > _GROUP_BYTES:
-                    return True, nbytes
+                    return None, nbytes
                 item = self._inbox.get_nowait()
         except Empty:
-            return True, nbytes
+            return None, nbytes
         return item, nbytes
 
     def _write(self, group: list[Event]) -> None:
@@ -268,7 +259,7 @@ class LogWriter:
     def _commit(self, events: list[Event], rows: list[Stored]) -> None:
         first = self.head + 1
         if rows:
-            if (self._current is None or self._is_moved) and not self._is_ready():
+            if (self._current is None or self._is_moved) and not self._ensure_segment():
                 self._refuse(events)
                 return
             assert self._current is not None
@@ -285,7 +276,7 @@ class LogWriter:
         if events:
             self._report(Committed(events, first))
         if rows:
-            self._tend()
+            self._checkpoint()
 
     def _committed(self, rows: list[Stored]) -> None:
         assert self._current is not None
@@ -306,7 +297,11 @@ class LogWriter:
         why = LogMoved if self._is_moved else DiskFull if self._is_full else HistoryUnavailable
         self._report(NotWritten(events, why()))
 
-    def _tend(self, *, is_over: bool = False) -> None:
+    def _roll(self) -> None:
+        if self._listed is not None and not self._is_moved:
+            self._checkpoint(is_over=True)
+
+    def _checkpoint(self, *, is_over: bool = False) -> None:
         """Keep the WAL short, and begin the next segment when this one is full or `is_over`. Called between groups."""
         current, segment_bytes = self._current, self._options.segment_bytes
         assert current is not None
@@ -325,11 +320,11 @@ class LogWriter:
         else:
             with suppress(sqlite3.Error):
                 current.close()
-        self._is_ready()
+        self._ensure_segment()
 
-    def _is_ready(self) -> bool:
-        """Make sure there is a segment to write to; False if there is none. After a failure tried once a second."""
-        if self._current is None and not self._is_moved and monotonic() - self._tried_at >= _LOOK_S:
+    def _ensure_segment(self) -> bool:
+        """Create a segment to write to if there is none, once a second after a failure; whether there is one."""
+        if self._current is None and not self._is_moved and monotonic() - self._tried_at >= _CHECK_S:
             first = self.head + 1
             path = self._folder.segment_path(first)
             try:
@@ -358,31 +353,29 @@ class LogWriter:
             self._current, self._tried_at = None, monotonic()  # the disk fails: wait before the next try
         else:
             self._end_segment(current.nbytes)
-        self._is_ready()
+        self._ensure_segment()
 
-    def _look(self) -> None:
-        """Look once a second at most whether the files are good and in place, and how much of the disk is free."""
+    def _check_files(self) -> None:
+        """Check once a second at most that the files are good and in place, and how much of the disk is free."""
         now = monotonic()
-        if now - self._looked_at >= _LOOK_S:
-            self._looked_at = now
-            with suppress(OSError):
-                is_current = self._current is None or self._current.is_in_place
-                self._note_moved(not (is_current and self._folder.is_in_place))
-            listed = self._listed
-            if listed is not None and not listed.is_intact and not self._is_moved:
-                self._tend(is_over=True)  # a reader has found damage: what is written to it would not be read
-            self._is_full = self._folder.free_bytes < self._options.free_bytes
-
-    def _note_moved(self, is_moved: bool) -> None:  # noqa: FBT001 - the only argument
+        if now - self._checked_at < _CHECK_S:
+            return
+        self._checked_at = now
+        is_moved = self._is_moved
+        with suppress(OSError):
+            is_moved = not ((self._current is None or self._current.is_in_place) and self._folder.is_in_place)
         if is_moved:
-            self._folder.leave_word()
+            self._folder.put_back_identity()
         if is_moved != self._is_moved:
             self._is_moved = is_moved
             self.failures += is_moved
-            self._is_ready()
+            self._ensure_segment()
+        if self._listed is not None and not self._listed.is_intact:
+            self._roll()  # a reader has found damage: what is written to it would not be read
+        self._is_full = self._folder.free_bytes < self._options.free_bytes
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Lower this thread's priority: on a shared core the event loop has precedence, and groups only grow meanwhile."""
     with suppress(AttributeError, OSError):  # only Linux has priorities for threads
         thread = get_native_id()

@@ -59,7 +59,8 @@ from halley.host.tls import BadCertificate, Certificate, Tls
 from halley.host.websocket import Sockets
 from halley.server import metrics
 from halley.server.composition import Server
-from halley.server.history import BadRecord, CannotJoin
+from halley.server.other_nodes import CannotJoin
+from halley.server.recording import BadRecord
 from halley.server.reloading import SettingsFiles
 from halley.transports.api.application import operations_app
 

@@ -132,5 +132,4 @@ def _make_log(folder: Path) -> None:
     event.time_us = time.time_ns() // 1_000
     event.publication = Publications(history.publication_key).next()
     history.append(event)
-    history.written()
     history.close()

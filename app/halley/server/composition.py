@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
@@ -21,7 +22,8 @@ from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Count, WireProtocol
 from halley.server.application import Application
-from halley.server.history import HistoryService, Opening, OpenLog
+from halley.server.folder_log import FolderLog
+from halley.server.history import HistoryService, Opening
 from halley.server.lifecycle import Lifecycle
 from halley.server.other_nodes import OtherNodes
 from halley.server.persistence import PersistentTopics
@@ -187,19 +189,13 @@ def _connection_types(settings: Settings, guard: Guard) -> list[str]:
     return types
 
 
-def _opening(others: OtherNodes | None) -> Opening | None:
-    """What opens the history of a node of a cluster; None for a server alone, which imports nothing of it."""
+def _opening(others: OtherNodes | None) -> Opening:
+    """What opens the history; a server that runs alone imports nothing of clusters."""
     if others is None:
-        return None
-    from halley.server.front_history import FrontHistory
-    from halley.server.shared_history import KeptHistory
+        return FolderLog.of_single_server
+    from halley.server.cluster_history import open_cluster_history
 
-    def opened(settings: Settings, broker: Broker, flush: Callable[[], None]) -> OpenLog:
-        history = (FrontHistory if settings.cluster.front else KeptHistory)(settings, broker, flush)
-        history.join(others)
-        return history
-
-    return opened
+    return partial(open_cluster_history, others=others)
 
 
 def create_app(settings: Settings | None = None) -> Server:

@@ -1,7 +1,7 @@
 """How the parts of a node ask and notify the other nodes of its cluster; `halley/cluster` implements it on NATS.
 
-A node has its `OtherNodes` from the start. They are reached from when the history is opened (`shared_history.py`) until
-it is closed; before and after that the node is alone.
+A node has its `OtherNodes` from the start. They are reached from when the history is opened (`cluster_history.py`)
+until it is closed; before and after that the node is alone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ if TYPE_CHECKING:  # a server alone imports nothing of a cluster
     from halley.cluster.standing import Standing
 
 
+class CannotJoin(Exception):
+    """The server cannot be a node of the cluster; the text is a line for the operator who starts it."""
+
+
 class OtherNodes:
     """The other nodes of a cluster, as the node `node` reaches them (`wamp.state.Nodes`, `transports.relay.Relay`).
 
     `id` are the four letters that this node puts in front of the ids of its sessions. `settings` returns the settings
-    that count now. `members` are the nodes that are alive; None while this one is
-    alone. `nt4` is NetworkTables, where it is enabled, with the file of its topics.
+    that count now. `members` are the nodes that are alive; None while this one is alone. `nt4` is NetworkTables, where
+    it is enabled, with the file of its topics.
     """
 
     def __init__(self, node: str, settings: Callable[[], Settings]) -> None:

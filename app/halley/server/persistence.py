@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from functools import partial
-from math import inf, isfinite, isnan
+from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ import orjson
 from halley import telemetry
 from halley.broker.events import SECONDS_TO_2026
 from halley.broker.ports import Erasure, Work
-from halley.history.checksummed_json import make_private, private, sync_folder
+from halley.history.checksummed_json import make_private, sync_folder, synced
 from halley.protocols.contract import Count
 from halley.protocols.json_text import NotJson, loads
 from halley.protocols.nt4.errors import BadValue
@@ -51,7 +50,8 @@ FILES = (FILE, f"{FILE}.bck", _IDS_FILE)
 """The names of the files that a backup of the data folder needs besides the log."""
 
 _LIMITS = Limits()
-_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_NOT_FINITE = {name: float(name) for name in _NAMES.values()}
 _FLOATS = frozenset({"double", "float", "double[]", "float[]"})
 _MAX_PROBLEMS = 20
 _NAME_CHARS = 80
@@ -67,7 +67,7 @@ class Saved(NamedTuple):
     authid: str | None = None
 
 
-class _Wrong(Exception):
+class _Unusable(Exception):
     """A file or one of its items that cannot be used; the text says why."""
 
 
@@ -83,7 +83,7 @@ class PersistentTopics:
         self._writing = threading.Lock()
         self._limits = limits
         self._path = path
-        self._before = _beside(path, ".bck")
+        self._before, self._bad, self._draft = (path.with_name(path.name + end) for end in (".bck", ".bad", ".tmp"))
         self._replaced_to = self._before
         self._max_topics = max_topics
         self._max_bytes = max_bytes
@@ -101,46 +101,42 @@ class PersistentTopics:
         The previous file (`.bck`) is read where the file does not exist or is not a JSON array; a file that cannot be
         read does not replace `.bck` then, but `save` moves it to `.bad`.
         """
-        told: list[str] = []
-        make_private(
-            (self._path, self._before, _beside(self._path, ".bad"))
-        )  # they may be a robot's, or an earlier version's
+        problems: list[str] = []
+        make_private((self._path, self._before, self._bad))  # they may be a robot's, or an earlier version's
         for path in (self._path, self._before):
             try:
                 items = self._items(path)
             except FileNotFoundError:
                 continue
-            except (OSError, _Wrong) as error:
-                told.append(f"{path.name} was not read: {error}")
+            except (OSError, _Unusable) as error:
+                problems.append(f"{path.name} was not read: {error}")
                 if path == self._path:
-                    self._replaced_to = _beside(path, ".bad")
+                    self._replaced_to = self._bad
                 continue
             saved, wrong = self._topics(items)
-            return saved, told + [f"{path.name}: {each}" for each in wrong]
-        return [], told
+            return saved, problems + [f"{path.name}: {each}" for each in wrong]
+        return [], problems
 
     def _items(self, path: Path) -> list[Any]:
         with path.open("rb") as file:
             text = file.read(self._max_bytes + 1)
         if len(text) > self._max_bytes:
-            raise _Wrong(f"the file has more than {self._max_bytes} bytes")
+            raise _Unusable(f"the file has more than {self._max_bytes} bytes")
         return _array(text)
 
     def read(self, text: bytes) -> tuple[list[Saved], list[str]]:
         """The topics in a text of a file's form, and descriptions of what was skipped. Raises nothing."""
         try:
             return self._topics(_array(text))
-        except _Wrong as error:
+        except _Unusable as error:
             return [], [str(error)]
 
     def cleaned(self, text: bytes, erasure: Erasure) -> bytes | None:
         """A text without the topics that an erasure concerns; None if it has none of them."""
         try:
-            items = _array(text)
-        except _Wrong:
+            return self._without(_array(text), erasure)
+        except _Unusable:
             return _text(())
-        left = [item for item in items if not self._is_concerned(item, erasure)]
-        return _text(map(orjson.dumps, left)) if len(left) < len(items) else None
 
     def _topics(self, items: list[Any]) -> tuple[list[Saved], list[str]]:
         found: dict[str, Saved] = {}
@@ -149,9 +145,9 @@ class PersistentTopics:
             try:
                 topic = _topic(item)
                 if topic.name in found:
-                    raise _Wrong("duplicate name")
+                    raise _Unusable("duplicate name")
                 found[topic.name] = topic
-            except _Wrong as error:
+            except _Unusable as error:
                 wrong.append(f"item {at} is skipped{_named(item)}: {error}")
         more = max(0, len(items) - self._max_topics) + max(0, len(wrong) - _MAX_PROBLEMS)
         return list(found.values()), wrong[:_MAX_PROBLEMS] + [f"{more} further items are skipped"] * (more > 0)
@@ -168,7 +164,7 @@ class PersistentTopics:
             if erasures is not None and erasures != self.erasures:
                 return False
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            new = self._draft(text)
+            new = synced(self._draft, text)
             if self._path.exists():
                 self._path.replace(self._replaced_to)
             new.replace(self._path)
@@ -187,18 +183,17 @@ class PersistentTopics:
         """
         with self._writing:
             self.erasures += 1
-            _beside(self._path, ".tmp").unlink(missing_ok=True)
-            for path in (self._path, self._before, _beside(self._path, ".bad")):
+            self._draft.unlink(missing_ok=True)
+            for path in (self._path, self._before, self._bad):
                 try:
-                    items = self._items(path)
+                    left = self._without(self._items(path), erasure)
                 except FileNotFoundError:
                     continue
-                except _Wrong:
+                except _Unusable:
                     path.unlink()
                 else:
-                    left = [item for item in items if not self._is_concerned(item, erasure)]
-                    if len(left) < len(items):
-                        self._draft(_text(map(orjson.dumps, left))).replace(path)
+                    if left is not None:
+                        synced(self._draft, left).replace(path)
             if self._path.parent.exists():
                 sync_folder(self._path.parent)
 
@@ -208,14 +203,10 @@ class PersistentTopics:
         topic = acl_name(item["name"], self._limits.topic_chars, self._limits.topic_segments)
         return erasure.concerns(topic, item.get("authid"))
 
-    def _draft(self, text: bytes) -> Path:
-        """Write `text` to a file next to the file, and sync it to disk."""
-        draft = _beside(self._path, ".tmp")
-        with private(draft) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        return draft
+    def _without(self, items: list[Any], erasure: Erasure) -> bytes | None:
+        """The text of those items that an erasure does not concern; None if it concerns none."""
+        left = [item for item in items if not self._is_concerned(item, erasure)]
+        return _text(map(orjson.dumps, left)) if len(left) < len(items) else None
 
 
 def persistent(tables: Tables) -> list[Saved]:
@@ -236,18 +227,14 @@ def _array(text: bytes) -> list[Any]:
     try:
         items, _ = loads(text)
     except NotJson:
-        raise _Wrong("the file is not JSON") from None
+        raise _Unusable("the file is not JSON") from None
     if not isinstance(items, list):
-        raise _Wrong("the file is not a JSON array")
+        raise _Unusable("the file is not a JSON array")
     return items
 
 
 def _text(items: Iterable[bytes]) -> bytes:
     return b"[\n%b\n]\n" % b",\n".join(items)
-
-
-def _beside(path: Path, ending: str) -> Path:
-    return path.with_name(path.name + ending)
 
 
 def _named(item: object) -> str:
@@ -258,14 +245,14 @@ def _named(item: object) -> str:
 
 def _topic(item: object) -> Saved:
     if not isinstance(item, dict):
-        raise _Wrong("not a JSON object")
+        raise _Unusable("not a JSON object")
     name, type_name, properties = item.get("name"), item.get("type"), item.get("properties")
     if not isinstance(name, str) or is_reserved(name):
-        raise _Wrong("the name is not a string or is reserved")
+        raise _Unusable("the name is not a string or is reserved")
     if not isinstance(type_name, str):
-        raise _Wrong("the type is not a string")
+        raise _Unusable("the type is not a string")
     if not isinstance(properties, dict) or not _can_be_written(properties):
-        raise _Wrong("the properties are not a valid JSON object")
+        raise _Unusable("the properties are not a valid JSON object")
     authid = item.get("authid")
     value = _value(type_name, item.get("value"))
     return Saved(name, type_name, value, properties, authid if isinstance(authid, str) else None)
@@ -288,7 +275,7 @@ def _value(type_name: str, found: Any) -> Any:
             found = list(map(_number, found)) if isinstance(found, list) else _number(found)
         return accept(number, found)
     except (BadValue, ValueError, TypeError):
-        raise _Wrong("the value does not match the type") from None
+        raise _Unusable("the value does not match the type") from None
 
 
 def _number(found: Any) -> Any:
@@ -301,17 +288,13 @@ def _item(topic: Saved) -> bytes:
     if number == RAW:
         value = b64encode(value).decode()
     elif topic.type in _FLOATS:
-        value = list(map(_shown, value)) if number >= ARRAY else _shown(value)
+        value = list(map(_number_text, value)) if number >= ARRAY else _number_text(value)
     item = {"name": topic.name, "type": topic.type, "value": value, "properties": topic.properties}
     return orjson.dumps(item if topic.authid is None else item | {"authid": topic.authid})
 
 
-def _shown(number: float) -> float | str:
-    if isfinite(number):
-        return number
-    if isnan(number):
-        return "NaN"
-    return "Infinity" if number > 0 else "-Infinity"
+def _number_text(number: float) -> float | str:
+    return number if isfinite(number) else _NAMES[repr(number)]
 
 
 def restore(tables: Tables, saved: Iterable[Saved], problems: Iterable[str]) -> None:
@@ -353,7 +336,7 @@ class TopicSaver:
         is_idle = self._saving is None or self._saving.done()
         if self._tables.has_unsaved and is_idle and now - self._saved_at >= self._save_every_s:
             self._saved_at = now
-            self._saving = asyncio.get_running_loop().run_in_executor(None, self._save, *self._take())
+            self._saving = asyncio.get_running_loop().run_in_executor(None, self._save, *self._unsaved())
 
     async def close(self) -> None:
         """Have the values that wait for the history recorded, and save the unsaved topics."""
@@ -361,7 +344,7 @@ class TopicSaver:
         if self._saving is not None:
             await self._saving
         if self._tables.has_unsaved:
-            await asyncio.to_thread(self._save, *self._take())
+            await asyncio.to_thread(self._save, *self._unsaved())
 
     def counts(self) -> Iterable[Count]:
         """Return no metrics: those of the tables are the protocol's."""
@@ -373,7 +356,7 @@ class TopicSaver:
         self._tables.broker.wake()
         return self._file.erase(erasure)
 
-    def _take(self) -> tuple[list[Saved], int]:
+    def _unsaved(self) -> tuple[list[Saved], int]:
         """Return what is to be saved, and how often something was erased from the file before."""
         self._tables.has_unsaved = False
         return persistent(self._tables), self._file.erasures
@@ -421,13 +404,8 @@ class ReservedIds:
 
     def _write(self) -> None:
         if self._path is not None:
-            replacement = self._path.with_suffix(".new")
             try:
-                with private(replacement) as file:
-                    file.write(b"%d\n" % self._next)
-                    file.flush()
-                    os.fsync(file.fileno())  # after a power cut none of them may be assigned again
-                replacement.replace(self._path)
-                sync_folder(self._path.parent)
+                synced(self._path.with_suffix(".new"), b"%d\n" % self._next).replace(self._path)
+                sync_folder(self._path.parent)  # after a power cut none of them may be assigned again
             except OSError as error:
                 telemetry.fault("subscription_ids", error)

@@ -22,12 +22,12 @@ class SessionLog:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._hits_told: Counter[str] = Counter()
+        self._logged_hits: Counter[str] = Counter()
 
     def report_limits(self, _now: float) -> None:
         """Log which limits were reached since the previous call."""
-        news = self._broker.hits - self._hits_told
-        self._hits_told = self._broker.hits.copy()
+        news = self._broker.hits - self._logged_hits
+        self._logged_hits = self._broker.hits.copy()
         for limit, times in news.items():
             if limit not in _ORDINARY_LIMITS:
                 telemetry.log.warning("limit_reached", limit=limit, times=times)

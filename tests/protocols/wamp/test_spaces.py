@@ -11,7 +11,7 @@ from halley.broker.ports import Durability
 from halley.configuration.protection import rights_of
 from halley.history.rules import DEFAULT_AGE_S, Rules
 from halley.protocols.wamp.names import Grammar, realms_of, spaces_of, to_pattern, to_topic, within
-from halley.server.history import BadRecord, rules_of
+from halley.server.recording import BadRecord, rules_of
 from halley.settings import Access, Realm, Record, Settings
 
 GRAMMAR = Grammar(255, 16, is_strict=False)

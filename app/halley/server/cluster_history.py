@@ -1,0 +1,179 @@
+"""The history of a node of a cluster, filled from the stream that all nodes share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from halley import telemetry
+from halley.broker.broker import Broker
+from halley.broker.errors import HistoryUnavailable
+from halley.cluster.alike import digests
+from halley.cluster.exchange import Exchange
+from halley.cluster.membership import SETTINGS, join, join_without_folder, name_taken
+from halley.cluster.membership import CannotJoin as NotJoined
+from halley.cluster.standing import Standing
+from halley.protocols.contract import Count
+from halley.server.cluster_node import Node
+from halley.server.front_store import FrontStore
+from halley.server.keeper_store import KeeperStore
+from halley.server.nt4_home import Nt4Home
+from halley.server.other_nodes import CannotJoin, OtherNodes
+from halley.server.recording import rules_of
+from halley.settings import Settings
+
+Result = TypeVar("Result")
+
+_CLOSE_S = 5.0
+
+_PARTIAL = "WAMP's retained events and rate limits are those of one node"
+
+
+def open_cluster_history(
+    settings: Settings, broker: Broker, flush: Callable[[], None], others: OtherNodes
+) -> ClusterHistory:
+    """Join the cluster of the settings: the node connects to it for a moment, and blocks.
+
+    Raises `CannotJoin`, `BadRecord`, `FolderLocked`, `FolderUnusable`.
+    """
+    store: KeeperStore | FrontStore
+    if settings.cluster.front:
+        rules = rules_of(settings)
+        state, applied = _joined(join_without_folder(settings))
+        store = FrontStore(Node(settings, broker, flush, applied), state, rules)
+    else:
+        applied = _joined(join(settings, Path(settings.data_dir).resolve()))
+        store = KeeperStore(Node(settings, broker, flush, applied))
+    return ClusterHistory(store, others)
+
+
+def _joined(joining: Coroutine[Any, Any, Result]) -> Result:
+    with ThreadPoolExecutor(1) as apart:  # there may be a running event loop here, which must not run another
+        try:
+            return apart.submit(asyncio.run, joining).result()
+        except NotJoined as error:
+            raise CannotJoin(str(error)) from error
+
+
+class ClusterHistory:
+    """The log of a node while it is open (`HistoryService`); the events of the stream go to its `store`."""
+
+    def __init__(self, store: KeeperStore | FrontStore, others: OtherNodes) -> None:
+        """`others` gets the way to the other nodes."""
+        self._store = store
+        self.archive = store.archive
+        self._log = log = store.log
+        self._erasures = erasures = store.erasures
+        node = store.node
+        self._options = options = node.options
+        self._others = others
+        self.members = members = node.members
+        applied, broker = node.applied, node.broker
+        members.report("sequence", lambda: applied.sequence)
+        members.report("offset", lambda: applied.offset)
+        members.report("sessions", lambda: len(broker.sessions))
+        members.report("erased", lambda: erasures.done_to(applied.sequence))
+        members.report("went_back", lambda: log.went_back)
+        members.report("keeps", lambda: not options.front)
+        members.report("settings", lambda: digests(others.settings()))
+        for name, fact in store.facts.items():
+            members.report(name, fact)
+        telemetry.log.info(
+            "cluster_joined",
+            space=options.space,
+            node=options.node,
+            settled_by=options.settled_by,
+            keeps=not options.front,
+            sequence=applied.sequence,
+        )
+        telemetry.log.warning("cluster_partial", what=_PARTIAL)
+        exchange = Exchange(options, node.nats, members)
+        exchange.answer(SETTINGS, lambda _node, _body: digests(others.settings()))
+        self._nt4: Nt4Home | None = None
+        if others.nt4 is not None:
+            self._nt4 = Nt4Home(others.nt4, node.settings, broker, exchange, node.flush)
+        home_of_nt4 = None if self._nt4 is None else self._nt4.where
+        self._standing = Standing(options, node.nats, members, applied, log.state, home_of_nt4)
+        others.join(exchange, members, self._standing)
+
+    def __str__(self) -> str:
+        """Where the history is, and which node of which cluster this is, for the terminal."""
+        return self._store.describe(f"node {self._options.node} of the cluster {self._options.space}")
+
+    @property
+    def refusal(self) -> HistoryUnavailable | None:
+        """What a durable publish is refused with at present, if it is."""
+        return self._log.refusal
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new clients are welcome: NATS was there within `cluster.lost_s`, and has this node's stream."""
+        return self._log.away_s < self._options.lost_s and not (self._log.is_diverged or self.must_end)
+
+    @property
+    def must_end(self) -> str:
+        """That another node has this one's name, if it goes on with that (`Members.taken_by`)."""
+        other = self.members.taken_by
+        return name_taken(self._options.node, other) if other else ""
+
+    def listen(self) -> None:
+        """Begin to read the stream, and carry reports to the event loop; call it on the running loop."""
+        self._log.begin()
+        self.members.begin()
+        self._standing.begin()
+        if self._nt4 is not None:
+            self._nt4.begin()
+        self._store.listen()
+
+    async def close(self) -> None:
+        """Wait for what is on its way to the stream, leave the cluster, and close the log."""
+        if self._nt4 is not None:
+            await self._nt4.close()
+        if self.refusal is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await self.archive.settle()
+        self._others.leave()
+        await self._standing.close()
+        await self.members.close()
+        await self._erasures.close()
+        await self._log.close()
+        await self._store.close()
+
+    def sweep(self, now: float) -> None:
+        """Do what NetworkTables' home has to do."""
+        if self._nt4 is not None:
+            self._nt4.sweep(now)
+
+    def look(self, now: float) -> None:
+        """Compare this node with the others, and let the store do what is due; to be called once a second."""
+        others = self.members.others()
+        self._log.compare(others)
+        self._log.share_stream(len(others) + 1)
+        self._store.look(now)
+
+    def counts(self) -> Iterator[Count]:
+        """Yield the metrics of the archive, and the cluster's."""
+        yield from self.archive.counts()
+        log = self._log
+        yield Count("halley_cluster_frames_in", "Frames that were applied, of all nodes.", log.frames_in)
+        yield Count("halley_cluster_frames_out", "Frames that were sent, also those sent again.", log.frames_out)
+        yield Count("halley_cluster_resent", "Frames that were sent again.", log.resent)
+        yield Count("halley_cluster_repeats", "Frames that were dropped, since they came again.", log.repeats)
+        yield Count(
+            "halley_cluster_foreign", "Messages of the stream that are not frames, and were dropped.", log.foreign
+        )
+        text = "Messages of the stream that this node has not applied yet."
+        yield Count("halley_cluster_behind_frames", text, self._standing.behind, is_gauge=True)
+        nodes = self._standing.nodes()
+        yield Count("halley_cluster_nodes", "Nodes that are alive, with this one.", len(nodes), is_gauge=True)
+        keepers = sum(bool(node.facts.get("keeps", True)) for node in nodes)
+        yield Count("halley_cluster_keepers", "Nodes that are alive and keep the history.", keepers, is_gauge=True)
+        text = "Settings and other things that differ among the nodes and should not."
+        yield Count("halley_cluster_differs", text, len(self._standing.differs()), is_gauge=True)
+        text = "Whether the node cannot go on with the stream; it takes no events then."
+        yield Count("halley_cluster_diverged", text, int(log.is_diverged), is_gauge=True)

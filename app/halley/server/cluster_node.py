@@ -1,0 +1,56 @@
+"""What keepers and fronts have of their cluster: a connection, the other nodes, and how far it has come."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from time import monotonic
+
+from halley.broker.broker import Broker
+from halley.broker.events import LAST_PUBLICATION, Publications
+from halley.broker.ports import Erasure
+from halley.cluster.applied import Applied
+from halley.cluster.broker_log import ClusterLog
+from halley.cluster.erasure import Erasures
+from halley.cluster.frames import Control
+from halley.cluster.members import Members
+from halley.cluster.store import Store
+from halley.nats.jetstream import Connection
+from halley.settings import Settings
+
+LOOK_S = 0.05
+"""Seconds between two looks at what other nodes, or the hot path, must come to."""
+
+
+class Node:
+    """This node. `applied` is the state from which it goes on; `flush` is called when events were delivered."""
+
+    def __init__(self, settings: Settings, broker: Broker, flush: Callable[[], None], applied: Applied) -> None:
+        self.settings = settings
+        self.options = settings.cluster
+        self.broker = broker
+        self.flush = flush
+        self.applied = applied
+        self.nats = Connection(self.options)
+        self.members = Members(self.options, self.nats, monotonic())
+
+    def log_of(self, store: Store, erasures: Erasures) -> ClusterLog:
+        """The log that gives `store` what comes from the stream, and is the broker's from now on."""
+
+        def controlled(control: Control, sequence: int) -> None:
+            if isinstance(control, Erasure):
+                erasures.add(control, sequence, self.applied.offset)
+
+        commits = self.broker.commits
+        # The numbers of recorded events' publications grow with the offset; those of others are far above.
+        middle = LAST_PUBLICATION // 2
+        self.broker.publications = Publications(store.publication_key, middle + secrets.randbelow(middle // 2))
+        log = ClusterLog(self.options, self.nats, store, commits, self.applied, self.flush, controlled)
+        commits.begin(log, store.head, log.share, log.reach)
+        return log
+
+    async def delivered(self, offset: int) -> None:
+        """Wait until the events up to an offset are delivered here."""
+        while self.broker.commits.tail.head < offset:  # noqa: ASYNC110 - the hot path waits for nobody
+            await asyncio.sleep(LOOK_S)

@@ -1,0 +1,106 @@
+"""What a front has of the history: it is in the stream and at the keepers, and the newest events are in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from time import monotonic
+from typing import Any
+
+from halley.broker.ports import Erasure, Page, Query
+from halley.cluster.asker import Asker, State
+from halley.cluster.erasure import Erasures
+from halley.cluster.front import Front
+from halley.history.rules import Rules
+from halley.protocols.contract import Count
+from halley.server.cluster_node import Node
+from halley.server.commit_reports import CommitReports
+from halley.server.folder_log import Progress, lags_of
+
+
+class FrontStore:
+    """The store of a node that keeps no history (`ClusterHistory`), and its archive: pages come from the keepers."""
+
+    kept = None
+    facts: Mapping[str, Callable[[], Any]] = {}
+
+    def __init__(self, node: Node, state: State, rules: Rules) -> None:
+        """`state` is that of the keeper from which the node goes on."""
+        self.node = node
+        self._options = options = node.settings.history
+        self._reports = CommitReports(node.broker, node.flush, options.commit_s)
+        self._asker = Asker(node.options, node.nats, node.members, rules, state)
+        self._front = Front(
+            state,
+            rules,
+            self._asker,
+            self._reports.put,
+            is_waiting=node.options.settled_by == "keeper",
+            inbox_bytes=options.inbox_bytes,
+        )
+        self.erasures = Erasures(self._erase)
+        self.log = node.log_of(self._front, self.erasures)
+        self._reports.deliver_to(self.log)
+        self.archive = self
+
+    def describe(self, name: str) -> str:
+        """Where the history is, for the terminal; `name` is the node's."""
+        return f"kept by other nodes, {name} is a front"
+
+    def listen(self) -> None:
+        """Listen to the keepers, and report what they have stored; call it on the running loop."""
+        call_soon = asyncio.get_running_loop().call_soon  # reports are made on the loop, so it need not be woken
+        self._front.later = call_soon
+        self._reports.listen(call_soon)
+        self._asker.begin(self._front.release)
+
+    async def close(self) -> None:
+        """Report to the broker what is under way: it is unknown whether that is stored."""
+        self._front.close()
+        self._reports.end()
+        self.log.give_up(monotonic())
+
+    @property
+    def start(self) -> int:
+        """The first offset that the keepers still have."""
+        return self._asker.start
+
+    @property
+    def head(self) -> int:
+        """The last committed offset that was reported to the broker."""
+        return self._reports.head
+
+    async def settle(self) -> None:
+        """Return when every event published before is committed or refused, or its wait for the commit timed out."""
+        await self._reports.settle()
+
+    async def read(self, query: Query) -> Page:
+        """One page, from a keeper. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
+        return await self._asker.read(query, self._options.read_s)
+
+    def look(self, now: float) -> None:
+        """See which keepers are there."""
+        self._front.look(now)
+
+    async def _erase(self, erasure: Erasure, last: int, on_progress: Progress) -> int:  # noqa: ARG002 - the form of `Erasures`
+        """Erase the events up to an offset from memory."""
+        await self.node.delivered(last)
+        self.node.broker.erase(erasure)
+        await self.settle()
+        for work in self.node.broker.erase(erasure):
+            await asyncio.to_thread(work)
+        return 0
+
+    def figures(self) -> dict[str, Any]:
+        """The figures that ticks show of the log, as the keeper has them that this node asks first."""
+        keeper = next(iter(self._asker.keepers()), None)
+        return {
+            "first": self.start,
+            "head": self.head,
+            "bytes": keeper.nbytes if keeper else 0,
+            "consumers": lags_of(keeper.consumers if keeper else {}, self.head),
+        }
+
+    def counts(self) -> Iterator[Count]:
+        """Yield no metrics: those of the log are the keepers'."""
+        yield from ()
