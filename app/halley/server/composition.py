@@ -18,7 +18,7 @@ from halley.broker.errors import TokenRefused
 from halley.broker.policy import SERVER
 from halley.configuration.programs import checked
 from halley.configuration.protection import grants_of
-from halley.protocols.bayeux.engine import Engine, new_id
+from halley.protocols.bayeux.engine import BayeuxEngine, new_id
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Count, WireProtocol
@@ -77,7 +77,7 @@ class Server:
         self.middleware = GuardMiddleware(self.guard, session_log.request_refused)
         waits = Waits()
         node_id = _node_id(settings)
-        self.engine = Engine(
+        self.engine = BayeuxEngine(
             self.broker,
             settings.bayeux,
             self.access,

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from halley.protocols.bayeux.engine import Engine
-from halley.protocols.bayeux.exchange import Elsewhere, Request, Transport
+from halley.protocols.bayeux.engine import BayeuxEngine
+from halley.protocols.bayeux.outcomes import Misdirected, Request, Transport
 from halley.protocols.bayeux.session import Reply
 from halley.settings import Cookie, Settings
 from halley.transports import callback_polling
@@ -47,7 +47,7 @@ class PostHead(NamedTuple):
 class BayeuxEndpoint(Endpoint):
     """Serves Bayeux over HTTP: long-polling by POST, callback-polling by GET."""
 
-    def __init__(self, engine: Engine, guard: Guard, middleware: GuardMiddleware, settings: Settings) -> None:
+    def __init__(self, engine: BayeuxEngine, guard: Guard, middleware: GuardMiddleware, settings: Settings) -> None:
         self.guard = guard
         self.note = middleware.note
         self._engine = engine
@@ -90,9 +90,9 @@ class BayeuxEndpoint(Endpoint):
         """The reply to a request; None if its peer has disconnected, or if another node of the cluster has replied."""
         try:
             return await exchange.reply_to(request)
-        except Elsewhere as elsewhere:
+        except Misdirected as misdirected:
             assert self.relay is not None
-            if await is_relayed(self.relay, elsewhere.node, context, body):
+            if await is_relayed(self.relay, misdirected.node, context, body):
                 return None
         return await exchange.reply_to(request, is_here=True)
 

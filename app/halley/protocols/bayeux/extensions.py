@@ -102,19 +102,19 @@ def _is_number(value: object) -> bool:
 
 
 class Replay:
-    """The gaps of one session's replay: `gaps` are not reported yet, `told` are part of a reply not yet written.
+    """The gaps of one session's replay: `gaps` are not reported yet, `reported` are part of a reply not yet written.
 
-    `told_to` is the connection of that reply. `in_data`: positions are added to the events' data too. `reader` is the
-    newest connect that has waited for a page.
+    `reported_to` is the connection of that reply. `in_data`: positions are added to the events' data too. `reader` is
+    the newest connect that has waited for a page.
     """
 
-    __slots__ = ("gaps", "in_data", "reader", "told", "told_to")
+    __slots__ = ("gaps", "in_data", "reader", "reported", "reported_to")
 
     def __init__(self, *, in_data: bool) -> None:
         self.in_data = in_data
         self.gaps: list[Gap] = []
-        self.told: list[Gap] = []
-        self.told_to: object = None
+        self.reported: list[Gap] = []
+        self.reported_to: object = None
         self.reader: object = None
 
     def miss(self, gap: Gap) -> None:
@@ -127,15 +127,15 @@ class Replay:
             gap = span([*same, gap])
         self.gaps.append(gap)
 
-    def tell_again(self) -> None:
-        """Queue the gaps in `told` again: the reply with them may not have arrived."""
-        told, self.told = self.told, []
-        self.gaps = [*told, *(gap for gap in self.gaps if gap not in told)]
+    def report_again(self) -> None:
+        """Queue the gaps in `reported` again: the reply with them may not have arrived."""
+        reported, self.reported = self.reported, []
+        self.gaps = [*reported, *(gap for gap in self.gaps if gap not in reported)]
 
     def forget(self, pattern: Pattern) -> None:
         """Drop the gaps of a pattern."""
         self.gaps = [gap for gap in self.gaps if gap.pattern != pattern]
-        self.told = [gap for gap in self.told if gap.pattern != pattern]
+        self.reported = [gap for gap in self.reported if gap.pattern != pattern]
 
 
 class Gap(NamedTuple):

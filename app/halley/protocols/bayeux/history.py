@@ -29,11 +29,12 @@ from halley.broker.ports import Log, Page, Query
 from halley.broker.sessions import Cursor
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault
-from halley.protocols.bayeux.exchange import AwaitHook, Request, Verdict
 from halley.protocols.bayeux.extensions import Gap, Replay, span
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import ABSENT, Message
 from halley.protocols.bayeux.names import to_subscription
+from halley.protocols.bayeux.outcomes import AwaitHook, Request, Verdict
+from halley.protocols.bayeux.replies import Advisor
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.settings import Bayeux
 
@@ -54,14 +55,14 @@ class Replayer:
         broker: Broker,
         options: Bayeux,
         hooks: Hooks,
+        advisor: Advisor,
         read: Callable[[Query], Awaitable[Page]] | None,
-        is_draining: Callable[[], bool],
     ) -> None:
         self.read = read
         self._broker = broker
         self._options = options
         self._hooks = hooks
-        self._is_draining = is_draining
+        self._advisor = advisor
 
     # Handshake and subscribe
 
@@ -191,7 +192,7 @@ class Replayer:
         for _ in range(_PAGES):
             outbox = session.outbox
             has_page = len(outbox) >= options.page_events or outbox.nbytes >= options.page_bytes
-            if self._is_draining() or self._go_live(session) or has_page:
+            if self._advisor.is_draining or self._go_live(session) or has_page:
                 break
             if not outbox.room or now >= deadline:
                 break
@@ -223,14 +224,14 @@ class Replayer:
     def settled(self, reply: Reply, *, is_written: bool) -> None:
         """Note that a connect's reply was written, or that it was not and its gaps must be reported again."""
         replay = reply.session.replay if reply.session is not None else None
-        if replay is None or not reply.answers_connect or reply.connection is not replay.told_to:
+        if replay is None or not reply.answers_connect or reply.connection is not replay.reported_to:
             return
         if is_written:
-            replay.told = []
+            replay.reported = []
         else:
-            replay.tell_again()
+            replay.report_again()
 
-    def told(self, hold: Hold, *, with_events: bool) -> dict[str, Any]:
+    def reply_ext(self, hold: Hold, *, with_events: bool) -> dict[str, Any]:
         """The `ext` fields about replay in a connect reply; positions are never beyond what its client will have.
 
         To be called after the reply's events have been taken. Without `with_events` the reply carries none, and events
@@ -246,13 +247,13 @@ class Replayer:
             missing += session.acks or ()
         reached = cursor.reached(self._broker.commits.tail.head, missing)
         ext: dict[str, Any] = {}
-        replay.tell_again()  # gaps of an earlier reply that is not known to be written
+        replay.report_again()  # gaps of an earlier reply that is not known to be written
         # A gap is due once no event waits before it.
         due = [gap for gap in replay.gaps if with_events and gap.last <= reached[gap.pattern]]
         if due:
             by_pattern = {gap.pattern: span(other for other in due if other.pattern == gap.pattern) for gap in due}
             ext["replay_gap"] = {to_subscription(gap.pattern): [gap.first, gap.last] for gap in by_pattern.values()}
-            replay.told, replay.told_to = due, hold.connection
+            replay.reported, replay.reported_to = due, hold.connection
             replay.gaps = [gap for gap in replay.gaps if gap not in due]
         for gap in replay.gaps:
             reached[gap.pattern] = min(reached[gap.pattern], gap.first - 1)

@@ -81,16 +81,16 @@ class Listener:
     exception counts as None, or as False if the listener `vetoes`.
     """
 
-    __slots__ = ("hear", "protocols", "vetoes")
+    __slots__ = ("callback", "protocols", "vetoes")
 
     def __init__(
         self,
-        hear: Callable[[BayeuxSession | None, Message], Any],
+        callback: Callable[[BayeuxSession | None, Message], Any],
         *,
         vetoes: bool,
         protocols: Collection[str] = PUBLISHES,
     ) -> None:
-        self.hear = hear
+        self.callback = callback
         self.vetoes = vetoes
         self.protocols = protocols
 
@@ -192,7 +192,7 @@ class Hooks(ProgramPolicy):
             if protocol not in listener.protocols:
                 continue
             try:
-                answer = listener.hear(session, message)
+                answer = listener.callback(session, message)
                 payload = encode_data(message.data)
             except Refused:
                 raise
@@ -204,11 +204,11 @@ class Hooks(ProgramPolicy):
                 raise Refused
         return payload
 
-    def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
-        """Call each listener with `news`; an exception is reported and does not keep the others from being called."""
+    def notify(self, listeners: list[Callable[..., None]], *arguments: object) -> None:
+        """Call each listener; an exception is reported and does not keep the others from being called."""
         for listener in tuple(listeners):
             try:
-                listener(*news)
+                listener(*arguments)
             except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
                 self.report("listener", error)
 
@@ -227,19 +227,19 @@ class Hooks(ProgramPolicy):
         self, way: str, extensions: list[Extension], session: BayeuxSession | None, fields: Fields
     ) -> dict[str, Any] | None:
         for extension in extensions:
-            see = getattr(extension, way, None)
-            if see is None:
+            method = getattr(extension, way, None)
+            if method is None:
                 continue
             try:
-                passed = see(session, fields)
+                changed = method(session, fields)
             except Refused:
                 raise
             except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
                 self.report(f"extension.{way}", error)
                 continue
-            if not isinstance(passed, dict):
+            if not isinstance(changed, dict):
                 return None
-            fields = fields.replaced(passed)
+            fields = fields.replaced(changed)
         return fields
 
 
