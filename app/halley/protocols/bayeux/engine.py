@@ -16,7 +16,7 @@ makes the same calls. So do the plain publishes of a batch, by `_publish_in_batc
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from halley.broker.broker import Broker
@@ -38,8 +38,10 @@ from halley.protocols.bayeux.outcomes import (
     AwaitHook,
     AwaitTurn,
     Deferred,
+    LateOutcome,
     Misdirected,
     Outcome,
+    Paused,
     Request,
     Steps,
     Transport,
@@ -171,13 +173,13 @@ class BayeuxEngine:
             outcome: Reply | Hold = end.value
             return outcome
         wait.steps = steps
-        if isinstance(wait, Deferred):
+        if isinstance(wait, Paused):
             wait.proceed = self._proceed
         if isinstance(wait, AwaitTurn):
             self.broker.mark_ready_later(wait)
         return wait
 
-    def _proceed(self, wait: Deferred, now: float) -> None:
+    def _proceed(self, wait: Paused, now: float) -> None:
         """Continue a request whose publishes are settled, or whose turn it is; its outcome is written later."""
         assert wait.steps is not None
         outcome = self._go_on(wait.steps, (Verdict(), now))
@@ -192,11 +194,9 @@ class BayeuxEngine:
         """
         if self.hooks.extensions or request.has_odd_numbers:
             return None
-        if request.session is not None:
-            return self._receive_local(request, request.session, fields, now)
         client_id, message_id = fields.get("clientId"), fields.get("id")
-        if type(client_id) is not str:
-            return self._receive_visitor(request, fields, now)
+        if type(client_id) is not str or request.session is not None:
+            return self._receive_without_id(request, fields, now)
         is_usual = len(fields) == _USUAL_FIELDS and is_id(message_id)
         is_connect = (
             is_usual
@@ -213,20 +213,18 @@ class BayeuxEngine:
         self.sessions.keep_alive(session, now)
         return self._publish_usual(request, session, fields, now)
 
-    def _receive_visitor(self, request: Request, fields: dict[str, Any], now: float) -> Outcome | None:
-        """Handle a publish of a script, which has no session and proves nothing."""
-        is_usual = (
-            len(fields) == (_LOCAL_FIELDS + 1 if is_id(fields.get("id")) else _LOCAL_FIELDS)
-            and request.transport is Transport.LONG_POLLING
-            and (request.token is None or not self.identities.accept_tokens)
-            and self._is_usual_publish(fields)
-        )
-        return self._publish_usual(request, None, fields, now) if is_usual else None
-
-    def _receive_local(
-        self, request: Request, session: BayeuxSession, fields: dict[str, Any], now: float
-    ) -> Outcome | None:
-        is_usual = len(fields) == _LOCAL_FIELDS and session.closed is None and self._is_usual_publish(fields)
+    def _receive_without_id(self, request: Request, fields: dict[str, Any], now: float) -> Outcome | None:
+        """Handle a publish of the program, or one of a script, which has no session and proves nothing."""
+        session = request.session
+        if session is not None:
+            is_usual = len(fields) == _LOCAL_FIELDS and session.closed is None
+        else:
+            is_usual = (
+                len(fields) == (_LOCAL_FIELDS + 1 if is_id(fields.get("id")) else _LOCAL_FIELDS)
+                and request.transport is Transport.LONG_POLLING
+                and (request.token is None or not self.identities.accept_tokens)
+            )
+        is_usual = is_usual and self._is_usual_publish(fields)
         return self._publish_usual(request, session, fields, now) if is_usual else None
 
     def _is_usual_publish(self, fields: dict[str, Any]) -> bool:
@@ -393,7 +391,7 @@ class BayeuxEngine:
         session.client_interval_s = interval_s
         if message.ext is not None:
             batch = message.ext.get("ack")
-            if session.acks is not None and isinstance(batch, int) and not isinstance(batch, bool):
+            if session.acks is not None and type(batch) is int:
                 session.outbox.release(session.acks.acknowledge(batch))
             hold.timesync = Timesync.read(message.ext, self.sessions.wall_ms(handler.now))
         return hold
@@ -420,35 +418,26 @@ class BayeuxEngine:
 
 
 class _PendingPublish(Deferred):
-    """A usual request whose publish waits for its commit (`broker.events.Waiter`); on the hot path of durable topics.
+    """A usual request whose publish waits for its commit (`broker.events.Waiter`)."""
 
-    When that has settled it, it is what its reply is written from (`broker.sessions.Outlet`).
-    """
-
-    __slots__ = ("engine", "fields", "is_ready", "reply", "request", "session")
+    __slots__ = ("_engine", "_fields", "_request", "_session")
 
     def __init__(
         self, engine: BayeuxEngine, request: Request, session: BayeuxSession | None, fields: dict[str, Any]
     ) -> None:
-        super().__init__(request.connection)
-        self.is_ready = False
-        self.reply: Reply | None = None
-        self.engine = engine
-        self.request = request
-        self.session = session
-        self.fields = fields
+        self.connection = request.connection
+        self._engine = engine
+        self._request = request
+        self._session = session
+        self._fields = fields
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
         """Make the reply, and have it written: the event is stored or refused (`Waiter.settled`)."""
-        engine = self.engine
+        engine = self._engine
         reply: dict[str, Any] | bytes
         if refusal is not None:
-            reply = engine.replies.refusal(self.session, self.fields, fault_of(refusal))
+            reply = engine.replies.refusal(self._session, self._fields, fault_of(refusal))
         else:
-            reply = publish_reply(self.fields, event.position)
-        self.reply = engine.reply_to_publish(self.request, self.session, reply, now)
-        engine.broker.mark_ready(self)
-
-    def flush(self, now: float) -> Iterable[tuple[Any, Reply | None]]:  # noqa: ARG002 - Outlet's form
-        """Return the connection and its reply."""
-        return ((self.connection, self.reply),)
+            reply = publish_reply(self._fields, event.position)
+        response = engine.reply_to_publish(self._request, self._session, reply, now)
+        engine.broker.mark_ready(LateOutcome(self.connection, response))

@@ -82,7 +82,7 @@ class Replayer:
         reach, asked = self._broker.commits.reach, (message.ext or {}).get("replay")
         if reach is None or not isinstance(asked, dict):
             return None
-        furthest = max((asked[name] for name in wanted if _is_integer(asked.get(name))), default=0)
+        furthest = max((asked[name] for name in wanted if type(asked.get(name)) is int), default=0)
         return reach(furthest) if furthest > self._broker.commits.tail.head else None
 
     def wishes(
@@ -109,7 +109,7 @@ class Replayer:
             value = asked.get(name, ABSENT)
             if value is not ABSENT:
                 before_all = log.start_of(pattern) - 1
-                after[pattern] = {ONLY_NEW: head, ALL: before_all}.get(value, value) if _is_integer(value) else -1
+                after[pattern] = {ONLY_NEW: head, ALL: before_all}.get(value, value) if type(value) is int else -1
                 if not before_all <= after[pattern] <= head:
                     raise _invalid(log, wanted, value)
             elif pattern not in session.subscriptions or session.cursor is None:
@@ -138,22 +138,16 @@ class Replayer:
         """
         head = self._broker.commits.tail.head
         cursor = session.cursor or self.begin(session)
-        self._clear_the_way(session, cursor, after, head)
+        # What waits and is no longer wanted, or will be read again, must not be delivered ahead of the replayed events.
+        self.forget(session, after)
+        if any(offset < head for offset in after.values()):
+            cursor.fall_back(head)
+            session.outbox.discard(cursor.take_back)
         for pattern, offset in after.items():
             cursor.seek(pattern, offset, head)
         if not self._go_live(session) or len(session.outbox):
             self._broker.mark_ready(session)  # its held connect must be answered, so that the client connects again
         return {"replay": {to_subscription(pattern): offset for pattern, offset in after.items()}}
-
-    def _clear_the_way(self, session: BayeuxSession, cursor: Cursor, after: dict[Pattern, int], head: int) -> None:
-        """Drop waiting events that are no longer wanted or will be read again.
-
-        So nothing is delivered ahead of the replayed events.
-        """
-        self.forget(session, after)
-        if any(offset < head for offset in after.values()):
-            cursor.fall_back(head)
-            session.outbox.discard(cursor.take_back)
 
     def forget(self, session: BayeuxSession, patterns: Iterable[Pattern]) -> None:
         """Stop replaying these patterns to a session, and drop the events that wait only because of them."""
@@ -271,7 +265,7 @@ class Replayer:
         events = recording.tail.after(min((after for _, after in cursor.wanted()), default=recording.tail.head))
         if events is None or recording.log is None:
             return False
-        cursor.is_live = self._give(session, _legible(recording.log, session, cursor, events), recording.tail.head)
+        cursor.is_live = self._give(session, _readable(recording.log, session, cursor, events), recording.tail.head)
         return cursor.is_live
 
     def _take(self, session: BayeuxSession, page: Page) -> bool:
@@ -312,19 +306,14 @@ class Replayer:
 
 
 def _invalid(log: Log, wanted: dict[str, Pattern], value: object) -> Fault:
-    shown = value if _is_integer(value) else "?"
     starts = {name: log.start_of(pattern) for name, pattern in wanted.items()}
-    return Fault(errors.REPLAY_INVALID.format(shown), ext={"replay_start": starts})
+    return Fault(errors.REPLAY_INVALID.format(value if type(value) is int else "?"), ext={"replay_start": starts})
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _legible(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[Event]) -> list[Event]:
+def _readable(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[Event]) -> list[Event]:
     """Those of the newest events that a session wants and may read, as a page of the history would have them."""
     after: dict[str, float] = {}  # by topic, since there are many events of few topics
-    legible = []
+    readable = []
     for event in events:
         begin_after = after.get(event.topic)
         if begin_after is None:
@@ -333,5 +322,5 @@ def _legible(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[
         if event.position <= begin_after or event.publication in cursor.given:
             continue
         if event.audience is None or event.audience.admits(session.authid, session.role):
-            legible.append(event)
-    return legible
+            readable.append(event)
+    return readable

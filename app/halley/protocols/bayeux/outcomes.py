@@ -91,17 +91,25 @@ class AwaitHook:
 
 
 class Deferred:
-    """A request that the engine itself continues: once the log has stored or refused its publishes, or is too late."""
+    """A request that the engine itself continues, and whose outcome it writes to the `connection`."""
 
-    __slots__ = ("connection", "proceed", "steps")
+    __slots__ = ("connection",)
+
+    connection: Any
+
+
+class Paused(Deferred):
+    """A request between two of its steps: it goes on when the log has stored or refused its publishes, or is late."""
+
+    __slots__ = ("proceed", "steps")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.steps: Steps | None = None
-        self.proceed: Callable[[Deferred, float], None] | None = None  # continues it
+        self.proceed: Callable[[Paused, float], None] | None = None  # continues it
 
 
-class AwaitTurn(Deferred):
+class AwaitTurn(Paused):
     """A long request that continues in the next turn of the loop, so that nobody waits for all of it.
 
     It is flushed like a session with events (`broker.sessions.Outlet`), which continues the request.
@@ -132,7 +140,7 @@ class Cut:
     """In place of an outcome: close the connection at once, since a newer connect has replaced the one on it."""
 
 
-Steps = Generator[AwaitHook | Deferred, tuple[Verdict, float], Any]
+Steps = Generator[AwaitHook | Paused, tuple[Verdict, float], Any]
 """A part of a request's handling that may have to wait: it is sent the result of each wait, and the time."""
 
 Outcome = Reply | Hold | AwaitHook | Deferred

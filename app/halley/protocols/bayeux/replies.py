@@ -11,7 +11,7 @@ client has lost can always be sent again in one answer, with one number for all 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,38 +40,27 @@ _POSITION_BYTES = len('"":9007199254740991,')
 """What a connect reply has for each pattern of a session that replays, in addition to its name."""
 
 
-class Room:
-    """The room that is left for events in an answer to `session`: `left_bytes`.
+def count_fitting(
+    session: BayeuxSession, events: Sequence[Event], left_bytes: float, *, is_script: bool, has_timestamps: bool
+) -> int:
+    """The number of the first of these events that fit into `left_bytes` of an answer, after all unacknowledged ones.
 
-    If `is_script`, they are written with JSONP's escapes. What a program's extensions add to events is not known before
-    they are written, and does not count.
+    Without unacknowledged events it is at least one. If `is_script`, they are written with JSONP's escapes. What a
+    program's extensions add to events is not known before they are written, and does not count.
     """
-
-    def __init__(self, session: BayeuxSession, left_bytes: float, *, is_script: bool, has_timestamps: bool) -> None:
-        self._frame = _frame_for(session)
-        self._is_script = is_script
-        self._envelope_bytes = len(",") + (_TIMESTAMP_BYTES if has_timestamps else 0)
-        self._left_bytes = left_bytes - _REPLY_BYTES
-        if session.cursor is not None:
-            for pattern in session.subscriptions:
-                self._left_bytes -= len(to_subscription(pattern)) + _POSITION_BYTES
-
-    def spend(self, events: Iterable[Event]) -> None:
-        """Count events that are sent in any case."""
-        for event in events:
-            self._left_bytes -= self._bytes_of(event)
-
-    def fitting(self, events: Sequence[Event], at_least: int) -> int:
-        """The number of the first events that fit, but not less than `at_least`."""
-        for number, event in enumerate(events):
-            self._left_bytes -= self._bytes_of(event)
-            if self._left_bytes < 0 and number >= at_least:
-                return number
-        return len(events)
-
-    def _bytes_of(self, event: Event) -> int:
-        frame = self._frame(event)
-        return (escaped_bytes(frame) if self._is_script else len(frame)) + self._envelope_bytes
+    frame = _frame_for(session)
+    around_bytes = len(",") + (_TIMESTAMP_BYTES if has_timestamps else 0)
+    left_bytes -= _REPLY_BYTES
+    if session.cursor is not None:
+        for pattern in session.subscriptions:
+            left_bytes -= len(to_subscription(pattern)) + _POSITION_BYTES
+    sent_again = [] if session.acks is None else list(session.acks)
+    for number, event in enumerate((*sent_again, *events)):
+        text = frame(event)
+        left_bytes -= (escaped_bytes(text) if is_script else len(text)) + around_bytes
+        if left_bytes < 0 and number >= (len(sent_again) or 1):
+            return number - len(sent_again)
+    return len(events)
 
 
 class Advisor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any
 
 from halley.broker.errors import Refusal, TokenRefused
@@ -14,7 +15,7 @@ from halley.protocols.bayeux.errors import Fault, fault_of
 from halley.protocols.bayeux.hooks import Fields, Refused
 from halley.protocols.bayeux.messages import Message, encode, encode_data
 from halley.protocols.bayeux.names import CONNECT
-from halley.protocols.bayeux.outcomes import AwaitHook, AwaitTurn, Deferred, Request, Steps
+from halley.protocols.bayeux.outcomes import AwaitHook, AwaitTurn, Paused, Request, Steps
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.protocols.bayeux.sessions import Sessions
 from halley.protocols.json_text import has_out_of_range
@@ -62,7 +63,7 @@ class RequestHandler:
         self.held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # (reply, fields) pairs
         self.client_id: str | None = None
         self._done, self._delivered = 0, sessions.broker.delivered  # in this turn, and when it began
-        self._pending: Deferred | None = None  # waits for the events of `held_back`
+        self._pending: Paused | None = None  # waits for the events of `held_back`
 
     def choose_session(self) -> None:
         """Choose the request's session: that of its first message with a clientId, even if that message is refused."""
@@ -100,7 +101,8 @@ class RequestHandler:
         fields, context, session = message.fields, message.context, self._session_if_known(message)
 
         def identify() -> Identity:
-            message.sender = session or self._visitor_if_proved()
+            with suppress(Fault):
+                message.sender = session or self.visitor()
             return message.identity
 
         try:
@@ -129,12 +131,6 @@ class RequestHandler:
             assert request.refused is not None
             raise Fault(errors.PUBLISH_DENIED.format(request.refused.reason))
         return request.visitor
-
-    def _visitor_if_proved(self) -> Proof:
-        try:
-            return self.visitor()
-        except Fault:
-            return ANONYMOUS
 
     def answer(self, session: BayeuxSession | None, message: Message, data: Any) -> None:
         """Send the answer of a service to the sender of a message. Raises `TypeError` if the answer is not JSON."""
@@ -194,7 +190,7 @@ class RequestHandler:
     def commits(self) -> Steps:
         """Wait until no reply is held back."""
         if self.held_back:
-            self._pending = Deferred(self.request.connection)
+            self._pending = Paused(self.request.connection)
             _, self.now = yield self._pending
 
 

@@ -26,7 +26,7 @@ from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import encode, encode_data, revocation_frame
 from halley.protocols.bayeux.names import CONNECT, Bounds, to_subscription, to_topic
 from halley.protocols.bayeux.outcomes import Cut, LateOutcome, Outcome, Request, Transport
-from halley.protocols.bayeux.replies import Replies, Room
+from halley.protocols.bayeux.replies import Replies, count_fitting
 from halley.protocols.bayeux.session import (
     DISCONNECTED,
     DISMISSED,
@@ -411,12 +411,9 @@ class Sessions:
         self, session: BayeuxSession, events: list[Event], spent_bytes: float, *, is_script: bool
     ) -> list[Event]:
         """Those of the events, which were taken, that fit into an answer; the others return to the outbox."""
-        options, unacknowledged = self.options, [] if session.acks is None else list(session.acks)
-        if len(events) > 1 or (events and unacknowledged):
-            left_bytes = options.answer_bytes - spent_bytes
-            room = Room(session, left_bytes, is_script=is_script, has_timestamps=options.timestamp)
-            room.spend(unacknowledged)
-            count = room.fitting(events, at_least=0 if unacknowledged else 1)
+        if len(events) > 1 or (events and session.acks):
+            left_bytes, stamped = self.options.answer_bytes - spent_bytes, self.options.timestamp
+            count = count_fitting(session, events, left_bytes, is_script=is_script, has_timestamps=stamped)
             if count < len(events):
                 self.broker.give_back(session, events[count:])
                 del events[count:]
