@@ -82,14 +82,14 @@ class Timesync(NamedTuple):
     @classmethod
     def read(cls, ext: dict[str, Any] | None, arrived_ms: int) -> Timesync | None:
         """Read the request in the `ext` of a message received at `arrived_ms`; None if it is missing or invalid."""
-        asked = (ext or {}).get("timesync")
-        if not isinstance(asked, dict):
+        requested = (ext or {}).get("timesync")
+        if not isinstance(requested, dict):
             return None
-        client_ms, lag_ms, offset_ms = (asked.get(name, 0) for name in ("tc", "l", "o"))
-        if "tc" not in asked or not all(_is_number(value) for value in (client_ms, lag_ms, offset_ms)):
+        client_ms, lag_ms, offset_ms = (requested.get(name, 0) for name in ("tc", "l", "o"))
+        if "tc" not in requested or not all(_is_number(value) for value in (client_ms, lag_ms, offset_ms)):
             return None
         error_ms = round(client_ms + offset_ms + lag_ms - arrived_ms)
-        is_wanted = "l" not in asked or lag_ms == 0 or abs(error_ms) >= _ACCURATE_MS
+        is_wanted = "l" not in requested or lag_ms == 0 or abs(error_ms) >= _ACCURATE_MS
         return cls(client_ms, arrived_ms, error_ms, is_wanted)
 
     def answer(self, now_ms: int) -> dict[str, int | float]:

@@ -72,41 +72,39 @@ class Replayer:
         if log is None or self.read is None:
             return {}
         is_salesforces = request.context is not None and _SALESFORCE_PATH.search(request.context.path) is not None
-        asked = (message.ext or {}).get("replay")
-        if is_salesforces or asked is True or isinstance(asked, dict):
-            self.begin(session, in_data=not isinstance(asked, dict) or asked.get("in_data") is not False)
+        requested = (message.ext or {}).get("replay")
+        if is_salesforces or requested is True or isinstance(requested, dict):
+            self.begin(session, in_data=not isinstance(requested, dict) or requested.get("in_data") is not False)
         return {"replay": True, "replay_log": log.log_id}
 
-    def ahead(self, message: Message, wanted: dict[str, Pattern]) -> Awaitable[None] | None:
-        """What to await before `wishes`: of several servers this one may not have reached a client's position yet."""
-        reach, asked = self._broker.commits.reach, (message.ext or {}).get("replay")
-        if reach is None or not isinstance(asked, dict):
+    def reach(self, message: Message, wanted: dict[str, Pattern]) -> Awaitable[None] | None:
+        """What to await before `requested_offsets`, if this node of a cluster has not yet reached a client's position."""
+        reach, requested = self._broker.commits.reach, (message.ext or {}).get("replay")
+        if reach is None or not isinstance(requested, dict):
             return None
-        furthest = max((asked[name] for name in wanted if type(asked.get(name)) is int), default=0)
+        furthest = max((requested[name] for name in wanted if type(requested.get(name)) is int), default=0)
         return reach(furthest) if furthest > self._broker.commits.tail.head else None
 
-    def wishes(
+    def requested_offsets(
         self, session: BayeuxSession, ext: dict[str, Any], wanted: dict[str, Pattern]
     ) -> dict[Pattern, int] | None:
         """The offset after which each of a subscribe's patterns is wanted; None if it does not concern replay.
 
-        `ext` is the subscribe's.
-
-        Patterns that a replaying session is already subscribed to, and for which the subscribe gives no position, are
+        `ext` is the subscribe's. Patterns that a replaying session is already subscribed to, and for which the subscribe gives no position, are
         left out. Raises `Fault` if any of the positions is invalid.
         """
         log = self._broker.commits.log
         if log is None or self.read is None or (session.cursor is None and "replay" not in ext):
             return None
-        asked = ext.get("replay", {})
+        requested = ext.get("replay", {})
         head = self._broker.commits.tail.head
-        if not isinstance(asked, dict):
-            raise _invalid(log, wanted, asked)
+        if not isinstance(requested, dict):
+            raise _invalid(log, wanted, requested)
         if ext.get("replay_log", log.log_id) != log.log_id:
-            raise _invalid(log, wanted, next((asked[name] for name in wanted if name in asked), None))
+            raise _invalid(log, wanted, next((requested[name] for name in wanted if name in requested), None))
         after: dict[Pattern, int] = {}
         for name, pattern in wanted.items():
-            value = asked.get(name, ABSENT)
+            value = requested.get(name, ABSENT)
             if value is not ABSENT:
                 before_all = log.start_of(pattern) - 1
                 after[pattern] = {ONLY_NEW: head, ALL: before_all}.get(value, value) if type(value) is int else -1
@@ -132,7 +130,7 @@ class Replayer:
         return cursor
 
     def seek(self, session: BayeuxSession, after: dict[Pattern, int]) -> dict[str, Any]:
-        """Replay patterns to a session from after the offsets that `wishes` has returned.
+        """Replay patterns to a session from after the offsets that `requested_offsets` has returned.
 
         Returns the `ext` of the subscribe's reply.
         """
@@ -210,7 +208,7 @@ class Replayer:
                 break
             if cursor.wanted() != query.wanted or cursor.is_live:  # a subscribe has changed the cursor meanwhile
                 continue
-            if self._take(session, verdict.value):
+            if self._add_page(session, verdict.value):
                 self._go_live(session)
                 break
         return True, now
@@ -265,10 +263,10 @@ class Replayer:
         events = recording.tail.after(min((after for _, after in cursor.wanted()), default=recording.tail.head))
         if events is None or recording.log is None:
             return False
-        cursor.is_live = self._give(session, _readable(recording.log, session, cursor, events), recording.tail.head)
+        cursor.is_live = self._deliver(session, _readable(recording.log, session, cursor, events), recording.tail.head)
         return cursor.is_live
 
-    def _take(self, session: BayeuxSession, page: Page) -> bool:
+    def _add_page(self, session: BayeuxSession, page: Page) -> bool:
         """Put a page into the outbox, and note its gaps; True if there is now anything to send."""
         cursor, replay = session.cursor, session.replay
         assert cursor is not None
@@ -278,10 +276,10 @@ class Replayer:
                 if last > after:
                     replay.miss(Gap(pattern, max(first, after + 1), last))
         self._note_removed(session)
-        self._give(session, [event for event in page.events if event.publication not in cursor.given], page.reached)
+        self._deliver(session, [event for event in page.events if event.publication not in cursor.given], page.reached)
         return bool(len(session.outbox) or replay.gaps)
 
-    def _give(self, session: BayeuxSession, events: list[Event], reached: int) -> bool:
+    def _deliver(self, session: BayeuxSession, events: list[Event], reached: int) -> bool:
         """Put all events up to `reached` into the outbox; False if there was no room for some of them."""
         assert session.cursor is not None
         broker = self._broker

@@ -132,10 +132,10 @@ class Hooks(ProgramPolicy):
         narrowest channel pattern that covers it. Other realms than the first have no channels, so the hooks are not
         asked about them.
         """
-        asked = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
-        if not self.has_policy() or asked.topic.startswith(SPACE):
+        wanted = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
+        if not self.has_policy() or wanted.topic.startswith(SPACE):
             return True
-        pattern = covering_channels(asked)
+        pattern = covering_channels(wanted)
         if pattern is None:
             return False
         channel = to_subscription(pattern)

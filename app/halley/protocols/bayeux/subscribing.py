@@ -56,9 +56,9 @@ class SubscribeHandler:
         self._check_capacity(session, list(wanted.values()))
         for name in wanted:
             yield from self._authorization.may(handler, session, "subscribe", name, message)
-        ahead = self._history.ahead(message, wanted)
-        if ahead is not None:
-            yield from handler.wait(ahead)
+        reached = self._history.reach(message, wanted)
+        if reached is not None:
+            yield from handler.wait(reached)
         if session.closed is not None:  # it ended meanwhile
             raise Fault(errors.SESSION_UNKNOWN)
         for pattern in wanted.values():
@@ -91,7 +91,7 @@ class SubscribeHandler:
 
         Returns the `ext` of the reply, if there is one. Raises `Fault` for positions that are not valid.
         """
-        positions = self._history.wishes(session, ext, wanted)
+        positions = self._history.requested_offsets(session, ext, wanted)
         reply_ext = None if positions is None else self._history.seek(session, positions)
         for name, pattern in wanted.items():
             self._authorization.ensure_channel(name, now)
