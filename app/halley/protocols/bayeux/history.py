@@ -78,7 +78,7 @@ class Replayer:
         return {"replay": True, "replay_log": log.log_id}
 
     def reach(self, message: Message, wanted: dict[str, Pattern]) -> Awaitable[None] | None:
-        """What to await before `requested_offsets`, if this node of a cluster has not yet reached a client's position."""
+        """What to await before `requested_offsets`: a node of a cluster may not have a client's position yet."""
         reach, requested = self._broker.commits.reach, (message.ext or {}).get("replay")
         if reach is None or not isinstance(requested, dict):
             return None
@@ -90,8 +90,8 @@ class Replayer:
     ) -> dict[Pattern, int] | None:
         """The offset after which each of a subscribe's patterns is wanted; None if it does not concern replay.
 
-        `ext` is the subscribe's. Patterns that a replaying session is already subscribed to, and for which the subscribe gives no position, are
-        left out. Raises `Fault` if any of the positions is invalid.
+        `ext` is the subscribe's. Patterns that a replaying session is already subscribed to, and for which the
+        subscribe gives no position, are left out. Raises `Fault` if any of the positions is invalid.
         """
         log = self._broker.commits.log
         if log is None or self.read is None or (session.cursor is None and "replay" not in ext):
