@@ -60,7 +60,7 @@ class PublishHandler:
     def publish(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
         """Publish a message; `reply` is completed now, or when the event is settled. Raises `Fault`."""
         channel, request = message.channel, handler.request
-        self._topic(channel)  # what is wrong with the channel is said first
+        topic = self._topic(channel)
         session, visitor = None, ANONYMOUS
         if message.client_id is not None or request.session is not None:
             session = handler.session_of(message)
@@ -68,10 +68,9 @@ class PublishHandler:
             raise Fault(errors.SESSION_UNKNOWN)
         else:
             visitor = handler.visitor()
-        event = self.event_of(session, channel, self._data(message), visitor)
+        event = self._event(session, topic, self._data(message), visitor)
         self._check_predecessor(message, event, handler.now)
-        address = request.context.address if session is None and request.context is not None else ""
-        self.check_rate(session, address, handler.now)
+        self._check_rate(request, session, handler.now)
         yield from self._authorization.may(handler, session, "publish", channel, message, visitor)
         if session is not None and session.closed is not None:  # it ended while the policy was awaited
             raise Fault(errors.SESSION_UNKNOWN)
@@ -82,12 +81,12 @@ class PublishHandler:
             if self._was_published(handler, event, reply, message):
                 return
             event.audience = self._audience(message)
-        if self._authorization.listen(session, event.topic, message, event.payload):
+        if self._authorization.listen(session, topic, message, event.payload):
             event.payload = self._encode(self._data(message))
         if is_service:
-            yield from self._authorization.serve(handler, session, event.topic, message)
+            yield from self._authorization.serve(handler, session, topic, message)
             return
-        self.issue(event, session, session or handler, handler.now)
+        self._issue(event, session, session or handler, handler.now)
         if event.is_pending:
             handler.hold_back(event, reply, message.sent)
 
@@ -98,15 +97,13 @@ class PublishHandler:
 
         Raises `Fault`.
         """
-        event = self.event_of(session, fields["channel"], fields["data"])
-        address = "" if session is not None or request.context is None else request.context.address
-        self.check_rate(session, address, now)
-        self.issue(event, session, session or request, now)
+        event = self._event(session, self._topic(fields["channel"]), fields["data"])
+        self._check_rate(request, session, now)
+        self._issue(event, session, session or request, now)
         return event
 
-    def event_of(self, session: BayeuxSession | None, channel: str, data: object, visitor: Proof = ANONYMOUS) -> Event:
-        """Make the event for a channel, if the session may publish it, or without one the visitor. Raises `Fault`."""
-        topic = self._topic(channel)
+    def _event(self, session: BayeuxSession | None, topic: str, data: object, visitor: Proof = ANONYMOUS) -> Event:
+        """Make the event, if the session may publish it, or without one the visitor. Raises `Fault`."""
         payload = self._encode(data)
         rights = self._rights
         if not rights.may(session, "publish", topic, visitor):
@@ -116,8 +113,9 @@ class PublishHandler:
             return Event(topic, payload, authid=visitor.authid, role=visitor.role)
         return Event(topic, payload, session.id, "bayeux", session.authid, session.role)
 
-    def check_rate(self, session: BayeuxSession | None, address: str, now: float) -> None:
-        """Check that a session, or without one an address, may publish now. Raises `Fault`."""
+    def _check_rate(self, request: Request, session: BayeuxSession | None, now: float) -> None:
+        """Check that a session, or without one the request's address, may publish now. Raises `Fault`."""
+        address = "" if session is not None or request.context is None else request.context.address
         try:
             self._broker.check_publish(session, address, now)
         except RateLimited as refusal:
@@ -125,7 +123,7 @@ class PublishHandler:
         except Refusal:
             raise Fault(errors.OVERLOADED) from None
 
-    def issue(self, event: Event, session: BayeuxSession | None, source: object, now: float) -> None:
+    def _issue(self, event: Event, session: BayeuxSession | None, source: object, now: float) -> None:
         """Hand an event to the broker; it may be pending then. Events of one `source` stay in order. Raises `Fault`."""
         without = None if session is None or session.broadcast_to_publisher else session
         try:
