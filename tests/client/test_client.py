@@ -358,7 +358,7 @@ async def test_a_program_that_does_not_read_is_not_flooded_and_stays():
         await client.subscribe("/a")
         await client.publish_many("/a", range(100))
         session = served.house.broker.sessions[client.client_id]
-        await served.until(lambda: served.house.engine.holds == 0)
+        await served.until(lambda: served.house.engine.sessions.holds == 0)
         deadline = session.deadline
         await served.until(lambda: session.deadline > deadline + 0.3)
         assert session.closed is None

@@ -52,7 +52,7 @@ async def test_events_of_a_lost_answer_come_again_once():
     async with serving() as served, relayed(served) as (client, proxy, links):
         await client.subscribe("/a")
         session_id = client.client_id
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         proxy.loses_answers = True
         served.halley.publish("/a", 1)
         await served.until(lambda: proxy.vanished > 0)
@@ -74,7 +74,7 @@ async def test_nothing_is_lost_or_doubled_however_often_the_network_breaks():
         reading = asyncio.create_task(read(client, 300))
         for cut in range(30):
             proxy.loses_answers = cut % 2 == 0
-            vanished, connects = proxy.vanished, served.house.engine.connects
+            vanished, connects = proxy.vanished, served.house.engine.sessions.connects
             for number in range(cut * 10, cut * 10 + 10):
                 served.halley.publish("/a", number)
                 await asyncio.sleep(0)
@@ -83,7 +83,7 @@ async def test_nothing_is_lost_or_doubled_however_often_the_network_breaks():
             proxy.cut()
             proxy.loses_answers = False
             proxy.mend()
-            await served.until(lambda connects=connects: served.house.engine.connects > connects)
+            await served.until(lambda connects=connects: served.house.engine.sessions.connects > connects)
         assert await reading == list(range(300))
         assert Link.RENEWED not in links
 
@@ -166,7 +166,7 @@ async def test_what_has_a_key_is_published_once_though_answers_were_lost(tmp_pat
     settings = brisk(data_dir=str(tmp_path / "data"), history={"enabled": True})
     async with serving(settings) as served, relayed(served) as (client, proxy, _):
         await client.subscribe("/**")
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         events = [Keyed(f"/{number % 3}", number, f"batch 1/{number}") for number in range(150)]
         proxy.loses_answers = True
         publishing = asyncio.create_task(client.publish_keyed(events))
@@ -258,7 +258,7 @@ async def test_a_dismissed_client_stays_away():
         await client.subscribe("/a")
         await client.publish("/a", 1)
         assert await read(client, 1) == [1]
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         served.halley.session(client.client_id).disconnect()
         with pytest.raises(Dismissed, match="the server has ended the session"):
             await read(client, 1)
@@ -345,10 +345,10 @@ async def test_the_interval_is_kept():
         Client(served.url, timeouts=TIMEOUTS) as client,
     ):
         await client.subscribe("/a")
-        await served.until(lambda: served.house.engine.connects == 1)
+        await served.until(lambda: served.house.engine.sessions.connects == 1)
         for number in range(20):
             await client.publish("/a", number)
-        assert served.house.engine.connects == 1
+        assert served.house.engine.sessions.connects == 1
 
 
 def test_pauses_grow_and_have_a_bound():

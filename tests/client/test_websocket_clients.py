@@ -10,7 +10,7 @@ from support.wire import DEADLINE_S
 from websockets.exceptions import ConnectionClosed
 
 from halley.access.tokens import hash_of
-from halley.client import Refused
+from halley.client import Client, HistoryClient, Refused
 from halley.client.nt4 import Nt4Client
 from halley.client.wamp import ERROR, RESULT, WampClient
 from halley.settings import Token
@@ -99,3 +99,11 @@ async def test_a_networktables_client_publishes_with_the_servers_time(served):
             values = {value.name: value for value in [await anext(dashboard), await anext(dashboard)]}
         assert {name: value.value for name, value in values.items()} == {"/robot/pose": [1.0, 2.5], "/robot/laps": 3}
         assert abs(await dashboard.time() - values["/robot/laps"].time_us) < DEADLINE_S * 1e6
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\r\nbreak", "\xe4"])
+@pytest.mark.parametrize("make", [Client, HistoryClient, lambda url, token: Nt4Client(url, "robot", token=token)])
+def test_a_token_that_no_header_can_carry_is_refused_at_once(make, token):
+    """The three clients that send it as `Authorization: Bearer` answer alike, before anything is sent."""
+    with pytest.raises(ValueError, match="a token consists of letters"):
+        make("http://127.0.0.1:1", token=token)

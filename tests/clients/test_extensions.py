@@ -26,7 +26,7 @@ async def test_with_acks_no_lost_answer_loses_or_doubles_an_event(kind, site):
     for loss in range(3):
         await say(loss, "arrives")
         await client.hears(*sent)
-        await client.until(lambda: server.house.engine.holds == 1)
+        await client.until(lambda: server.house.engine.sessions.holds == 1)
         vanished = proxy.vanished
         proxy.loses_answers = True
         await say(loss, "vanishes")

@@ -116,7 +116,7 @@ async def test_disconnect(kind, site):
     """A52: a disconnect ends the session and its held connect immediately."""
     server = await site.serve()
     client = await site.join(kind, server.port)
-    await client.until(lambda: server.house.engine.holds == 1)
+    await client.until(lambda: server.house.engine.sessions.holds == 1)
     assert await client.disconnect() == OK
     await client.until(lambda: not server.house.broker.sessions)
-    assert server.house.engine.holds == 0
+    assert server.house.engine.sessions.holds == 0

@@ -28,7 +28,7 @@ async def run_program(server, values, count, when_it_listens=None):
     )
     async with asyncio.timeout(2 * DEADLINE_S):
         if when_it_listens is not None:
-            await until(lambda: server.house.broker.index.subscriptions and server.house.engine.holds == 1)
+            await until(lambda: server.house.broker.index.subscriptions and server.house.engine.sessions.holds == 1)
             await when_it_listens()
         output, complaints = await process.communicate()
     assert process.returncode == 0, complaints.decode()

@@ -24,9 +24,9 @@ async def test_a_poll_cut_while_it_is_held_loses_nothing(kind, site):
     engine = server.house.engine
     expected = []
     for cut in range(3):
-        await client.until(lambda: engine.holds == 1)
+        await client.until(lambda: engine.sessions.holds == 1)
         proxy.cut()
-        await client.until(lambda: engine.holds == 0)
+        await client.until(lambda: engine.sessions.holds == 0)
         lost = [("/room", [cut, number]) for number in range(5)]
         await publish(server.port, *lost)
         proxy.mend()

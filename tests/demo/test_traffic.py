@@ -236,7 +236,7 @@ async def test_a_script_page_is_a_client_of_its_own_kind(served):
             async with asyncio.timeout(DEADLINE_S):
                 assert (await anext(page)).data == data
             if data != "again":
-                await page._session._ask({"channel": "/meta/disconnect", "clientId": first}, DEADLINE_S)
+                await page._session._request({"channel": "/meta/disconnect", "clientId": first}, DEADLINE_S)
                 await until(lambda: page.client_id not in (None, first))
         assert len(served.house.broker.sessions) == 1
     assert not served.house.broker.sessions

@@ -31,7 +31,7 @@ async def joined(served, *channels):
 async def hold(served, wire, client_id):
     """Send a connect and wait until it is held; return a task whose result is the response."""
     answer = asyncio.create_task(wire.post(connect(client_id)))
-    await served.until(lambda: served.house.engine.holds == 1)
+    await served.until(lambda: served.house.engine.sessions.holds == 1)
     return answer
 
 
@@ -98,7 +98,7 @@ async def test_a_batch_reaches_the_client_in_one_answer():
             for number in range(3):
                 served.halley.publish("/a", number)
                 await asyncio.sleep(0)
-            assert served.house.engine.holds == 1
+            assert served.house.engine.sessions.holds == 1
         assert [message["data"] for message in (await answer).messages[1:]] == [0, 1, 2]
 
 

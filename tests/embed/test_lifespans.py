@@ -89,7 +89,7 @@ def test_a_second_lifespan_serves_as_the_first(tmp_path, is_mounted):
                 await robot.put_all({"/SmartDashboard/x": 7.5})
                 assert (await wire.post(connect(client_id))).data == [7.5]
                 held = asyncio.create_task(wire.post(connect(client_id)))
-                await until(lambda: halley.server.engine.holds == 1)
+                await until(lambda: halley.server.engine.sessions.holds == 1)
                 halley.publish("/chat/a", "from the program")
                 assert (await held).data == ["from the program"]
             await until(lambda: told)

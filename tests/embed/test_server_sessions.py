@@ -114,13 +114,13 @@ async def test_a_connect_within_a_batch_takes_no_events(advice, acks):
 async def test_a_poll_that_is_replaced_within_a_batch_takes_no_events():
     async with subscribed(hold_s=5) as (served, wire, client_id):
         first = asyncio.create_task(wire.post(connect(client_id)))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         other = await served.wire()
         with served.halley.session(client_id).batch():
             publish_three(served)
             second = asyncio.create_task(other.post(connect(client_id)))
             assert (await first).data == []
-            await served.until(lambda: served.house.engine.holds == 1)
+            await served.until(lambda: served.house.engine.sessions.holds == 1)
         assert (await second).data == [0, 1, 2]
 
 
@@ -129,7 +129,7 @@ async def test_a_batch_of_a_replaying_session_holds_back_what_it_reads(tmp_path)
     async with replaying(tmp_path) as (served, wire, client_id, _):
         with served.halley.session(client_id).batch():
             answer = asyncio.create_task(wire.post(connect(client_id)))
-            await served.until(lambda: served.house.engine.holds == 1)
+            await served.until(lambda: served.house.engine.sessions.holds == 1)
         assert (await answer).data == [0, 1]
 
 
@@ -141,7 +141,7 @@ async def test_a_batch_that_fills_the_queue_loses_nothing():
         await wire.post(connect(client_id))
         await wire.post(subscribe(client_id, "/a"))
         answer = asyncio.create_task(wire.post(connect(client_id)))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         with served.halley.session(client_id).batch():
             for number in range(6):
                 served.halley.publish("/a", number)

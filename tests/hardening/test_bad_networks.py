@@ -45,9 +45,9 @@ async def test_d3_a_client_that_vanishes_without_a_word_ends_by_itself():
         client_id = await served.open_session("/a")
         vanishing = await wire()
         await vanishing.send(post(json.dumps([connect(client_id)]).encode()))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         await vanishing.close()
-        await served.until(lambda: served.house.engine.holds == 0)
+        await served.until(lambda: served.house.engine.sessions.holds == 0)
         assert client_id in served.house.broker.sessions
         await served.until(lambda: client_id not in served.house.broker.sessions)
         assert served.house.broker.closed == {"expired": 1}
@@ -72,7 +72,7 @@ async def test_d4_an_answer_reset_while_it_is_written_comes_again(ack):
         await served.until(lambda: session.unsettled is None)
         answer = await poll_now(served, client_id, ext={"ack": 0})
         assert [number for number, _ in answer.data] == list(range(8))
-        assert served.house.engine.put_back == (0 if ack else 8)
+        assert served.house.engine.sessions.put_back == (0 if ack else 8)
 
 
 @pytest.mark.parametrize("ack", [True, False])
@@ -87,7 +87,7 @@ async def test_d4_an_answer_lost_behind_the_kernel_is_covered_by_acks_alone(ack)
         confirmed = first.messages[0].get("ext", {}).get("ack", 0)
         polling = await wire()
         await polling.send(post(json.dumps([connect(client_id, ext={"ack": confirmed})]).encode()))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         proxy.loses_answers = True
         other = await served.wire()
         await other.post(publish("/a", "lost"))
@@ -106,7 +106,7 @@ async def test_s32_p5_a_reader_that_never_reads_is_cut_by_its_own_cap():
         silent_id, good_id = await served.open_session("/a"), await served.open_session("/a")
         silent = await served.wire(receive_buffer_bytes=4_096)
         await silent.send(post(json.dumps([connect(silent_id)]).encode()) * 10)  # it polls on, but reads nothing
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         session = served.house.broker.sessions[silent_id]
         heard = []
         other, good = await served.wire(), await served.wire()
@@ -130,7 +130,7 @@ async def test_d2_readers_that_never_read_are_all_cut_and_the_others_get_all():
             wire = await served.wire(receive_buffer_bytes=4_096)
             await wire.send(post(json.dumps([connect(client_id)]).encode()))
             silent.append(wire)
-        await served.until(lambda: served.house.engine.holds == 200)
+        await served.until(lambda: served.house.engine.sessions.holds == 200)
 
         async def read(client_id, wire):
             heard = []
@@ -139,7 +139,7 @@ async def test_d2_readers_that_never_read_are_all_cut_and_the_others_get_all():
             return heard
 
         readers = [asyncio.create_task(read(await served.open_session("/a"), await served.wire())) for _ in range(5)]
-        await served.until(lambda: served.house.engine.holds == 205)
+        await served.until(lambda: served.house.engine.sessions.holds == 205)
         publisher = await served.wire()
         for number in range(200):
             await publisher.post(publish("/a", [number, "x" * 1_000]))

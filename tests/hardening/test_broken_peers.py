@@ -66,7 +66,7 @@ async def test_a_peer_may_leave_in_any_phase_of_a_connect(leave):
             for _ in range(turns):
                 await asyncio.sleep(0)
             await depart(wire, leave)
-            await served.until(lambda: served.watch.connections + served.house.engine.holds == 0)
+            await served.until(lambda: served.watch.connections + served.house.engine.sessions.holds == 0)
             assert client_id in served.house.broker.sessions
             assert served.house.broker.sessions[client_id].unsettled is None
 
@@ -189,7 +189,7 @@ async def test_100_connections_at_once_are_all_served():
             return (await wire.post(connect(client_id))).data
 
         lives = [asyncio.create_task(live()) for _ in range(100)]
-        await served.until(lambda: served.house.engine.holds == 100)
+        await served.until(lambda: served.house.engine.sessions.holds == 100)
         await (await served.wire()).post(publish("/all", "now"))
         assert await asyncio.gather(*lives) == [["now"]] * 100
         assert served.watch.cut == 0

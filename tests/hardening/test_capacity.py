@@ -156,7 +156,11 @@ async def test_s23_ten_thousand_handshakes_without_a_connect_leave_nothing():
         await served.until(lambda: not broker.sessions)
         assert broker.closed == {"expired": sessions}
         assert (
-            len(broker.deadlines) == len(broker.ready) == len(broker.ready_later) == len(engine.holds_by_browser) == 0
+            len(broker.deadlines)
+            == len(broker.ready)
+            == len(broker.ready_later)
+            == len(engine.sessions.holds_by_browser)
+            == 0
         )
 
 

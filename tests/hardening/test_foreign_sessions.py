@@ -144,6 +144,6 @@ async def test_s18_the_second_poll_of_a_browser_is_answered_at_once(served):
     (reply,) = (await wire.post(connect(second), cookie=cookie)).messages
     assert reply["successful"] is True
     assert reply["advice"] == {"reconnect": "retry", "interval": 2_000, "timeout": 25_000, "multiple-clients": True}
-    assert served.house.engine.holds == 1
+    assert served.house.engine.sessions.holds == 1
     await held.close()
-    await served.until(lambda: served.house.engine.holds == 0)
+    await served.until(lambda: served.house.engine.sessions.holds == 0)

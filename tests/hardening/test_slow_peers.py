@@ -82,10 +82,10 @@ async def test_s3_half_a_head_behind_a_held_connect_waits_for_its_turn():
         client_id = await served.open_session("/a")
         wire = await served.wire()
         await wire.send(post(json.dumps([connect(client_id)]).encode()) + b"POST /bay")
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         silent = await served.wire()
         assert await silent.is_closed()
-        assert served.house.engine.holds == 1
+        assert served.house.engine.sessions.holds == 1
         await (await served.wire()).post(publish("/a", 1))
         assert (await wire.read()).data == [1]
         assert await wire.is_closed()
@@ -148,11 +148,11 @@ async def test_s3_half_a_body_behind_a_held_connect_is_not_blamed_for_the_hold()
         wire = await served.wire()
         behind = post(BODY)
         await wire.send(post(json.dumps([connect(client_id)]).encode()) + behind[:-20])
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         await wire.send(behind[-20:])
         silent = await served.wire()
         assert await silent.is_closed()
-        assert served.house.engine.holds == 1
+        assert served.house.engine.sessions.holds == 1
         await (await served.wire()).post(publish("/a", 1))
         assert (await wire.read()).data == [1]
         assert (await wire.read()).messages == PUBLISHED

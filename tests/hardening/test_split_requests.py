@@ -46,7 +46,7 @@ def same_ids(served, monkeypatch):
     """Give each session the same id, so that responses can be compared byte by byte."""
     for session in served.halley.sessions:
         session.disconnect()
-    new_id = served.house.engine.new_id
+    new_id = served.house.engine.sessions.new_id
     monkeypatch.setattr(
         served.house.engine,
         "new_id",  # no two sessions can share an id: a handshake may still be processed when its peer has left

@@ -70,7 +70,7 @@ async def test_requests_ahead_of_their_answers_are_answered_in_order():
         held = post(json.dumps([connect(client_id, id="held")]).encode())
         later = [post(json.dumps([publish("/b", 1, id=str(number))]).encode()) for number in range(10)]
         await wire.send(b"".join([held, *later, request("GET", "/nowhere"), post(BODY)]))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         await other.post(publish("/a", "wake"))
         first = await wire.read()
         assert (first.messages[0]["id"], first.data) == ("held", ["wake"])

@@ -85,9 +85,9 @@ async def remembering(served):
     client_id = await served.open_session()
     wire = await served.wire()
     await wire.post(publish("/b", 1))
-    holds = served.house.engine.holds
+    holds = served.house.engine.sessions.holds
     await wire.send(padded(client_id, 1))
-    await served.until(lambda: served.house.engine.holds == holds + 1)
+    await served.until(lambda: served.house.engine.sessions.holds == holds + 1)
     served.halley.session(client_id).deliver("/a", 1)
     assert (await wire.read()).data == [1]
     return wire
@@ -115,7 +115,7 @@ async def test_what_is_remembered_is_bounded_in_all():
             for number in range(4):
                 text = json.dumps([{**connect(client_id), "id": str(number)}]).replace('"id"', " " * size + '"id"')
                 await wire.send(post(text.encode()))
-                await served.until(lambda: served.house.engine.holds == 1)
+                await served.until(lambda: served.house.engine.sessions.holds == 1)
                 session.deliver("/a", number)
                 reply, event = (await wire.read()).messages
                 assert (reply["id"], event["data"]) == (str(number), number)
@@ -158,11 +158,11 @@ async def by_script(served):
 
 async def held_with_bytes_behind_it(served):
     """Close a held connect behind which a part of another request was received."""
-    holds = served.house.engine.holds
+    holds = served.house.engine.sessions.holds
     wire = await served.hold(await served.open_session("/a"))
     await wire.send(padded("x", 1)[:150_000])
     await wire.close()
-    await served.until(lambda: served.house.engine.holds == holds)
+    await served.until(lambda: served.house.engine.sessions.holds == holds)
 
 
 async def in_a_body(served):

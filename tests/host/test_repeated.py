@@ -128,7 +128,7 @@ async def connects(served, *sent, before_last=lambda: None):
         if number == len(sent):
             before_last()
         await wire.send(post(json.dumps([connect(client_id, id=message_id)]).encode()))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         await publisher.post(publish("/a", 1))
         ids.append((await wire.read()).messages[0]["id"])
     return ids
@@ -213,7 +213,7 @@ class Side:
     def __init__(self, *, remembers):
         self.server = server = Server(SETTINGS)
         numbers = count(1)
-        server.engine.new_id = lambda: f"{next(numbers):040x}"
+        server.engine.sessions.new_id = lambda: f"{next(numbers):040x}"
         self.shared = ServerContext(SETTINGS.limits, server.broker.hits)
         config = config_of(server.application, SETTINGS, BayeuxConnection, 5)
         config.load()
@@ -254,7 +254,13 @@ class Side:
         return (
             [(b"".join(each.written), each.is_open) for each in self.transports],
             sessions,
-            (broker.published, engine.connects, engine.holds, engine.refused, engine.put_back),
+            (
+                broker.published,
+                engine.sessions.connects,
+                engine.sessions.holds,
+                engine.replies.refused,
+                engine.sessions.put_back,
+            ),
             (broker.hits, self.shared.refused, self.shared.cut),
         )
 
@@ -264,7 +270,7 @@ class Side:
         sessions = [each for each in server.broker.sessions.values() if hasattr(each, "cursor")]
         if what == "bind":
             for session in sessions:
-                session.join(("ff" * 20,), engine.new_id)
+                session.join(("ff" * 20,), engine.sessions.new_id)
         elif what == "expire":
             for session in sessions:
                 session.expiry = 0.0
@@ -273,8 +279,8 @@ class Side:
         elif what == "withdraw":
             server.reloading.regrant(replace(SETTINGS, tokens=(replace(SETTINGS.tokens[0], expires=_EXPIRED),)))
         elif what == "drain":
-            for session in engine.drain(lambda: 1.0):
-                engine.release(session, 0.0)
+            for session in engine.sessions.drain(lambda: 1.0):
+                engine.sessions.release(session, 0.0)
 
 
 def whole(body, field=b"", cookie=b""):
@@ -395,7 +401,7 @@ async def compared(plan, field):
     for step in plan:
         for number, piece in [] if isinstance(step, str) else pieces_of(step, client_id, numbers):
             for side in sides:
-                if piece is not RELEASE or side.server.engine.holds:
+                if piece is not RELEASE or side.server.engine.sessions.holds:
                     await side.feed(number, piece)
             await rest()
         for side in sides:

@@ -227,7 +227,7 @@ async def test_a_rate_limit_changes_nothing_about_the_order(tmp_path):
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, limits=limits)) as served:
         outcome = await replay(served, tmp_path / "lake", at_full_speed(served))
         assert (outcome.published, outcome.refused) == (150, 0)
-        assert served.house.engine.refused["403"] > 0
+        assert served.house.engine.replies.refused["403"] > 0
         assert await heard(served) == expected(rows)
 
 
@@ -248,7 +248,7 @@ async def test_a_history_that_takes_nothing_for_a_while_changes_nothing_about_th
         writer._commit = fail_sometimes
         outcome = await replay(served, tmp_path / "lake", at_full_speed(served))
         assert (outcome.published, outcome.refused) == (150, 0)
-        assert served.house.engine.refused["503"] > 0
+        assert served.house.engine.replies.refused["503"] > 0
         assert await heard(served) == expected(rows)
 
 

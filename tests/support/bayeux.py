@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from halley.broker.broker import Broker
 from halley.broker.names import Match
 from halley.broker.policy import DefaultRules
-from halley.protocols.bayeux.engine import Engine
-from halley.protocols.bayeux.exchange import Request, Transport
+from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.hooks import Hooks, Listener
 from halley.protocols.bayeux.names import to_pattern
+from halley.protocols.bayeux.outcomes import Request, Transport
 from halley.protocols.bayeux.session import BayeuxSession, Reply
 from halley.settings import Bayeux, History, Limits
 from support.bayeux_peers import Exchange, Peer
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halley.broker.policy import Proof, Rights
+    from halley.settings import Verb
 
 START_S = 1_000.0
 """The time at which the house's clock starts: not 0, so that a forgotten `now +` is noticed."""
@@ -47,6 +48,26 @@ class Later:
 
     def __await__(self) -> Any:
         raise AssertionError("the engine awaits nothing")
+
+
+class ChangingRights:
+    """The rights of `rules`, which a test may replace."""
+
+    def __init__(self, rules: Rights) -> None:
+        self.rules = rules
+
+    @property
+    def are_written(self) -> bool:
+        """See `Rights`."""
+        return self.rules.are_written
+
+    def may(self, *question: Any) -> bool:
+        """See `Rights`."""
+        return self.rules.may(*question)
+
+    def grants_any(self, verb: Verb, visitor: Proof) -> bool:
+        """See `Rights`."""
+        return self.rules.grants_any(verb, visitor)
 
 
 class House:
@@ -77,10 +98,11 @@ class House:
         )
         self.broker.clock_offset_s = WALL_S - START_S
         self.identities = Known(authenticate)
-        self.engine = Engine(
+        self.rights = ChangingRights(rights or DefaultRules(loopback, anonymous_publish))
+        self.engine = BayeuxEngine(
             self.broker,
             replace(Bayeux(), **options),
-            rights or DefaultRules(loopback, anonymous_publish),
+            self.rights,
             self.hooks,
             identities=self.identities,
             read=None if history is None else lambda query: self.log.read(query),  # noqa: PLW0108 - made below
@@ -136,13 +158,13 @@ class House:
 
     def deliver(self, peer: Peer, channel: str, data: Any) -> bool:
         """Send an event to one peer, as an embedding program does."""
-        is_accepted = self.engine.deliver(peer.session, channel, data, None, self.now)
+        is_accepted = self.engine.sessions.deliver(peer.session, channel, data, None, self.now)
         self.turn()
         return is_accepted
 
     def dismiss(self, peer: Peer) -> None:
         """End a peer's session, as an embedding program does."""
-        self.engine.leave(peer.session, self.now, by_client=False)
+        self.engine.sessions.leave(peer.session, self.now, by_client=False)
         self.turn()
 
     def turn(self) -> None:
@@ -192,11 +214,11 @@ class House:
             assert session.alarm_at <= session.deadline
             assert (session.state == "held") is (session.held is not None)
             held += session.state == "held"
-        assert self.engine.holds == held
+        assert self.engine.sessions.holds == held
         self.replies = [reply for reply in self.replies if not reply.is_settled]
         assert self.broker.waiting.value == waiting_bytes(self.broker, self.replies)
-        assert sum(self.engine.holds_by_browser.values()) == held
-        assert 0 not in self.engine.holds_by_browser.values()
+        assert sum(self.engine.sessions.holds_by_browser.values()) == held
+        assert 0 not in self.engine.sessions.holds_by_browser.values()
         for pattern, subscription in self.broker.index.subscriptions.items():
             assert subscription.sessions, f"{pattern} has no subscriber"
             assert set(subscription.sessions) <= set(sessions), f"{pattern} has a subscriber that has ended"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from halley.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Transport, Verdict
+from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Deferred, Transport, Verdict
 from halley.protocols.bayeux.session import Hold, Reply
 from support.messages import HANDSHAKE, JSON
 
 if TYPE_CHECKING:
-    from halley.protocols.bayeux.exchange import Outcome
+    from halley.protocols.bayeux.outcomes import Outcome
     from halley.protocols.bayeux.session import BayeuxSession
     from support.bayeux import House
 
@@ -97,14 +97,14 @@ class Exchange:
 
     def unwritten(self) -> None:
         """Report to the engine that the socket died before the response had left it."""
-        self.house.engine.unwritten(self._answered())
+        self.house.engine.sessions.take_back(self._answered())
         self.house.turn()
 
     def hang_up(self) -> None:
         """Report to the engine that the socket of a held connect has died."""
         assert self.hold is not None
         self.is_aborted = True
-        self.house.engine.lost(self.hold, self.house.now)
+        self.house.engine.sessions.lost(self.hold, self.house.now)
         self.house.turn()
 
     def resume(self, value: Any = None, error: Exception | None = None) -> Exchange:
@@ -115,16 +115,16 @@ class Exchange:
         self.house.turn()
         return self
 
-    def write(self, outcome: Outcome | None) -> None:
-        """Note the engine's outcome of this request; None: its connection was cut."""
-        self.is_pending = isinstance(outcome, AwaitCommit)
+    def write(self, outcome: Outcome | Cut) -> None:
+        """Note the engine's outcome of this request."""
+        self.is_pending = isinstance(outcome, Deferred)
         if isinstance(outcome, Hold):
             self.hold = outcome
         elif isinstance(outcome, AwaitHook):
             self.wait = outcome
-        elif isinstance(outcome, AwaitCommit):
+        elif isinstance(outcome, Deferred):
             pass
-        elif outcome is None:
+        elif isinstance(outcome, Cut):
             self.is_aborted = True
         else:
             assert self.reply is None, "answered twice"
@@ -136,7 +136,7 @@ class Exchange:
                 self._has_left()
 
     def _has_left(self) -> None:
-        self.house.engine.written(self._answered())
+        self.house.engine.sessions.settle(self._answered())
         if self.peer is not None and self.status == 200:
             self.peer.heard.extend(self.events)
 

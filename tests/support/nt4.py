@@ -124,8 +124,8 @@ class NtClient(nt4.Nt4Client):
 
     def left(self) -> list[Message]:
         """Return the messages that have arrived and were not received; they are not received later."""
-        came = [*self._came]
-        self._came.clear()
+        came = [*self._received]
+        self._received.clear()
         return came
 
     async def heed_marks(self, periodic_s: float = _PERIODIC_S) -> None:
@@ -165,21 +165,21 @@ class NtClient(nt4.Nt4Client):
         """Take the first wanted message out of those that have arrived or will arrive."""
         seen = 0
         while True:
-            for number, message in enumerate(self._came):
+            for number, message in enumerate(self._received):
                 if number >= seen and is_wanted(message):
-                    del self._came[number]
+                    del self._received[number]
                     return message
-            seen = len(self._came)
+            seen = len(self._received)
             try:
                 await self._read()
             except TimeoutError:
-                raise AssertionError(f"{self.name} waits in vain; there came {[*self._came]}") from None
+                raise AssertionError(f"{self.name} waits in vain; there came {[*self._received]}") from None
 
     async def _read(self) -> None:
         async with asyncio.timeout(DEADLINE_S):
             await super()._read()
 
-    def _take(self, frame: str | bytes) -> None:
+    def _handle(self, frame: str | bytes) -> None:
         if isinstance(frame, bytes):
             self.frames.append(frame)
             unpacker = msgpack.Unpacker(strict_map_key=False)
@@ -187,9 +187,9 @@ class NtClient(nt4.Nt4Client):
             for _ in unpacker:
                 pass
             assert unpacker.tell() == len(frame), "a value that is not whole"
-        super()._take(frame)
+        super()._handle(frame)
 
-    def _take_text(self, message: Text) -> None:
+    def _handle_text(self, message: Text) -> None:
         params = message.params
         for name, kind in _METHODS[message.method].items():
             assert isinstance(params[name], kind), message
@@ -198,11 +198,11 @@ class NtClient(nt4.Nt4Client):
             assert self.names.get(params["id"], params["name"]) == params["name"], "an id of another topic"
         elif message.method == "unannounce":
             assert self.names[params["id"]] == params["name"], message
-        super()._take_text(message)
+        super()._handle_text(message)
 
-    def _take_value(self, topic_id: int, time_us: int, number: int, value: Any) -> None:
+    def _handle_value(self, topic_id: int, time_us: int, number: int, value: Any) -> None:
         if topic_id == TIME_ID and not (number == INT and isinstance(value, int) and value < ASKED):
             self.times.append([time_us, number, value])
             return
         assert topic_id == TIME_ID or topic_id in self.names, f"a value of topic {topic_id}, which was not announced"
-        super()._take_value(topic_id, time_us, number, value)
+        super()._handle_value(topic_id, time_us, number, value)

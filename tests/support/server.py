@@ -125,10 +125,10 @@ class Served:
 
     async def hold(self, client_id: str, **headers: str) -> Wire:
         """Open a connection on which a connect of that session is held."""
-        before = self.house.engine.holds
+        before = self.house.engine.sessions.holds
         wire = await self.wire()
         await wire.send(post(json.dumps([connect(client_id)]).encode(), **headers))
-        await self.until(lambda: self.house.engine.holds == before + 1)
+        await self.until(lambda: self.house.engine.sessions.holds == before + 1)
         return wire
 
     def books(self) -> tuple[object, ...]:
@@ -140,7 +140,7 @@ class Served:
         sessions = {
             session.id: (frozenset(session.subscriptions), len(session.outbox)) for session in broker.sessions.values()
         }
-        return sessions, broker.published, self.house.engine.holds
+        return sessions, broker.published, self.house.engine.sessions.holds
 
     def faults(self, what: str) -> list[MutableMapping[str, Any]]:
         """Return the log's lines about faults in one part of the server: request, sweeper, or a hook's name."""
@@ -199,7 +199,7 @@ async def serving(
     assert not left, f"tasks left behind: {left}"
     for each in served.watches:
         assert not len(each.heads) + len(each.bodies) + len(each.writes), "a deadline runs for the dead"
-    assert halley.server.engine.holds == 0
+    assert halley.server.engine.sessions.holds == 0
     broker = halley.server.broker
     assert broker.waiting.value == waiting_bytes(broker), "bytes of events that wait nowhere are counted"
     assert not halley.server.broker.hits.keys() - LIMITS, "a limit that /metrics does not know"

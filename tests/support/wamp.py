@@ -167,7 +167,7 @@ class WampClient(wamp.WampClient):
 
     async def _read(self) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            self._take(await self.socket.recv(decode=False))
+            self._handle(await self.socket.recv(decode=False))
 
     def _messages_in(self, frame: str | bytes) -> list[Message]:
         assert isinstance(frame, bytes)

@@ -79,7 +79,7 @@ async def housing(**changed):
     async with house.application.lifespan():
         yield house
     assert asyncio.all_tasks() == before
-    assert house.engine.holds == 0
+    assert house.engine.sessions.holds == 0
 
 
 async def open_session(house, *channels):
@@ -104,7 +104,7 @@ async def test_a_held_connect_is_answered_when_an_event_comes():
     async with housing(bayeux=HOUR) as house:
         me = await open_session(house, "/a")
         asked = asyncio.create_task(Peer(house, connect(me)).ask())
-        await until(lambda: house.engine.holds == 1)
+        await until(lambda: house.engine.sessions.holds == 1)
         await Peer(house, publish("/a", 1)).ask()
         assert data_of(await asked) == [1]
         assert house.broker.sessions[me].unsettled is None
@@ -116,10 +116,10 @@ async def test_a_peer_that_leaves_during_a_hold_is_noticed():
         me = await open_session(house, "/a")
         peer = Peer(house, connect(me))
         asked = asyncio.create_task(peer.ask())
-        await until(lambda: house.engine.holds == 1)
+        await until(lambda: house.engine.sessions.holds == 1)
         peer.departs.set()
         assert await asked is None
-        assert house.engine.holds == 0
+        assert house.engine.sessions.holds == 0
         await Peer(house, publish("/a", 1)).ask()
         assert data_of(await Peer(house, connect(me)).ask()) == [1]
 
@@ -130,7 +130,7 @@ async def test_a_peer_that_leaves_as_its_event_comes_loses_nothing():
         me = await open_session(house, "/a")
         peer = Peer(house, connect(me))
         asked = asyncio.create_task(peer.ask())
-        await until(lambda: house.engine.holds == 1)
+        await until(lambda: house.engine.sessions.holds == 1)
         published = asyncio.create_task(Peer(house, publish("/a", 1)).ask())
         peer.departs.set()
         came = await asked
@@ -147,7 +147,7 @@ async def test_events_of_an_answer_that_could_not_be_sent_come_again():
         lost = LostPeer(house, connect(me))
         with suppress(ConnectionResetError):
             await lost.serve()
-        assert house.engine.put_back == 2
+        assert house.engine.sessions.put_back == 2
         assert data_of(await Peer(house, connect(me)).ask()) == [1, 2]
 
 
@@ -165,10 +165,10 @@ async def test_a_request_that_is_cancelled_during_a_hold_leaves_no_hold():
     async with housing(bayeux=HOUR) as house:
         me = await open_session(house, "/a")
         asked = asyncio.create_task(Peer(house, connect(me)).ask())
-        await until(lambda: house.engine.holds == 1)
+        await until(lambda: house.engine.sessions.holds == 1)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
-        assert house.engine.holds == 0
+        assert house.engine.sessions.holds == 0
         await Peer(house, publish("/a", 1)).ask()
         assert data_of(await Peer(house, connect(me)).ask()) == [1]
 

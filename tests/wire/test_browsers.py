@@ -52,9 +52,9 @@ class Browser:
 
     async def leave(self, held):
         """Close the connection of a held connect, as a closed tab does."""
-        before = self.served.house.engine.holds
+        before = self.served.house.engine.sessions.holds
         await held.close()
-        await self.served.until(lambda: self.served.house.engine.holds == before - 1)
+        await self.served.until(lambda: self.served.house.engine.sessions.holds == before - 1)
 
 
 def is_crowded(reply):
@@ -126,7 +126,7 @@ async def test_how_many_tabs_are_held_is_a_setting(limit, held_tabs):
             await browser.hold(tab)
         for tab in tabs[held_tabs:]:
             assert is_crowded(await browser.poll(tab))
-        assert served.house.engine.holds == held_tabs
+        assert served.house.engine.sessions.holds == held_tabs
 
 
 async def test_a_tabs_own_second_connect_is_no_second_tab():
@@ -142,7 +142,7 @@ async def test_a_tabs_own_second_connect_is_no_second_tab():
         (reply,) = (await older.read()).messages
         assert reply["successful"] is True
         assert not reply.get("advice", {}).get("multiple-clients")
-        assert served.house.engine.holds == 1
+        assert served.house.engine.sessions.holds == 1
         await browser.send(publish("/own", 1))
         reply, event = (await newer.read()).messages
         assert (reply["id"], event["data"]) == ("newer", 1)
@@ -185,7 +185,7 @@ async def test_tabs_share_a_slot_whatever_their_transport():
         poll = connect(first, connectionType="callback-polling")
         query = urlencode({"message": json.dumps([poll])})
         await script.send(request("GET", f"/bayeux?{query}", cookie=browser.cookie))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         assert is_crowded(await browser.poll(second))
         await browser.leave(script)
         await browser.hold(second)
@@ -201,4 +201,4 @@ async def test_other_browsers_and_clients_without_cookies_are_held_beside():
             await browser.hold(await browser.tab())
         for _ in range(2):
             await served.hold(await served.open_session())
-        assert served.house.engine.holds == 4
+        assert served.house.engine.sessions.holds == 4

@@ -137,7 +137,7 @@ async def test_a_held_script_is_called_when_an_event_comes():
         me = await join(wire, "/held")
         held_poll = urlencode({"jsonp": "held", "message": json.dumps([poll(me, id="9")])})
         await held.send(request("GET", f"/bayeux/connect?{held_poll}"))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         assert data_of(await wire.get(publish("/held", LINES, clientId=me))) == []
         answer = await held.read()
         name, (reply, event) = answer.called
@@ -154,7 +154,7 @@ async def test_a_held_script_is_called_when_its_time_is_up():
         me = await join(wire)
         name, (reply,) = (await wire.get(poll(me, id="9"), callback="late")).called
         assert (name, reply["id"], reply["successful"]) == ("late", "9", True)
-        assert served.house.engine.connects == 2
+        assert served.house.engine.sessions.connects == 2
 
 
 async def test_a_script_that_is_removed_from_its_page_loses_nothing():
@@ -163,9 +163,9 @@ async def test_a_script_that_is_removed_from_its_page_loses_nothing():
         wire, held = await served.wire(), await served.wire()
         me = await join(wire, "/removed")
         await held.send(request("GET", f"/bayeux?message={quote(json.dumps(poll(me)))}"))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         await held.close()
-        await served.until(lambda: served.house.engine.holds == 0)
+        await served.until(lambda: served.house.engine.sessions.holds == 0)
         await wire.post(publish("/removed", 1))
         assert data_of(await wire.get(poll(me))) == [1]
 

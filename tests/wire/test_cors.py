@@ -78,7 +78,7 @@ async def test_a_listed_origin_goes_through_a_whole_session(origin):
         subscribe = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": "/cors"}
         assert_readable(await wire.post(connect(client_id), subscribe, **page), origin)
         await held.send(post(json.dumps([connect(client_id)]).encode(), **page))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         assert_readable(await wire.post(publish("/cors", 1), **page), origin)
         answer = await held.read()
         assert_readable(answer, origin)

@@ -39,9 +39,9 @@ async def test_a_client_that_vanishes_during_a_hold_is_noticed_at_once():
         client_id = await open_session(served, "/a")
         wire = await served.wire()
         await wire.send(post(json.dumps([connect(client_id)]).encode()))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         await wire.close()
-        await served.until(lambda: served.house.engine.holds == 0)
+        await served.until(lambda: served.house.engine.sessions.holds == 0)
         assert client_id in served.house.broker.sessions
 
 
@@ -51,7 +51,7 @@ async def test_events_published_after_a_poll_died_come_with_the_next_connect():
         client_id = await open_session(served, "/a")
         wire = await served.wire()
         await wire.send(post(json.dumps([connect(client_id)]).encode()))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         wire.reset()
         other = await served.wire()
         for number in range(3):
@@ -75,7 +75,7 @@ async def test_events_of_an_answer_whose_socket_dies_while_it_is_written_come_ag
         slow.reset()
         await served.until(lambda: session.unsettled is None)
         assert [number for number, _ in data_of(await other.post(connect(client_id)))] == list(range(8))
-        assert served.house.engine.put_back == 8
+        assert served.house.engine.sessions.put_back == 8
 
 
 async def test_a_newer_connect_aborts_one_whose_answer_is_half_written():
@@ -116,7 +116,7 @@ async def test_bytes_that_come_during_a_hold_wait_and_an_end_of_stream_still_cou
         wire = await served.wire()
         await wire.send(held + publish)
         await wire.send(publish)
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         other = await served.wire()
         await other.post({"channel": "/a", "data": "wake"})
         assert data_of(await wire.read()) == ["wake"]
@@ -125,9 +125,9 @@ async def test_bytes_that_come_during_a_hold_wait_and_an_end_of_stream_still_cou
             assert (reply["channel"], reply["successful"]) == ("/b", True)
 
         await wire.send(held + publish)
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         await wire.close()
-        await served.until(lambda: served.house.engine.holds == 0)
+        await served.until(lambda: served.house.engine.sessions.holds == 0)
 
 
 async def test_too_many_bytes_during_a_hold_close_the_connection():
@@ -136,11 +136,11 @@ async def test_too_many_bytes_during_a_hold_close_the_connection():
         client_id = await open_session(served, "/a")
         wire = await served.wire()
         await wire.send(post(json.dumps([connect(client_id)]).encode()))
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         limits = served.house.settings.limits
         wire.writer.write(b"x" * (limits.head_bytes + limits.body_bytes + 1))
         assert await wire.is_closed()
-        await served.until(lambda: served.house.engine.holds == 0)
+        await served.until(lambda: served.house.engine.sessions.holds == 0)
 
 
 async def test_held_polls_are_answered_with_retry_when_the_server_leaves():
@@ -151,7 +151,7 @@ async def test_held_polls_are_answered_with_retry_when_the_server_leaves():
             client_id = await open_session(served, "/a")
             wires.append(await served.wire())
             await wires[-1].send(post(json.dumps([connect(client_id)]).encode()))
-        await served.until(lambda: served.house.engine.holds == 20)
+        await served.until(lambda: served.house.engine.sessions.holds == 20)
         served.server.leave()
         for answer in await asyncio.gather(*(wire.read() for wire in wires)):
             assert answer.status == 200

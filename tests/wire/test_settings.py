@@ -43,7 +43,7 @@ async def test_connect_delivery_only_moves_events_to_the_connect(wanted):
         if wanted:
             assert (await held.read()).data == [1, 2]
         else:
-            assert served.house.engine.holds == 1
+            assert served.house.engine.sessions.holds == 1
 
 
 async def test_a_connect_is_held_as_long_as_the_settings_say():
@@ -185,7 +185,7 @@ async def test_the_status_of_a_superseded_connect_is_a_setting(status):
         answer = await older.read()
         assert answer.status == status
         assert bool(answer.body) is (status == 200)
-        await served.until(lambda: served.house.engine.holds == 1)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
         wire = await served.wire()
         await wire.post(publish("/a", 1))
         assert (await newer.read()).data == [1]

@@ -98,7 +98,7 @@ async def test_a_client_that_polls_when_it_likes_is_not_in_the_delays():
         assert (await wire.post(connect(client_id))).data == [1]
         assert await told(delivered=1) is None
         poll = asyncio.create_task(wire.post(connect(client_id)))
-        await until(lambda: served.house.engine.holds == 1)
+        await until(lambda: served.house.engine.sessions.holds == 1)
         await say(served, publish("/a", 2))
         assert (await poll).data == [2]
         delay_ms = await told(delivered=2)

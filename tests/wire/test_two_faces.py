@@ -97,7 +97,7 @@ async def answers(name, *requests):
         settings = brisk(bayeux={"hold_s": 3600})
     async with serving(settings) as served:
         ids = count()
-        served.house.engine.new_id = lambda: f"{next(ids):040x}"
+        served.house.engine.sessions.new_id = lambda: f"{next(ids):040x}"
         wire, found = await served.wire(), []
         for asked_for in requests:
             answer = await wire.request(asked_for)
@@ -148,12 +148,12 @@ async def test_a_held_connect_is_answered_by_the_same_bytes(fields, ends):
             settings = brisk(bayeux={"hold_s": 3600})
         async with serving(settings) as served:
             ids = count()
-            served.house.engine.new_id = lambda ids=ids: f"{next(ids):040x}"
+            served.house.engine.sessions.new_id = lambda ids=ids: f"{next(ids):040x}"
             wire, other = await served.wire(), await served.wire()
             for first in (post(body(HANDSHAKE)), asked(connect(ID, id=1)), asked(subscribe(ID, "/a", id=2))):
                 await wire.request(first)
             await wire.send(asked(connect(ID, **fields)))
-            await served.until(lambda served=served: served.house.engine.holds == 1)
+            await served.until(lambda served=served: served.house.engine.sessions.holds == 1)
             last = {
                 "event": publish("/a", {"x": 1}),
                 "replaced": connect(ID, id="new", advice={"timeout": 0}),

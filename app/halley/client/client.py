@@ -44,7 +44,7 @@ class Client:
         self._inbox = Inbox(events_kept)
         self._session = Session(self._wire, self._inbox, timeouts, on_link)
         self._sender = Sender(self._wire, self._session, self._inbox, timeouts)
-        self._keeper: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -62,14 +62,14 @@ class Client:
         except BaseException:
             await self._wire.close()
             raise
-        self._keeper = asyncio.create_task(self._session.keep())
+        self._task = asyncio.create_task(self._session.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._keeper is not None
-        self._keeper.cancel()
+        assert self._task is not None
+        self._task.cancel()
         try:
-            await asyncio.wait([self._keeper])
+            await asyncio.wait([self._task])
             await self._session.end()
         finally:
             await self._wire.close()
@@ -96,7 +96,7 @@ class Client:
         """
         self._session.positions.forget(pattern)
         ext = {} if after is None else {"ext": {"replay": {pattern: after}}}
-        while await self._order("/meta/subscribe", pattern, **ext) != self._session.client_id:
+        while await self._change("/meta/subscribe", pattern, **ext) != self._session.client_id:
             pass  # a new session has begun in the meantime, without this pattern
         self._session.patterns[pattern] = None
 
@@ -104,7 +104,7 @@ class Client:
         """End a subscription. Events that were already sent may still arrive. Raises the same as `subscribe`."""
         self._session.patterns.pop(pattern, None)
         self._session.positions.forget(pattern)
-        await self._order("/meta/unsubscribe", pattern)
+        await self._change("/meta/unsubscribe", pattern)
 
     async def publish(self, channel: str, data: Any) -> None:
         """Publish any JSON value to a channel; returns when the server has acknowledged it.
@@ -146,7 +146,7 @@ class Client:
         _, verdicts = await self._sender.settle(messages, is_repeatable=True)
         return verdicts
 
-    async def _order(self, channel: str, pattern: str, **more: Any) -> str:
+    async def _change(self, channel: str, pattern: str, **more: Any) -> str:
         """Subscribe or unsubscribe, which can be repeated; returns the clientId for which it was done."""
         message = Outgoing.of(next(self._session.ids), {"channel": channel, "subscription": pattern, **more})
         client_id, [refused] = await self._sender.settle([message], is_repeatable=True)

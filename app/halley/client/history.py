@@ -15,12 +15,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 import httpx
 
 from halley.client.errors import ClientError, OutcomeUnknown, Refused, Unreachable
-from halley.client.wire import authorities, headers_for, root_url
+from halley.client.wire import http_client, reason_of, root_url
 
-_CONNECT_S = 10.0
 _SILENCE_S = 60.0
 _REASON_CHARS = 300
-_LINES = "application/x-ndjson"
 
 
 class HistoryClient:
@@ -28,9 +26,7 @@ class HistoryClient:
 
     def __init__(self, server: str, *, token: str | None = None) -> None:
         self._root = root_url(server)
-        timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
-        headers = headers_for(token) | {"Accept": _LINES}
-        self._http = httpx.AsyncClient(headers=headers, timeout=timeout, verify=authorities(self._root))
+        self._http = http_client(self._root, token, {"Accept": "application/x-ndjson"}, _SILENCE_S)
 
     async def __aenter__(self) -> Self:
         return self
@@ -92,7 +88,7 @@ class HistoryClient:
                     raise await _refusal(answer)
                 yield answer
         except httpx.HTTPError as error:
-            reason = str(error) or type(error).__name__
+            reason = reason_of(error)
             if not is_answered:
                 raise Unreachable(f"no response from {self._root.copy_with(userinfo=b'')} ({reason})") from error
             raise OutcomeUnknown(f"the response ended too early ({reason})") from error

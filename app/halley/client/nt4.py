@@ -83,26 +83,26 @@ class Nt4Client(WebSocketClient[Message]):
         self.name = name
         self.names: dict[int, str] = {}
         self._published: dict[str, tuple[int, int]] = {}
-        self._ahead_us = 0
-        self._asked = count(1)
-        self._answered = self._server_us = 0
+        self._offset_us = 0
+        self._time_requests = count(1)
+        self._time_replies = self._server_us = 0
 
     # Time
 
     async def begin(self) -> None:
         """Learn the server's time, with which `put_all` marks values."""
-        asked_us = _now_us()
-        self._ahead_us = await self.time() - (asked_us + _now_us()) // 2
+        sent_us = _now_us()
+        self._offset_us = await self.time() - (sent_us + _now_us()) // 2
 
     async def time(self) -> int:
         """Return the server's time in microseconds; it has then processed all that was sent before.
 
         Raises `TimeoutError` if there is no reply within `answer_s`.
         """
-        asked = next(self._asked)
-        await self.socket.send(packed(TIME_ID, 0, INT, ASKED - asked))
+        number = next(self._time_requests)
+        await self.socket.send(packed(TIME_ID, 0, INT, ASKED - number))
         async with asyncio.timeout(self.answer_s):
-            await self.until(lambda: self._answered >= asked)
+            await self.until(lambda: self._time_replies >= number)
         return self._server_us
 
     # Publishing
@@ -128,7 +128,7 @@ class Nt4Client(WebSocketClient[Message]):
 
     async def put_all(self, values: Mapping[str, Any]) -> None:
         """Send values of published topics by their names, all with the current time and in one frame."""
-        now_us = _now_us() + self._ahead_us
+        now_us = _now_us() + self._offset_us
         frame = b""
         for name, value in values.items():
             pubuid, number = self._published[name]
@@ -158,28 +158,28 @@ class Nt4Client(WebSocketClient[Message]):
         """Send text messages, all in one frame."""
         await self.socket.send(json.dumps(messages))
 
-    def _take(self, frame: str | bytes) -> None:
+    def _handle(self, frame: str | bytes) -> None:
         if isinstance(frame, str):
             for message in json.loads(frame):
-                self._take_text(Text(message["method"], message["params"]))
+                self._handle_text(Text(message["method"], message["params"]))
             return
         unpacker = msgpack.Unpacker(strict_map_key=False)
         unpacker.feed(frame)
         for topic_id, time_us, number, value in unpacker:
-            self._take_value(topic_id, time_us, number, value)
+            self._handle_value(topic_id, time_us, number, value)
 
-    def _take_text(self, message: Text) -> None:
+    def _handle_text(self, message: Text) -> None:
         if message.method == "announce":
             self.names[message.params["id"]] = message.params["name"]
         elif message.method == "unannounce":
             self.names.pop(message.params["id"], None)
-        self._keep(message)
+        self._queue(message)
 
-    def _take_value(self, topic_id: int, time_us: int, number: int, value: Any) -> None:
+    def _handle_value(self, topic_id: int, time_us: int, number: int, value: Any) -> None:
         if topic_id == TIME_ID:
-            self._answered, self._server_us = ASKED - value, time_us
+            self._time_replies, self._server_us = ASKED - value, time_us
         elif topic_id in self.names:  # the values of an unannounced topic can still be on their way
-            self._keep(Value(self.names[topic_id], time_us, number, value))
+            self._queue(Value(self.names[topic_id], time_us, number, value))
 
 
 def _now_us() -> int:

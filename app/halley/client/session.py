@@ -1,6 +1,6 @@
 """The client's session: begun by a handshake, kept by polling, and replaced when the server has lost it.
 
-One task, `keep`, does all polls, and all handshakes but the first, so there is never more than one connect (Bayeux 1.0,
+One task, `run`, does all polls, and all handshakes but the first, so there is never more than one connect (Bayeux 1.0,
 4.2). With the acknowledge extension each connect has the number of the last batch that was received. The events of a
 lost response are in the next one, and none of them is a duplicate: a response is used only once it is complete.
 """
@@ -89,7 +89,7 @@ class Inbox:
     def __init__(self, bound: int) -> None:
         self._events: deque[Event] = deque()
         self._bound = bound
-        self._has_news = asyncio.Event()
+        self._has_events = asyncio.Event()
         self._has_room = asyncio.Event()
         self._end: BaseException | None = None
 
@@ -103,33 +103,33 @@ class Inbox:
     def put_now(self, event: Event) -> None:
         """Add an event, whether there is room or not."""
         self._events.append(event)
-        self._has_news.set()
+        self._has_events.set()
 
     async def get(self) -> Event:
         """Return the oldest event. After `end` and the last event, raises its error or `StopAsyncIteration`."""
-        await self._until_more()
+        await self._wait_for_events()
         self._has_room.set()
         return self._events.popleft()
 
     async def get_all(self) -> list[Event]:
         """Return all queued events, at least one. After `end` and the last event, raises the same as `get`."""
-        await self._until_more()
+        await self._wait_for_events()
         self._has_room.set()
         events = [*self._events]
         self._events.clear()
         return events
 
-    async def _until_more(self) -> None:
+    async def _wait_for_events(self) -> None:
         while not self._events:
             if self._end is not None:
                 raise self._end
-            self._has_news.clear()
-            await self._has_news.wait()
+            self._has_events.clear()
+            await self._has_events.wait()
 
     def end(self, error: BaseException | None) -> None:
         """End the queue: no more events will be added. `error` is the reason; None if the program closed the client."""
         self._end = error or StopAsyncIteration()
-        self._has_news.set()
+        self._has_events.set()
 
 
 class ReplayPositions:
@@ -211,7 +211,7 @@ class Session:
     async def begin(self) -> None:
         """Handshake, and subscribe to all patterns again. Raises `ClientError`."""
         handshake = {**_HANDSHAKE, "supportedConnectionTypes": [self._wire.connection_type]}
-        reply, incoming = await self._ask(handshake, self._timeouts.answer_s)
+        reply, incoming = await self._request(handshake, self._timeouts.answer_s)
         advice = Advice.read(reply)
         self._advice = advice or self._advice
         error = error_of(reply)
@@ -233,7 +233,7 @@ class Session:
     async def _subscribe_again(self, client_id: str) -> None:
         again = {"channel": "/meta/subscribe", "clientId": client_id, "subscription": [*self.patterns]}
         while True:
-            reply, _ = await self._ask({**again, **self.positions.ext(self.patterns)}, self._timeouts.answer_s)
+            reply, _ = await self._request({**again, **self.positions.ext(self.patterns)}, self._timeouts.answer_s)
             error = error_of(reply)
             if error is None:
                 self.positions.note(reply)
@@ -241,7 +241,7 @@ class Session:
             if not error.startswith(_REPLAY_REFUSED) or not self.positions.fall_back(reply):
                 raise Refused(error, is_final=not error.startswith(SESSION_UNKNOWN))
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Poll, and reconnect after every failure, until the task is cancelled or another try cannot succeed.
 
         The error is then raised by all calls that wait for an event or for the session.
@@ -280,7 +280,7 @@ class Session:
         if self.client_id is not None:
             with suppress(ClientError):
                 goodbye = {"channel": "/meta/disconnect", "clientId": self.client_id}
-                await self._ask(goodbye, self._timeouts.goodbye_s)
+                await self._request(goodbye, self._timeouts.goodbye_s)
 
     # Polling
 
@@ -323,13 +323,13 @@ class Session:
             connect["advice"] = {"timeout": 0}
         if self._batch is not None:
             connect["ext"] = {"ack": self._batch}
-        reply, incoming = await self._ask(connect, self._advice.timeout_s + self._timeouts.network_s)
-        await self._take(incoming)
+        reply, incoming = await self._request(connect, self._advice.timeout_s + self._timeouts.network_s)
+        await self._queue(incoming)
         self.positions.note(reply)
         for gap in gaps_of(reply):
-            self._tell(Link.MISSED, gap)
+            self._notify(Link.MISSED, gap)
         for pattern in incoming.revoked:
-            self._give_up(pattern)
+            self._drop(pattern)
         if self._batch is not None:
             self._batch = batch_of(reply) or self._batch
         advice = Advice.read(reply)
@@ -344,14 +344,14 @@ class Session:
             raise Refused(error or "the server requires a new handshake", is_final=False)
         self._is_first_connect = False
 
-    def _give_up(self, pattern: str) -> None:
+    def _drop(self, pattern: str) -> None:
         """Drop a subscription that the server has ended: to renew it with the others would be refused for all."""
         if pattern in self.patterns:
             del self.patterns[pattern]
             self.positions.forget(pattern)
-            self._tell(Link.REVOKED, pattern)
+            self._notify(Link.REVOKED, pattern)
 
-    async def _ask(self, fields: dict[str, Any], within_s: float) -> tuple[dict[str, Any], Incoming]:
+    async def _request(self, fields: dict[str, Any], within_s: float) -> tuple[dict[str, Any], Incoming]:
         """Send one message; returns its reply and the whole response."""
         message_id = next(self.ids)
         text = encode({"id": message_id, **fields})
@@ -361,7 +361,7 @@ class Session:
             raise OutcomeUnknown(f"no reply to {fields['channel']} from {self._wire.name}")
         return reply, incoming
 
-    async def _take(self, incoming: Incoming) -> None:
+    async def _queue(self, incoming: Incoming) -> None:
         """Queue events for the program. While it does not read, the client does not poll, but keeps the session."""
         for event in incoming.events:
             while True:
@@ -381,7 +381,7 @@ class Session:
             pattern = next(iter(self.patterns))
             same = {"channel": "/meta/subscribe", "clientId": self.client_id, "subscription": pattern}
             with suppress(ClientError):
-                await self._ask(same, self._timeouts.network_s)
+                await self._request(same, self._timeouts.network_s)
 
     async def _rest(self, pause_s: float) -> None:
         self._is_needed.clear()
@@ -394,14 +394,14 @@ class Session:
     def _report_loss(self, reason: str) -> None:
         if self._lost_id is None:
             self._lost_id = self.client_id or ""
-            self._tell(Link.LOST, reason)
+            self._notify(Link.LOST, reason)
 
     def _report_return(self) -> None:
         if self._lost_id is not None:
             is_whole = self._lost_id == self.client_id or self.positions.is_whole
             self._lost_id = None
-            self._tell(Link.RESUMED if is_whole else Link.RENEWED, self._wire.name)
+            self._notify(Link.RESUMED if is_whole else Link.RENEWED, self._wire.name)
 
-    def _tell(self, link: Link, text: str) -> None:
+    def _notify(self, link: Link, text: str) -> None:
         if self._on_link is not None:
             self._on_link(link, text)

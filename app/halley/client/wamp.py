@@ -157,13 +157,13 @@ class WampClient(WebSocketClient[Message]):
             case other:
                 raise Refused(f"the router replied {other}")
 
-    def _take(self, frame: str | bytes) -> None:
+    def _handle(self, frame: str | bytes) -> None:
         for message in self._messages_in(frame):
             request = _request_of(message)
             if request in self._replies:
                 self._replies[request] = message
             else:
-                self._keep(message)
+                self._queue(message)
 
     def _messages_in(self, frame: str | bytes) -> list[Message]:
         """Return the messages of one frame."""

@@ -16,6 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from halley.client.errors import ClientError, Refused
+from halley.client.wire import bearer
 
 _ANSWER_S = 10.0
 _MESSAGE_BYTES = 16_777_216
@@ -56,9 +57,9 @@ class WebSocketClient(ABC, Generic[Message]):
         # The server pings; pings from both sides would show no more.
         self._options = {"compression": None, "ping_interval": None, "max_size": _MESSAGE_BYTES, **options}
         if token is not None:
-            self._options["additional_headers"] = {"Authorization": f"Bearer {token}"}
+            self._options["additional_headers"] = bearer(token)
         self._turn = asyncio.Lock()
-        self._came: deque[Message] = deque()
+        self._received: deque[Message] = deque()
 
     async def open(self) -> None:
         """Open the WebSocket and nothing else; `async with` also begins the session."""
@@ -96,22 +97,21 @@ class WebSocketClient(ABC, Generic[Message]):
 
     async def receive(self) -> Message:
         """Return the next message that is not the reply to a request of this client, in the order of arrival."""
-        await self.until(lambda: bool(self._came))
-        return self._came.popleft()
+        await self.until(lambda: bool(self._received))
+        return self._received.popleft()
 
     def __aiter__(self) -> Self:
         return self
 
-    def _keep(self, message: Message) -> None:
-        """Keep a message for `receive`. Raises `ClientError` if there are too many."""
-        if len(self._came) >= _MESSAGES_KEPT:
+    def _queue(self, message: Message) -> None:
+        """Add a message for `receive`. Raises `ClientError` if there are too many."""
+        if len(self._received) >= _MESSAGES_KEPT:
             raise ClientError(f"{_MESSAGES_KEPT:,} messages arrived before a reply")
-        self._came.append(message)
+        self._received.append(message)
 
     async def _read(self) -> None:
-        """Wait for one frame and take it."""
-        self._take(await self.socket.recv())
+        self._handle(await self.socket.recv())
 
     @abstractmethod
-    def _take(self, frame: str | bytes) -> None:
+    def _handle(self, frame: str | bytes) -> None:
         """Handle one frame from the server."""

@@ -1,7 +1,8 @@
-"""One HTTP request of the client: JSON messages in, JSON messages out, within a deadline.
+"""HTTP requests of the clients: where a server is, how its token is sent, and what an error means.
 
-It has no notion of sessions. Failures are classified by what the sender needs to know: `Unreachable` if nothing can
-have been done, `OutcomeUnknown` if something may have been done, `Refused` if the server refused the request.
+`Wire` sends JSON messages and returns JSON messages, within a deadline. It has no notion of sessions. Failures are
+classified by what the sender needs to know: `Unreachable` if nothing can have been done, `OutcomeUnknown` if something
+may have been done, `Refused` if the server refused the request.
 """
 
 from __future__ import annotations
@@ -46,9 +47,7 @@ class Wire:
     def __init__(self, url: str, token: str | None) -> None:
         """Set the server's URL and the token for it. Raises `ValueError` if either is invalid."""
         self.url = server_url(url)
-        headers = headers_for(token) | {"Content-Type": "application/json"}
-        timeout = httpx.Timeout(None, connect=_CONNECT_S)
-        self._http = httpx.AsyncClient(headers=headers, timeout=timeout, verify=authorities(self.url))
+        self._http = http_client(self.url, token, {"Content-Type": "application/json"})
 
     @property
     def name(self) -> str:
@@ -91,12 +90,12 @@ class Wire:
                 return await self._send(body, trace)
         except (TimeoutError, httpx.HTTPError) as error:
             if not is_sent:
-                raise Unreachable(f"cannot connect to {self.name} ({_reason(error)})") from error
+                raise Unreachable(f"cannot connect to {self.name} ({reason_of(error)})") from error
             if isinstance(error, TimeoutError):
                 raise OutcomeUnknown(f"no response from {self.name} within {within_s:g} s") from error
             if not is_whole and len(body) > _LARGE_BYTES:
                 raise _HungUp from error
-            raise OutcomeUnknown(f"connection to {self.name} lost ({_reason(error)})") from error
+            raise OutcomeUnknown(f"connection to {self.name} lost ({reason_of(error)})") from error
 
     async def _send(self, body: bytes, trace: Trace) -> tuple[httpx.Response, bytes]:
         async with self._http.stream(**self._request(body), extensions={"trace": trace}) as response:
@@ -112,14 +111,29 @@ class Wire:
         return {"method": "POST", "url": self.url, "content": body}
 
 
+def http_client(
+    url: httpx.URL, token: str | None, headers: dict[str, str], silence_s: float | None = None
+) -> httpx.AsyncClient:
+    """Return a client of httpx for one server. `silence_s` bounds each pause of a response, if it is not None.
+
+    Raises `ValueError` for an invalid token.
+    """
+    timeout = httpx.Timeout(silence_s, connect=_CONNECT_S)
+    return httpx.AsyncClient(headers=headers_for(token) | headers, timeout=timeout, verify=authorities(url))
+
+
 def headers_for(token: str | None) -> dict[str, str]:
     """Return the headers of every request. Raises `ValueError` for an invalid token."""
-    headers = {"Accept-Encoding": "identity", "User-Agent": "halley"}
-    if token is not None:
-        if not _TOKEN.fullmatch(token):
-            raise ValueError("a token consists of letters, digits and -._~+/ with = at its end")
-        headers["Authorization"] = f"Bearer {token}"
-    return headers
+    return {"Accept-Encoding": "identity", "User-Agent": "halley", **bearer(token)}
+
+
+def bearer(token: str | None) -> dict[str, str]:
+    """Return the header with a token, if there is one. Raises `ValueError` for an invalid token."""
+    if token is None:
+        return {}
+    if not _TOKEN.fullmatch(token):
+        raise ValueError("a token consists of letters, digits and -._~+/ with = at its end")
+    return {"Authorization": f"Bearer {token}"}
 
 
 def authorities(url: httpx.URL) -> ssl.SSLContext | bool:
@@ -175,7 +189,8 @@ def _messages(body: bytes, name: str) -> list[dict[str, Any]]:
     return messages
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return what is wrong with a connection, for messages."""
     if isinstance(error, TimeoutError):
         return "the time has run out"
     return str(error) or type(error).__name__

@@ -14,10 +14,10 @@ from halley.broker.names import Pattern, patterns_over
 from halley.broker.policy import SERVER
 from halley.broker.sessions import Session
 from halley.embed.server_session import pattern_of
-from halley.protocols.bayeux.engine import Engine
-from halley.protocols.bayeux.exchange import AwaitHook, Outcome, Request, Transport
+from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.messages import decode_data
 from halley.protocols.bayeux.names import to_channel, to_subscription
+from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Outcome, Request, Transport
 from halley.protocols.bayeux.session import BayeuxSession, Reply
 from halley.transports.waits import verdict_on
 
@@ -37,7 +37,7 @@ class LocalSession:
     own. What is begun while the server runs ends with that run: `is_running` says whether it does.
     """
 
-    def __init__(self, engine: Engine, name: str, is_running: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, engine: BayeuxEngine, name: str, is_running: Callable[[], bool] = lambda: False) -> None:
         self._engine = engine
         self._is_running = is_running
         self._is_of_run = is_running()
@@ -45,10 +45,12 @@ class LocalSession:
         self._callbacks: dict[Pattern, list[Callback]] = {}
         self._callbacks_for = lru_cache(_REMEMBERED_TOPICS)(self._find_callbacks)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._session = BayeuxSession(f"local-{name}-{engine.new_id()}", self, engine.broker.outbox(), engine.options)
+        self._session = BayeuxSession(
+            f"local-{name}-{engine.sessions.new_id()}", self, engine.broker.outbox(), engine.options
+        )
         self._session.protocol = "local"
         self._session.role = SERVER
-        engine.open(self._session, monotonic())
+        engine.sessions.open(self._session, monotonic())
 
     def publish(self, channel: str, data: Any) -> asyncio.Future[dict[str, Any]]:
         """Publish `data`; the future's result is the reply that a client would get.
@@ -90,7 +92,7 @@ class LocalSession:
 
     def close(self) -> None:
         """End the session and all its subscriptions."""
-        self._engine.leave(self._session, monotonic(), by_client=False)
+        self._engine.sessions.leave(self._session, monotonic(), by_client=False)
 
     def end_run(self) -> None:
         """End what was begun while the server ran: this session, or its callbacks of that time."""
@@ -149,12 +151,14 @@ class LocalSession:
 class _Publish:
     """The engine's `connection` for one message."""
 
-    def __init__(self, engine: Engine, answer: asyncio.Future[dict[str, Any]], tasks: set[asyncio.Task[None]]) -> None:
+    def __init__(
+        self, engine: BayeuxEngine, answer: asyncio.Future[dict[str, Any]], tasks: set[asyncio.Task[None]]
+    ) -> None:
         self._engine = engine
         self._answer = answer
         self._tasks = tasks  # the event loop keeps only weak references to tasks
 
-    def write(self, outcome: Outcome | None) -> None:
+    def write(self, outcome: Outcome | Cut) -> None:
         """Set the future's result to the message's reply, or begin to wait for what it needs first."""
         if isinstance(outcome, AwaitHook):
             task = asyncio.get_running_loop().create_task(self._wait(outcome))

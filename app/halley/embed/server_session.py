@@ -11,7 +11,7 @@ from halley.access.proofs import proof_of
 from halley.broker.errors import InvalidName
 from halley.broker.names import Pattern
 from halley.broker.policy import SERVER
-from halley.protocols.bayeux.engine import Engine
+from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.names import to_pattern, to_subscription
 from halley.protocols.bayeux.session import BayeuxSession
 
@@ -22,7 +22,7 @@ class ServerSession:
     `attributes` is for the program's own data about this client.
     """
 
-    def __init__(self, session: BayeuxSession, engine: Engine) -> None:
+    def __init__(self, session: BayeuxSession, engine: BayeuxEngine) -> None:
         self._session = session
         self._engine = engine
 
@@ -136,7 +136,7 @@ class ServerSession:
         Raises `ValueError` if `channel` is not a channel, `TypeError` if `data` is not JSON.
         """
         pattern_of(channel, self._engine)
-        return self._engine.deliver(self._session, channel, data, None, monotonic())
+        return self._engine.sessions.deliver(self._session, channel, data, None, monotonic())
 
     def subscribe(self, channel: str) -> None:
         """Subscribe the session to a channel or pattern, without asking the policy. Raises `ValueError`."""
@@ -148,7 +148,7 @@ class ServerSession:
 
     def disconnect(self) -> None:
         """End the session; the client is notified immediately if a connect is held, else by its next request."""
-        self._engine.leave(self._session, monotonic(), by_client=False)
+        self._engine.sessions.leave(self._session, monotonic(), by_client=False)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -165,7 +165,7 @@ class ServerSession:
             self._engine.broker.mark_ready(self._session)
 
 
-def pattern_of(channel: str, engine: Engine) -> Pattern:
+def pattern_of(channel: str, engine: BayeuxEngine) -> Pattern:
     """The pattern that a channel name or wildcard stands for. Raises `ValueError` if it is invalid."""
     try:
         return to_pattern(channel, engine.bounds)

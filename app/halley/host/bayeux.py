@@ -22,9 +22,9 @@ from halley import telemetry
 from halley.host.http import Connection
 from halley.host.peer import STATUS_LINES, begin, response
 from halley.host.repeated import Repeated, head_of
-from halley.protocols.bayeux.engine import Engine
-from halley.protocols.bayeux.exchange import AwaitHook, Elsewhere, Outcome
+from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
+from halley.protocols.bayeux.sessions import Sessions
 from halley.server.composition import Server
 from halley.transports.endpoint import HEADERS, BayeuxEndpoint, PostHead, leaving
 from halley.transports.guard import TEXT_HEADERS, Rejection
@@ -140,7 +140,7 @@ class BayeuxConnection(Connection):
             return False
         self._is_answering = True
         try:
-            outcome = self._way.engine.connect_again(session, repeated.cookies, message_id, self, monotonic())
+            outcome = self._way.engine.sessions.connect_again(session, repeated.cookies, message_id, self, monotonic())
             if outcome is None:
                 self._is_answering = False
                 return False
@@ -164,25 +164,25 @@ class BayeuxConnection(Connection):
         except Rejection as rejection:
             way.endpoint.note(rejection, head())
             self._reject(rejection)
-        except Elsewhere as elsewhere:
-            self._pass_on(elsewhere, head(), body)
+        except Misdirected as misdirected:
+            self._pass_on(misdirected, head(), body)
         except Exception as error:  # noqa: BLE001 - after any error the client gets a response
             self._fail(error)
 
-    def _pass_on(self, elsewhere: Elsewhere, head: Head, body: bytes) -> None:
+    def _pass_on(self, misdirected: Misdirected, head: Head, body: bytes) -> None:
         """Have the node that has the session of a request answer it."""
         endpoint = self._way.endpoint
         assert endpoint.relay is not None
         try:
-            done = partial(self._take_relayed, elsewhere)
-            self._relaying = endpoint.relay.send(elsewhere.node, self.url, head, body, self, done)
+            done = partial(self._take_relayed, misdirected)
+            self._relaying = endpoint.relay.send(misdirected.node, self.url, head, body, self, done)
         except Rejection as rejection:
             endpoint.note(rejection, head)
             self._reject(rejection)
         else:
             self.headers, self._fields = _NO_HEADERS, _NO_FIELDS
 
-    def _take_relayed(self, elsewhere: Elsewhere, outcome: Relayed) -> None:
+    def _take_relayed(self, misdirected: Misdirected, outcome: Relayed) -> None:
         relaying, self._relaying = self._relaying, None
         if isinstance(outcome, Rejection) and outcome.closes:
             self.refuse(outcome.status, outcome.text, outcome.headers)
@@ -198,7 +198,7 @@ class BayeuxConnection(Connection):
             self.cut("relay_lost")
         else:
             try:
-                self._take_outcome(self._way.engine.receive_here(elsewhere.request, monotonic()))
+                self._take_outcome(self._way.engine.receive_here(misdirected.request, monotonic()))
             except Exception as error:  # noqa: BLE001 - after any error the client gets a response
                 self._fail(error)
 
@@ -224,7 +224,7 @@ class BayeuxConnection(Connection):
             self._write(outcome)
         elif type(outcome) is Hold:
             if self._is_lost or self._has_ended:
-                self._way.engine.lost(outcome, monotonic())
+                self._way.engine.sessions.lost(outcome, monotonic())
             self._hold = outcome
             self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # there may be very many held connects
         elif type(outcome) is AwaitHook:
@@ -232,12 +232,12 @@ class BayeuxConnection(Connection):
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
-    def write(self, outcome: Outcome | None) -> None:
-        """Send the response of a held connect; None: a newer connect has replaced it, so the connection is cut."""
+    def write(self, outcome: Outcome | Cut) -> None:
+        """Send the response of a held connect, or close the connection because a newer connect has replaced it."""
         self._hold = None
         if type(outcome) is Reply:
             self._write(outcome)
-        elif outcome is None:
+        elif isinstance(outcome, Cut):
             self.cut("replaced")
         else:
             self._take_outcome(outcome)
@@ -247,14 +247,14 @@ class BayeuxConnection(Connection):
         super().connection_lost(exc)
         hold, self._hold = self._hold, None
         if hold is not None:
-            self._way.engine.lost(hold, monotonic())  # does nothing if it has been answered
+            self._way.engine.sessions.lost(hold, monotonic())  # does nothing if it has been answered
         relaying, self._relaying = self._relaying, None
         if relaying is not None:
             relaying.settle(False)  # noqa: FBT003 - the callback's one meaning
         self._repeated = None
 
     def _write(self, reply: Reply) -> None:
-        engine = self._way.engine
+        sessions = self._way.engine.sessions
         if reply.status == 200 and reply.set_cookie is None and not (reply.is_last or self._cors):
             body = b",".join(reply.parts)
             has_left = self.respond(_head_for(len(body)) + body + b"]")
@@ -262,10 +262,10 @@ class BayeuxConnection(Connection):
             headers = (*HEADERS, *self._cors, *self._way.endpoint.headers(reply, self._seen[1]))
             has_left = self.respond(response(reply.status, headers, reply.body()), closes=reply.is_last)
         if has_left:
-            engine.written(reply)
+            sessions.settle(reply)
         else:
-            engine.delayed(reply, monotonic())
-            self.settle(partial(_report, engine, reply))
+            sessions.delayed(reply, monotonic())
+            self.settle(partial(_report, sessions, reply))
 
     def _fail(self, error: Exception) -> None:
         telemetry.fault("request", error)
@@ -277,9 +277,9 @@ class BayeuxConnection(Connection):
         self.respond(response(rejection.status, headers, rejection.text.encode()))
 
 
-def _report(engine: Engine, reply: Reply, is_written: bool) -> None:  # noqa: FBT001 - as `settle` calls it
-    """Report to the engine whether a reply has reached the kernel. As a closure it would slow down every reply."""
-    engine.settled(reply, monotonic(), is_written=is_written)
+def _report(sessions: Sessions, reply: Reply, is_written: bool) -> None:  # noqa: FBT001 - as `settle` calls it
+    """Report whether a reply has reached the kernel. As a closure it would slow down every reply."""
+    sessions.settle_delayed(reply, monotonic(), is_written=is_written)
 
 
 def _bytes_of(answer: Answer) -> bytes:

@@ -12,7 +12,7 @@ Every protocol is spoken by the same few parts. A transport makes a `Link` for e
   of somebody else's publish.
 * What left and what was lost is reported. WebSockets report `paused`, `resumed` and `lost`. Bayeux's connections are
   HTTP requests: one engine has all of them, and learns which held connect was `lost`. A reply can be lost alone,
-  without its session, so the engine also learns which replies were `written` and `unwritten`.
+  without its session, so the engine also learns which replies were written and which were not.
 * What an engine must wait for (a program's policy, the disk, a page of the history) it hands to a `WaitFor`, and goes
   on when it is called back. It never blocks, and reading from its peer continues.
 

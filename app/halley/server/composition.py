@@ -17,7 +17,7 @@ from halley.broker.errors import TokenRefused
 from halley.broker.policy import SERVER
 from halley.configuration.programs import checked
 from halley.configuration.protection import rights_of
-from halley.protocols.bayeux.engine import Engine, new_id
+from halley.protocols.bayeux.engine import BayeuxEngine, new_id
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Count, WireProtocol
@@ -71,7 +71,7 @@ class Server:
         self.hooks = Hooks(telemetry.fault, session_log.message_refused)
         waits = Waits()
         prefix = "" if others is None else others.id
-        self.engine = Engine(
+        self.engine = BayeuxEngine(
             self.broker,
             settings.bayeux,
             self.access,

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from starlette.types import Receive, Scope, Send
 
-from halley.protocols.bayeux.engine import Engine
-from halley.protocols.bayeux.exchange import AwaitCommit, AwaitHook, Outcome, Request
+from halley.protocols.bayeux.engine import BayeuxEngine
+from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Deferred, Outcome, Request
 from halley.protocols.bayeux.session import Hold, Reply
 from halley.transports.bodies import disconnected
 from halley.transports.head import Header
@@ -58,7 +58,7 @@ def target_of(scope: Scope) -> bytes:
 class AsgiConnection:
     """One request under way: what the engine knows as its `connection`."""
 
-    def __init__(self, engine: Engine, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, engine: BayeuxEngine, scope: Scope, receive: Receive, send: Send) -> None:
         self._engine = engine
         self.scope = scope
         self.receive = receive
@@ -66,9 +66,9 @@ class AsgiConnection:
         self._host = host_connection(scope)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    def write(self, outcome: Outcome | None) -> None:
-        """Take the outcome that the request waits for; None: a newer connect has replaced it, and the socket is cut."""
-        if outcome is None:
+    def write(self, outcome: Outcome | Cut) -> None:
+        """Take the outcome that the request waits for."""
+        if isinstance(outcome, Cut):
             if self._host is not None:
                 self._host.cut("replaced")
         elif self._outcome.done():
@@ -79,7 +79,7 @@ class AsgiConnection:
     async def reply_to(self, request: Request, *, is_here: bool = False) -> Reply | None:
         """Process a request until there is a reply; None if its peer disconnected before.
 
-        Raises `TimeoutError` if a hold or commit is not answered long after its deadline, and `Elsewhere` unless
+        Raises `TimeoutError` if a hold or commit is not answered long after its deadline, and `Misdirected` unless
         `is_here`: the node that has the session is gone.
         """
         engine = self._engine
@@ -99,7 +99,7 @@ class AsgiConnection:
                 departure.cancel()
         return outcome
 
-    async def _later(self, waiting: Hold | AwaitCommit, departure: asyncio.Future[None]) -> Outcome | None:
+    async def _later(self, waiting: Hold | Deferred, departure: asyncio.Future[None]) -> Outcome | None:
         """Wait for the outcome that `write` brings; None if the peer has disconnected.
 
         A request whose peer has disconnected is processed to its end nevertheless.
@@ -115,7 +115,7 @@ class AsgiConnection:
             has_left = departure.done()
         finally:
             if isinstance(waiting, Hold):
-                self._engine.lost(waiting, monotonic())  # does nothing if the hold has been answered
+                self._engine.sessions.lost(waiting, monotonic())  # does nothing if the hold has been answered
             come, self._outcome = self._outcome, asyncio.get_running_loop().create_future()
             outcome = come.result() if come.done() else None
             if outcome is None:
@@ -130,15 +130,15 @@ class AsgiConnection:
     def _let_go(self, outcome: Outcome) -> None:
         """Return an outcome to the engine because the peer has disconnected."""
         if isinstance(outcome, Reply):
-            self._engine.unwritten(outcome)
+            self._engine.sessions.take_back(outcome)
         elif isinstance(outcome, Hold):
-            self._engine.lost(outcome, monotonic())
+            self._engine.sessions.lost(outcome, monotonic())
 
     async def respond(self, reply: Reply, headers: list[Header], body: bytes) -> None:
         """Send a response, and report to the engine whether it was written."""
         # Halley's own host cuts a peer that reads nothing; a foreign one may wait forever.
         limit_s = self._engine.broker.limits.write_s if self._host is None else None
-        self._engine.delayed(reply, monotonic())
+        self._engine.sessions.delayed(reply, monotonic())
         try:
             async with asyncio.timeout(limit_s):
                 await respond(self.send, reply.status, headers, body)
@@ -155,7 +155,7 @@ class AsgiConnection:
             self._host.settle(lambda is_written: self._settled(reply, is_written=is_written))
 
     def _settled(self, reply: Reply, *, is_written: bool) -> None:
-        self._engine.settled(reply, monotonic(), is_written=is_written)
+        self._engine.sessions.settle_delayed(reply, monotonic(), is_written=is_written)
 
 
 async def respond(send: Send, status: int, headers: list[Header], body: bytes, kind: str = "http.response") -> None:

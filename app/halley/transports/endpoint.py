@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from halley.protocols.bayeux.engine import Engine
-from halley.protocols.bayeux.exchange import Elsewhere, Request, Transport
+from halley.protocols.bayeux.engine import BayeuxEngine
+from halley.protocols.bayeux.outcomes import Misdirected, Request, Transport
 from halley.protocols.bayeux.session import Reply
 from halley.settings import Cookie, Settings
 from halley.transports import callback_polling
@@ -51,7 +51,7 @@ class BayeuxEndpoint(Endpoint):
     """
 
     def __init__(
-        self, engine: Engine, guard: Guard, note: Note, settings: Settings, relay: Relay | None = None
+        self, engine: BayeuxEngine, guard: Guard, note: Note, settings: Settings, relay: Relay | None = None
     ) -> None:
         self.guard = guard
         self.relay = relay
@@ -101,11 +101,10 @@ class BayeuxEndpoint(Endpoint):
         """The reply to a request; None if its peer has disconnected, or if another node of the cluster has replied."""
         try:
             return await connection.reply_to(request)
-        except Elsewhere as elsewhere:
-            assert self.relay is not None
-            if await is_relayed(
-                self.relay, elsewhere.node, body, connection.scope, connection.receive, connection.send
-            ):
+        except Misdirected as misdirected:
+            relay, node = self.relay, misdirected.node
+            assert relay is not None
+            if await is_relayed(relay, node, body, connection.scope, connection.receive, connection.send):
                 return None
         return await connection.reply_to(request, is_here=True)
 

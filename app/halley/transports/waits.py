@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from halley import telemetry
-from halley.protocols.bayeux.exchange import AwaitHook, Verdict
+from halley.protocols.bayeux.outcomes import AwaitHook, Verdict
 from halley.protocols.contract import Resume
 
 

@@ -4,7 +4,7 @@ import pytest
 from support.bayeux import House
 from support.bayeux_peers import handshake
 
-from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.outcomes import Transport
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_unwritten_moves_nothing(house, peer):
     held = poll(peer, 1, stalled=True)
     house.publish("/a", 1)
     held.unwritten()
-    assert house.engine.put_back == 0
+    assert house.engine.sessions.put_back == 0
     assert poll(peer, 1).events == [("/a", 1)]
 
 
@@ -163,7 +163,7 @@ def test_older_batches_are_freed_together(house, peer):
 
 def test_events_before_the_first_connect(house):
     """Events that are delivered while the session is being opened are part of batch 1 (B17, CometD #521)."""
-    house.hooks.session_opened.append(lambda session: house.engine.deliver(session, "/w", 1, None, house.now))
+    house.hooks.session_opened.append(lambda session: house.engine.sessions.deliver(session, "/w", 1, None, house.now))
     peer = house.join(ext={"ack": True})
     assert peer.heard == [("/w", 1)]
     assert poll(peer, 0).events == [("/w", 1)]

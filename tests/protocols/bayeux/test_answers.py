@@ -6,8 +6,8 @@ import pytest
 from support.bayeux import House
 
 from halley.broker.events import Event
-from halley.protocols.bayeux.exchange import Transport
 from halley.protocols.bayeux.names import to_topic
+from halley.protocols.bayeux.outcomes import Transport
 from halley.transports import callback_polling
 
 MOST = 524_288

@@ -3,7 +3,7 @@
 from support.bayeux_peers import Exchange, Peer
 from support.messages import publish
 
-from halley.protocols.bayeux.exchange import Request, Transport
+from halley.protocols.bayeux.outcomes import Request, Transport
 from halley.protocols.bayeux.request import DONE_AT_ONCE
 
 UNKNOWN = "402::session_unknown"
@@ -25,7 +25,7 @@ def test_connect_in_a_batch_is_never_held(house):
     for _ in range(2):
         assert len(peer.send(peer.poll(), peer.message("/a") | {"data": 1}).replies) == 2
         assert len(peer.send(peer.message("/a") | {"data": 1}, peer.poll()).replies) == 2
-    assert house.engine.holds == 0
+    assert house.engine.sessions.holds == 0
 
 
 def test_connect_comes_last_and_answers_in_place(house):
@@ -237,7 +237,7 @@ def test_a_session_that_ends_during_a_long_request(house):
     """The messages that follow are refused as those of an ended session are; the request is answered."""
     peer = house.join()
     steps = Steps(house, *(peer.message("/a") | {"data": number} for number in range(2 * DONE_AT_ONCE)))
-    house.engine.leave(peer.session, house.now, by_client=False)
+    house.engine.sessions.leave(peer.session, house.now, by_client=False)
     replies = steps.end()
     assert [reply.get("error") for reply in replies] == [None] * DONE_AT_ONCE + [UNKNOWN] * DONE_AT_ONCE
     house.turn()
@@ -254,7 +254,7 @@ def test_many_names_in_one_subscription(house):
         assert steps.turns >= 10
         assert not peer.session.subscriptions
         steps = Steps(house, peer.message(f"/meta/{verb}", subscription=names[: DONE_AT_ONCE + 1]))
-        house.engine.leave(peer.session, house.now, by_client=False)
+        house.engine.sessions.leave(peer.session, house.now, by_client=False)
         (reply,) = steps.end()
         assert reply["error"] == UNKNOWN
         house.turn()

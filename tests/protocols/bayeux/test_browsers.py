@@ -188,4 +188,4 @@ def test_no_slot_is_left_behind(house, jar):
     third.connect(advice={"timeout": 0})
     fourth.connect()
     house.dismiss(fourth)
-    assert house.engine.holds_by_browser == {}
+    assert house.engine.sessions.holds_by_browser == {}

@@ -4,7 +4,7 @@ import pytest
 from support.bayeux import House
 from support.bayeux_peers import Peer
 
-from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.outcomes import Transport
 
 TYPES = "301:long-polling,callback-polling:connection_types_unsupported"
 
@@ -159,7 +159,7 @@ def test_a_connect_that_is_not_held_replaces_too(house):
     first = peer.connect()
     second = peer.connect(advice={"timeout": 0})
     assert (len(first.messages), second.only["successful"]) == (1, True)
-    assert house.engine.holds == 0
+    assert house.engine.sessions.holds == 0
 
 
 def test_no_stale_wake_up(house):

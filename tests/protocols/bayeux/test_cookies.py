@@ -3,7 +3,7 @@
 import pytest
 from support.bayeux_peers import handshake
 
-from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.outcomes import Transport
 
 UNKNOWN = "402::session_unknown"
 COOKIE = "0123456789abcdef"

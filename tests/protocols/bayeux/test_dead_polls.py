@@ -3,7 +3,7 @@
 import pytest
 from support.bayeux import House
 
-from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.outcomes import Transport
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_gone_is_noticed_at_once(house, peer):
     held.hang_up()
     house.publish("/a", 1)
     assert held.reply is None
-    assert house.engine.holds == 0
+    assert house.engine.sessions.holds == 0
 
 
 def test_gone_after_the_answer_was_made(house, peer):
@@ -54,7 +54,7 @@ def test_gone_twice(house, peer):
     held = peer.connect()
     held.hang_up()
     held.hang_up()
-    assert house.engine.holds == 0
+    assert house.engine.sessions.holds == 0
 
 
 def test_unwritten_connect(house, peer):
@@ -139,7 +139,7 @@ def test_unwritten_then_written(house, peer):
     held = peer.connect(stalled=True)
     house.publish("/a", 1)
     held.unwritten()
-    house.engine.written(held.reply)
+    house.engine.sessions.settle(held.reply)
     assert peer.connect().events == [("/a", 1)]
 
 
@@ -160,7 +160,7 @@ def test_dead_publish_of_a_client_that_left(house, peer):
     peer.disconnect()
     sent.unwritten()
     assert len(session.outbox) == 0
-    assert house.engine.put_back == 0
+    assert house.engine.sessions.put_back == 0
 
 
 def test_put_back_events_are_counted(house, peer):
@@ -168,7 +168,7 @@ def test_put_back_events_are_counted(house, peer):
     held = peer.connect(stalled=True)
     house.publish("/a", 1, 2)
     held.unwritten()
-    assert house.engine.put_back == 2
+    assert house.engine.sessions.put_back == 2
 
 
 def test_put_back_events_do_not_overflow():
@@ -219,7 +219,7 @@ def test_jsonp_poll_dies(house):
 def test_drained_poll_dies(house, peer):
     """Events of an unwritten reply are sent again also while the server is shutting down."""
     held = peer.connect(stalled=True)
-    house.engine.drain()
+    house.engine.sessions.drain()
     house.publish("/a", 1)
     held.unwritten()
     assert peer.connect().events == [("/a", 1)]

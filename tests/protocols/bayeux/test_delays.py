@@ -4,7 +4,7 @@ import pytest
 from support.bayeux import House
 
 from halley.broker.flow import GRACE_S
-from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.outcomes import Transport
 
 
 def subscribed(house):

@@ -51,7 +51,7 @@ def test_nothing_is_delivered_afterwards(house):
     held = peer.connect()
     peer.disconnect()
     house.publish("/a", 1)
-    assert house.engine.deliver(session, "/a", 1, None, house.now) is False
+    assert house.engine.sessions.deliver(session, "/a", 1, None, house.now) is False
     assert held.events == []
     assert len(session.outbox) == 0
 
@@ -97,7 +97,7 @@ def test_last_words_arrive(house):
     """Events that a program delivers just before it ends the session are sent on the held connect (B13)."""
     peer = house.join()
     peer.connect()
-    house.engine.deliver(peer.session, "/bye", "closing time", None, house.now)
+    house.engine.sessions.deliver(peer.session, "/bye", "closing time", None, house.now)
     house.dismiss(peer)
     assert peer.heard == [("/bye", "closing time")]
 
@@ -123,6 +123,6 @@ def test_leaving_twice_is_leaving_once(house):
     peer = house.join()
     session = peer.session
     peer.disconnect()
-    house.engine.leave(session, house.now, by_client=False)
+    house.engine.sessions.leave(session, house.now, by_client=False)
     house.turn()
     assert told == ["disconnected"]

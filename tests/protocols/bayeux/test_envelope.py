@@ -205,7 +205,7 @@ def test_what_is_counted(house):
     peer.publish("/a/", 1)
     peer.publish("/b/", 1)
     house.send({})
-    assert (house.engine.connects, house.engine.refused) == (3, {"405": 2, "400": 1})
+    assert (house.engine.sessions.connects, house.engine.replies.refused) == (3, {"405": 2, "400": 1})
 
 
 def test_timestamp_extension():

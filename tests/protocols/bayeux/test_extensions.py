@@ -266,7 +266,7 @@ def test_promised_events_are_those_that_come():
     """`x-messages` is the number of events sent, for which cometd.js waits before its first connect (B20)."""
     house = House(handshake_delivery=True)
     extend(house, Extension(outgoing=only_events(lambda message: None)))
-    house.hooks.session_opened.append(lambda session: house.engine.deliver(session, "/w", 1, None, house.now))
+    house.hooks.session_opened.append(lambda session: house.engine.sessions.deliver(session, "/w", 1, None, house.now))
     sent = house.send(handshake())
     assert sent.replies[0].get("x-messages", 0) == len(sent.events)
 

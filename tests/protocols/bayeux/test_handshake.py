@@ -8,7 +8,7 @@ from support.bayeux import House
 from support.bayeux_peers import Peer, handshake
 from support.messages import publish
 
-from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.outcomes import Transport
 
 NO_COMMON_TYPE = "301:long-polling,callback-polling:connection_types_unsupported"
 
@@ -185,7 +185,7 @@ def test_expired_session_handshakes_anew(house):
 def test_no_event_rides_on_a_handshake(house):
     """Events that are delivered while the session is being opened wait for the first connect (A29, E43)."""
     house.hooks.session_opened.append(
-        lambda session: house.engine.deliver(session, "/welcome", "hello", None, house.now)
+        lambda session: house.engine.sessions.deliver(session, "/welcome", "hello", None, house.now)
     )
     peer = Peer(house)
     assert [message["channel"] for message in peer.handshake().messages] == ["/meta/handshake"]
@@ -196,7 +196,7 @@ def test_events_beside_a_handshake_if_wanted():
     """With handshake delivery events are sent with the handshake's reply; `x-messages` is their number (B20, E43)."""
     house = House(handshake_delivery=True)
     house.hooks.session_opened.append(
-        lambda session: house.engine.deliver(session, "/welcome", "hello", None, house.now)
+        lambda session: house.engine.sessions.deliver(session, "/welcome", "hello", None, house.now)
     )
     reply, event = Peer(house).handshake().messages
     assert reply["x-messages"] == 1
@@ -207,7 +207,7 @@ def test_events_beside_a_handshake_are_a_batch_of_their_own():
     """With acknowledgements, the reply of a handshake with events has their batch (B17, B20)."""
     house = House(handshake_delivery=True)
     house.hooks.session_opened.append(
-        lambda session: house.engine.deliver(session, "/welcome", "hello", None, house.now)
+        lambda session: house.engine.sessions.deliver(session, "/welcome", "hello", None, house.now)
     )
     peer = Peer(house, ext={"ack": True})
     assert peer.handshake().messages[0]["ext"] == {"ack": {"enabled": True, "batch": 1}}

@@ -10,9 +10,9 @@ from support.messages import connect, publish, subscribe
 from halley.access.rules import AccessRules, Rule
 from halley.broker.errors import TokenExpired, TokenRefused
 from halley.broker.policy import Proof
-from halley.protocols.bayeux.exchange import Transport
 from halley.protocols.bayeux.hooks import Refused
 from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.outcomes import Transport
 
 GOOD, OLD = "good-token", "old-token"
 ENDS_S = 100.0

@@ -5,8 +5,8 @@ from support.bayeux import House
 from support.messages import publish
 
 from halley.broker.events import Event
-from halley.protocols.bayeux.exchange import Request, Transport
 from halley.protocols.bayeux.hooks import Refused
+from halley.protocols.bayeux.outcomes import Request, Transport
 
 
 def boom(*_):
@@ -215,7 +215,7 @@ def test_listener_that_sends_a_request(house):
 
 def test_listener_that_ends_the_publishers_session(house):
     """If a listener ends the publisher's session, the publish is answered, and subscribers are served (E56)."""
-    house.listen("/a", lambda session, message: house.engine.leave(session, house.now, by_client=False))
+    house.listen("/a", lambda session, message: house.engine.sessions.leave(session, house.now, by_client=False))
     peer, other = house.join(), house.join()
     other.subscribe("/a")
     held = peer.connect()
@@ -233,7 +233,7 @@ def test_listener_that_ends_a_subscribers_session(house):
     other.subscribe("/a")
     peer.connect()
     victim = peer.session
-    house.listen("/a", lambda *_: house.engine.leave(victim, house.now, by_client=False))
+    house.listen("/a", lambda *_: house.engine.sessions.leave(victim, house.now, by_client=False))
     house.publish("/a", 1)
     assert peer.heard == []
     assert other.connect().events == [("/a", 1)]

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from protocols.bayeux.twins import LONGEST_INTERVAL_S, Op, Twins
 from support.broker import waiting_bytes
 
-from halley.protocols.bayeux.exchange import Transport
 from halley.protocols.bayeux.names import to_subscription
+from halley.protocols.bayeux.outcomes import Transport
 
 if TYPE_CHECKING:
     from protocols.bayeux.model import Peer
@@ -195,8 +195,8 @@ class Sessions(RuleBasedStateMachine):
     @invariant()
     def slots_are_counted(self) -> None:
         """For each browser, the number of slots taken is the number of its held connects."""
-        assert self.twins.engine.holds_by_browser == self.model.holds()
-        assert self.twins.engine.holds == self.model.holds().total()
+        assert self.twins.engine.sessions.holds_by_browser == self.model.holds()
+        assert self.twins.engine.sessions.holds == self.model.holds().total()
 
     @invariant()
     def subscriptions_are_shared(self) -> None:
@@ -240,7 +240,7 @@ class Sessions(RuleBasedStateMachine):
         assert not twins.broker.sessions
         assert not len(twins.broker.deadlines)
         assert not twins.broker.index.subscriptions
-        assert not twins.engine.holds_by_browser
+        assert not twins.engine.sessions.holds_by_browser
         assert twins.broker.waiting.value == 0
 
 

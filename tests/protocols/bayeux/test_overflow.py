@@ -133,7 +133,7 @@ def test_delivery_that_overflows_says_so(house):
     """A delivery that overflows the outbox and ends the session returns False (B14)."""
     peer = subscriber(house)
     session = peer.session
-    accepted = [house.engine.deliver(session, "/b", n, None, house.now) for n in range(5)]
+    accepted = [house.engine.sessions.deliver(session, "/b", n, None, house.now) for n in range(5)]
     house.turn()
     assert accepted == [True, True, True, False, False]
 

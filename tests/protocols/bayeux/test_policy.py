@@ -5,8 +5,8 @@ from support.bayeux_peers import handshake
 from support.messages import publish
 
 from halley.broker.policy import SERVER
-from halley.protocols.bayeux.exchange import Transport
 from halley.protocols.bayeux.hooks import Refused
+from halley.protocols.bayeux.outcomes import Transport
 
 POLICY = "denied_by_security_policy"
 NOT_GRANTING = "denied_by_not_granting"
@@ -157,9 +157,9 @@ def test_program_itself_is_not_asked_about(house):
     """A local session belongs to the program: policy, authorizers and house rules do not apply to it (B31)."""
     house.policy(can_publish=boom, can_create=boom)
     house.authorize("/**", boom)
-    session = house.engine.new_session()
+    session = house.engine.sessions.new_session()
     session.role = SERVER
-    house.engine.open(session, house.now)
+    house.engine.sessions.open(session, house.now)
     sent = house.send(publish("/halley/a", 1), transport=Transport.LOCAL, session=session)
     assert sent.only["successful"] is True
     assert house.reported == []
@@ -167,9 +167,9 @@ def test_program_itself_is_not_asked_about(house):
 
 def test_program_itself_cannot_be_impersonated(house):
     """A client that knows the id of a local session cannot use it (A54, S12)."""
-    session = house.engine.new_session()
+    session = house.engine.sessions.new_session()
     session.role = SERVER
-    house.engine.open(session, house.now)
+    house.engine.sessions.open(session, house.now)
     assert house.send(publish("/a", 1, clientId=session.id)).only["error"] == "402::session_unknown"
 
 

@@ -4,7 +4,7 @@ import pytest
 from support.bayeux import House
 from support.messages import publish
 
-from halley.protocols.bayeux.exchange import Transport
+from halley.protocols.bayeux.outcomes import Transport
 
 DENIED = "403:denied_by_security_policy:publish_denied"
 

@@ -16,7 +16,7 @@ def told(house):
 
 
 def dismiss(house):
-    return lambda session, *_: house.engine.leave(session, house.now, by_client=False)
+    return lambda session, *_: house.engine.sessions.leave(session, house.now, by_client=False)
 
 
 def test_dismissed_when_suspended(house, told):
@@ -56,8 +56,8 @@ def test_dismissed_when_resumed(house, told, how):
     elif how == "lost":
         held.hang_up()
     elif how == "drain":
-        (session,) = house.engine.drain()
-        house.engine.release(session, house.now)
+        (session,) = house.engine.sessions.drain()
+        house.engine.sessions.release(session, house.now)
     else:
         peer.disconnect()
     house.turn()
@@ -88,7 +88,7 @@ def test_dismissed_when_a_channel_is_made(house, told):
     """A session that is dismissed when its channel is created leaves no subscription in the index."""
     peer = house.join()
     session = peer.session
-    house.hooks.channel_created.append(lambda channel: house.engine.leave(session, house.now, by_client=False))
+    house.hooks.channel_created.append(lambda channel: house.engine.sessions.leave(session, house.now, by_client=False))
     peer.subscribe("/a")
     assert told == [(peer.id, "dismissed")]
     assert house.broker.index.subscriptions == {}
@@ -115,14 +115,14 @@ def test_dismissed_when_opened(house, told):
 
 def test_delivered_when_suspended(house):
     """An event that a program delivers the moment a connect is held ends that hold."""
-    house.hooks.suspended.append(lambda session: house.engine.deliver(session, "/a", 1, None, house.now))
+    house.hooks.suspended.append(lambda session: house.engine.sessions.deliver(session, "/a", 1, None, house.now))
     peer = house.join()
     assert peer.connect().events == [("/a", 1)]
 
 
 def test_delivered_when_resumed(house):
     """An event that a program delivers the moment a hold ends is sent with that same reply."""
-    house.hooks.resumed.append(lambda session: house.engine.deliver(session, "/last", 2, None, house.now))
+    house.hooks.resumed.append(lambda session: house.engine.sessions.deliver(session, "/last", 2, None, house.now))
     peer = house.join()
     peer.subscribe("/a")
     held = peer.connect()

@@ -10,8 +10,8 @@ from support.memory_log import LOG_ID
 
 from halley.broker.events import Audience, Event
 from halley.broker.ports import Durability
-from halley.protocols.bayeux.exchange import Transport
 from halley.protocols.bayeux.names import to_topic
+from halley.protocols.bayeux.outcomes import Transport
 
 INVALID = (
     "400::The replayId {%s} you provided was invalid.  Please provide a valid ID, -2 to replay all events, "
@@ -601,7 +601,7 @@ def test_drain(house):
     publish(house, "/a", 1)
     peer = house.join()
     subscribe(peer, a=-2)
-    house.engine.drain()
+    house.engine.sessions.drain()
     polled = poll(peer)
     assert (polled.events, reached(polled)) == ([], {"/a": 0})
     assert house.log.reads == []

@@ -4,8 +4,8 @@ import pytest
 from support.bayeux_peers import Peer
 from support.messages import publish
 
-from halley.protocols.bayeux.exchange import Transport
 from halley.protocols.bayeux.hooks import Refused
+from halley.protocols.bayeux.outcomes import Transport
 
 
 def shout(session, message):
@@ -127,7 +127,7 @@ def test_service_that_delivers(house):
     """A service can also deliver to the sender; that event is sent before its answer (E50)."""
 
     def serve(session, message):
-        house.engine.deliver(session, "/news", 1, None, house.now)
+        house.engine.sessions.deliver(session, "/news", 1, None, house.now)
         return 2
 
     house.serve("/service/a", serve)
@@ -138,7 +138,9 @@ def test_service_that_delivers_to_another(house):
     """A service can deliver to another session, whose hold that ends (E42)."""
     other = house.join()
     held = other.connect()
-    house.serve("/service/a", lambda *_: house.engine.deliver(other.session, "/b", 1, None, house.now) and None)
+    house.serve(
+        "/service/a", lambda *_: house.engine.sessions.deliver(other.session, "/b", 1, None, house.now) and None
+    )
     house.join().publish("/service/a", 1)
     assert held.events == [("/b", 1)]
 
@@ -147,7 +149,7 @@ def test_service_that_ends_the_session(house):
     """If a service ends the sender's session, the publish is answered and the session is gone (B14)."""
 
     def serve(session, message):
-        house.engine.leave(session, house.now, by_client=False)
+        house.engine.sessions.leave(session, house.now, by_client=False)
         return "too late"
 
     house.serve("/service/a", serve)

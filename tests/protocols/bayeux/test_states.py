@@ -69,8 +69,10 @@ ACTIONS = {
     "events": lambda house, peer: house.deliver(peer, "/a", 1),
     "timeout": lambda house, peer: house.pass_time(25 if peer.session.state == "held" else 10),
     "leave": lambda house, peer: peer.disconnect(),
-    "drain": lambda house, peer: [house.engine.release(s, house.now) for s in house.engine.drain()],
-    "cut": lambda house, peer: [house.engine.deliver(peer.session, "/a", n, None, house.now) for n in range(3)],
+    "drain": lambda house, peer: [house.engine.sessions.release(s, house.now) for s in house.engine.sessions.drain()],
+    "cut": lambda house, peer: [
+        house.engine.sessions.deliver(peer.session, "/a", n, None, house.now) for n in range(3)
+    ],
 }
 
 AFTER = {
@@ -120,7 +122,7 @@ def test_what_is_cut(state):
     peer = arrive(house, state)
     session = peer.session
     for number in range(2):
-        house.engine.deliver(session, "/a", number, None, house.now)
+        house.engine.sessions.deliver(session, "/a", number, None, house.now)
     house.turn()
     assert session.state == "closed"
     assert not peer.is_known

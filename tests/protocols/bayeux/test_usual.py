@@ -1,8 +1,8 @@
 """Usual requests: which leave the general way early, and that all have the same results on both.
 
-The engine takes usual requests by `Engine._receive_usual`, and all others by `Engine._steps`, which takes the usual
-publishes of a batch early. If it declined a message that it should take early, the only effect would be lost time,
-which no other test would notice.
+The engine takes usual requests by `BayeuxEngine._receive_usual`, and all others by `BayeuxEngine._steps`, which takes
+the usual publishes of a batch early. If it declined a message that it should take early, the only effect would be lost
+time, which no other test would notice.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from itertools import count
 from types import SimpleNamespace
 
 import pytest
+from support.bayeux import ChangingRights
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.server import brisk, serving
 from support.values import FakeValues
@@ -18,10 +19,10 @@ from support.values import FakeValues
 from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.policy import SERVER, DefaultRules
-from halley.protocols.bayeux.engine import Engine
-from halley.protocols.bayeux.exchange import Request, Transport
+from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.hooks import Hooks, Listener
 from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.outcomes import Request, Transport
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.settings import Bayeux, Limits
@@ -36,9 +37,9 @@ class House:
     def __init__(self, *, ack=False, may_publish=True, anonymous_publish=False, **options):
         self.hooks = Hooks()
         self.broker = Broker(Limits())
-        rights = DefaultRules(loopback=may_publish, anonymous_publish=anonymous_publish)
+        self.rights = ChangingRights(DefaultRules(loopback=may_publish, anonymous_publish=anonymous_publish))
         ids = (f"{number:040x}" for number in count(1))
-        self.engine = Engine(self.broker, Bayeux(**options), rights, self.hooks, new_id=lambda: next(ids))
+        self.engine = BayeuxEngine(self.broker, Bayeux(**options), self.rights, self.hooks, new_id=lambda: next(ids))
         shaken = self.ask(HANDSHAKE | {"ext": {"ack": ack}})
         self.cookies = (shaken.set_cookie,)
         self.id = shaken.session.id
@@ -59,7 +60,9 @@ class House:
 
     def batch(self, *messages, cookies=None):
         """Send messages as several in one request."""
-        return self.engine._go_on(self.engine._steps(RequestHandler(self.engine, self.request(messages, cookies), NOW)))
+        request = self.request(messages, cookies)
+        handler = RequestHandler(self.engine.sessions, self.engine.identities, request, NOW)
+        return self.engine._go_on(self.engine._steps(handler))
 
     def hurry(self, message, cookies=None):
         """Send a message by the early exit; None if it is not taken there."""
@@ -73,17 +76,17 @@ class House:
         """Return all state that a request could change."""
         session = self.broker.sessions.get(self.id)
         if session is None:
-            return ("closed", self.broker.closed, self.engine.refused)
+            return ("closed", self.broker.closed, self.engine.replies.refused)
         return (
             session.state,
             session.held is not None,
             len(session.outbox),
             session.client_interval_s,
-            self.engine.holds,
-            self.engine.connects,
-            dict(self.engine.holds_by_browser),
+            self.engine.sessions.holds,
+            self.engine.sessions.connects,
+            dict(self.engine.sessions.holds_by_browser),
             self.broker.published,
-            self.engine.refused,
+            self.engine.replies.refused,
             self.broker.hits,
         )
 
@@ -101,7 +104,7 @@ def test_a_plain_connect_is_held(message_id):
     outcome = house.hurry(connect(house.id, id=message_id))
     assert isinstance(outcome, Hold)
     assert house.session.held is outcome
-    assert house.engine.holds == 1
+    assert house.engine.sessions.holds == 1
     assert house.session.deadline == NOW + 25
 
 
@@ -112,7 +115,7 @@ def test_an_event_answers_it():
     reply = house.hurry(publish("/a", {"x": 1}, clientId=house.id, id=8))
     assert isinstance(reply, Reply)
     assert reply.parts == [b'{"id":8,"channel":"/a","successful":true}', b'{"channel":"/a","data":{"x":1}}']
-    house.engine.written(reply)
+    house.engine.sessions.settle(reply)
     house.broker.deliver(house.session, Event("a", b"2"), NOW)
     ((connection, answer),) = flushed(house.session)
     assert connection == "connection"
@@ -121,7 +124,7 @@ def test_an_event_answers_it():
     )
     assert answer.parts[1:] == [b'{"channel":"/a","data":2}']
     assert house.session.unsettled is answer
-    assert house.engine.holds == 0
+    assert house.engine.sessions.holds == 0
 
 
 DECLINED = {
@@ -207,12 +210,12 @@ SITUATIONS = {
     ),
     "a connect is held": lambda house: house.ask(connect(house.id, id="6")),
     "another tab holds": hold_elsewhere,
-    "no right": lambda house: setattr(house.engine, "rights", DefaultRules(loopback=False, anonymous_publish=False)),
+    "no right": lambda house: setattr(house.rights, "rules", DefaultRules(loopback=False, anonymous_publish=False)),
     "new terms": lambda house: setattr(house.session, "interval_s", 3.0),
     "no echo": lambda house: setattr(house.session, "broadcast_to_publisher", False),
     "only connects deliver": lambda house: setattr(house.session, "connect_delivery_only", True),
     "a token that has ended": lambda house: setattr(house.session, "expiry", NOW),
-    "a server that leaves": lambda house: house.engine.drain(),
+    "a server that leaves": lambda house: house.engine.sessions.drain(),
     "memory that is short": lambda house: house.broker.waiting.set(10**12),
 }
 
@@ -341,9 +344,9 @@ def test_local_publishes_have_the_same_results(channel, data):
     for is_watched in (False, True):
         house = House()
         house.hooks.channel_created += [lambda _: None] * is_watched
-        session = house.engine.new_session()
+        session = house.engine.sessions.new_session()
         session.role = SERVER
-        house.engine.open(session, NOW)
+        house.engine.sessions.open(session, NOW)
         request = Request([{"channel": channel, "data": data}], Transport.LOCAL, "connection")
         request.session = session
         reply = house.engine.receive(request, NOW)

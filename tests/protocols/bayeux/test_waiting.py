@@ -246,7 +246,7 @@ def test_handshake_that_waited_into_the_drain(house):
     """A handshake that was still waiting when the server began to shut down makes no session."""
     house.policy(can_handshake=later)
     sent = house.send(handshake())
-    house.engine.drain()
+    house.engine.sessions.drain()
     assert sent.resume(True).status == 503
     assert house.broker.sessions == {}
 

@@ -17,9 +17,9 @@ from protocols.bayeux.model import ABORT, DISMISSED, REFUSED, REPLY, Flight, Mod
 from halley.broker.broker import Broker
 from halley.broker.policy import DefaultRules
 from halley.broker.sessions import Session
-from halley.protocols.bayeux.engine import Engine
-from halley.protocols.bayeux.exchange import AwaitHook, Request, Transport, Verdict
+from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Request, Transport, Verdict
 from halley.protocols.bayeux.session import Hold, Reply
 from halley.settings import Bayeux, Limits
 
@@ -71,14 +71,14 @@ class _Later:
 class Connection(int):
     """The number of a connection, which keeps in `late` what is written to it."""
 
-    late: list[tuple[int, Reply | None]]
+    late: list[tuple[int, Reply | Cut]]
 
-    def __new__(cls, number: int, late: list[tuple[int, Reply | None]]) -> Connection:
+    def __new__(cls, number: int, late: list[tuple[int, Reply | Cut]]) -> Connection:
         made = super().__new__(cls, number)
         made.late = late
         return made
 
-    def write(self, outcome: Reply | None) -> None:
+    def write(self, outcome: Reply | Cut) -> None:
         """Keep what is written."""
         self.late.append((int(self), outcome))
 
@@ -103,7 +103,7 @@ class Twins:
         if not hurries:
             hooks.policy = ThoughtfulPolicy()  # type: ignore[assignment]
         rights = DefaultRules(loopback=True, anonymous_publish=True)
-        self.engine = Engine(self.broker, options, rights, hooks, new_id=lambda: next(ids))
+        self.engine = BayeuxEngine(self.broker, options, rights, hooks, new_id=lambda: next(ids))
         self.model = Model(
             max_interval_s=options.max_interval_s,
             hold_s=options.hold_s,
@@ -111,7 +111,7 @@ class Twins:
             slot_interval_s=options.browser_interval_s,
             queue=queue_events,
         )
-        self.late: list[tuple[int, Reply | None]] = []  # what was written to connections after their requests
+        self.late: list[tuple[int, Reply | Cut]] = []  # what was written to connections after their requests
         self._connections = (Connection(number, self.late) for number in count(1))
         self._numbers = count(1)
         self.got: dict[Peer, list[int]] = {}  # the events that each client has processed
@@ -240,7 +240,7 @@ class Twins:
         for peer in self.model.peers:
             if peer.held == hold.connection:
                 self.model.lost(peer)
-        self.engine.lost(hold, self.model.now)
+        self.engine.sessions.lost(hold, self.model.now)
 
     def turn(self, fate: str) -> None:
         """Let the event loop turn."""
@@ -255,27 +255,27 @@ class Twins:
 
     def dismiss(self, peer: Peer) -> None:
         """End a session as the program does."""
-        session = self.engine.find(peer.id, _request([], peer.cookie), self.model.now)
+        session = self.engine.sessions.find(peer.id, _request([], peer.cookie), self.model.now)
         assert session is not None
         peer.is_bound = True
-        self.engine.leave(session, self.model.now, by_client=False)
+        self.engine.sessions.leave(session, self.model.now, by_client=False)
         self.model.end(peer, DISMISSED)
         self.collect("written")
 
     def drain(self, fate: str) -> None:
         """Begin to shut down, so that handshakes are refused and no connect is held; then undo it."""
-        sessions = self.engine.drain()
+        sessions = self.engine.sessions.drain()
         assert {session.id for session in sessions} == {peer.id for peer in self.model.peers if peer.held is not None}
         self.model.is_draining = True
         for session in sessions:
-            self.engine.release(session, self.model.now)
+            self.engine.sessions.release(session, self.model.now)
         for peer in self.model.alive():
             if peer.held is not None:
                 self.model.answer_held(peer)
         self.collect(fate)
         for peer in self.model.alive():
             self.exchange(peer, [Op("connect")], "own", fate)
-        self.engine.advisor.is_draining = self.model.is_draining = False
+        self.engine.replies.advisor.is_draining = self.model.is_draining = False
 
     def collect(self, fate: str) -> None:
         """Check that held or half answered connects have received exactly what the model expects."""
@@ -286,8 +286,8 @@ class Twins:
         while self.late:
             connection, reply = self.late.pop(0)
             peer, end, events = self.model.answers[connection].pop(0)
-            assert (reply is None) is (end is ABORT)
-            if reply is None:
+            assert isinstance(reply, Cut) is (end is ABORT)
+            if isinstance(reply, Cut):
                 continue
             first, *rest = json.loads(reply.body())
             assert first["channel"] == "/meta/connect"
@@ -371,7 +371,7 @@ class Twins:
                 self.seen[peer].append(batch)
 
     def _tell(self, reply: Reply, *, is_written: bool) -> None:
-        (self.engine.written if is_written else self.engine.unwritten)(reply)
+        (self.engine.sessions.settle if is_written else self.engine.sessions.take_back)(reply)
 
 
 def _request(

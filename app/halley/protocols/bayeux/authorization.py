@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 
 from halley.access.program_policy import Checks, Refused
 from halley.broker.aging import AT_ONCE, expired, has_expired
+from halley.broker.broker import Broker
 from halley.broker.names import Pattern
 from halley.broker.policy import ANONYMOUS, SERVER, Proof
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault
-from halley.protocols.bayeux.exchange import Steps
-from halley.protocols.bayeux.messages import Message, encode_data
-from halley.protocols.bayeux.names import to_pattern
-from halley.protocols.bayeux.polling import Polling
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.messages import Message
+from halley.protocols.bayeux.names import Bounds, to_pattern
+from halley.protocols.bayeux.outcomes import Steps
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession
 from halley.settings import Verb
@@ -92,9 +93,11 @@ class Channels:
 class Authorization:
     """Asks the hooks of a program about the messages of requests, and notifies them of new channels."""
 
-    def __init__(self, engine: Polling) -> None:
-        self._engine = engine
-        self.channels = Channels(engine.broker.limits.channels, engine.broker.hits)
+    def __init__(self, broker: Broker, hooks: Hooks, bounds: Bounds) -> None:
+        self.channels = Channels(broker.limits.channels, broker.hits)
+        self._index = broker.index
+        self._hooks = hooks
+        self._bounds = bounds
 
     def may(
         self,
@@ -113,22 +116,22 @@ class Authorization:
         message.sender = visitor if session is None else session
         if session is not None and session.role == SERVER:
             return
-        hooks, pattern = self._engine.hooks, to_pattern(channel, self._engine.bounds)
+        hooks, pattern = self._hooks, to_pattern(channel, self._bounds)
         denied, create_denied = _DENIALS[verb]
         if hooks.watch_channels and channel not in self.channels:
-            yield from self._passed(handler, hooks.check("create", channel, pattern, session, message), create_denied)
-        yield from self._passed(handler, hooks.check(verb, channel, pattern, session, message), denied)
+            yield from self._pass(handler, hooks.check("create", channel, pattern, session, message), create_denied)
+        yield from self._pass(handler, hooks.check(verb, channel, pattern, session, message), denied)
 
     def may_handshake(self, handler: RequestHandler, session: BayeuxSession, message: Message) -> Steps:
         """Check that the policy lets a client have a session. Raises `Fault`."""
         message.sender = session
-        yield from self._passed(handler, self._engine.hooks.check_handshake(session, message), errors.HANDSHAKE_DENIED)
+        yield from self._pass(handler, self._hooks.check_handshake(session, message), errors.HANDSHAKE_DENIED)
 
     def ensure_channel(self, name: str, now: float) -> None:
         """Notify the `channel_created` hooks of a new channel, once, before it can be used."""
-        engine = self._engine
-        if engine.hooks.watch_channels and self.channels.add(name, to_pattern(name, engine.bounds), now):
-            engine.hooks.tell(engine.hooks.channel_created, name)
+        hooks = self._hooks
+        if hooks.watch_channels and self.channels.add(name, to_pattern(name, self._bounds), now):
+            hooks.notify(hooks.channel_created, name)
 
     def sweep(self, now: float) -> bool:
         """Forget channels that are no longer used; to be called a few times a second. True if there are more."""
@@ -136,23 +139,21 @@ class Authorization:
 
     def _is_used(self, channel: Pattern) -> bool:
         """Whether a channel is in use; service channels always count as used, since they have no subscribers."""
-        hooks = self._engine.hooks
         if channel.topic.partition("/")[0] == "service":
             return True
-        subscriptions = self._engine.broker.index.subscriptions
-        return channel in subscriptions or channel in hooks.listeners or channel in hooks.authorizers
+        hooks = self._hooks
+        return channel in self._index.subscriptions or channel in hooks.listeners or channel in hooks.authorizers
 
     def listen(self, session: BayeuxSession | None, topic: str, message: Message, payload: bytes) -> bool:
         """Let the channel's listeners see a message, change its data, or veto it.
 
         `payload` is the data as JSON text. Returns True if there were any listeners. Raises `Fault` on a veto.
         """
-        hooks = self._engine.hooks
-        listeners = hooks.listeners.over(topic)
+        listeners = self._hooks.listeners.over(topic)
         if not listeners:
             return False
         try:
-            hooks.ask_listeners(listeners, session, message, payload)
+            self._hooks.ask_listeners(listeners, session, message, payload)
         except Refused as refused:
             error = errors.PUBLISH_DENIED.format(refused.reason) if refused.reason else errors.MESSAGE_DELETED
             raise Fault(error, refused.advice, refused.ext) from None
@@ -160,26 +161,20 @@ class Authorization:
 
     def serve(self, handler: RequestHandler, session: BayeuxSession | None, topic: str, message: Message) -> Steps:
         """Let the channel's services answer the sender. Raises `Fault`."""
-        engine = self._engine
-        for service in engine.hooks.services.over(topic):
+        for service in self._hooks.services.over(topic):
             try:
-                answer = yield from self._call(handler, "service", service, session, message)
+                answer = yield from self._call(handler, service, session, message)
             except Refused as refused:
                 reason = refused.reason or errors.DENIED_BY_POLICY
                 raise Fault(errors.PUBLISH_DENIED.format(reason), refused.advice, refused.ext) from None
             if answer is None:
                 continue
             try:
-                if session is not None:
-                    engine.deliver(session, message.channel, answer, message.id, handler.now)
-                else:
-                    named = {} if message.id is None else {"id": message.id}
-                    encode_data(answer)  # raise here, where it is known which service is at fault
-                    handler.extra.append({"channel": message.channel, **named, "data": answer})
+                handler.answer(session, message, answer)
             except TypeError as error:  # the service returned something that is not JSON
-                engine.hooks.report("service", error)
+                self._hooks.report("service", error)
 
-    def _passed(self, handler: RequestHandler, checks: Checks, denied: str) -> Steps:
+    def _pass(self, handler: RequestHandler, checks: Checks, denied: str) -> Steps:
         """Make the program's checks, waiting where they have to; `denied` is the error's text. Raises `Fault`."""
         try:
             awaitable = next(checks)
@@ -191,21 +186,26 @@ class Authorization:
         except Refused as refused:
             raise Fault(denied.format(refused.reason), refused.advice, refused.ext) from None
 
-    def _call(self, handler: RequestHandler, what: str, hook: Callable[..., Any], *arguments: object) -> Steps:
-        """The answer of a hook, awaited if need be; None if it raises or takes too long. Raises `Refused`."""
-        engine = self._engine
+    def _call(
+        self,
+        handler: RequestHandler,
+        service: Callable[..., Any],
+        session: BayeuxSession | None,
+        message: Message,
+    ) -> Steps:
+        """The answer of a service, awaited if need be; None if it raises or takes too long. Raises `Refused`."""
         try:
-            answer = hook(*arguments)
+            answer = service(session, message)
             if not inspect.isawaitable(answer):
                 return answer
         except Refused:
             raise
         except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
-            engine.hooks.report(what, error)
+            self._hooks.report("service", error)
             return None
         verdict = yield from handler.wait(answer)
         if isinstance(verdict.error, Refused):
             raise verdict.error
         if verdict.error is not None:
-            engine.hooks.report(what, verdict.error)
+            self._hooks.report("service", verdict.error)
         return verdict.value

@@ -7,7 +7,7 @@ of the other messages on the session are then part of the connect's reply, so th
 `[connect, publish]` gets its event without delay. Replies keep the order of the request; events follow them.
 
 Where a request has to wait, for a program's hook or for the disk, its handling goes on later: it is a generator
-(`exchange.Steps`), which yields what is to be awaited. A long request waits for others, too: it is handled in pieces,
+(`outcomes.Steps`), which yields what is to be awaited. A long request waits for others, too: it is handled in pieces,
 one in each turn of the loop (`RequestHandler.is_long`). Nearly all requests have one plain message, and nothing to wait
 for. They leave the general way early: `_receive_usual` sees what they are without reading them field by field, and then
 makes the same calls. So do the plain publishes of a batch, by `_publish_in_batch`.
@@ -16,39 +16,43 @@ makes the same calls. So do the plain publishes of a batch, by `_publish_in_batc
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from halley.broker.broker import Broker
 from halley.broker.errors import Refusal
 from halley.broker.events import Event
 from halley.broker.names import Pattern
-from halley.broker.policy import SERVER, Identities, NoIdentities, Rights
+from halley.broker.policy import Identities, NoIdentities, Rights
 from halley.broker.ports import Page, Query
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization, Channels
 from halley.protocols.bayeux.errors import Fault, fault_of
-from halley.protocols.bayeux.exchange import (
-    AwaitCommit,
+from halley.protocols.bayeux.extensions import Timesync
+from halley.protocols.bayeux.handshake import HandshakeHandler
+from halley.protocols.bayeux.history import Replayer
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, publish_reply, reply_to
+from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE
+from halley.protocols.bayeux.outcomes import (
     AwaitHook,
     AwaitTurn,
-    Elsewhere,
+    Deferred,
+    LateOutcome,
+    Misdirected,
     Outcome,
+    Paused,
     Request,
     Steps,
     Transport,
     Verdict,
 )
-from halley.protocols.bayeux.extensions import Timesync
-from halley.protocols.bayeux.handshake import Handshaker
-from halley.protocols.bayeux.hooks import Hooks
-from halley.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, publish_reply, reply_to
-from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE
-from halley.protocols.bayeux.polling import Polling
-from halley.protocols.bayeux.publishing import Publisher, is_publish, names_predecessor
+from halley.protocols.bayeux.publishing import PublishHandler, is_publish, names_predecessor
+from halley.protocols.bayeux.replies import Replies
 from halley.protocols.bayeux.request import RequestHandler, client_id_of
-from halley.protocols.bayeux.session import DRAINED, BayeuxSession, Hold, Reply, ScriptHold
-from halley.protocols.bayeux.subscribing import Subscriber
+from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply, ScriptHold
+from halley.protocols.bayeux.sessions import Sessions
+from halley.protocols.bayeux.subscribing import SubscribeHandler
 from halley.settings import Bayeux
 
 _NO_IDENTITIES = NoIdentities()
@@ -64,8 +68,8 @@ def new_id() -> str:
     return secrets.token_hex(_ID_BYTES)
 
 
-class Engine(Polling):
-    """The Bayeux protocol over the broker's sessions.
+class BayeuxEngine:
+    """Handles requests; `sessions` keeps what lasts longer than one of them, and `replies` makes what is written.
 
     `rights` decides what a session may do, and `identities` what a token proves. `connection_types` is what handshake
     replies offer. `new_id` makes session ids and cookies. `read` reads the history, if there is one.
@@ -86,17 +90,25 @@ class Engine(Polling):
         read: Callable[[Query], Awaitable[Page]] | None = None,
         home_of: Callable[[str], str | None] | None = None,
     ) -> None:
-        super().__init__(broker, options, rights, hooks, identities, connection_types, new_id, read)
+        self.broker = broker
+        self.options = options
+        self.hooks = hooks
+        self.identities = identities
         self._home_of = home_of
-        self._authorization = Authorization(self)
-        self._handshaker = Handshaker(self, self._authorization)
-        self._publisher = Publisher(self, self._authorization)
-        self._subscriber = Subscriber(self, self._authorization)
+        self.replies = Replies(broker, options, hooks, connection_types)
+        history = Replayer(broker, options, hooks, self.replies.advisor, read)
+        self.sessions = Sessions(broker, options, rights, hooks, self.replies, history, new_id)
+        self.bounds = bounds = self.sessions.bounds
+        self._history = history
+        self._authorization = authorization = Authorization(broker, hooks, bounds)
+        self._handshakes = HandshakeHandler(self.sessions, identities, authorization)
+        self._publishes = PublishHandler(broker, rights, hooks, bounds, authorization)
+        self._subscriptions = SubscribeHandler(broker, rights, hooks, bounds, history, authorization)
 
     # What a transport calls
 
     def receive(self, request: Request, now: float) -> Outcome:
-        """Handle a request's messages in order, as far as possible without waiting. Raises `Elsewhere`."""
+        """Handle a request's messages in order, as far as possible without waiting. Raises `Misdirected`."""
         messages = request.messages
         if len(messages) == 1:
             outcome = self._receive_usual(request, messages[0], now)
@@ -108,18 +120,7 @@ class Engine(Polling):
 
     def receive_here(self, request: Request, now: float) -> Outcome:
         """Handle a request, even if its session is another node's; it is unknown then."""
-        return self._go_on(self._steps(RequestHandler(self, request, now)))
-
-    def connect_again(
-        self, session: BayeuxSession, cookies: Sequence[str], message_id: str, connection: Any, now: float
-    ) -> Hold | Reply | None:
-        """Handle a connect over long-polling that differs only in its id from a usual one of this session before.
-
-        Returns None, without any effect, if the request has to be received whole.
-        """
-        if self.hooks.extensions or not self.admits(session, cookies, now):
-            return None
-        return self._connect_usual(session, message_id, connection, now)
+        return self._go_on(self._steps(RequestHandler(self.sessions, self.identities, request, now)))
 
     def resume(self, wait: AwaitHook, verdict: Verdict, now: float) -> Outcome:
         """Continue a request with the result of its `AwaitHook`."""
@@ -134,21 +135,14 @@ class Engine(Polling):
         A session that replays gets its events from now on.
         """
         if session.closed is None:
-            self._subscriber.add(session, {name: pattern}, {}, now)
+            self._subscriptions.add(session, {name: pattern}, {}, now)
 
     def unsubscribe(self, session: BayeuxSession, name: str, pattern: Pattern) -> None:
         """End a session's subscription to a pattern, and what it has yet to replay of that; no effect without one."""
         if pattern in session.subscriptions:
-            self._subscriber.remove(session, {name: pattern})
+            self._subscriptions.remove(session, {name: pattern})
 
     # What the server calls
-
-    def begin(self, now: float) -> None:
-        """Admit sessions and hold connects from now on, and end the clients' sessions that an earlier run has left."""
-        self.advisor.is_draining = False
-        for session in tuple(self.broker.sessions.values()):
-            if isinstance(session, BayeuxSession) and session.role != SERVER:
-                self._apply(session, "cut", now, DRAINED)
 
     @property
     def channels(self) -> Channels:
@@ -162,35 +156,35 @@ class Engine(Polling):
     # One request
 
     def _check_home(self, request: Request, home_of: Callable[[str], str | None]) -> None:
-        """Check that the request's session, if it has one, is not another node's. Raises `Elsewhere`."""
+        """Check that the request's session, if it has one, is not another node's. Raises `Misdirected`."""
         if request.session is not None or request.messages[0].get("channel") == HANDSHAKE:
             return
         client_id = client_id_of(request)
         if client_id is not None and client_id not in self.broker.sessions:
             node = home_of(client_id)
             if node is not None:
-                raise Elsewhere(node, request)
+                raise Misdirected(node, request)
 
-    def _go_on(self, steps: Steps, news: tuple[Verdict, float] | None = None) -> Outcome:
+    def _go_on(self, steps: Steps, result: tuple[Verdict, float] | None = None) -> Outcome:
         """Continue a request's steps until they end, with its reply or hold, or have to wait."""
         try:
-            wait = steps.send(news)  # type: ignore[arg-type]  # None starts a generator
+            wait = steps.send(result)  # type: ignore[arg-type]  # None starts a generator
         except StopIteration as end:
             outcome: Reply | Hold = end.value
             return outcome
         wait.steps = steps
-        if isinstance(wait, AwaitCommit):
+        if isinstance(wait, Paused):
             wait.proceed = self._proceed
         if isinstance(wait, AwaitTurn):
             self.broker.mark_ready_later(wait)
         return wait
 
-    def _proceed(self, wait: AwaitCommit, now: float) -> None:
+    def _proceed(self, wait: Paused, now: float) -> None:
         """Continue a request whose publishes are settled, or whose turn it is; its outcome is written later."""
         assert wait.steps is not None
         outcome = self._go_on(wait.steps, (Verdict(), now))
-        if not isinstance(outcome, AwaitCommit):
-            self.send(wait.connection, outcome)
+        if not isinstance(outcome, Deferred):
+            self.sessions.send(wait.connection, outcome)
 
     def _receive_usual(self, request: Request, fields: dict[str, Any], now: float) -> Outcome | None:
         """Handle a request as nearly all are; None, without any effect, if it is another.
@@ -200,58 +194,38 @@ class Engine(Polling):
         """
         if self.hooks.extensions or request.has_odd_numbers:
             return None
-        if request.session is not None:
-            return self._receive_local(request, request.session, fields, now)
         client_id, message_id = fields.get("clientId"), fields.get("id")
-        if type(client_id) is not str:
-            return self._receive_visitor(request, fields, now)
+        if type(client_id) is not str or request.session is not None:
+            return self._receive_without_id(request, fields, now)
         is_usual = len(fields) == _USUAL_FIELDS and is_id(message_id)
         is_connect = (
-            is_usual and fields.get("channel") == CONNECT and fields.get("connectionType") in self.connection_types
+            is_usual
+            and fields.get("channel") == CONNECT
+            and fields.get("connectionType") in self.replies.connection_types
         )
         is_usual = is_connect or (is_usual and self._is_usual_publish(fields))
-        session = self.find(client_id, request, now) if is_usual else None
+        session = self.sessions.find(client_id, request, now) if is_usual else None
         if session is None:
             return None
         if is_connect:
             is_script = request.transport is Transport.CALLBACK_POLLING
-            return self._connect_usual(session, message_id, request.connection, now, is_script)
-        self.heard_from(session, now)
+            return self.sessions.connect_alone(session, message_id, request.connection, now, is_script)
+        self.sessions.keep_alive(session, now)
         return self._publish_usual(request, session, fields, now)
 
-    def _receive_visitor(self, request: Request, fields: dict[str, Any], now: float) -> Outcome | None:
-        """Handle a publish of a script, which has no session and proves nothing."""
-        is_usual = (
-            len(fields) == (_LOCAL_FIELDS + 1 if is_id(fields.get("id")) else _LOCAL_FIELDS)
-            and request.transport is Transport.LONG_POLLING
-            and (request.token is None or not self.identities.accept_tokens)
-            and self._is_usual_publish(fields)
-        )
-        return self._publish_usual(request, None, fields, now) if is_usual else None
-
-    def _receive_local(
-        self, request: Request, session: BayeuxSession, fields: dict[str, Any], now: float
-    ) -> Outcome | None:
-        is_usual = len(fields) == _LOCAL_FIELDS and session.closed is None and self._is_usual_publish(fields)
-        return self._publish_usual(request, session, fields, now) if is_usual else None
-
-    def _connect_usual(
-        self,
-        session: BayeuxSession,
-        message_id: str | int | None,
-        connection: Any,
-        now: float,
-        is_script: bool = False,  # noqa: FBT001, FBT002 - by keyword it would cost more than anything here
-    ) -> Hold | Reply | None:
-        if session.held is not None or session.cursor is not None:
-            return None
-        session.client_interval_s = None
-        hold: Hold
-        if is_script:
-            hold = ScriptHold(session, connection, message_id, session.hold_s)
+    def _receive_without_id(self, request: Request, fields: dict[str, Any], now: float) -> Outcome | None:
+        """Handle a publish of the program, or one of a script, which has no session and proves nothing."""
+        session = request.session
+        if session is not None:
+            is_usual = len(fields) == _LOCAL_FIELDS and session.closed is None
         else:
-            hold = Hold(session, connection, message_id, session.hold_s)
-        return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
+            is_usual = (
+                len(fields) == (_LOCAL_FIELDS + 1 if is_id(fields.get("id")) else _LOCAL_FIELDS)
+                and request.transport is Transport.LONG_POLLING
+                and (request.token is None or not self.identities.accept_tokens)
+            )
+        is_usual = is_usual and self._is_usual_publish(fields)
+        return self._publish_usual(request, session, fields, now) if is_usual else None
 
     def _is_usual_publish(self, fields: dict[str, Any]) -> bool:
         """Whether a message publishes to a channel that has a name as usual, and concerns no hook of the program."""
@@ -270,14 +244,14 @@ class Engine(Polling):
     ) -> Outcome:
         """Publish the message of a usual request."""
         try:
-            event = self._publisher.publish_usual(request, session, fields, now)
+            event = self._publishes.publish_usual(request, session, fields, now)
         except Fault as fault:
-            return self._reply_to_publish(request, session, self.refusal(session, fields, fault), now)
+            return self.reply_to_publish(request, session, self.replies.refusal(session, fields, fault), now)
         if event.is_pending:
             pending = _PendingPublish(self, request, session, fields)
             event.waiters.append(pending)
             return pending
-        return self._reply_to_publish(request, session, publish_reply(fields), now)
+        return self.reply_to_publish(request, session, publish_reply(fields), now)
 
     def _publish_in_batch(self, handler: RequestHandler, fields: dict[str, Any]) -> dict[str, Any] | bytes | None:
         """Handle a usual publish among other messages, and return its reply. Raises `Fault`.
@@ -296,39 +270,29 @@ class Engine(Polling):
             or request.has_odd_numbers
         ):
             return None
-        event = self._publisher.publish_usual(request, session, fields, handler.now)
+        event = self._publishes.publish_usual(request, session, fields, handler.now)
         if not event.is_pending:
             return publish_reply(fields)
         reply = reply_to(fields, successful=True)
         handler.hold_back(event, reply, fields)
         return reply
 
-    def _reply_to_publish(
+    def reply_to_publish(
         self, request: Request, session: BayeuxSession | None, reply: dict[str, Any] | bytes, now: float
     ) -> Reply:
+        """Make the response to a usual request with a publish."""
         if session is None:
-            return self.reply_with(None, [reply], [], now, request.connection)
+            return self.replies.make(None, [reply], [], now, request.connection)
         outbox = session.outbox
         events = self._events_for(request, session, now) if outbox.queue or outbox.aside is not None else []
-        return self.reply_with(session, [reply], events, now, request.connection)
-
-    def publish_settled(self, pending: _PendingPublish, event: Event, refusal: Refusal | None, now: float) -> None:
-        """Write the reply to a usual request whose event is stored or refused."""
-        session, request, fields = pending.session, pending.request, pending.fields
-        reply: dict[str, Any] | bytes
-        if refusal is not None:
-            reply = self.refusal(session, fields, fault_of(refusal))
-        else:
-            reply = publish_reply(fields, event.position)
-        pending.reply = self._reply_to_publish(request, session, reply, now)
-        self.broker.mark_ready(pending)
+        return self.replies.make(session, [reply], events, now, request.connection)
 
     def _steps(self, handler: RequestHandler) -> Steps:
         """Handle a request's messages in their order; connects come last. Returns the reply, or the hold."""
         messages, replies = handler.request.messages, handler.replies
         if messages[0].get("channel") == HANDSHAKE:
             # Bayeux 1.0, 4.1.1: "any other messages in the same request MUST be ignored".
-            return (yield from self._handshaker.steps(handler, messages[0]))
+            return (yield from self._handshakes.steps(handler, messages[0]))
         handler.choose_session()
         connects: list[tuple[int, Message]] = []
         for fields in messages:
@@ -350,7 +314,7 @@ class Engine(Polling):
                 else:
                     replies.append((yield from self._answer(handler, message)))
             except Fault as fault:
-                replies.append(self.refusal(handler.session, fields, fault))
+                replies.append(self.replies.refusal(handler.session, fields, fault))
         return (yield from self._finish(handler, connects))
 
     def _answer(self, handler: RequestHandler, message: Message) -> Steps:
@@ -359,17 +323,17 @@ class Engine(Polling):
         reply = reply_to(message.sent, successful=True)
         # By exact name: a prefix match once let /meta/subscribe/x past the checks of Faye (CVE-2020-11020).
         if channel == "/meta/subscribe":
-            yield from self._subscriber.subscribe(handler, message, reply)
+            yield from self._subscriptions.subscribe(handler, message, reply)
         elif channel == "/meta/unsubscribe":
-            yield from self._subscriber.unsubscribe(handler, message, reply)
+            yield from self._subscriptions.unsubscribe(handler, message, reply)
         elif channel == "/meta/disconnect":
             session = handler.session_of(message)
             reply["clientId"] = session.id
-            self.leave(session, handler.now, by_client=True)
+            self.sessions.leave(session, handler.now, by_client=True)
         elif channel == HANDSHAKE:
             raise Fault(errors.HANDSHAKE_NOT_FIRST)
         else:
-            yield from self._publisher.publish(handler, message, reply)
+            yield from self._publishes.publish(handler, message, reply)
         return reply
 
     def _finish(self, handler: RequestHandler, connects: Sequence[tuple[int, Message]] = ()) -> Steps:
@@ -379,39 +343,40 @@ class Engine(Polling):
         """
         yield from handler.commits()
         if handler.latest:
-            self._subscriber.deliver_last_values(handler)
+            self._subscriptions.deliver_last_values(handler)
         request, replies, session = handler.request, handler.replies, handler.session
         events: list[Event] = []
         for place, message in connects:
             try:
                 hold = self._hold_of(handler, message)
             except Fault as fault:
-                replies[place] = self.refusal(session, message.sent, fault)
+                replies[place] = self.replies.refusal(session, message.sent, fault)
                 continue
-            hold.takes_events = is_last = place == connects[-1][0]
-            if is_last and self.history.is_behind(hold.session):
-                is_newest, handler.now = yield from self.history.catch_up(hold, handler.now)
+            hold.carries_events = is_last = place == connects[-1][0]
+            if is_last and self._history.is_behind(hold.session):
+                is_newest, handler.now = yield from self._history.catch_up(hold, handler.now)
                 if not is_newest:
-                    replies[place] = self.late_reply(hold, handler.now)
+                    replies[place] = self.sessions.late_reply(hold, handler.now)
                     continue
-            if self.connect(hold, handler.now):
+            if self.sessions.connect(hold, handler.now):
                 return hold
             if hold.session.closed is not None:  # by a hook that was notified of the older connect's end
-                replies[place] = self.refusal(session, message.sent, Fault(errors.SESSION_UNKNOWN))
+                replies[place] = self.replies.refusal(session, message.sent, Fault(errors.SESSION_UNKNOWN))
                 continue
             spent_bytes = handler.reply_bytes() if is_last and len(hold.session.outbox) else 0
-            replies[place], events = self.connect_reply(hold, handler.now, spent_bytes)
+            replies[place], events = self.sessions.connect_reply(hold, handler.now, spent_bytes)
         if not connects and session is not None:
             events = self._events_for(request, session, handler.now, handler)
-        reply = self.reply_with(session, [*replies, *handler.extra], events, handler.now, request.connection)
+        reply = self.replies.make(session, [*replies, *handler.extra], events, handler.now, request.connection)
         reply.answers_connect = bool(connects)
         return reply
 
     def _hold_of(self, handler: RequestHandler, message: Message) -> Hold:
         """Make the hold that a connect asks for. Raises `Fault`."""
         session = handler.session_of(message)
-        if message.fields.get("connectionType") not in self.connection_types:
-            raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(self.connection_types)))
+        offered = self.replies.connection_types
+        if message.fields.get("connectionType") not in offered:
+            raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(offered)))
         hold_s = session.hold_s if len(handler.request.messages) == 1 else 0.0
         kind = ScriptHold if handler.request.transport is Transport.CALLBACK_POLLING else Hold
         hold = kind(session, handler.request.connection, message.sent.get("id"), hold_s)
@@ -426,9 +391,9 @@ class Engine(Polling):
         session.client_interval_s = interval_s
         if message.ext is not None:
             batch = message.ext.get("ack")
-            if session.acks is not None and isinstance(batch, int) and not isinstance(batch, bool):
+            if session.acks is not None and type(batch) is int:
                 session.outbox.release(session.acks.acknowledge(batch))
-            hold.timesync = Timesync.read(message.ext, self.wall_ms(handler.now))
+            hold.timesync = Timesync.read(message.ext, self.sessions.wall_ms(handler.now))
         return hold
 
     def _events_for(
@@ -449,30 +414,30 @@ class Engine(Polling):
             or request.transport is not Transport.LONG_POLLING
         ):
             return []
-        return self.take(session, now, 0 if handler is None else handler.reply_bytes())
+        return self.sessions.take(session, now, 0 if handler is None else handler.reply_bytes())
 
 
-class _PendingPublish(AwaitCommit):
-    """A usual request whose publish waits for its commit (`broker.events.Waiter`); on the hot path of durable topics.
+class _PendingPublish(Deferred):
+    """A usual request whose publish waits for its commit (`broker.events.Waiter`)."""
 
-    When that has settled it, it is what its reply is written from (`broker.sessions.Outlet`).
-    """
+    __slots__ = ("_engine", "_fields", "_request", "_session")
 
-    __slots__ = ("engine", "fields", "is_ready", "reply", "request", "session")
-
-    def __init__(self, engine: Engine, request: Request, session: BayeuxSession | None, fields: dict[str, Any]) -> None:
-        super().__init__(request.connection)
-        self.is_ready = False
-        self.reply: Reply | None = None
-        self.engine = engine
-        self.request = request
-        self.session = session
-        self.fields = fields
+    def __init__(
+        self, engine: BayeuxEngine, request: Request, session: BayeuxSession | None, fields: dict[str, Any]
+    ) -> None:
+        self.connection = request.connection
+        self._engine = engine
+        self._request = request
+        self._session = session
+        self._fields = fields
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
-        """Receive the event's outcome (`Waiter.settled`)."""
-        self.engine.publish_settled(self, event, refusal, now)
-
-    def flush(self, now: float) -> Iterable[tuple[Any, Outcome | None]]:  # noqa: ARG002 - Outlet's form
-        """Return the connection and its reply."""
-        return ((self.connection, self.reply),)
+        """Make the reply, and have it written: the event is stored or refused (`Waiter.settled`)."""
+        engine = self._engine
+        reply: dict[str, Any] | bytes
+        if refusal is not None:
+            reply = engine.replies.refusal(self._session, self._fields, fault_of(refusal))
+        else:
+            reply = publish_reply(self._fields, event.position)
+        response = engine.reply_to_publish(self._request, self._session, reply, now)
+        engine.broker.mark_ready(LateOutcome(self.connection, response))

@@ -82,14 +82,14 @@ class Timesync(NamedTuple):
     @classmethod
     def read(cls, ext: dict[str, Any] | None, arrived_ms: int) -> Timesync | None:
         """Read the request in the `ext` of a message received at `arrived_ms`; None if it is missing or invalid."""
-        asked = (ext or {}).get("timesync")
-        if not isinstance(asked, dict):
+        requested = (ext or {}).get("timesync")
+        if not isinstance(requested, dict):
             return None
-        client_ms, lag_ms, offset_ms = (asked.get(name, 0) for name in ("tc", "l", "o"))
-        if "tc" not in asked or not all(_is_number(value) for value in (client_ms, lag_ms, offset_ms)):
+        client_ms, lag_ms, offset_ms = (requested.get(name, 0) for name in ("tc", "l", "o"))
+        if "tc" not in requested or not all(_is_number(value) for value in (client_ms, lag_ms, offset_ms)):
             return None
         error_ms = round(client_ms + offset_ms + lag_ms - arrived_ms)
-        is_wanted = "l" not in asked or lag_ms == 0 or abs(error_ms) >= _ACCURATE_MS
+        is_wanted = "l" not in requested or lag_ms == 0 or abs(error_ms) >= _ACCURATE_MS
         return cls(client_ms, arrived_ms, error_ms, is_wanted)
 
     def answer(self, now_ms: int) -> dict[str, int | float]:
@@ -97,24 +97,24 @@ class Timesync(NamedTuple):
         return {"tc": self.client_ms, "ts": self.arrived_ms, "p": now_ms - self.arrived_ms, "a": self.error_ms}
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST_MS
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= _LARGEST_MS
 
 
 class Replay:
-    """The gaps of one session's replay: `gaps` are not reported yet, `told` are part of a reply not yet written.
+    """The gaps of one session's replay: `gaps` are not reported yet, `reported` are part of a reply not yet written.
 
-    `told_to` is the connection of that reply. `in_data`: positions are added to the events' data too. `reader` is the
-    newest connect that has waited for a page.
+    `reported_to` is the connection of that reply. `in_data`: positions are added to the events' data too. `reader` is
+    the newest connect that has waited for a page.
     """
 
-    __slots__ = ("gaps", "in_data", "reader", "told", "told_to")
+    __slots__ = ("gaps", "in_data", "reader", "reported", "reported_to")
 
     def __init__(self, *, in_data: bool) -> None:
         self.in_data = in_data
         self.gaps: list[Gap] = []
-        self.told: list[Gap] = []
-        self.told_to: object = None
+        self.reported: list[Gap] = []
+        self.reported_to: object = None
         self.reader: object = None
 
     def miss(self, gap: Gap) -> None:
@@ -127,15 +127,15 @@ class Replay:
             gap = span([*same, gap])
         self.gaps.append(gap)
 
-    def tell_again(self) -> None:
-        """Queue the gaps in `told` again: the reply with them may not have arrived."""
-        told, self.told = self.told, []
-        self.gaps = [*told, *(gap for gap in self.gaps if gap not in told)]
+    def report_again(self) -> None:
+        """Queue the gaps in `reported` again: the reply with them may not have arrived."""
+        reported, self.reported = self.reported, []
+        self.gaps = [*reported, *(gap for gap in self.gaps if gap not in reported)]
 
     def forget(self, pattern: Pattern) -> None:
         """Drop the gaps of a pattern."""
         self.gaps = [gap for gap in self.gaps if gap.pattern != pattern]
-        self.told = [gap for gap in self.told if gap.pattern != pattern]
+        self.reported = [gap for gap in self.reported if gap.pattern != pattern]
 
 
 class Gap(NamedTuple):

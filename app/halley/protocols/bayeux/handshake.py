@@ -13,15 +13,16 @@ from typing import Any
 
 from halley.broker.errors import AtCapacity, TokenRefused, TooManySessions
 from halley.broker.events import Event
+from halley.broker.policy import Identities
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
 from halley.protocols.bayeux.errors import Fault
-from halley.protocols.bayeux.exchange import Request, Steps, Transport
 from halley.protocols.bayeux.extensions import Acks, Timesync
 from halley.protocols.bayeux.messages import Message, reply_to
-from halley.protocols.bayeux.polling import Polling
+from halley.protocols.bayeux.outcomes import Request, Steps, Transport
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession, Reply
+from halley.protocols.bayeux.sessions import Sessions
 
 _VERSION = re.compile(r"([0-9]{1,9})((?:\.[A-Za-z0-9]{1,16}){0,8})")
 _ELEMENT = re.compile(r"\.([0-9]*)([A-Za-z0-9]*)")
@@ -29,85 +30,89 @@ _OUR_VERSION = "1.0"
 _USER_AGENT_CHARS = 200
 
 
-class Handshaker:
+class HandshakeHandler:
     """Answers handshakes: checks version, connection types, token and policy, and opens the session."""
 
-    def __init__(self, engine: Polling, authorization: Authorization) -> None:
-        self._engine = engine
+    def __init__(self, sessions: Sessions, identities: Identities, authorization: Authorization) -> None:
+        self._sessions = sessions
+        self._replies = sessions.replies
+        self._identities = identities
         self._authorization = authorization
 
     def steps(self, handler: RequestHandler, fields: dict[str, Any]) -> Steps:
         """Answer a handshake: with a new session, with an error, or with HTTP status 503 at a limit of the server."""
-        engine, request = self._engine, handler.request
-        session = engine.new_session(request.cookies)
+        sessions, replies, request = self._sessions, self._replies, handler.request
+        broker = sessions.broker
+        session = sessions.new_session(request.cookies)
         if request.context is not None:
             session.address = request.context.address
             session.user_agent = request.context.headers.get("user-agent", "")[:_USER_AGENT_CHARS]
-            session.account = engine.broker.account_of(session.address)
+            session.account = broker.account_of(session.address)
         try:
-            engine.broker.check_admission(session)  # first: a burst of handshakes must not reach the program's hooks
+            broker.check_admission(session)  # first: a burst of handshakes must not reach the program's hooks
             message = handler.read(fields)
-            negotiate(message, engine.connection_types)
+            negotiate(message, replies.connection_types)
             self._identify(request, message, session, handler.now)
-            arrived_ms = engine.wall_ms(handler.now)
+            arrived_ms = sessions.wall_ms(handler.now)
             yield from self._authorization.may_handshake(handler, session, message)
             if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:  # a program's word
                 raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
-            if not engine.identities.stand_by(session.proof.credential):  # withdrawn while a policy was awaited
+            if not self._identities.stand_by(session.proof.credential):  # withdrawn while a policy was awaited
                 raise Fault(errors.HANDSHAKE_DENIED.format(TokenRefused.reason))
-            if engine.is_draining:  # checked last: a drain may have begun while the policy was awaited
+            if replies.advisor.is_draining:  # checked last: a drain may have begun while the policy was awaited
                 raise TooManySessions
             if (message.ext or {}).get("ack") is True:
                 session.acks = Acks()
-            engine.open(session, handler.now)
+            sessions.open(session, handler.now)
         except AtCapacity:
             busy = Reply([], None, [], request.connection)
-            busy.status, busy.is_last = 503, engine.is_draining
+            busy.status, busy.is_last = 503, replies.advisor.is_draining
             return busy
         except Fault as fault:
-            return engine.reply_with(None, [engine.refusal(None, fields, fault)], [], handler.now, request.connection)
+            return replies.make(None, [replies.refusal(None, fields, fault)], [], handler.now, request.connection)
         return self._welcome(handler, session, message, arrived_ms)
 
     def _identify(self, request: Request, message: Message, session: BayeuxSession, now: float) -> None:
         """Set the identity of a new session from its handshake's token, if there is one. Raises `Fault`."""
-        shown = _shown(message)
-        if not self._engine.identities.accept_tokens or (shown is None and request.token is None):
+        token = _token_of(message)
+        if token is None:
+            token = request.token
+        if not self._identities.accept_tokens or token is None:
             return
         if request.transport is Transport.CALLBACK_POLLING:  # a URL ends up in logs, histories and Referer headers
             raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
         try:
-            token = shown if shown is not None else request.token
             if not isinstance(token, str):
                 raise TokenRefused("the token is not a string")
-            proof = self._engine.identities.prove(token, self._engine.wall_s(now))
+            proof = self._identities.prove(token, self._sessions.wall_s(now))
         except TokenRefused as refused:
             raise Fault(errors.HANDSHAKE_DENIED.format(refused.reason)) from None
-        session.prove(proof, self._engine.broker.clock_offset_s)
+        session.prove(proof, self._sessions.broker.clock_offset_s)
 
     def _welcome(self, handler: RequestHandler, session: BayeuxSession, message: Message, arrived_ms: int) -> Reply:
-        engine = self._engine
+        sessions, replies = self._sessions, self._replies
         reply = reply_to(message.sent, successful=True)
         reply["clientId"] = session.id
         reply["version"] = reply["minimumVersion"] = _OUR_VERSION
-        reply["supportedConnectionTypes"] = list(engine.connection_types)
-        reply["advice"] = engine.advisor.advice(session)
-        ext = engine.history.offer(session, message, handler.request)
+        reply["supportedConnectionTypes"] = list(replies.connection_types)
+        reply["advice"] = replies.advisor.advice(session)
+        ext = sessions.history.offer(session, message, handler.request)
         events: list[Event] = []
         if session.acks is not None:
             ext["ack"] = True
-        is_held_back = bool(engine.hooks.extensions or session.open_batches)
-        if engine.options.handshake_delivery and session.outbox and not is_held_back:
+        is_held_back = bool(sessions.hooks.extensions or session.open_batches)
+        if sessions.options.handshake_delivery and session.outbox and not is_held_back:
             # An extension may keep an event back, but cometd.js waits for exactly the promised number.
-            events = engine.take(session, handler.now)
+            events = sessions.take(session, handler.now)
             reply["x-messages"] = len(events)
             if session.acks is not None:
                 ext["ack"] = {"enabled": True, "batch": session.acks.batch}
         timesync = Timesync.read(message.ext, arrived_ms)
         if timesync is not None and timesync.is_wanted:
-            ext["timesync"] = timesync.answer(engine.wall_ms(handler.now))
+            ext["timesync"] = timesync.answer(sessions.wall_ms(handler.now))
         if ext:
             reply["ext"] = ext
-        answer = engine.reply_with(session, [reply], events, handler.now, handler.request.connection)
+        answer = replies.make(session, [reply], events, handler.now, handler.request.connection)
         answer.set_cookie = None if session.is_bound else session.cookie
         return answer
 
@@ -122,13 +127,13 @@ def negotiate(message: Message, ours: Sequence[str]) -> None:
         raise Fault(errors.CONNECTION_TYPES_UNSUPPORTED.format(",".join(ours)))
 
 
-def _shown(message: Message) -> object:
+def _token_of(message: Message) -> object:
     """The handshake's token, or any other value in its place; None without one.
 
     An object without `token` is ignored: CometD's users send names and passwords there for their own policies.
     """
-    shown = (message.ext or {}).get("authentication")
-    return shown.get("token") if isinstance(shown, dict) else shown
+    value = (message.ext or {}).get("authentication")
+    return value.get("token") if isinstance(value, dict) else value
 
 
 def _version(text: object) -> tuple[int, list[tuple[int, str]]]:

@@ -29,11 +29,12 @@ from halley.broker.ports import Log, Page, Query
 from halley.broker.sessions import Cursor
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault
-from halley.protocols.bayeux.exchange import AwaitHook, Request, Verdict
 from halley.protocols.bayeux.extensions import Gap, Replay, span
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import ABSENT, Message
 from halley.protocols.bayeux.names import to_subscription
+from halley.protocols.bayeux.outcomes import AwaitHook, Request, Verdict
+from halley.protocols.bayeux.replies import Advisor
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.settings import Bayeux
 
@@ -54,14 +55,14 @@ class Replayer:
         broker: Broker,
         options: Bayeux,
         hooks: Hooks,
+        advisor: Advisor,
         read: Callable[[Query], Awaitable[Page]] | None,
-        is_draining: Callable[[], bool],
     ) -> None:
         self.read = read
         self._broker = broker
         self._options = options
         self._hooks = hooks
-        self._is_draining = is_draining
+        self._advisor = advisor
 
     # Handshake and subscribe
 
@@ -71,44 +72,42 @@ class Replayer:
         if log is None or self.read is None:
             return {}
         is_salesforces = request.context is not None and _SALESFORCE_PATH.search(request.context.path) is not None
-        asked = (message.ext or {}).get("replay")
-        if is_salesforces or asked is True or isinstance(asked, dict):
-            self.begin(session, in_data=not isinstance(asked, dict) or asked.get("in_data") is not False)
+        requested = (message.ext or {}).get("replay")
+        if is_salesforces or requested is True or isinstance(requested, dict):
+            self.begin(session, in_data=not isinstance(requested, dict) or requested.get("in_data") is not False)
         return {"replay": True, "replay_log": log.log_id}
 
-    def ahead(self, message: Message, wanted: dict[str, Pattern]) -> Awaitable[None] | None:
-        """What to await before `wishes`: of several servers this one may not have reached a client's position yet."""
-        reach, asked = self._broker.commits.reach, (message.ext or {}).get("replay")
-        if reach is None or not isinstance(asked, dict):
+    def reach(self, message: Message, wanted: dict[str, Pattern]) -> Awaitable[None] | None:
+        """What to await before `requested_offsets`: a node of a cluster may not have a client's position yet."""
+        reach, requested = self._broker.commits.reach, (message.ext or {}).get("replay")
+        if reach is None or not isinstance(requested, dict):
             return None
-        furthest = max((asked[name] for name in wanted if _is_integer(asked.get(name))), default=0)
+        furthest = max((requested[name] for name in wanted if type(requested.get(name)) is int), default=0)
         return reach(furthest) if furthest > self._broker.commits.tail.head else None
 
-    def wishes(
+    def requested_offsets(
         self, session: BayeuxSession, ext: dict[str, Any], wanted: dict[str, Pattern]
     ) -> dict[Pattern, int] | None:
         """The offset after which each of a subscribe's patterns is wanted; None if it does not concern replay.
 
-        `ext` is the subscribe's.
-
-        Patterns that a replaying session is already subscribed to, and for which the subscribe gives no position, are
-        left out. Raises `Fault` if any of the positions is invalid.
+        `ext` is the subscribe's. Patterns that a replaying session is already subscribed to, and for which the
+        subscribe gives no position, are left out. Raises `Fault` if any of the positions is invalid.
         """
         log = self._broker.commits.log
         if log is None or self.read is None or (session.cursor is None and "replay" not in ext):
             return None
-        asked = ext.get("replay", {})
+        requested = ext.get("replay", {})
         head = self._broker.commits.tail.head
-        if not isinstance(asked, dict):
-            raise _invalid(log, wanted, asked)
+        if not isinstance(requested, dict):
+            raise _invalid(log, wanted, requested)
         if ext.get("replay_log", log.log_id) != log.log_id:
-            raise _invalid(log, wanted, next((asked[name] for name in wanted if name in asked), None))
+            raise _invalid(log, wanted, next((requested[name] for name in wanted if name in requested), None))
         after: dict[Pattern, int] = {}
         for name, pattern in wanted.items():
-            value = asked.get(name, ABSENT)
+            value = requested.get(name, ABSENT)
             if value is not ABSENT:
                 before_all = log.start_of(pattern) - 1
-                after[pattern] = {ONLY_NEW: head, ALL: before_all}.get(value, value) if _is_integer(value) else -1
+                after[pattern] = {ONLY_NEW: head, ALL: before_all}.get(value, value) if type(value) is int else -1
                 if not before_all <= after[pattern] <= head:
                     raise _invalid(log, wanted, value)
             elif pattern not in session.subscriptions or session.cursor is None:
@@ -131,28 +130,22 @@ class Replayer:
         return cursor
 
     def seek(self, session: BayeuxSession, after: dict[Pattern, int]) -> dict[str, Any]:
-        """Replay patterns to a session from after the offsets that `wishes` has returned.
+        """Replay patterns to a session from after the offsets that `requested_offsets` has returned.
 
         Returns the `ext` of the subscribe's reply.
         """
         head = self._broker.commits.tail.head
         cursor = session.cursor or self.begin(session)
-        self._clear_the_way(session, cursor, after, head)
+        # What waits and is no longer wanted, or will be read again, must not be delivered ahead of the replayed events.
+        self.forget(session, after)
+        if any(offset < head for offset in after.values()):
+            cursor.fall_back(head)
+            session.outbox.discard(cursor.take_back)
         for pattern, offset in after.items():
             cursor.seek(pattern, offset, head)
         if not self._go_live(session) or len(session.outbox):
             self._broker.mark_ready(session)  # its held connect must be answered, so that the client connects again
         return {"replay": {to_subscription(pattern): offset for pattern, offset in after.items()}}
-
-    def _clear_the_way(self, session: BayeuxSession, cursor: Cursor, after: dict[Pattern, int], head: int) -> None:
-        """Drop waiting events that are no longer wanted or will be read again.
-
-        So nothing is delivered ahead of the replayed events.
-        """
-        self.forget(session, after)
-        if any(offset < head for offset in after.values()):
-            cursor.fall_back(head)
-            session.outbox.discard(cursor.take_back)
 
     def forget(self, session: BayeuxSession, patterns: Iterable[Pattern]) -> None:
         """Stop replaying these patterns to a session, and drop the events that wait only because of them."""
@@ -191,7 +184,7 @@ class Replayer:
         for _ in range(_PAGES):
             outbox = session.outbox
             has_page = len(outbox) >= options.page_events or outbox.nbytes >= options.page_bytes
-            if self._is_draining() or self._go_live(session) or has_page:
+            if self._advisor.is_draining or self._go_live(session) or has_page:
                 break
             if not outbox.room or now >= deadline:
                 break
@@ -215,7 +208,7 @@ class Replayer:
                 break
             if cursor.wanted() != query.wanted or cursor.is_live:  # a subscribe has changed the cursor meanwhile
                 continue
-            if self._take(session, verdict.value):
+            if self._add_page(session, verdict.value):
                 self._go_live(session)
                 break
         return True, now
@@ -223,14 +216,14 @@ class Replayer:
     def settled(self, reply: Reply, *, is_written: bool) -> None:
         """Note that a connect's reply was written, or that it was not and its gaps must be reported again."""
         replay = reply.session.replay if reply.session is not None else None
-        if replay is None or not reply.answers_connect or reply.connection is not replay.told_to:
+        if replay is None or not reply.answers_connect or reply.connection is not replay.reported_to:
             return
         if is_written:
-            replay.told = []
+            replay.reported = []
         else:
-            replay.tell_again()
+            replay.report_again()
 
-    def told(self, hold: Hold, *, with_events: bool) -> dict[str, Any]:
+    def reply_ext(self, hold: Hold, *, with_events: bool) -> dict[str, Any]:
         """The `ext` fields about replay in a connect reply; positions are never beyond what its client will have.
 
         To be called after the reply's events have been taken. Without `with_events` the reply carries none, and events
@@ -246,13 +239,13 @@ class Replayer:
             missing += session.acks or ()
         reached = cursor.reached(self._broker.commits.tail.head, missing)
         ext: dict[str, Any] = {}
-        replay.tell_again()  # gaps of an earlier reply that is not known to be written
+        replay.report_again()  # gaps of an earlier reply that is not known to be written
         # A gap is due once no event waits before it.
         due = [gap for gap in replay.gaps if with_events and gap.last <= reached[gap.pattern]]
         if due:
             by_pattern = {gap.pattern: span(other for other in due if other.pattern == gap.pattern) for gap in due}
             ext["replay_gap"] = {to_subscription(gap.pattern): [gap.first, gap.last] for gap in by_pattern.values()}
-            replay.told, replay.told_to = due, hold.connection
+            replay.reported, replay.reported_to = due, hold.connection
             replay.gaps = [gap for gap in replay.gaps if gap not in due]
         for gap in replay.gaps:
             reached[gap.pattern] = min(reached[gap.pattern], gap.first - 1)
@@ -270,10 +263,10 @@ class Replayer:
         events = recording.tail.after(min((after for _, after in cursor.wanted()), default=recording.tail.head))
         if events is None or recording.log is None:
             return False
-        cursor.is_live = self._give(session, _legible(recording.log, session, cursor, events), recording.tail.head)
+        cursor.is_live = self._deliver(session, _readable(recording.log, session, cursor, events), recording.tail.head)
         return cursor.is_live
 
-    def _take(self, session: BayeuxSession, page: Page) -> bool:
+    def _add_page(self, session: BayeuxSession, page: Page) -> bool:
         """Put a page into the outbox, and note its gaps; True if there is now anything to send."""
         cursor, replay = session.cursor, session.replay
         assert cursor is not None
@@ -283,10 +276,10 @@ class Replayer:
                 if last > after:
                     replay.miss(Gap(pattern, max(first, after + 1), last))
         self._note_removed(session)
-        self._give(session, [event for event in page.events if event.publication not in cursor.given], page.reached)
+        self._deliver(session, [event for event in page.events if event.publication not in cursor.given], page.reached)
         return bool(len(session.outbox) or replay.gaps)
 
-    def _give(self, session: BayeuxSession, events: list[Event], reached: int) -> bool:
+    def _deliver(self, session: BayeuxSession, events: list[Event], reached: int) -> bool:
         """Put all events up to `reached` into the outbox; False if there was no room for some of them."""
         assert session.cursor is not None
         broker = self._broker
@@ -311,19 +304,14 @@ class Replayer:
 
 
 def _invalid(log: Log, wanted: dict[str, Pattern], value: object) -> Fault:
-    shown = value if _is_integer(value) else "?"
     starts = {name: log.start_of(pattern) for name, pattern in wanted.items()}
-    return Fault(errors.REPLAY_INVALID.format(shown), ext={"replay_start": starts})
+    return Fault(errors.REPLAY_INVALID.format(value if type(value) is int else "?"), ext={"replay_start": starts})
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _legible(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[Event]) -> list[Event]:
+def _readable(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[Event]) -> list[Event]:
     """Those of the newest events that a session wants and may read, as a page of the history would have them."""
     after: dict[str, float] = {}  # by topic, since there are many events of few topics
-    legible = []
+    readable = []
     for event in events:
         begin_after = after.get(event.topic)
         if begin_after is None:
@@ -332,5 +320,5 @@ def _legible(log: Log, session: BayeuxSession, cursor: Cursor, events: Iterable[
         if event.position <= begin_after or event.publication in cursor.given:
             continue
         if event.audience is None or event.audience.admits(session.authid, session.role):
-            legible.append(event)
-    return legible
+            readable.append(event)
+    return readable

@@ -64,16 +64,16 @@ class Listener:
     exception counts as None, or as False if the listener `vetoes`.
     """
 
-    __slots__ = ("hear", "protocols", "vetoes")
+    __slots__ = ("callback", "protocols", "vetoes")
 
     def __init__(
         self,
-        hear: Callable[[BayeuxSession | None, Message], Any],
+        callback: Callable[[BayeuxSession | None, Message], Any],
         *,
         vetoes: bool,
         protocols: Collection[str] = PUBLISHES,
     ) -> None:
-        self.hear = hear
+        self.callback = callback
         self.vetoes = vetoes
         self.protocols = protocols
 
@@ -123,10 +123,10 @@ class Hooks(ProgramPolicy):
         narrowest channel pattern that covers it. Other realms than the first have no channels, so the hooks are not
         asked about them.
         """
-        asked = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
-        if not self.has_policy() or asked.topic.startswith(SPACE):
+        wanted = what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)
+        if not self.has_policy() or wanted.topic.startswith(SPACE):
             return True
-        pattern = covering_channels(asked)
+        pattern = covering_channels(wanted)
         if pattern is None:
             return False
         channel = to_subscription(pattern)
@@ -183,7 +183,7 @@ class Hooks(ProgramPolicy):
             if protocol not in listener.protocols:
                 continue
             try:
-                answer = listener.hear(session, message)
+                answer = listener.callback(session, message)
                 payload = encode_data(message.data)
             except Refused:
                 raise
@@ -195,11 +195,11 @@ class Hooks(ProgramPolicy):
                 raise Refused
         return payload
 
-    def tell(self, listeners: list[Callable[..., None]], *news: object) -> None:
-        """Call each listener with `news`; an exception is reported and does not keep the others from being called."""
+    def notify(self, listeners: list[Callable[..., None]], *arguments: object) -> None:
+        """Call each listener; an exception is reported and does not keep the others from being called."""
         for listener in tuple(listeners):
             try:
-                listener(*news)
+                listener(*arguments)
             except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
                 self.report("listener", error)
 
@@ -218,19 +218,19 @@ class Hooks(ProgramPolicy):
         self, way: str, extensions: list[object], session: BayeuxSession | None, fields: Fields
     ) -> dict[str, Any] | None:
         for extension in extensions:
-            see = getattr(extension, way, None)
-            if see is None:
+            method = getattr(extension, way, None)
+            if method is None:
                 continue
             try:
-                passed = see(session, fields)
+                changed = method(session, fields)
             except Refused:
                 raise
             except Exception as error:  # noqa: BLE001 - a program's hook may raise anything
                 self.report(f"extension.{way}", error)
                 continue
-            if not isinstance(passed, dict):
+            if not isinstance(changed, dict):
                 return None
-            fields = fields.replaced(passed)
+            fields = fields.replaced(changed)
         return fields
 
 

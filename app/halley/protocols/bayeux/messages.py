@@ -96,7 +96,7 @@ class Message:
         value = (self.advice or {}).get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if type(value) not in (int, float) or not math.isfinite(value):
             raise Fault(errors.ADVICE_INVALID)
         return max(0.0, float(value))
 
@@ -116,7 +116,7 @@ def is_id(value: object) -> bool:
     if isinstance(value, str):
         is_plain = len(value) <= _ID_CHARS and value.isascii() and value.isalnum()
         return is_plain or _ID.fullmatch(value) is not None
-    return isinstance(value, int) and not isinstance(value, bool)
+    return type(value) is int
 
 
 def reply_to(fields: dict[str, Any], *, successful: bool) -> dict[str, Any]:

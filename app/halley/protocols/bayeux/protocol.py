@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from halley.protocols.bayeux.engine import Engine
+from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.contract import Count, WireProtocol
 
 
@@ -15,23 +15,23 @@ class BayeuxProtocol(WireProtocol):
 
     name = "bayeux"
 
-    def __init__(self, engine: Engine, drain_s: Callable[[], float]) -> None:
+    def __init__(self, engine: BayeuxEngine, drain_s: Callable[[], float]) -> None:
         self.engine = engine
         self._drain_s = drain_s
 
     @property
     def holds(self) -> int:
         """The number of connects that are held."""
-        return self.engine.holds
+        return self.engine.sessions.holds
 
     @property
     def put_back(self) -> int:
         """The number of events whose reply did not reach its socket."""
-        return self.engine.put_back
+        return self.engine.sessions.put_back
 
     def begin(self, now: float) -> None:
         """Admit sessions from now on (`WireProtocol.begin`)."""
-        self.engine.begin(now)
+        self.engine.sessions.begin(now)
 
     def sweep(self, now: float) -> bool:
         """Forget unused channels (`WireProtocol.sweep`)."""
@@ -43,11 +43,12 @@ class BayeuxProtocol(WireProtocol):
         The replies advise clients to return at a random time within that of the drain.
         """
         spread_s = self._drain_s()
-        sessions = self.engine.drain(lambda: random.uniform(0, spread_s))  # noqa: S311 - no secret
-        return [partial(self.engine.release, session) for session in sessions]
+        sessions = self.engine.sessions
+        held = sessions.drain(lambda: random.uniform(0, spread_s))  # noqa: S311 - no secret
+        return [partial(sessions.release, session) for session in held]
 
     def counts(self) -> Iterator[Count]:
         """Yield Bayeux's own metrics (`WireProtocol.counts`)."""
-        engine = self.engine
-        yield Count("halley_connects", "Bayeux /meta/connect messages received.", engine.connects)
-        yield Count("halley_messages_refused", "Bayeux messages refused, by error code.", engine.refused, "code")
+        connects, refused = self.engine.sessions.connects, self.engine.replies.refused
+        yield Count("halley_connects", "Bayeux /meta/connect messages received.", connects)
+        yield Count("halley_messages_refused", "Bayeux messages refused, by error code.", refused, "code")

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from halley.broker.broker import Broker
 from halley.broker.commits import Published
 from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimited, Refusal
 from halley.broker.events import Audience, Event
-from halley.broker.policy import ANONYMOUS, Proof
+from halley.broker.policy import ANONYMOUS, Proof, Rights
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
 from halley.protocols.bayeux.errors import Fault, fault_of
-from halley.protocols.bayeux.exchange import Request, Steps, Transport
+from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import ABSENT, Message, encode_data
 from halley.protocols.bayeux.names import META, SERVICE, Bounds, is_wildcard, to_pattern, to_topic
-from halley.protocols.bayeux.polling import Polling
+from halley.protocols.bayeux.outcomes import Request, Steps, Transport
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession
 
@@ -44,17 +45,22 @@ def names_predecessor(fields: dict[str, Any]) -> bool:
     return isinstance(ext, dict) and "after" in ext
 
 
-class Publisher:
+class PublishHandler:
     """Publishes the messages of requests."""
 
-    def __init__(self, engine: Polling, authorization: Authorization) -> None:
-        self._engine = engine
+    def __init__(
+        self, broker: Broker, rights: Rights, hooks: Hooks, bounds: Bounds, authorization: Authorization
+    ) -> None:
+        self._broker = broker
+        self._rights = rights
+        self._hooks = hooks
+        self._bounds = bounds
         self._authorization = authorization
 
     def publish(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
         """Publish a message; `reply` is completed now, or when the event is settled. Raises `Fault`."""
         channel, request = message.channel, handler.request
-        self._topic(channel)  # what is wrong with the channel is said first
+        topic = self._topic(channel)
         session, visitor = None, ANONYMOUS
         if message.client_id is not None or request.session is not None:
             session = handler.session_of(message)
@@ -62,10 +68,9 @@ class Publisher:
             raise Fault(errors.SESSION_UNKNOWN)
         else:
             visitor = handler.visitor()
-        event = self.event_of(session, channel, self._data(message), visitor)
+        event = self._event(session, topic, self._data(message), visitor)
         self._check_predecessor(message, event, handler.now)
-        address = request.context.address if session is None and request.context is not None else ""
-        self.check_rate(session, address, handler.now)
+        self._check_rate(request, session, handler.now)
         yield from self._authorization.may(handler, session, "publish", channel, message, visitor)
         if session is not None and session.closed is not None:  # it ended while the policy was awaited
             raise Fault(errors.SESSION_UNKNOWN)
@@ -76,12 +81,12 @@ class Publisher:
             if self._was_published(handler, event, reply, message):
                 return
             event.audience = self._audience(message)
-        if self._authorization.listen(session, event.topic, message, event.payload):
+        if self._authorization.listen(session, topic, message, event.payload):
             event.payload = self._encode(self._data(message))
         if is_service:
-            yield from self._authorization.serve(handler, session, event.topic, message)
+            yield from self._authorization.serve(handler, session, topic, message)
             return
-        self.issue(event, session, session or handler, handler.now)
+        self._issue(event, session, session or handler, handler.now)
         if event.is_pending:
             handler.hold_back(event, reply, message.sent)
 
@@ -92,45 +97,44 @@ class Publisher:
 
         Raises `Fault`.
         """
-        event = self.event_of(session, fields["channel"], fields["data"])
-        address = "" if session is not None or request.context is None else request.context.address
-        self.check_rate(session, address, now)
-        self.issue(event, session, session or request, now)
+        event = self._event(session, self._topic(fields["channel"]), fields["data"])
+        self._check_rate(request, session, now)
+        self._issue(event, session, session or request, now)
         return event
 
-    def event_of(self, session: BayeuxSession | None, channel: str, data: object, visitor: Proof = ANONYMOUS) -> Event:
-        """Make the event for a channel, if the session may publish it, or without one the visitor. Raises `Fault`."""
-        topic = self._topic(channel)
+    def _event(self, session: BayeuxSession | None, topic: str, data: object, visitor: Proof = ANONYMOUS) -> Event:
+        """Make the event, if the session may publish it, or without one the visitor. Raises `Fault`."""
         payload = self._encode(data)
-        rights = self._engine.rights
+        rights = self._rights
         if not rights.may(session, "publish", topic, visitor):
-            is_told = session is not None or rights.are_written
-            raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY) if is_told else errors.SESSION_UNKNOWN)
+            has_reason = session is not None or rights.are_written
+            raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY) if has_reason else errors.SESSION_UNKNOWN)
         if session is None:
             return Event(topic, payload, authid=visitor.authid, role=visitor.role)
         return Event(topic, payload, session.id, "bayeux", session.authid, session.role)
 
-    def check_rate(self, session: BayeuxSession | None, address: str, now: float) -> None:
-        """Check that a session, or without one an address, may publish now. Raises `Fault`."""
+    def _check_rate(self, request: Request, session: BayeuxSession | None, now: float) -> None:
+        """Check that a session, or without one the request's address, may publish now. Raises `Fault`."""
+        address = "" if session is not None or request.context is None else request.context.address
         try:
-            self._engine.broker.check_publish(session, address, now)
+            self._broker.check_publish(session, address, now)
         except RateLimited as refusal:
             raise Fault(errors.PUBLISH_DENIED.format(refusal.reason)) from None
         except Refusal:
             raise Fault(errors.OVERLOADED) from None
 
-    def issue(self, event: Event, session: BayeuxSession | None, source: object, now: float) -> None:
+    def _issue(self, event: Event, session: BayeuxSession | None, source: object, now: float) -> None:
         """Hand an event to the broker; it may be pending then. Events of one `source` stay in order. Raises `Fault`."""
         without = None if session is None or session.broadcast_to_publisher else session
         try:
-            self._engine.broker.publish(event, now, without, source)
+            self._broker.publish(event, now, without, source)
         except Refusal as refusal:
             raise fault_of(refusal) from None
 
     def _was_published(self, handler: RequestHandler, event: Event, reply: dict[str, Any], message: Message) -> bool:
         """Whether this publish is a repeat; it is then answered like the first, after waiting for it if need be."""
         try:
-            earlier = self._engine.broker.commits.repeated(event, handler.now)
+            earlier = self._broker.commits.repeated(event, handler.now)
         except Refusal as refusal:
             raise fault_of(refusal) from None
         if isinstance(earlier, Published) and earlier.position:
@@ -145,7 +149,7 @@ class Publisher:
         if after is None:
             return
         own = self._key(message, "idempotency_key")
-        keys, authid = self._engine.broker.commits.keys, event.authid
+        keys, authid = self._broker.commits.keys, event.authid
         if not keys.has(authid, after, now) and not (own and keys.has(authid, own, now)):
             raise Fault(errors.PREDECESSOR_UNKNOWN)
 
@@ -156,7 +160,7 @@ class Publisher:
         if not isinstance(key, str):
             raise Fault(errors.IDEMPOTENCY_KEY_INVALID)
         try:
-            return self._engine.broker.check_key(key)
+            return self._broker.check_key(key)
         except BadKey:
             raise Fault(errors.IDEMPOTENCY_KEY_INVALID) from None
 
@@ -172,19 +176,19 @@ class Publisher:
             raise Fault(errors.AUDIENCE_INVALID)
         named = {field: _names(names) for field, names in value.items() if names is not None}
         try:
-            return self._engine.broker.check_audience(Audience(**named))
+            return self._broker.check_audience(Audience(**named))
         except AudienceTooLong:
             raise Fault(errors.AUDIENCE_INVALID) from None
 
     def _topic(self, channel: str) -> str:
         """The topic of a channel that can be published to. Raises `Fault`."""
-        bounds = self._engine.bounds
+        bounds = self._bounds
         try:
             topic = to_topic(channel, bounds)
         except InvalidName as refusal:
             if is_wildcard(channel) and is_pattern(channel, bounds):
                 raise Fault(errors.CHANNEL_IS_WILDCARD.format(channel)) from None
-            self._engine.broker.counted(refusal)
+            self._broker.counted(refusal)
             raise Fault(errors.CHANNEL_INVALID) from None
         if topic[:4] == "meta" and (topic == "meta" or channel.startswith(META)):  # the slice is for speed
             raise Fault(errors.PUBLISH_DENIED.format(errors.DENIED_BY_POLICY))
@@ -197,14 +201,13 @@ class Publisher:
 
     def _encode(self, data: object) -> bytes:
         """Data as JSON text. Raises `Fault` if it is too large."""
-        engine = self._engine
         try:
             payload = encode_data(data)
         except TypeError as error:  # an extension is at fault: the received message was JSON
-            engine.hooks.report("extension.incoming", error)
+            self._hooks.report("extension.incoming", error)
             raise Fault(errors.MESSAGE_DELETED) from None
-        if len(payload) > engine.broker.limits.data_bytes:
-            engine.broker.hits["data_bytes"] += 1
+        if len(payload) > self._broker.limits.data_bytes:
+            self._broker.hits["data_bytes"] += 1
             raise Fault(errors.DATA_TOO_LARGE)
         return payload
 

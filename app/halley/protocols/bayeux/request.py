@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any
 
 from halley.broker.errors import Refusal, TokenRefused
 from halley.broker.events import Event
 from halley.broker.names import Pattern
-from halley.broker.policy import ANONYMOUS, Identity, Proof
+from halley.broker.policy import ANONYMOUS, Identities, Identity, Proof
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault, fault_of
-from halley.protocols.bayeux.exchange import AwaitCommit, AwaitHook, AwaitTurn, Request, Steps
 from halley.protocols.bayeux.hooks import Fields, Refused
-from halley.protocols.bayeux.messages import Message, encode
+from halley.protocols.bayeux.messages import Message, encode, encode_data
 from halley.protocols.bayeux.names import CONNECT
-from halley.protocols.bayeux.polling import Polling
+from halley.protocols.bayeux.outcomes import AwaitHook, AwaitTurn, Paused, Request, Steps
 from halley.protocols.bayeux.session import BayeuxSession
+from halley.protocols.bayeux.sessions import Sessions
 from halley.protocols.json_text import has_out_of_range
 
 DONE_AT_ONCE = 64
@@ -37,8 +38,9 @@ class RequestHandler:
     __slots__ = (
         "_delivered",
         "_done",
-        "_engine",
+        "_identities",
         "_pending",
+        "_sessions",
         "client_id",
         "extra",
         "held_back",
@@ -49,8 +51,9 @@ class RequestHandler:
         "session",
     )
 
-    def __init__(self, engine: Polling, request: Request, now: float) -> None:
-        self._engine = engine
+    def __init__(self, sessions: Sessions, identities: Identities, request: Request, now: float) -> None:
+        self._sessions = sessions
+        self._identities = identities
         self.request = request
         self.now = now
         self.session: BayeuxSession | None = request.session
@@ -59,8 +62,8 @@ class RequestHandler:
         self.latest: dict[Pattern, None] = {}
         self.held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # (reply, fields) pairs
         self.client_id: str | None = None
-        self._done, self._delivered = 0, engine.broker.delivered  # in this turn, and when it began
-        self._pending: AwaitCommit | None = None  # waits for the events of `held_back`
+        self._done, self._delivered = 0, sessions.broker.delivered  # in this turn, and when it began
+        self._pending: Paused | None = None  # waits for the events of `held_back`
 
     def choose_session(self) -> None:
         """Choose the request's session: that of its first message with a clientId, even if that message is refused."""
@@ -68,10 +71,10 @@ class RequestHandler:
         if client_id is None:
             return
         if self.session is None:
-            self.session = session = self._engine.find(client_id, self.request, self.now)
+            self.session = session = self._sessions.find(client_id, self.request, self.now)
             # A connect moves the session's deadline with its reply or hold, and one that is refused does not.
             if session is not None and any(fields.get("channel") != CONNECT for fields in self.request.messages):
-                self._engine.heard_from(session, self.now)
+                self._sessions.keep_alive(session, self.now)
 
     def session_of(self, message: Message) -> BayeuxSession:
         """The session of a message. Raises `Fault` if it has none."""
@@ -91,36 +94,37 @@ class RequestHandler:
         message = Message(fields, self.request.context)
         if self.request.has_odd_numbers and has_out_of_range(fields):
             raise Fault(errors.NUMBER_OUT_OF_RANGE)
-        return self._passed(message) if self._engine.hooks.extensions else message
+        return self._extended(message) if self._sessions.hooks.extensions else message
 
-    def _passed(self, message: Message) -> Message:
+    def _extended(self, message: Message) -> Message:
         """Pass a message through the extensions. Raises `Fault`."""
         fields, context, session = message.fields, message.context, self._session_if_known(message)
 
         def identify() -> Identity:
-            message.sender = session or self._visitor_if_proved()
+            with suppress(Fault):
+                message.sender = session or self.visitor()
             return message.identity
 
         try:
-            seen = self._engine.hooks.incoming(session, Fields(fields, context, identify))
+            changed = self._sessions.hooks.incoming(session, Fields(fields, context, identify))
         except Refused as refused:
             error = errors.denial(message.channel, refused.reason)
             raise Fault(error, refused.advice, refused.ext) from None
-        if seen is None:
+        if changed is None:
             raise Fault(errors.MESSAGE_DELETED)
-        return Message(seen, context, sent=fields)
+        return Message(changed, context, sent=fields)
 
     def visitor(self) -> Proof:
         """What a request without a session has proved; checked once a request, since a signature costs time.
 
         Raises `Fault`.
         """
-        engine, request = self._engine, self.request
-        if not engine.identities.accept_tokens or request.token is None:
+        request = self.request
+        if not self._identities.accept_tokens or request.token is None:
             return ANONYMOUS
         if request.visitor is None and request.refused is None:
             try:
-                request.visitor = engine.identities.prove(request.token, engine.wall_s(self.now))
+                request.visitor = self._identities.prove(request.token, self._sessions.wall_s(self.now))
             except TokenRefused as refused:
                 request.refused = refused
         if request.visitor is None:
@@ -128,11 +132,14 @@ class RequestHandler:
             raise Fault(errors.PUBLISH_DENIED.format(request.refused.reason))
         return request.visitor
 
-    def _visitor_if_proved(self) -> Proof:
-        try:
-            return self.visitor()
-        except Fault:
-            return ANONYMOUS
+    def answer(self, session: BayeuxSession | None, message: Message, data: Any) -> None:
+        """Send the answer of a service to the sender of a message. Raises `TypeError` if the answer is not JSON."""
+        if session is not None:
+            self._sessions.deliver(session, message.channel, data, message.id, self.now)
+        else:
+            named = {} if message.id is None else {"id": message.id}
+            encode_data(data)  # raise here, where it is known which service is at fault
+            self.extra.append({"channel": message.channel, **named, "data": data})
 
     def reply_bytes(self) -> int:
         """The bytes of the replies so far, as they are written."""
@@ -143,23 +150,23 @@ class RequestHandler:
     def is_long(self) -> bool:
         """Count a message or name that is handled next; whether others are to have their turn before it."""
         self._done += 1
-        return self._done + (self._engine.broker.delivered - self._delivered) // _DELIVERIES > DONE_AT_ONCE
+        return self._done + (self._sessions.broker.delivered - self._delivered) // _DELIVERIES > DONE_AT_ONCE
 
     def next_turn(self) -> Steps:
         """Let others have their turn of the loop."""
         _, self.now = yield AwaitTurn(self.request.connection)
-        self._done, self._delivered = 1, self._engine.broker.delivered
+        self._done, self._delivered = 1, self._sessions.broker.delivered
 
     def wait(self, awaitable: Awaitable[Any]) -> Steps:
         """Await something of the program's; returns the `Verdict`."""
-        engine, session = self._engine, self.session
+        sessions, session = self._sessions, self.session
         if session is not None and session.state != "held":
             # The client waits for the server, so its session must not expire meanwhile.
-            longest_s = engine.options.policy_s + session.max_interval_s
-            engine.broker.touch(session, max(session.deadline, self.now + longest_s))
+            longest_s = sessions.options.policy_s + session.max_interval_s
+            sessions.broker.touch(session, max(session.deadline, self.now + longest_s))
         verdict, self.now = yield AwaitHook(awaitable)
         if isinstance(verdict.error, TimeoutError):
-            engine.broker.hits["policy_s"] += 1
+            sessions.broker.hits["policy_s"] += 1
         return verdict
 
     def hold_back(self, event: Event, reply: dict[str, Any], fields: dict[str, Any]) -> None:
@@ -172,7 +179,7 @@ class RequestHandler:
         for reply, fields in self.held_back.pop(event, ()):
             if refusal is not None:
                 reply.clear()
-                reply.update(self._engine.refusal(self.session, fields, fault_of(refusal)))
+                reply.update(self._sessions.replies.refusal(self.session, fields, fault_of(refusal)))
             elif event.position:
                 reply["ext"] = {"position": event.position}
         if self._pending is not None and not self.held_back:
@@ -183,7 +190,7 @@ class RequestHandler:
     def commits(self) -> Steps:
         """Wait until no reply is held back."""
         if self.held_back:
-            self._pending = AwaitCommit(self.request.connection)
+            self._pending = Paused(self.request.connection)
             _, self.now = yield self._pending
 
 

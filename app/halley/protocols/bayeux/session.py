@@ -1,4 +1,4 @@
-"""A Bayeux session: the states of its life as a table, its held connect, the reply on its way, and the advice to it.
+"""A Bayeux session: the states of its life as a table, its held connect, and the reply on its way.
 
 A handshake makes a session `new`. From then on a session is in exactly one state: a `/meta/connect` is held (`held`),
 or none is (`idle`, and `new` before the first connect), or the session has ended (`closed`). All rules about polling
@@ -7,7 +7,7 @@ are rows of `TRANSITIONS`:
 * The first connect is not held: clients take the reply as the sign that they are connected, and some do not ask
   for it by advice. So `new` has no row that leads to `held`.
 * A connect may be held only if it was sent alone, nothing is waiting for the session, its browser has a free slot, the
-  client did not ask for an immediate answer and the server is not draining. The engine decides that and calls the
+  client did not ask for an immediate answer and the server is not draining. `Sessions` decides that and calls the
   connect `poll` if it may be held and `connect` if it may not.
 * There is never more than one held connect. A newer one first makes the older one `replaced`; the older one is answered
   with its own empty reply, and gets none of the waiting events.
@@ -19,7 +19,7 @@ are rows of `TRANSITIONS`:
   held connect is answered: by `dismiss` with `reconnect: none`, or by `refuse` with `reconnect: handshake`.
 
 A pair without a row has no effect: an event for a session without a held connect waits in its outbox, and a socket that
-dies after its reply was made affects that reply (`Engine.unwritten`), not the session.
+dies after its reply was made affects that reply (`Sessions.take_back`), not the session.
 """
 
 from __future__ import annotations
@@ -32,11 +32,8 @@ from typing import Any, ClassVar, Final, Literal, get_args
 from halley.broker.events import Event
 from halley.broker.outbox import Outbox
 from halley.broker.sessions import Owner, Session
-from halley.protocols.bayeux import errors
-from halley.protocols.bayeux.errors import Fault
 from halley.protocols.bayeux.extensions import Acks, Replay, Timesync
 from halley.protocols.bayeux.messages import body_of
-from halley.protocols.bayeux.names import CONNECT, HANDSHAKE
 from halley.settings import Bayeux
 
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -67,7 +64,7 @@ Action = Literal[
     "refuse",
     "end",  # no connect is held; the session ends without a reply
 ]
-"""What the engine does on a change of state."""
+"""What `Sessions` does on a change of state."""
 
 TRANSITIONS: dict[tuple[State, Trigger], tuple[State, Action]] = {
     ("new", "connect"): ("idle", "answer"),
@@ -187,7 +184,7 @@ class BayeuxSession(Session):
 class Hold:
     """A connect, with what is needed for its reply, now or after a hold.
 
-    `message_id` is the id that the reply repeats, or None; `takes_events` is whether it also carries the session's
+    `message_id` is the id that the reply repeats, or None; `carries_events` is whether it also carries the session's
     events. A connect may be held for `wait_s`, not at all if that is 0. `browser` is the one that the hold is counted
     for, empty until it is held; `is_crowded` if it is not held because its browser has as many held connects as it may.
     `is_script` is whether the answer will be a script (JSONP).
@@ -197,11 +194,11 @@ class Hold:
 
     __slots__ = (
         "browser",
+        "carries_events",
         "connection",
         "is_crowded",
         "message_id",
         "session",
-        "takes_events",
         "timesync",
         "wait_s",
         "wants_advice",
@@ -216,7 +213,7 @@ class Hold:
         self.timesync: Timesync | None = None
         self.browser = ""
         self.is_crowded = False
-        self.takes_events = True
+        self.carries_events = True
 
 
 class ScriptHold(Hold):
@@ -269,71 +266,3 @@ class Reply:
     def body(self) -> bytes:
         """The response's body: a JSON array, or empty if the status is not 200."""
         return body_of(self.parts) if self.status == 200 else b""
-
-
-class Advisor:
-    """Makes advice, by which clients learn how and when to connect again (Bayeux 1.0, 3.4).
-
-    Advice always has all of `reconnect`, `interval` and `timeout`: cometd.js replaces its earlier advice by its own
-    defaults plus these. It is sent in reply to the handshake, to a session's first connect, to a connect that failed or
-    carried its own advice, and whenever it differs from the last advice sent; other connect replies carry none.
-    `drain_interval` returns the seconds that clients shall wait during a drain.
-    """
-
-    def __init__(self, options: Bayeux) -> None:
-        self._options = options
-        self.is_draining = False
-        self.drain_interval: Callable[[], float] = lambda: 0.0
-
-    def advice(self, session: BayeuxSession, reconnect: str = "retry") -> dict[str, Any]:
-        """Advice for a client with a session."""
-        return {"reconnect": reconnect, "interval": _ms(session.own_interval_s), "timeout": _ms(session.hold_s)}
-
-    def for_stranger(self, reconnect: str) -> dict[str, Any]:
-        """Advice for a client that has no session on this server."""
-        return {"reconnect": reconnect, "interval": 0, "timeout": _ms(self._options.hold_s)}
-
-    def for_refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any] | None:
-        """The advice in the reply to a message that is refused, if there is any.
-
-        `fields` are the message as it was sent, and `session` is the request's, if there is one. A client whose session
-        lives is to connect again, but not at once: Faye's would repeat the same connect without a pause. What an
-        extension drops is answered without advice, as CometD does: clients then try again at their own pace, while
-        "none" would stop them for good.
-        """
-        channel = fields.get("channel")
-        if channel not in (HANDSHAKE, CONNECT) or fault.error == errors.MESSAGE_DELETED:
-            return fault.advice
-        if channel == HANDSHAKE:
-            # Without "none" cometd.js would repeat a handshake that can never succeed forever.
-            return {**self.for_stranger("none"), **(fault.advice or {})}
-        if fault.advice is not None:
-            return fault.advice
-        if session is None or session.closed is not None or fields.get("clientId") != session.id:
-            # A client that disconnected or was dismissed during this request shall not return; an expired one shall
-            # (#921).
-            is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED)
-            return self.for_stranger("none" if is_over else "handshake")
-        session.announced = None  # the reply to its next connect is to take this interval back
-        return {**self.advice(session), "interval": _ms(max(session.own_interval_s, self._options.refused_interval_s))}
-
-    def interval_s(self, hold: Hold) -> float:
-        """The seconds that a client is to wait after the reply to `hold`."""
-        own_s = hold.session.own_interval_s
-        return max(own_s, self._options.browser_interval_s) if hold.is_crowded else own_s
-
-    def for_reply(self, hold: Hold, terms: tuple[float, float, bool]) -> dict[str, Any]:
-        """The advice in the reply to `hold`; `terms` are the session's `hold_s`, the interval, and `is_crowded`."""
-        session = hold.session
-        if self.is_draining:
-            return {**self.advice(session), "interval": _ms(self.drain_interval())}
-        session.announced = terms
-        if not hold.is_crowded:
-            return self.advice(session)
-        polls = self._options.browser_interval_s > 0
-        advice = self.advice(session, "retry" if polls else "none")
-        return {**advice, "interval": _ms(terms[1]), "multiple-clients": True}
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
+from halley.broker.broker import Broker
 from halley.broker.errors import InvalidName, Refusal
 from halley.broker.names import Pattern
+from halley.broker.policy import Rights
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
 from halley.protocols.bayeux.errors import Fault
-from halley.protocols.bayeux.exchange import Steps
+from halley.protocols.bayeux.history import Replayer
+from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import Message
-from halley.protocols.bayeux.names import SERVICE, to_pattern
-from halley.protocols.bayeux.polling import Polling
+from halley.protocols.bayeux.names import SERVICE, Bounds, to_pattern
+from halley.protocols.bayeux.outcomes import Steps
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession
 
 
-class Subscriber:
+class SubscribeHandler:
     """Changes the subscriptions of sessions, as their messages or the program say."""
 
-    def __init__(self, engine: Polling, authorization: Authorization) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        broker: Broker,
+        rights: Rights,
+        hooks: Hooks,
+        bounds: Bounds,
+        history: Replayer,
+        authorization: Authorization,
+    ) -> None:
+        self._broker = broker
+        self._rights = rights
+        self._hooks = hooks
+        self._bounds = bounds
+        self._history = history
         self._authorization = authorization
 
     def subscribe(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
@@ -29,7 +44,7 @@ class Subscriber:
 
         Raises `Fault`.
         """
-        engine, session = self._engine, handler.session_of(message)
+        session = handler.session_of(message)
         wanted: dict[str, Pattern] = {}
         for name in message.subscriptions():
             if handler.is_long():
@@ -41,9 +56,9 @@ class Subscriber:
         self._check_capacity(session, list(wanted.values()))
         for name in wanted:
             yield from self._authorization.may(handler, session, "subscribe", name, message)
-        ahead = engine.history.ahead(message, wanted)
-        if ahead is not None:
-            yield from handler.wait(ahead)
+        reached = self._history.reach(message, wanted)
+        if reached is not None:
+            yield from handler.wait(reached)
         if session.closed is not None:  # it ended meanwhile
             raise Fault(errors.SESSION_UNKNOWN)
         for pattern in wanted.values():
@@ -76,44 +91,42 @@ class Subscriber:
 
         Returns the `ext` of the reply, if there is one. Raises `Fault` for positions that are not valid.
         """
-        engine = self._engine
-        positions = engine.history.wishes(session, ext, wanted)
-        told = None if positions is None else engine.history.seek(session, positions)
+        positions = self._history.requested_offsets(session, ext, wanted)
+        reply_ext = None if positions is None else self._history.seek(session, positions)
         for name, pattern in wanted.items():
             self._authorization.ensure_channel(name, now)
-            if engine.broker.subscribe(session, pattern):
-                engine.hooks.tell(engine.hooks.subscribed, session, name)
-        return told
+            if self._broker.subscribe(session, pattern):
+                self._hooks.notify(self._hooks.subscribed, session, name)
+        return reply_ext
 
     def remove(self, session: BayeuxSession, patterns: dict[str, Pattern]) -> None:
         """End a session's subscriptions to patterns, by name, and its replay of them."""
-        engine = self._engine
-        engine.history.forget(session, patterns.values())
+        self._history.forget(session, patterns.values())
         for name, pattern in patterns.items():
-            if engine.broker.unsubscribe(session, pattern):
-                engine.hooks.tell(engine.hooks.unsubscribed, session, name)
+            if self._broker.unsubscribe(session, pattern):
+                self._hooks.notify(self._hooks.unsubscribed, session, name)
 
     def deliver_last_values(self, handler: RequestHandler) -> None:
         """Deliver the last values once for the whole request: very many values may match."""
         session = handler.session
         if session is not None:
             wanted = [pattern for pattern in handler.latest if pattern in session.subscriptions]
-            self._engine.broker.deliver_last_values(session, wanted, handler.now)
+            self._broker.deliver_last_values(session, wanted, handler.now)
 
     def _check_right(self, session: BayeuxSession, pattern: Pattern) -> None:
         is_meta = pattern.topic.partition("/")[0] == "meta"
-        if is_meta or not self._engine.rights.may(session, "subscribe", pattern):
+        if is_meta or not self._rights.may(session, "subscribe", pattern):
             raise Fault(errors.SUBSCRIBE_DENIED.format(errors.DENIED_BY_POLICY))
 
     def _check_capacity(self, session: BayeuxSession, patterns: list[Pattern]) -> None:
         try:
-            self._engine.broker.check_capacity(session, patterns)
+            self._broker.check_capacity(session, patterns)
         except Refusal as refusal:
             raise Fault(errors.SUBSCRIBE_DENIED.format(refusal.reason)) from None
 
     def _pattern(self, name: str) -> Pattern:
         try:
-            return to_pattern(name, self._engine.bounds)
+            return to_pattern(name, self._bounds)
         except InvalidName as refusal:
-            self._engine.broker.counted(refusal)
+            self._broker.counted(refusal)
             raise Fault(errors.SUBSCRIPTION_INVALID) from None

@@ -1,18 +1,16 @@
-"""Sessions and their polls: which connects are held, what ends a hold, and the replies.
+"""The sessions of all Bayeux clients and their polls: which connects are held, what ends a hold, and their replies.
 
 What happens to a session between its requests (events, deadlines, dead sockets, changed rights) is decided by the table
-in `session.py`; `Polling` does what the table says. An `Engine` is this and the handling of requests.
+in `session.py`; `Sessions` does what the table says.
 
-Nothing is lost when a poll's socket dies. Events leave a session's outbox with a `Reply`. Until the transport reports
-that the reply is `written`, no further events leave the outbox; if it reports `unwritten`, the events return to the
-front of the outbox in their order. With the acknowledge extension they stay in `session.acks` until the client
-confirms them.
+Nothing is lost when a poll's socket dies. Events leave a session's outbox with a `Reply`. Until the transport settles
+that reply, no further events leave the outbox; if it takes the reply back, the events return to the front of the outbox
+in their order. With the acknowledge extension they stay in `session.acks` until the client confirms them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
@@ -20,35 +18,28 @@ from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.flow import GRACE_S
 from halley.broker.names import is_reserved, matches, patterns_heard
-from halley.broker.policy import SERVER, Identities, Rights
-from halley.broker.ports import Page, Query
+from halley.broker.policy import SERVER, Rights
 from halley.broker.sessions import Session
 from halley.protocols.bayeux import errors
-from halley.protocols.bayeux.answers import Outgoing, Room, frame_for
-from halley.protocols.bayeux.errors import Fault
-from halley.protocols.bayeux.exchange import Answer, Outcome, Request, Transport
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
-from halley.protocols.bayeux.messages import (
-    encode,
-    encode_data,
-    event_frame,
-    reply_to,
-    revocation_frame,
-)
-from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, Bounds, to_subscription, to_topic
+from halley.protocols.bayeux.messages import encode, encode_data, revocation_frame
+from halley.protocols.bayeux.names import CONNECT, Bounds, to_subscription, to_topic
+from halley.protocols.bayeux.outcomes import Cut, LateOutcome, Outcome, Request, Transport
+from halley.protocols.bayeux.replies import Replies, count_fitting
 from halley.protocols.bayeux.session import (
     DISCONNECTED,
     DISMISSED,
+    DRAINED,
     EXPIRED,
     ROWS,
     SLOW_CONSUMER,
     TOKEN_EXPIRED,
     Action,
-    Advisor,
     BayeuxSession,
     Hold,
     Reply,
+    ScriptHold,
     Trigger,
 )
 from halley.settings import Bayeux
@@ -57,8 +48,12 @@ _LOOK_S = 1.0
 """How often it is checked whether the answer that a client is reading has been written."""
 
 
-class Polling:
-    """The sessions of all Bayeux clients, and their connects; the arguments are those of `Engine`."""
+class Sessions:
+    """The sessions of all clients, which it owns (`broker.sessions.Owner`), and their connects.
+
+    `new_id` makes the ids of sessions and browsers. `holds_by_browser` are the numbers of held connects, by the browser
+    that they count for. `connects` counts connects, and `put_back` the events whose reply did not reach its socket.
+    """
 
     def __init__(
         self,
@@ -66,27 +61,22 @@ class Polling:
         options: Bayeux,
         rights: Rights,
         hooks: Hooks,
-        identities: Identities,
-        connection_types: Sequence[str],
+        replies: Replies,
+        history: Replayer,
         new_id: Callable[[], str],
-        read: Callable[[Query], Awaitable[Page]] | None,
     ) -> None:
         self.broker = broker
         self.options = options
         self.rights = rights
-        self.identities = identities
         self.hooks = hooks
-        self.connection_types = tuple(connection_types)
+        self.replies = replies
+        self.advisor = replies.advisor
+        self.history = history
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
-        self.advisor = Advisor(options)
-        self._outgoing = Outgoing(options, hooks, self.wall_s)
-        self.history = Replayer(broker, options, hooks, read, lambda: self.advisor.is_draining)
         self.holds_by_browser: dict[str, int] = {}
-        # plain counts, read by telemetry
         self.connects = 0
-        self.refused: Counter[str] = Counter()  # messages, by error
-        self.put_back = 0  # events whose reply did not reach its socket
+        self.put_back = 0
 
     @property
     def holds(self) -> int:
@@ -95,8 +85,8 @@ class Polling:
 
     # What a transport reports
 
-    def written(self, reply: Reply) -> None:
-        """Note that all of a reply has been written to its socket."""
+    def settle(self, reply: Reply) -> None:
+        """Note that all of a reply has been written to its socket, or that it was taken back."""
         session = reply.session
         if session is not None:
             if session.replay is not None:
@@ -112,8 +102,8 @@ class Polling:
                 self.broker.waiting.drop(event)
         reply.events = []
 
-    def unwritten(self, reply: Reply) -> None:
-        """Return the events of a reply to the session: its connection was lost before all of it was written."""
+    def take_back(self, reply: Reply) -> None:
+        """Return the events of a reply to its session: the connection was lost before all of it was written."""
         session = reply.session
         if not reply.is_settled and session is not None and session.closed is None:
             session.announced = None  # its advice may not have arrived either
@@ -122,21 +112,21 @@ class Polling:
                 events, reply.events = reply.events, []
                 session.outbox.put_back(events)
                 self.put_back += sum(not is_reserved(event.topic) for event in events)
-        self.written(reply)  # the rest is the same as for a written reply
+        self.settle(reply)
 
     def delayed(self, reply: Reply, now: float) -> None:
-        """Note that a reply is not all written yet: its session's time stands still until it is `settled`."""
+        """Note that a reply is not all written yet: its session's time stands still until `settle_delayed`."""
         session = reply.session
         if session is not None:
             session.delayed += 1
             reply.left_s = 0.0 if session.state == "held" else session.deadline - now
 
-    def settled(self, reply: Reply, now: float, *, is_written: bool) -> None:
-        """Note that a reply that was `delayed` is written, or lost."""
+    def settle_delayed(self, reply: Reply, now: float, *, is_written: bool) -> None:
+        """Settle a reply that was `delayed`, or take it back."""
         if is_written:
-            self.written(reply)
+            self.settle(reply)
         else:
-            self.unwritten(reply)
+            self.take_back(reply)
         session = reply.session
         if session is not None:
             session.delayed -= 1
@@ -156,11 +146,11 @@ class Polling:
         if session.expiry <= now:
             self._apply(session, "cut", now, TOKEN_EXPIRED)
         elif session.delayed and session.state != "held":
-            self.broker.touch(session, now + _LOOK_S)  # `settled` moves it again
+            self.broker.touch(session, now + _LOOK_S)  # `settle_delayed` moves it again
         else:
             self._apply(session, "timeout", now)
 
-    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Any, Outcome | None]]:
+    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Any, Reply]]:
         """Answer a held connect with the new events, or because there is news of the session's replay."""
         assert isinstance(session, BayeuxSession)
         if session.held is None or not self._has_news(session):
@@ -201,7 +191,7 @@ class Polling:
 
         session.discard(is_unwanted)
         for name in map(to_subscription, denied):
-            self.hooks.tell(self.hooks.unsubscribed, session, name)
+            self.hooks.notify(self.hooks.unsubscribed, session, name)
             frame = revocation_frame(name)
             self._send_to(session, Event("meta/unsubscribe", frame), frame, now)
         return len(denied)
@@ -232,13 +222,20 @@ class Polling:
         session.join(cookies, self.new_id)
         return session
 
+    def begin(self, now: float) -> None:
+        """Admit sessions and hold connects from now on, and end the clients' sessions that an earlier run has left."""
+        self.advisor.is_draining = False
+        for session in tuple(self.broker.sessions.values()):
+            if isinstance(session, BayeuxSession) and session.role != SERVER:
+                self._apply(session, "cut", now, DRAINED)
+
     def open(self, session: BayeuxSession, now: float) -> None:
         """Admit a session, and notify the hooks. Raises `AtCapacity`."""
         self.broker.open(session, now + session.max_interval_s, now)
         session.reads_until = now + GRACE_S
-        self.hooks.tell(self.hooks.session_opened, session)
+        self.hooks.notify(self.hooks.session_opened, session)
 
-    def heard_from(self, session: BayeuxSession, now: float) -> None:
+    def keep_alive(self, session: BayeuxSession, now: float) -> None:
         """Keep a session for another `max_interval_s`, after any message but a connect."""
         deadline = now + session.max_interval_s
         if session.state != "held" and session.deadline < deadline:
@@ -258,11 +255,6 @@ class Polling:
     def leave(self, session: BayeuxSession, now: float, *, by_client: bool) -> None:
         """End a session at the request of its client, or else of this program."""
         self._apply(session, "leave", now, DISCONNECTED if by_client else DISMISSED)
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether the server is draining."""
-        return self.advisor.is_draining
 
     def drain(self, interval_s: Callable[[], float] | None = None) -> list[BayeuxSession]:
         """Stop holding connects and admitting sessions; return the sessions to `release`.
@@ -287,6 +279,39 @@ class Polling:
 
     # Connects and their replies
 
+    def connect_again(
+        self, session: BayeuxSession, cookies: Sequence[str], message_id: str, connection: Any, now: float
+    ) -> Hold | Reply | None:
+        """Handle a connect over long-polling that differs only in its id from a usual one of this session before.
+
+        Returns None, without any effect, if the request has to be received whole.
+        """
+        if self.hooks.extensions or not self.admits(session, cookies, now):
+            return None
+        return self.connect_alone(session, message_id, connection, now)
+
+    def connect_alone(
+        self,
+        session: BayeuxSession,
+        message_id: str | int | None,
+        connection: Any,
+        now: float,
+        is_script: bool = False,  # noqa: FBT001, FBT002 - by keyword it would cost more than anything here
+    ) -> Hold | Reply | None:
+        """Handle a connect without advice or `ext` that was sent alone.
+
+        Returns None, without any effect, if it replaces another, or its session replays.
+        """
+        if session.held is not None or session.cursor is not None:
+            return None
+        session.client_interval_s = None
+        hold: Hold
+        if is_script:
+            hold = ScriptHold(session, connection, message_id, session.hold_s)
+        else:
+            hold = Hold(session, connection, message_id, session.hold_s)
+        return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
+
     def connect(self, hold: Hold, now: float) -> bool:
         """Handle a connect: True if it is held, False if the caller is to reply with `connect_reply`."""
         self.connects += 1
@@ -295,8 +320,8 @@ class Polling:
             self._apply(session, "replaced", now)
         half_written = session.unsettled
         if half_written is not None and half_written.answers_connect:
-            self.unwritten(half_written)
-            self.send(half_written.connection, None)
+            self.take_back(half_written)
+            self.send(half_written.connection, Cut())
         waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session)
         most = self.options.holds_per_browser
         if waits and session.state == "idle" and 0 <= most <= self.holds_by_browser.get(session.browser, 0):
@@ -324,8 +349,8 @@ class Polling:
         terms = (session.hold_s, interval_s, hold.is_crowded)
         if session.announced != terms or hold.is_crowded or hold.wants_advice or self.advisor.is_draining:
             more["advice"] = self.advisor.for_reply(hold, terms)
-        takes_events = hold.takes_events and session.unsettled is None and not session.open_batches
-        if not takes_events:
+        carries_events = hold.carries_events and session.unsettled is None and not session.open_batches
+        if not carries_events:
             events = []
         elif session.acks is None:
             events = self.broker.take_held(session, now)
@@ -334,17 +359,17 @@ class Polling:
         else:
             events = self.take(session, now, spent_bytes, is_script=hold.is_script)
         if session.acks is not None or session.cursor is not None or hold.timesync is not None:
-            ext = self._connect_ext(hold, now, with_events=takes_events)
+            ext = self._connect_ext(hold, now, with_events=carries_events)
             if ext:
                 more["ext"] = ext
-        session.reads_until = now + interval_s + GRACE_S  # `_await_connect`, inlined
+        session.reads_until = now + interval_s + GRACE_S
         self.broker.touch(session, now + interval_s + session.max_interval_s)
         return more, events
 
     def late_reply(self, hold: Hold, now: float) -> dict[str, Any]:
         """Make the reply to a connect that a newer one has overtaken; it does not move the session's deadline."""
         deadline = hold.session.deadline
-        hold.takes_events = False
+        hold.carries_events = False
         reply, _ = self.connect_reply(hold, now)
         self.broker.touch(hold.session, deadline)
         hold.session.announced = None  # clients ignore this reply
@@ -355,77 +380,17 @@ class Polling:
         session, message_id = hold.session, hold.message_id
         more, events = self._terms_and_events(hold, now)
         if more or type(message_id) is not str or self.hooks.extensions or self.options.timestamp:
-            reply = self.reply_with(session, [self._connect_message(hold, more)], events, now, hold.connection)
+            reply = self.replies.make(session, [self._connect_message(hold, more)], events, now, hold.connection)
         else:  # the same text; neither id has anything to escape (`messages.is_id`)
             text = f'{{"id":"{message_id}","channel":"{CONNECT}","successful":true,"clientId":"{session.id}"}}'
-            reply = self._response(session, [text.encode()], events, events, hold.connection)
+            reply = self.replies.of_texts(session, [text.encode()], events, events, hold.connection)
         reply.answers_connect = True
         return reply
 
     def _connect_message(self, hold: Hold, more: dict[str, Any]) -> dict[str, Any]:
-        message: dict[str, Any] = {} if hold.message_id is None else {"id": hold.message_id}
-        message["channel"] = CONNECT
-        message["successful"] = not hold.is_crowded or self.options.browser_interval_s != 0
+        message = _begin_reply(hold, successful=not hold.is_crowded or self.options.browser_interval_s != 0)
         message["clientId"] = hold.session.id
         return message | more
-
-    def reply_with(
-        self,
-        session: BayeuxSession | None,
-        messages: Sequence[dict[str, Any] | bytes],
-        events: list[Event],
-        now: float,
-        connection: Any,
-    ) -> Reply:
-        """Make a response of replies and then events, passed through the extensions; with events it is unsettled.
-
-        Without extensions an event is encoded once for all its subscribers. With extensions it is encoded for each
-        subscriber: an extension may add to it, change it or keep it back.
-        """
-        if self.hooks.extensions or self.options.timestamp:
-            return self._response(session, self._outgoing.texts(session, messages, events, now), [], events, connection)
-        parts = [encode(message) for message in messages] if len(messages) > 1 else [encode(messages[0])]
-        return self._response(session, parts, events, events, connection)
-
-    def _response(
-        self,
-        session: BayeuxSession | None,
-        parts: list[bytes],
-        unencoded: Sequence[Event],
-        events: list[Event],
-        connection: Any,
-    ) -> Reply:
-        """Make a response of `parts` and then the events that are `unencoded`; `events` are all that it carries."""
-        if session is not None and session.replay is not None:
-            parts += map(frame_for(session), unencoded)
-        else:
-            for event in unencoded:
-                parts.append(event.frames.get("bayeux") or event_frame(event))
-        reply = Reply(parts, session, events, connection)
-        if self.advisor.is_draining:
-            reply.is_last = True
-        if events and session is not None:
-            session.unsettled = reply
-        return reply
-
-    def refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any]:
-        """Make the reply to a message that is refused; count that, and report denials to the hooks.
-
-        `fields` are the message as it was sent, and `session` is the request's, if there is one.
-        """
-        self.refused[fault.error.partition(":")[0]] += 1
-        if errors.is_denial(fault.error):
-            self.hooks.message_refused(session, fields, fault.error)
-        reply = reply_to(fields, successful=False)
-        reply["error"] = fault.error
-        if fields.get("channel") == HANDSHAKE:
-            reply["supportedConnectionTypes"] = list(self.connection_types)
-        advice = self.advisor.for_refusal(session, fields, fault)
-        if advice is not None:
-            reply["advice"] = advice
-        if fault.ext is not None:
-            reply["ext"] = fault.ext
-        return reply
 
     def take(
         self, session: BayeuxSession, now: float, spent_bytes: float = 0, *, is_script: bool = False
@@ -446,20 +411,17 @@ class Polling:
         self, session: BayeuxSession, events: list[Event], spent_bytes: float, *, is_script: bool
     ) -> list[Event]:
         """Those of the events, which were taken, that fit into an answer; the others return to the outbox."""
-        options, unacknowledged = self.options, [] if session.acks is None else list(session.acks)
-        if len(events) > 1 or (events and unacknowledged):
-            left_bytes = options.answer_bytes - spent_bytes
-            room = Room(session, left_bytes, is_script=is_script, has_timestamps=options.timestamp)
-            room.spend(unacknowledged)
-            count = room.fitting(events, at_least=0 if unacknowledged else 1)
+        if len(events) > 1 or (events and session.acks):
+            left_bytes, stamped = self.options.answer_bytes - spent_bytes, self.options.timestamp
+            count = count_fitting(session, events, left_bytes, is_script=is_script, has_timestamps=stamped)
             if count < len(events):
                 self.broker.give_back(session, events[count:])
                 del events[count:]
         return events
 
-    def send(self, connection: Any, outcome: Outcome | None) -> None:
-        """Have an outcome written to a connection at the end of this turn; None: abort that connection."""
-        self.broker.mark_ready(Answer(connection, outcome))
+    def send(self, connection: Any, outcome: Outcome | Cut) -> None:
+        """Have an outcome written to a connection at the end of this turn."""
+        self.broker.mark_ready(LateOutcome(connection, outcome))
 
     def wall_s(self, now: float) -> float:
         """The wall clock, in seconds."""
@@ -487,7 +449,7 @@ class Polling:
             ext["ack"] = session.acks.batch
         if hold.timesync is not None and hold.timesync.is_wanted:
             ext["timesync"] = hold.timesync.answer(self.wall_ms(now))
-        return ext | self.history.told(hold, with_events=with_events)
+        return ext | self.history.reply_ext(hold, with_events=with_events)
 
     # Transitions
 
@@ -521,25 +483,29 @@ class Polling:
             self._begin_hold(hold, now)
         if state == "closed" and self.broker.close(session, reason):
             self.broker.hits["max_interval_s"] += reason == EXPIRED
-            self.hooks.tell(self.hooks.session_closed, session, reason)
+            self.hooks.notify(self.hooks.session_closed, session, reason)
         return reply
 
     def _last_reply(self, held: Hold, action: Action, now: float, reason: str) -> Reply | None:
         """Make the reply to a connect that is no longer held, for any reason but events and its timeout."""
         session = held.session
         if action == "release":
-            self._await_connect(session, self.advisor.interval_s(held), now)
+            interval_s = self.advisor.interval_s(held)
+            session.reads_until = now + interval_s + GRACE_S
+            self.broker.touch(session, now + interval_s + session.max_interval_s)
         elif action == "answer_empty":
-            held.takes_events = False
+            held.carries_events = False
             reply = self.reply_to_connect(held, now)
             reply.status = self.options.superseded_status
             session.announced = None  # clients ignore the reply to a connect that they have replaced
             return reply
         elif action == "dismiss":
-            return self._dismissal(held, now, is_told=reason == DISMISSED)
+            return self._dismissal(held, now, is_by_server=reason == DISMISSED)
         elif action == "refuse":
-            error = errors.EXPIRED_TOKEN if reason == TOKEN_EXPIRED else errors.SESSION_UNKNOWN
-            return self._refusal(held, now, error)
+            message = _begin_reply(held, successful=False)
+            message["error"] = errors.EXPIRED_TOKEN if reason == TOKEN_EXPIRED else errors.SESSION_UNKNOWN
+            message["advice"] = self.advisor.without_session("handshake")
+            return self.replies.make(None, [message], [], now, held.connection)
         return None
 
     def _begin_hold(self, hold: Hold, now: float) -> None:
@@ -552,7 +518,7 @@ class Polling:
         session.reads_until = inf
         self.broker.touch(session, now + hold.wait_s)
         if self.hooks.suspended:
-            self.hooks.tell(self.hooks.suspended, session)
+            self.hooks.notify(self.hooks.suspended, session)
 
     def _end_hold(self, hold: Hold) -> None:
         """Stop holding a connect, for any reason."""
@@ -564,36 +530,29 @@ class Polling:
         else:
             del holds[browser]
         if self.hooks.resumed:
-            self.hooks.tell(self.hooks.resumed, hold.session)
+            self.hooks.notify(self.hooks.resumed, hold.session)
 
-    def _await_connect(self, session: BayeuxSession, interval_s: float, now: float) -> None:
-        """Note that a session has no connect until its client sends the next one, `interval_s` from now."""
-        session.reads_until = now + interval_s + GRACE_S
-        self.broker.touch(session, now + interval_s + session.max_interval_s)
-
-    # The last reply of a session, to the connect that is held when it ends
-
-    def _dismissal(self, hold: Hold, now: float, *, is_told: bool) -> Reply:
+    def _dismissal(self, hold: Hold, now: float, *, is_by_server: bool) -> Reply:
         """Make the reply, with the last events, for a session that is disconnected by its client or the program.
 
-        `is_told`: add a `/meta/disconnect` message, since the client did not ask for the disconnect itself.
+        `is_by_server`: add a `/meta/disconnect` message, since the client did not ask for the disconnect itself.
         """
-        reply: dict[str, Any] = {} if hold.message_id is None else {"id": hold.message_id}
-        reply |= {"channel": CONNECT, "successful": True, "advice": self.advisor.advice(hold.session, "none")}
+        reply = _begin_reply(hold, successful=True)
+        reply["advice"] = self.advisor.advice(hold.session, "none")
         messages = [reply]
-        if is_told:
+        if is_by_server:
             messages.append({"channel": "/meta/disconnect", "successful": True})
         may_take = hold.session.unsettled is None
         # All of them, of any size: no other answer follows.
         events = self.take(hold.session, now, -inf) if may_take else []
         if hold.session.replay is not None:
-            reply["ext"] = self.history.told(hold, with_events=may_take)
+            reply["ext"] = self.history.reply_ext(hold, with_events=may_take)
         session = hold.session if hold.session.replay is not None else None  # replay frames differ
-        return self.reply_with(session, messages, events, now, hold.connection)
+        return self.replies.make(session, messages, events, now, hold.connection)
 
-    def _refusal(self, hold: Hold, now: float, error: str) -> Reply:
-        """Make the reply with `error` for a session that cannot continue; its client may begin a new one."""
-        reply: dict[str, Any] = {} if hold.message_id is None else {"id": hold.message_id}
-        reply |= {"channel": CONNECT, "successful": False, "error": error}
-        reply["advice"] = self.advisor.for_stranger("handshake")
-        return self.reply_with(None, [reply], [], now, hold.connection)
+
+def _begin_reply(hold: Hold, *, successful: bool) -> dict[str, Any]:
+    reply: dict[str, Any] = {} if hold.message_id is None else {"id": hold.message_id}
+    reply["channel"] = CONNECT
+    reply["successful"] = successful
+    return reply

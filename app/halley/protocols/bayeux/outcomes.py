@@ -1,16 +1,16 @@
 """A request and what the engine returns for it.
 
-A transport makes a `Request` and gives it to `Engine.receive`, which returns an `Outcome`:
+A transport makes a `Request` and gives it to `BayeuxEngine.receive`, which returns an `Outcome`:
 
-* `Reply`: write it, then report to the engine whether it was `written` or `unwritten`.
+* `Reply`: write it, then call `Sessions.settle`, or `Sessions.take_back` if the connection was lost before.
 * `Hold`: a connect that is held. Its reply is written later to the same `connection`, by `Broker.flush`; if the peer
-  closes the connection first, call `Engine.lost`.
+  closes the connection first, call `Sessions.lost`.
 * `AwaitHook`: something outside must be awaited (an async policy, a service, the history). Await it, then call
-  `Engine.resume`.
-* `AwaitCommit`: the request's publishes are on their way to the disk. Its outcome is written to the `connection`
-  later, too. To a transport an `AwaitTurn` is the same: a long request that the engine continues in later turns.
+  `BayeuxEngine.resume`.
+* `Deferred`: the request's publishes are on their way to the disk, or it is long and others have their turn first. Its
+  outcome is written to the `connection` later, too.
 
-In a cluster it can raise `Elsewhere` instead: the session is another node's.
+In a cluster it can raise `Misdirected` instead: the session is another node's.
 """
 
 from __future__ import annotations
@@ -90,18 +90,26 @@ class AwaitHook:
     steps: Steps | None = None
 
 
-class AwaitCommit:
-    """A request that continues when the log has stored or refused its publishes, or the log's deadline has passed."""
+class Deferred:
+    """A request that the engine itself continues, and whose outcome it writes to the `connection`."""
 
-    __slots__ = ("connection", "proceed", "steps")
+    __slots__ = ("connection",)
+
+    connection: Any
+
+
+class Paused(Deferred):
+    """A request between two of its steps: it goes on when the log has stored or refused its publishes, or is late."""
+
+    __slots__ = ("proceed", "steps")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.steps: Steps | None = None
-        self.proceed: Callable[[AwaitCommit, float], None] | None = None  # continues it, once its events are settled
+        self.proceed: Callable[[Paused, float], None] | None = None  # continues it
 
 
-class AwaitTurn(AwaitCommit):
+class AwaitTurn(Paused):
     """A long request that continues in the next turn of the loop, so that nobody waits for all of it.
 
     It is flushed like a session with events (`broker.sessions.Outlet`), which continues the request.
@@ -116,10 +124,10 @@ class AwaitTurn(AwaitCommit):
         return ()
 
 
-class Elsewhere(Exception):
+class Misdirected(Exception):
     """A request of a session of another node, whose id is `node`; nothing has been done with it.
 
-    The transport passes it on to that node, or has it handled here by `Engine.receive_here` if the node is gone.
+    The transport passes it on to that node, or has it handled here by `BayeuxEngine.receive_here` if the node is gone.
     """
 
     def __init__(self, node: str, request: Request) -> None:
@@ -128,22 +136,26 @@ class Elsewhere(Exception):
         self.request = request
 
 
-Steps = Generator[AwaitHook | AwaitCommit, tuple[Verdict, float], Any]
+class Cut:
+    """In place of an outcome: close the connection at once, since a newer connect has replaced the one on it."""
+
+
+Steps = Generator[AwaitHook | Paused, tuple[Verdict, float], Any]
 """A part of a request's handling that may have to wait: it is sent the result of each wait, and the time."""
 
-Outcome = Reply | Hold | AwaitHook | AwaitCommit
+Outcome = Reply | Hold | AwaitHook | Deferred
 
 
-class Answer:
-    """An outcome for a connection that came outside of a flush of its session (`broker.sessions.Outlet`)."""
+class LateOutcome:
+    """What is written to a connection outside of a flush of its session (`broker.sessions.Outlet`)."""
 
     __slots__ = ("_connection", "_outcome", "is_ready")
 
-    def __init__(self, connection: Any, outcome: Outcome | None) -> None:
+    def __init__(self, connection: Any, outcome: Outcome | Cut) -> None:
         self._connection = connection
         self._outcome = outcome
         self.is_ready = False
 
-    def flush(self, now: float) -> Iterable[tuple[Any, Outcome | None]]:  # noqa: ARG002 - Outlet's form
+    def flush(self, now: float) -> Iterable[tuple[Any, Outcome | Cut]]:  # noqa: ARG002 - Outlet's form
         """Return the connection and its outcome."""
         return ((self._connection, self._outcome),)

@@ -1,0 +1,243 @@
+"""Replies and what they carry: the advice to clients, and as many events as fit, each as the extensions pass it on.
+
+An answer has events up to `bayeux.answer_bytes`, counted as they are written. CometD's Java client gives up at an
+answer of 1 MiB, and would get the same one again on each connect. So events that do not fit into an answer stay in the
+session's outbox, and the next connect is answered at once. Only one event alone may be larger.
+
+With the acknowledge extension, events are added to those that are unacknowledged only while all of them fit: what a
+client has lost can always be sent again in one answer, with one number for all of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from halley.broker.broker import Broker
+from halley.broker.events import Event
+from halley.protocols.bayeux import errors
+from halley.protocols.bayeux.errors import Fault
+from halley.protocols.bayeux.hooks import Hooks
+from halley.protocols.bayeux.messages import (
+    decode_data,
+    encode,
+    escaped_bytes,
+    event_frame,
+    replay_frame,
+    reply_to,
+)
+from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, to_subscription
+from halley.protocols.bayeux.session import DISCONNECTED, DISMISSED, BayeuxSession, Hold, Reply
+from halley.settings import Bayeux
+
+_REPLY_BYTES = 1_024
+"""For what is around the events: the reply to one message, brackets, the name of a JSONP callback."""
+
+_TIMESTAMP_BYTES = len(',"timestamp":"2026-11-21T22:10:44.12"')
+_POSITION_BYTES = len('"":9007199254740991,')
+"""What a connect reply has for each pattern of a session that replays, in addition to its name."""
+
+
+def count_fitting(
+    session: BayeuxSession, events: Sequence[Event], left_bytes: float, *, is_script: bool, has_timestamps: bool
+) -> int:
+    """The number of the first of these events that fit into `left_bytes` of an answer, after all unacknowledged ones.
+
+    Without unacknowledged events it is at least one. If `is_script`, they are written with JSONP's escapes. What a
+    program's extensions add to events is not known before they are written, and does not count.
+    """
+    frame = _frame_for(session)
+    around_bytes = len(",") + (_TIMESTAMP_BYTES if has_timestamps else 0)
+    left_bytes -= _REPLY_BYTES
+    if session.cursor is not None:
+        for pattern in session.subscriptions:
+            left_bytes -= len(to_subscription(pattern)) + _POSITION_BYTES
+    sent_again = [] if session.acks is None else list(session.acks)
+    for number, event in enumerate((*sent_again, *events)):
+        text = frame(event)
+        left_bytes -= (escaped_bytes(text) if is_script else len(text)) + around_bytes
+        if left_bytes < 0 and number >= (len(sent_again) or 1):
+            return number - len(sent_again)
+    return len(events)
+
+
+class Advisor:
+    """Makes advice, by which clients learn how and when to connect again (Bayeux 1.0, 3.4).
+
+    Advice always has all of `reconnect`, `interval` and `timeout`: cometd.js replaces its earlier advice by its own
+    defaults plus these. It is sent in reply to the handshake, to a session's first connect, to a connect that failed or
+    carried its own advice, and whenever it differs from the last advice sent; other connect replies carry none.
+    `drain_interval` returns the seconds that clients shall wait during a drain.
+    """
+
+    def __init__(self, options: Bayeux) -> None:
+        self._options = options
+        self.is_draining = False
+        self.drain_interval: Callable[[], float] = lambda: 0.0
+
+    def advice(self, session: BayeuxSession, reconnect: str = "retry") -> dict[str, Any]:
+        """Advice for a client with a session."""
+        return {"reconnect": reconnect, "interval": _ms(session.own_interval_s), "timeout": _ms(session.hold_s)}
+
+    def without_session(self, reconnect: str) -> dict[str, Any]:
+        """Advice for a client that has no session on this server."""
+        return {"reconnect": reconnect, "interval": 0, "timeout": _ms(self._options.hold_s)}
+
+    def for_refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any] | None:
+        """The advice in the reply to a message that is refused, if there is any.
+
+        `fields` are the message as it was sent, and `session` is the request's, if there is one. A client whose session
+        lives is to connect again, but not at once: Faye's would repeat the same connect without a pause. What an
+        extension drops is answered without advice, as CometD does: clients then try again at their own pace, while
+        "none" would stop them for good.
+        """
+        channel = fields.get("channel")
+        if channel not in (HANDSHAKE, CONNECT) or fault.error == errors.MESSAGE_DELETED:
+            return fault.advice
+        if channel == HANDSHAKE:
+            # Without "none" cometd.js would repeat a handshake that can never succeed forever.
+            return {**self.without_session("none"), **(fault.advice or {})}
+        if fault.advice is not None:
+            return fault.advice
+        if session is None or session.closed is not None or fields.get("clientId") != session.id:
+            # A client that disconnected or was dismissed during this request shall not return; an expired one shall
+            # (#921).
+            is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED)
+            return self.without_session("none" if is_over else "handshake")
+        session.announced = None  # the reply to its next connect is to take this interval back
+        return {**self.advice(session), "interval": _ms(max(session.own_interval_s, self._options.refused_interval_s))}
+
+    def interval_s(self, hold: Hold) -> float:
+        """The seconds that a client is to wait after the reply to `hold`."""
+        own_s = hold.session.own_interval_s
+        return max(own_s, self._options.browser_interval_s) if hold.is_crowded else own_s
+
+    def for_reply(self, hold: Hold, terms: tuple[float, float, bool]) -> dict[str, Any]:
+        """The advice in the reply to `hold`; `terms` are the session's `hold_s`, the interval, and `is_crowded`."""
+        session = hold.session
+        if self.is_draining:
+            return {**self.advice(session), "interval": _ms(self.drain_interval())}
+        session.announced = terms
+        if not hold.is_crowded:
+            return self.advice(session)
+        polls = self._options.browser_interval_s > 0
+        advice = self.advice(session, "retry" if polls else "none")
+        return {**advice, "interval": _ms(terms[1]), "multiple-clients": True}
+
+
+class Replies:
+    """Makes replies, and passes them and their events through the extensions.
+
+    `connection_types` is what replies to handshakes offer; `refused` counts refusals by code.
+    """
+
+    def __init__(self, broker: Broker, options: Bayeux, hooks: Hooks, connection_types: Sequence[str]) -> None:
+        self.advisor = Advisor(options)
+        self.connection_types = tuple(connection_types)
+        self.refused: Counter[str] = Counter()
+        self._broker = broker
+        self._options = options
+        self._hooks = hooks
+
+    def make(
+        self,
+        session: BayeuxSession | None,
+        messages: Sequence[dict[str, Any] | bytes],
+        events: list[Event],
+        now: float,
+        connection: Any,
+    ) -> Reply:
+        """Make a reply of messages and then events, passed through the extensions; with events it is unsettled.
+
+        Without extensions an event is encoded once for all its subscribers. With extensions it is encoded for each
+        subscriber: an extension may add to it, change it or keep it back.
+        """
+        if self._hooks.extensions or self._options.timestamp:
+            return self.of_texts(session, self._extended(session, messages, events, now), [], events, connection)
+        parts = [encode(message) for message in messages] if len(messages) > 1 else [encode(messages[0])]
+        return self.of_texts(session, parts, events, events, connection)
+
+    def of_texts(
+        self,
+        session: BayeuxSession | None,
+        parts: list[bytes],
+        unencoded: Sequence[Event],
+        events: list[Event],
+        connection: Any,
+    ) -> Reply:
+        """Make a reply of `parts` and then the events that are `unencoded`; `events` are all that it carries."""
+        if session is not None and session.replay is not None:
+            parts += map(_frame_for(session), unencoded)
+        else:
+            for event in unencoded:
+                parts.append(event.frames.get("bayeux") or event_frame(event))
+        reply = Reply(parts, session, events, connection)
+        if self.advisor.is_draining:
+            reply.is_last = True
+        if events and session is not None:
+            session.unsettled = reply
+        return reply
+
+    def refusal(self, session: BayeuxSession | None, fields: dict[str, Any], fault: Fault) -> dict[str, Any]:
+        """Make the reply to a message that is refused; count that, and report denials to the hooks.
+
+        `fields` are the message as it was sent, and `session` is the request's, if there is one.
+        """
+        self.refused[fault.error.partition(":")[0]] += 1
+        if errors.is_denial(fault.error):
+            self._hooks.message_refused(session, fields, fault.error)
+        reply = reply_to(fields, successful=False)
+        reply["error"] = fault.error
+        if fields.get("channel") == HANDSHAKE:
+            reply["supportedConnectionTypes"] = list(self.connection_types)
+        advice = self.advisor.for_refusal(session, fields, fault)
+        if advice is not None:
+            reply["advice"] = advice
+        if fault.ext is not None:
+            reply["ext"] = fault.ext
+        return reply
+
+    def _extended(
+        self,
+        session: BayeuxSession | None,
+        messages: Sequence[dict[str, Any] | bytes],
+        events: Sequence[Event],
+        now: float,
+    ) -> list[bytes]:
+        """The JSON texts of messages and then events, as the extensions pass them on, or with timestamps."""
+        frame = _frame_for(session)
+        objects = [decode_data(message) if isinstance(message, bytes) else message for message in messages]
+        replies = [self._passed_on(session, message, now, is_event=False) for message in objects]
+        added = [self._passed_on(session, decode_data(frame(event)), now, is_event=True) for event in events]
+        return [part for part in (*replies, *added) if part is not None]
+
+    def _passed_on(
+        self, session: BayeuxSession | None, fields: dict[str, Any], now: float, *, is_event: bool
+    ) -> bytes | None:
+        """A message as the extensions return it, encoded; None if they keep an event back (replies cannot be)."""
+        if self._options.timestamp:  # Bayeux 1.0, 3.11: ISO 8601, "SHOULD be GMT"
+            at = datetime.fromtimestamp(now + self._broker.clock_offset_s, UTC)
+            fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 10_000:02}"
+        unchanged = encode(fields)
+        if not self._hooks.extensions:
+            return unchanged
+        changed = self._hooks.outgoing(session, fields)
+        if changed is None:
+            return None if is_event else unchanged
+        try:
+            return encode(changed)
+        except TypeError as error:  # the extension returned something that is not JSON: send the message unchanged
+            self._hooks.report("extension.outgoing", error)
+            return unchanged
+
+
+def _frame_for(session: BayeuxSession | None) -> Callable[[Event], bytes]:
+    """The encoding of events for a session; None for a reply without one."""
+    has_positions = session is not None and session.replay is not None and session.replay.in_data
+    return replay_frame if has_positions else event_frame
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
