@@ -89,7 +89,7 @@ def live_for_a_while(data, lake, seconds):
 
 def check(lake, head):
     """Assert that the lake has every event once, as it was logged; return the number of events."""
-    wrong = [f"{each.what}: {each.told}" for each in verify(lake, is_thorough=True) if not each.is_sound]
+    wrong = [f"{each.what}: {each.text}" for each in verify(lake, is_thorough=True) if not each.is_sound]
     assert not wrong, wrong
     table = tables.open_table(lake, "events")
     assert table.position("ingest") == head + 1

@@ -43,7 +43,7 @@ class Told:
         self.told = []
         self.is_hurried = False
 
-    def tell(self, channel, data):
+    def publish_status(self, channel, data):
         self.told.append((channel, data))
 
     def stop_retrying(self):

@@ -40,7 +40,7 @@ def test_it_ends_in_the_middle_of_a_file_and_changes_nothing(lake, monkeypatch):
         return write(*arguments, **options)
 
     monkeypatch.setattr(upkeep, "write", slowly)
-    with tidying.going_on():
+    with tidying.running():
         assert has_begun.wait(30)
     assert files(lake) == before
     assert (tidying.compacted, tidying.failed) == (0, 0)
@@ -64,7 +64,7 @@ def test_it_gives_way_to_who_rewrites_files_and_comes_back(lake, monkeypatch):
     monkeypatch.setattr(upkeep, "compact", seen)
     with ExitStack() as stack:
         with locks.rewrite(lake):
-            stack.enter_context(tidying.going_on())
+            stack.enter_context(tidying.running())
             for _ in range(4):
                 assert looks.acquire(timeout=30)
             assert len(files(lake)) == 8

@@ -14,11 +14,11 @@ from halley.pipeline.lake.verify import verify
 
 
 def wrong(lake, **options):
-    return [f"{each.what}: {each.told}" for each in verify(lake, **options) if not each.is_sound]
+    return [f"{each.what}: {each.text}" for each in verify(lake, **options) if not each.is_sound]
 
 
 def told(lake, what):
-    return [each.told for each in verify(lake) if each.what == what]
+    return [each.text for each in verify(lake) if each.what == what]
 
 
 def put(lake, name, *rows):

@@ -39,7 +39,7 @@ class Polls(Sessions):
 
     async def _connect(self, session: Receiver | Publisher) -> None:
         await super()._connect(session)
-        session.leave()
+        session.drop()
         await self._reach(session, *self._via)
 
 

@@ -72,7 +72,7 @@ class Worker:
         deliveries = events * len(self._sessions.receivers)
         self._failure = asyncio.get_running_loop().create_future()
         before_s, began_ns = time.process_time(), time.monotonic_ns()
-        beats = asyncio.create_task(self._beat())
+        heartbeat = asyncio.create_task(self._heartbeat())
         try:
             if loop is not None:
                 loop.begin()
@@ -93,7 +93,7 @@ class Worker:
                 "busy_share": busy_s / took_s,
             }
         finally:
-            beats.cancel()
+            heartbeat.cancel()
 
     async def settle(self, published: int) -> dict[str, Any]:
         """Wait for events that are still under way, and report all counts; `published` is by all workers."""
@@ -132,7 +132,7 @@ class Worker:
         tally.goal = fan
         tally.reached = reached
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         """Report progress, keep the publishers' sessions alive, and detect a closed loop that stalls."""
         loop = asyncio.get_running_loop()
         tally, renewed_s = self._tally, loop.time()

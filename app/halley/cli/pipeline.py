@@ -291,7 +291,7 @@ def _checked(place: Place, names: Sequence[str]) -> Log | None:
     from halley.pipeline.source.columns import Lifting, lifts_of
 
     if names == ["sessions"]:
-        tables.look(place.lake)
+        tables.open_all(place.lake)
         return None
     log = open_log(place.log)
     lifted = tables.lifted_columns(Lifting(lifts_of(place.settings)).columns) if "ingest" in names else ()
@@ -299,7 +299,7 @@ def _checked(place: Place, names: Sequence[str]) -> Log | None:
         log_id = log.head().log_id
     except JobFailed as error:
         raise JobRejected(str(error)) from error  # nothing was begun
-    tables.look(place.lake, log_id, lifted)
+    tables.open_all(place.lake, log_id, lifted)
     return log
 
 
@@ -374,7 +374,7 @@ def verify(*, is_thorough: bool, place: Place) -> None:
         is_sound = True
         for finding in checks.verify(place.lake, is_thorough=is_thorough, on_progress=partial(bar.show, note="rows")):
             bar.finish()
-            click.echo(f"{finding.what}: {finding.told}")
+            click.echo(f"{finding.what}: {finding.text}")
             is_sound = is_sound and finding.is_sound
         say("sound" if is_sound else "something is wrong")
         return DONE if is_sound else FAILED
@@ -389,7 +389,7 @@ def work_on_lake(label: str, place: Place, work: Callable[[ShareBar], int]) -> i
     bar = ShareBar(label)
 
     def with_bar() -> int:
-        if not tables.look(place.lake):  # first of all, since a lock is a file that would be created there
+        if not tables.open_all(place.lake):  # first of all, since a lock is a file that would be created there
             raise JobRejected(f"there is no lake in {place.lake}: halley pipeline ingest makes one")
         try:
             return work(bar)

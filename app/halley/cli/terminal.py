@@ -46,17 +46,17 @@ def say(text: str) -> None:
         click.echo(f"halley: {tame[:_LINE_CHARS]}", err=True)
 
 
-def run(work: Coroutine[None, None, int], *, leave_on: Iterable[signal.Signals] = ()) -> int:
+def run(work: Coroutine[None, None, int], *, ended_by: Iterable[signal.Signals] = ()) -> int:
     """Run a verb and return its exit code.
 
     Ctrl-C and SIGTERM cancel it, so that it can close its session; a second one cancels that, too. The exit code is
-    then `INTERRUPTED`, but `DONE` where the first signal was one of `leave_on`: those are how a verb that runs until it
+    then `INTERRUPTED`, but `DONE` where the first signal was one of `ended_by`: those are how a verb that runs until it
     is stopped is meant to end.
     """
-    return asyncio.run(_interruptible(work, {*leave_on}))
+    return asyncio.run(_interruptible(work, {*ended_by}))
 
 
-async def _interruptible(work: Coroutine[None, None, int], leave_on: set[signal.Signals]) -> int:
+async def _interruptible(work: Coroutine[None, None, int], ended_by: set[signal.Signals]) -> int:
     task = asyncio.current_task()
     assert task is not None
     received: list[signal.Signals] = []
@@ -65,13 +65,13 @@ async def _interruptible(work: Coroutine[None, None, int], leave_on: set[signal.
         received.append(number)
         task.cancel()
 
-    for wanted in {signal.SIGINT, signal.SIGTERM, *leave_on}:
+    for wanted in {signal.SIGINT, signal.SIGTERM, *ended_by}:
         with suppress(NotImplementedError):  # on Windows, where Ctrl-C cancels anyway
             asyncio.get_running_loop().add_signal_handler(wanted, cancel, wanted)
     try:
         return await work
     except asyncio.CancelledError:
-        return DONE if received and received[0] in leave_on else INTERRUPTED
+        return DONE if received and received[0] in ended_by else INTERRUPTED
 
 
 # Standard input and output
@@ -79,7 +79,7 @@ async def _interruptible(work: Coroutine[None, None, int], leave_on: set[signal.
 
 async def read_some(descriptor: int) -> bytes:
     """Wait for at least one byte and return what can be read; empty at the end of the input. Raises `OSError`."""
-    return await _aside(lambda: os.read(descriptor, CHUNK_BYTES))
+    return await _in_thread(lambda: os.read(descriptor, CHUNK_BYTES))
 
 
 async def write_all(descriptor: int, data: bytes) -> None:
@@ -90,7 +90,7 @@ async def write_all(descriptor: int, data: bytes) -> None:
         while rest:
             rest = rest[os.write(descriptor, rest) :]
 
-    await _aside(write)
+    await _in_thread(write)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def on_hang_up(descriptor: int, react: Callable[[], object]) -> Iterator[None]:
             loop.remove_reader(descriptor)
 
 
-async def _aside(work: Callable[[], Result]) -> Result:
+async def _in_thread(work: Callable[[], Result]) -> Result:
     done: Future[Result] = Future()
 
     def thread() -> None:

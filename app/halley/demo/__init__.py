@@ -27,7 +27,7 @@ from halley.demo.market import commuter, ticker, trader
 from halley.demo.robot import drive, driver_station
 from halley.processes import ChildProcess, child_process, is_cancelled_twice, module_command, module_environment
 
-_START_S, _LEAVE_S = 60.0, 20.0
+_START_S, _STOP_S = 60.0, 20.0
 _CONSOLE = re.compile(r"halley is listening on (http://\S+) .*")
 _NT4 = re.compile(r"networktables: (ws://\S+)/nt/NAME")
 _AT_WORK = re.compile(r"halley: (?:ingest|rollup|alerts) at .*")
@@ -67,7 +67,7 @@ async def run(
 
         def halley(*arguments: str) -> Awaitable[ChildProcess]:
             command = [*module_command("halley"), *arguments, *data, "--config", os.devnull]
-            child = child_process(command, environment=environment, end_within_s=_LEAVE_S)
+            child = child_process(command, environment=environment, end_within_s=_STOP_S)
             return stack.enter_async_context(child)
 
         ports = ("--port", str(port), "--operations-port", "0", "--nt4", "--nt4-port", str(nt4_port))
@@ -85,7 +85,7 @@ async def run(
         if has_pipeline:
             pipeline = await halley("pipeline", "run", "--server", url)
             say("pipeline: Spark is starting")
-            work.append(_tell_of(pipeline, say))
+            work.append(_report(pipeline, say))
         tasks = [asyncio.create_task(each) for each in work]
         stack.push_async_callback(_cancel, tasks)
         ended, _ = await asyncio.wait(tasks[:2], timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
@@ -114,7 +114,7 @@ async def _watch(server: ChildProcess) -> None:
     raise DemoFailed(": ".join(["the server ended unexpectedly", *_messages(server)[-1:]]))
 
 
-async def _tell_of(pipeline: ChildProcess, say: Callable[[str], None]) -> None:
+async def _report(pipeline: ChildProcess, say: Callable[[str], None]) -> None:
     """Say when the pipeline is running, and when it has ended by itself, after which the rest continues."""
     if await pipeline.logged(_AT_WORK):
         say("pipeline: running, channels /stats/10s/**, /stats/1m/**, and /alerts/** after two minutes")

@@ -124,10 +124,10 @@ class Alerts:
         last = -1
         try:
             while query.isActive and not (stop is not None and stop.is_set()):
-                told = query.lastProgress
-                if told is not None and _batch(told) != last:
-                    last = _batch(told)
-                    yield _progress(told)
+                report = query.lastProgress
+                if report is not None and _batch(report) != last:
+                    last = _batch(report)
+                    yield _progress(report)
                 time.sleep(_LOOK_S)
             deadline = time.monotonic() + _END_S
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
@@ -277,20 +277,20 @@ def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from grouped.select(names).rename_columns([each.split()[0] for each in _PARTS.split(", ")]).to_batches()
 
 
-def _batch(told: Mapping[str, Any] | None) -> int:
+def _batch(report: Mapping[str, Any] | None) -> int:
     """Return the number of the batch that a progress report is about; -1 if there was none yet."""
-    return -1 if told is None else int(told["batchId"])
+    return -1 if report is None else int(report["batchId"])
 
 
-def _progress(told: Mapping[str, Any]) -> Progress:
+def _progress(report: Mapping[str, Any]) -> Progress:
     """Convert Spark's report on a batch to a `Progress`."""
-    [source] = told["sources"]
+    [source] = report["sources"]
     reached, head = (_offset(source[name]) for name in ("endOffset", "latestOffset"))
     return Progress(
-        reached, max(head, reached), told["numInputRows"], told["durationMs"].get("triggerExecution", 0) / 1e3
+        reached, max(head, reached), report["numInputRows"], report["durationMs"].get("triggerExecution", 0) / 1e3
     )
 
 
-def _offset(told: Any) -> int:
-    found = orjson.loads(told) if isinstance(told, str) else told
+def _offset(report: Any) -> int:
+    found = orjson.loads(report) if isinstance(report, str) else report
     return int(found["offset"]) if found else 1

@@ -86,7 +86,7 @@ class Ingest:
 
         Raises `JobRejected`, `JobFailed`.
         """
-        with locks.ingest(self._lake), self._tidying.going_on():
+        with locks.ingest(self._lake), self._tidying.running():
             while not stop.is_set():
                 progress = self.step()
                 yield progress
@@ -223,7 +223,7 @@ class Tidying:
         self._end = threading.Event()
 
     @contextmanager
-    def going_on(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Compact every `compact_s` seconds during the block; never if that setting is 0."""
         self._end.clear()
         thread = threading.Thread(target=self._run, name="tidying", daemon=True)

@@ -60,10 +60,10 @@ class Publisher:
         self._name = " or ".join(str(url).rstrip("/") for url in urls)
         self._token = token
         self._publish_s = publish_s
-        self._is_leaving = False
+        self._is_stopping = False
         self._client: Client | None = None
-        self._entering = asyncio.Lock()
-        self._telling: Future[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._status: Future[None] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="publishing", daemon=True)
         self._thread.start()
@@ -83,26 +83,26 @@ class Publisher:
         """
         return self._wait(self._publish(list(messages))) if messages else 0
 
-    def tell(self, channel: str, data: Any) -> None:
+    def publish_status(self, channel: str, data: Any) -> None:
         """Publish a status that is of no use later: at most once, without waiting for the outcome."""
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.run_coroutine_threadsafe(self._tell(channel, data), self._loop)
+        if self._status is None or self._status.done():
+            self._status = asyncio.run_coroutine_threadsafe(self._publish_status(channel, data), self._loop)
 
-    async def _tell(self, channel: str, data: Any) -> None:
+    async def _publish_status(self, channel: str, data: Any) -> None:
         with suppress(ClientError, JobRejected):
-            await (await self._entered()).publish(channel, data)
+            await (await self._connected()).publish(channel, data)
 
     def stop_retrying(self) -> None:
         """Stop the retries of what is being published: the process is about to end."""
-        self._is_leaving = True
+        self._is_stopping = True
 
     def close(self) -> None:
         """Close the session with the server, and end the thread."""
         if self._loop.is_closed():
             return
-        if self._telling is not None:
-            self._telling.cancel()
-        self._wait(self._leave())
+        if self._status is not None:
+            self._status.cancel()
+        self._wait(self._disconnect())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -134,11 +134,11 @@ class Publisher:
             if len(again) < len(waiting):
                 waiting, deadline = again, time.monotonic() + self._publish_s
                 continue
-            if self._is_leaving or time.monotonic() >= deadline:
+            if self._is_stopping or time.monotonic() >= deadline:
                 raise JobFailed(f"nothing could be published to {self._name} for {self._publish_s:g} s: {error}")
             waiting = again
             if len(self._servers) > 1:
-                await self._leave()
+                await self._disconnect()
                 self._servers.rotate(-1)
             await asyncio.sleep(_PAUSE_S)
         return unknown
@@ -146,7 +146,7 @@ class Publisher:
     async def _try(self, messages: list[Message]) -> tuple[Sequence[Refused | None], ClientError | None]:
         """Return the verdicts that were received, and the error that ended them, if any."""
         try:
-            client = await self._entered()
+            client = await self._connected()
         except Refused as refused:
             if refused.is_final:
                 raise JobFailed(f"{self._name} does not let the pipeline in: {refused}") from refused
@@ -156,14 +156,14 @@ class Publisher:
         try:
             return await client.publish_keyed(Keyed(*message) for message in messages), None
         except Dismissed as error:
-            await self._leave()
+            await self._disconnect()
             return error.settled, error
         except ClientError as error:
             return error.settled, error
 
-    async def _entered(self) -> Client:
+    async def _connected(self) -> Client:
         """Return the client, with a session. Raises `ClientError`, and `JobRejected` for an invalid URL or token."""
-        async with self._entering:
+        async with self._connecting:
             if self._client is None:
                 timeouts = Timeouts(answer_s=min(_TRY_S, self._publish_s), backoff_s=_PAUSE_S, most_backoff_s=_TRY_S)
                 try:
@@ -174,7 +174,7 @@ class Publisher:
                 self._client = client
             return self._client
 
-    async def _leave(self) -> None:
+    async def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.__aexit__(None, None, None)

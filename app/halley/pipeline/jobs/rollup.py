@@ -300,9 +300,9 @@ class Rollup:
             "numbers": dict(row["numbers"]),
             "final": until is None,
         }
-        said = "final" if until is None else until
+        version = "final" if until is None else until
         which = f"{self._log_id} {row['protocol']} {row['topic']}"
-        key = key_of("rollup", row["window"], row["start_us"] // 1_000_000, said, which)
+        key = key_of("rollup", row["window"], row["start_us"] // 1_000_000, version, which)
         return Message(f"/stats/{row['window']}{channel}", data, key)
 
 

@@ -136,7 +136,7 @@ def run(
                 status = running.progress.status()
                 show(status)
                 if publisher is not None:
-                    publisher.tell(CHANNEL, _told(status))
+                    publisher.publish_status(CHANNEL, _payload(status))
                 if running.stop.is_set():
                     break
         finally:
@@ -219,7 +219,7 @@ def _signals(stop: threading.Event) -> Iterator[list[int]]:
         restore()
 
 
-def _told(status: list[Status]) -> dict[str, Any]:
+def _payload(status: list[Status]) -> dict[str, Any]:
     """Return the payload of an event on `/halley/pipeline`."""
     return {each.name: {name: value for name, value in each._asdict().items() if name != "name"} for each in status}
 

@@ -47,7 +47,7 @@ class Open(NamedTuple):
 
     offset: int
     time_us: int
-    told: dict[str, Any]
+    event: dict[str, Any]
     reconnects: int
 
 
@@ -72,17 +72,17 @@ class SessionTracker:
 
     def on_event(self, offset: int, time_us: int, payload: str) -> list[Row]:
         """Take the next event (its time in microseconds, its payload as JSON); return the rows of sessions it ended."""
-        told = orjson.loads(payload)
-        if not isinstance(told, dict) or not isinstance(told.get("session"), str):
+        event = orjson.loads(payload)
+        if not isinstance(event, dict) or not isinstance(event.get("session"), str):
             return []
-        if told.get("event") == "opened":
-            return self._on_opened(offset, time_us, told)
-        return self._on_closed(offset, time_us, told) if told.get("event") == "closed" else []
+        if event.get("event") == "opened":
+            return self._on_opened(offset, time_us, event)
+        return self._on_closed(offset, time_us, event) if event.get("event") == "closed" else []
 
-    def _on_opened(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
-        left_us, reconnects = self._left.get(_who(told), (None, 0))
+    def _on_opened(self, offset: int, time_us: int, event: dict[str, Any]) -> list[Row]:
+        left_us, reconnects = self._left.get(_who(event), (None, 0))
         is_back = left_us is not None and 0 <= time_us - left_us <= _AGAIN_US
-        self.open[told["session"]] = Open(offset, time_us, told, reconnects + 1 if is_back else 0)
+        self.open[event["session"]] = Open(offset, time_us, event, reconnects + 1 if is_back else 0)
         return list(self._given_up(time_us))
 
     def _given_up(self, now_us: int) -> Iterator[Row]:
@@ -91,14 +91,14 @@ class SessionTracker:
             if oldest.time_us >= now_us - _LONGEST_US:
                 return
             del self.open[session]
-            yield _row(oldest.told, oldest, oldest.offset, None, None)
+            yield _row(oldest.event, oldest, oldest.offset, None, None)
 
-    def _on_closed(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
-        opened = self.open.pop(told["session"], None)
-        whole = told if opened is None else opened.told
+    def _on_closed(self, offset: int, time_us: int, event: dict[str, Any]) -> list[Row]:
+        opened = self.open.pop(event["session"], None)
+        whole = event if opened is None else opened.event
         who, reconnects = _who(whole), 0 if opened is None else opened.reconnects
         self._on_end(*self._known.pop(offset, (who, reconnects)), time_us)
-        return [] if offset < self._read else [_row(whole, opened, offset, time_us, told.get("reason"))]
+        return [] if offset < self._read else [_row(whole, opened, offset, time_us, event.get("reason"))]
 
     def _on_end(self, who: str, reconnects: int, time_us: int) -> None:
         if who:
@@ -111,14 +111,14 @@ class SessionTracker:
                 del self._left[first]
 
 
-def _who(told: dict[str, Any]) -> str:
-    return str(told.get("authid") or told.get("address") or "")
+def _who(event: dict[str, Any]) -> str:
+    return str(event.get("authid") or event.get("address") or "")
 
 
-def _row(told: dict[str, Any], opened: Open | None, offset: int, closed_us: int | None, reason: Any) -> Row:
+def _row(event: dict[str, Any], opened: Open | None, offset: int, closed_us: int | None, reason: Any) -> Row:
     opened_us = None if opened is None else opened.time_us
     return {
-        **{name: told.get(name) for name in ("session", "protocol", "authid", "role", "address")},
+        **{name: event.get(name) for name in ("session", "protocol", "authid", "role", "address")},
         "opened_us": opened_us,
         "closed_us": closed_us,
         "length_s": None if opened_us is None or closed_us is None else max(0, closed_us - opened_us) / 1e6,
@@ -162,7 +162,7 @@ class Sessions:
     def _follow(self, first: int, read: int, until: int) -> int:
         """Read a range, and commit the sessions that ended in it; return the number of events."""
         count, ended, tracker = 0, [], None
-        for offset, time_us, payload in self._told(first, until):
+        for offset, time_us, payload in self._session_events(first, until):
             if tracker is None:
                 tracker = SessionTracker(first, read, self._known(first, time_us - _AGAIN_US))
             ended += tracker.on_event(offset, time_us, payload)
@@ -189,7 +189,7 @@ class Sessions:
             raise JobRejected(f"{tables.path(self._lake, 'events')} does not exist: `halley pipeline ingest` makes it")
         return table
 
-    def _told(self, first: int, until: int) -> Iterator[tuple[int, int, str]]:
+    def _session_events(self, first: int, until: int) -> Iterator[tuple[int, int, str]]:
         """Yield the offset, time and payload of each event on the topic, in order. Files without any are not opened."""
         for rows in Walk(self._lake, Selection(Pattern(Match.EXACT, SESSIONS))).rows(first - 1):
             yield from ((row["offset"], row["time_us"], row["payload"]) for row in rows if row["offset"] < until)

@@ -29,7 +29,15 @@ from halley.pipeline.errors import JobRejected
 from halley.pipeline.lake import locks
 from halley.pipeline.lake.commit import commit_files, commit_rows
 from halley.pipeline.lake.files import staged, write
-from halley.pipeline.lake.tables import TABLES, File, LakeTable, OnProgress, check_files, look, translate_read_errors
+from halley.pipeline.lake.tables import (
+    TABLES,
+    File,
+    LakeTable,
+    OnProgress,
+    check_files,
+    open_all,
+    translate_read_errors,
+)
 from halley.pipeline.lake.tables import create as create_table
 from halley.pipeline.lake.upkeep import SORTED, delete_unnamed
 
@@ -52,7 +60,7 @@ def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done,
     `JobFailed`; rows that are erased by then stay erased.
     """
     with locks.batch(lake), locks.rewrite(lake):
-        tables = [*look(lake).values()]
+        tables = [*open_all(lake).values()]
         if not tables:
             raise JobRejected(f"there is no lake in {lake}")
         work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
@@ -130,14 +138,14 @@ def _in_events(rows: pa.Table, erasure: Erasure) -> pa.Array:
         pc.starts_with(rows["topic"], f"{RESERVED}/"),
         pc.fill_null(pc.match_substring(rows["payload"], orjson.dumps(erasure.publisher).decode()), fill_value=False),
     )
-    told = rows.select(["offset", "payload"]).filter(own).to_pylist()
-    spoken_of = [each["offset"] for each in told if _names(each["payload"], erasure.publisher)]
-    return pc.or_(_by_authid(rows, erasure), pc.is_in(rows["offset"], pa.array(spoken_of, pa.int64())))
+    own_events = rows.select(["offset", "payload"]).filter(own).to_pylist()
+    about = [each["offset"] for each in own_events if _names(each["payload"], erasure.publisher)]
+    return pc.or_(_by_authid(rows, erasure), pc.is_in(rows["offset"], pa.array(about, pa.int64())))
 
 
 def _names(payload: str, publisher: str | None) -> bool:
-    told = orjson.loads(payload)
-    return isinstance(told, dict) and told.get("authid") == publisher
+    event = orjson.loads(payload)
+    return isinstance(event, dict) and event.get("authid") == publisher
 
 
 def _by_topic(rows: pa.Table, erasure: Erasure) -> pa.Array:
@@ -160,8 +168,8 @@ def _in_rejected(rows: pa.Table, erasure: Erasure) -> pa.Array:
 
 
 def _stored(text: str) -> Stored:
-    told = orjson.loads(text)
-    return Stored._make(told.get(name) for name in COLUMNS)
+    event = orjson.loads(text)
+    return Stored._make(event.get(name) for name in COLUMNS)
 
 
 _CONCERNED = {

@@ -60,9 +60,9 @@ _TYPES: Mapping[str, pa.DataType] = {
 }
 
 
-def _columns(told: str) -> pa.Schema:
+def _columns(text: str) -> pa.Schema:
     """Return columns that are given as in SQL: "offset long, topic string"."""
-    return pa.schema([(name, _TYPES[kind]) for name, kind in (each.split() for each in told.split(", "))])
+    return pa.schema([(name, _TYPES[kind]) for name, kind in (each.split() for each in text.split(", "))])
 
 
 class Shape(NamedTuple):
@@ -281,7 +281,7 @@ def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | 
     return table
 
 
-def look(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, LakeTable]:
+def open_all(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, LakeTable]:
     """Open all existing tables by name; change nothing. Raises `JobRejected`, as `open_table` and `create`."""
     tables = {name: table for name in TABLES if (table := open_table(lake, name, log_id)) is not None}
     if "events" in tables:
@@ -420,9 +420,9 @@ def fault_of(root: Path, file: File) -> str | None:
 def check_files(root: Path, files: Iterable[File]) -> None:
     """Raise `JobFailed` if one of these files is missing or has another size than was committed."""
     for file in files:
-        told = fault_of(root, file)
-        if told is not None:
-            raise _unsound(f"{root / file.path} {told}")
+        text = fault_of(root, file)
+        if text is not None:
+            raise _unsound(f"{root / file.path} {text}")
 
 
 @contextmanager
@@ -435,5 +435,5 @@ def translate_read_errors(root: Path, files: Iterable[File] = ()) -> Iterator[No
         raise _unsound(f"{root} cannot be read: {first_line(error)}") from error
 
 
-def _unsound(told: str) -> JobFailed:
-    return JobFailed(f"{told}; halley pipeline verify reports everything that is wrong with the lake")
+def _unsound(text: str) -> JobFailed:
+    return JobFailed(f"{text}; halley pipeline verify reports everything that is wrong with the lake")

@@ -29,7 +29,7 @@ from halley.pipeline.lake.tables import (
     OnProgress,
     fault_of,
     first_line,
-    look,
+    open_all,
     select,
 )
 from halley.pipeline.source.log import offsets
@@ -37,7 +37,7 @@ from halley.pipeline.source.log import offsets
 _WINDOW_OFFSETS = 4_194_304
 """The number of offsets that are examined together."""
 
-_MOST_TOLD = 5
+_MOST_LISTED = 5
 _SAMPLE_ROWS = 1_000
 """The rows of each file whose checksums are compared if not all are."""
 
@@ -48,7 +48,7 @@ class Finding(NamedTuple):
     """One result: the name of what was examined, a sentence for people, and whether nothing is wrong with it."""
 
     what: str
-    told: str
+    text: str
     is_sound: bool = True
 
 
@@ -62,7 +62,7 @@ def verify(
 
     Raises `JobRejected` if there is no lake.
     """
-    tables = look(lake)
+    tables = open_all(lake)
     if "events" not in tables:
         raise JobRejected(f"there is no lake in {lake}: halley pipeline ingest makes one")
     events = tables["events"]
@@ -72,15 +72,15 @@ def verify(
         broken[name] = _broken(table)
         yield from _files(name, table, broken[name])
     yield _versions(tables)
-    yield from _tried("offsets", lambda: _offsets(tables, broken))
+    yield from _checked("offsets", lambda: _offsets(tables, broken))
     yield from _checksums(events, broken["events"], is_thorough=is_thorough, on_progress=on_progress)
     if "rollups" in tables and (broken["events"] or broken["rollups"]):
         yield Finding("recount", "nothing can be compared while files are not what was committed", is_sound=False)
     elif "rollups" in tables:
-        yield from _tried("recount", lambda: iter([_rollups(events, tables["rollups"])]))
+        yield from _checked("recount", lambda: iter([_rollups(events, tables["rollups"])]))
 
 
-def _tried(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _checked(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """Yield the findings of a check; if files cannot be read, that is a finding too."""
     try:
         yield from check()
@@ -96,16 +96,16 @@ def _log(name: str, table: LakeTable, log_id: str) -> Finding:
 def _broken(table: LakeTable) -> dict[str, str]:
     """L4: return the files that are missing, or whose size or rows are not what the table's log says, and why."""
     root = table.folder
-    looks = (
+    faults = (
         (file.path, fault_of(root, file) or _miscounted(root / file.path, file.rows)) for file in table.data_files()
     )
-    return {path: told for path, told in looks if told is not None}
+    return {path: text for path, text in faults if text is not None}
 
 
 def _files(name: str, table: LakeTable, broken: dict[str, str]) -> Iterator[Finding]:
     """Yield the numbers of files and rows, after some of the files that are damaged or missing."""
-    for path, told in islice(broken.items(), _MOST_TOLD):
-        yield Finding(name, f"{path} {told}", is_sound=False)
+    for path, text in islice(broken.items(), _MOST_LISTED):
+        yield Finding(name, f"{path} {text}", is_sound=False)
     files = table.data_files()
     rows = sum(file.rows for file in files if file.path not in broken)
     but = f", and {len(broken):,} files that are not what was committed" * bool(broken)
@@ -126,8 +126,8 @@ def _versions(tables: dict[str, LakeTable]) -> Finding:
     until = tables["events"].position(INGEST)
     greatest = max((file.greatest["offset"] for file in tables["events"].data_files()), default=None)
     if until is None or (greatest is not None and greatest >= until):
-        told = f"there are events up to offset {greatest}, but the recorded position of ingest is {until}"
-        return Finding("ingest", told, is_sound=greatest is None)
+        text = f"there are events up to offset {greatest}, but the recorded position of ingest is {until}"
+        return Finding("ingest", text, is_sound=greatest is None)
     return Finding("ingest", f"all offsets below {until:,} are done")
 
 
@@ -143,9 +143,9 @@ def _offsets(tables: dict[str, LakeTable], broken: dict[str, dict[str, str]]) ->
     is_sound = True
     for low in range(first, until, _WINDOW_OFFSETS):
         high = min(low + _WINDOW_OFFSETS, until)
-        for told in _amiss(_spans(sound, low, high), low, high):
+        for text in _faults(_spans(sound, low, high), low, high):
             is_sound = False
-            yield Finding("offsets", told, is_sound=False)
+            yield Finding("offsets", text, is_sound=False)
     if is_sound:
         yield Finding("offsets", f"{first:,} to {until - 1:,}: each is present once" if until > first else "none yet")
 
@@ -174,12 +174,12 @@ def _spans(tables: dict[str, ds.Dataset], low: int, high: int) -> pa.Table:
     return pa.concat_tables(spans).sort_by("first")
 
 
-def _amiss(spans: pa.Table, low: int, high: int) -> Iterator[str]:
+def _faults(spans: pa.Table, low: int, high: int) -> Iterator[str]:
     """Yield the offsets that are missing and those that are duplicate, at most a few of each window."""
     firsts = pa.concat_arrays([*spans["first"].chunks, pa.array([high])])
     lasts = pa.concat_arrays([pa.array([low - 1]), *spans["last"].chunks])
     step = pc.subtract(firsts, lasts)  # 1 where a span begins right after the one before
-    for place in pc.indices_nonzero(pc.not_equal(step, 1))[:_MOST_TOLD].to_pylist():
+    for place in pc.indices_nonzero(pc.not_equal(step, 1))[:_MOST_LISTED].to_pylist():
         first, last = firsts[place].as_py(), lasts[place].as_py()
         yield f"{offsets(last + 1, first - 1)} missing" if first > last else f"{offsets(first, last)} duplicate"
 
@@ -203,8 +203,8 @@ def _checksums(
         except (OSError, pa.ArrowException) as error:
             yield Finding("checksums", f"{file.path} cannot be read: {first_line(error)}", is_sound=False)
     if wrong:
-        told = f"{len(wrong):,} of {done:,} rows differ from the log, such as offset {wrong[0]}"
-        yield Finding("checksums", told, is_sound=False)
+        text = f"{len(wrong):,} of {done:,} rows differ from the log, such as offset {wrong[0]}"
+        yield Finding("checksums", text, is_sound=False)
     else:
         yield Finding("checksums", f"{done:,} rows are as in the log" + " (a sample)" * (not is_thorough))
 
@@ -218,11 +218,11 @@ def _changed(rows: pa.RecordBatch) -> list[int]:
 def _rollups(events: LakeTable, rollups: LakeTable) -> Finding:
     """L13: compare the final windows with a recount; late events are reported, but are not a fault."""
     count = recounted(events, rollups)
-    told = f"{count.windows:,} windows agree with a recount"
+    text = f"{count.windows:,} windows agree with a recount"
     if count.late:
-        told += f", except for {count.late:,} late events"
+        text += f", except for {count.late:,} late events"
     if not count.wrong:
-        return Finding("recount", told)
+        return Finding("recount", text)
     return Finding(
         "recount", f"{count.wrong:,} windows disagree with the events, such as {count.example}", is_sound=False
     )
@@ -297,12 +297,12 @@ def _compared(events: LakeTable, rollups: LakeTable, kind: Kind, low: int, high:
         events=events,
         rollups=rollups,
     )
-    told, found = both["events"], both["found"]
+    counted, found = both["events"], both["found"]
     is_wrong = pc.or_(
-        pc.greater(told, found), pc.and_(pc.equal(told, found), pc.not_equal(both["bytes"], both["found_bytes"]))
+        pc.greater(counted, found), pc.and_(pc.equal(counted, found), pc.not_equal(both["bytes"], both["found_bytes"]))
     )
     wrong = both.filter(is_wrong)
-    late = pc.sum(pc.subtract(found, told).filter(pc.greater(found, told))).as_py() or 0
+    late = pc.sum(pc.subtract(found, counted).filter(pc.greater(found, counted))).as_py() or 0
     return Recount(both.num_rows, late, wrong.num_rows, _described(wrong, kind.name) if wrong.num_rows else "")
 
 

@@ -52,11 +52,11 @@ class Walk:
         with translate_read_errors(self._folder, self.reading.files):
             self._events = table.dataset()
             self._fragments = {each.path: each for each in self._events.get_fragments()}
-        self._asked = (pc.field("topic") >= first) & (pc.field("topic") < end)
+        self._condition = (pc.field("topic") >= first) & (pc.field("topic") < end)
         if selection.from_us is not None:
-            self._asked &= pc.field("time_us") >= selection.from_us
+            self._condition &= pc.field("time_us") >= selection.from_us
         if selection.to_us is not None:
-            self._asked &= pc.field("time_us") < selection.to_us
+            self._condition &= pc.field("time_us") < selection.to_us
 
     def count(self, after: int = 0) -> tuple[int, int]:
         """Return the number of events, and the number of those with offsets up to `after`."""
@@ -79,20 +79,20 @@ class Walk:
                 stretch = offsets[start : start + size]
                 low, high = stretch[0].as_py(), stretch[-1].as_py()
                 within = (pc.field("offset") >= low) & (pc.field("offset") <= high)
-                yield self._read(group, STORED.names, self._asked & within).sort_by("offset").to_pylist()
+                yield self._read(group, STORED.names, self._condition & within).sort_by("offset").to_pylist()
 
     def _offsets(self, group: Sequence[File], after: int) -> pa.Array:
-        found = self._read(group, ["offset"], self._asked & (pc.field("offset") > after))
+        found = self._read(group, ["offset"], self._condition & (pc.field("offset") > after))
         offsets = found["offset"].combine_chunks()
         return offsets.take(pc.sort_indices(offsets))
 
-    def _read(self, group: Sequence[File], columns: Sequence[str], asked: pc.Expression) -> pa.Table:
+    def _read(self, group: Sequence[File], columns: Sequence[str], condition: pc.Expression) -> pa.Table:
         """Read these columns of the selected rows, in no particular order."""
         fragments = [self._fragments[file.path] for file in group]
         events = self._events
         with translate_read_errors(self._folder):
             found = ds.FileSystemDataset(fragments, events.schema, events.format, events.filesystem).to_table(
-                [*{*columns, "topic"}], filter=asked, batch_readahead=2, fragment_readahead=1
+                [*{*columns, "topic"}], filter=condition, batch_readahead=2, fragment_readahead=1
             )
         return self._only_wanted(found).select(list(columns))
 

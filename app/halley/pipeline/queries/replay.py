@@ -164,9 +164,9 @@ class Replay:
 
     def _event(self, row: Row) -> Keyed:
         audience = audience_of(row["audience"])
-        asked = None if audience is None else audience._asdict()
+        audience_fields = None if audience is None else audience._asdict()
         channel = self._plan.prefix + to_channel(row["topic"])
-        return Keyed(channel, orjson.loads(row["payload"]), f"replay-{self._run}-{row['offset']}", asked)
+        return Keyed(channel, orjson.loads(row["payload"]), f"replay-{self._run}-{row['offset']}", audience_fields)
 
     def _refuse(self, row: Row, verdict: Refused) -> None:
         if verdict.error.startswith("403:"):

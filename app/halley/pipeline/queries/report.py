@@ -57,7 +57,7 @@ def page(found: ReportData, lake: Path, now_us: int) -> str:
     """Return the figures as HTML; `now_us` is the time of the report."""
     parts = [
         f"<h1>What is in the lake</h1><p>{escape(str(lake))}, log {escape(found.log_id)}, at {moment(now_us)} UTC</p>",
-        _facts(found),
+        _summary(found),
         _by_time(found),
         _busiest(found),
         _lateness(found.commits),
@@ -73,17 +73,16 @@ def page(found: ReportData, lake: Path, now_us: int) -> str:
     )
 
 
-def _facts(found: ReportData) -> str:
+def _summary(found: ReportData) -> str:
     length = seconds(max(0, found.to_us - 1 - found.from_us) / 1_000_000)
-    facts = [
+    figures = [
         (f"{found.events:,}", "events"),
         (f"{found.topics:,}", "channels"),
         (length, "from first to last"),
         (_bytes(sum(each.nbytes for each in found.holdings)), "on disk, all tables"),
     ]
-    return (
-        f'<div class="facts">{"".join(f"<div><b>{value}</b><span>{name}</span></div>" for value, name in facts)}</div>'
-    )
+    drawn = "".join(f"<div><b>{value}</b><span>{name}</span></div>" for value, name in figures)
+    return f'<div class="facts">{drawn}</div>'
 
 
 def _by_time(found: ReportData) -> str:
@@ -98,9 +97,9 @@ def _by_time(found: ReportData) -> str:
         if bars[name]
     )
     until, step = moment(found.to_us - 1), seconds(found.step_us / 1_000_000)
-    told = f"<p>{moment(found.from_us)} to {until} UTC; a bar is {step}.</p>"
+    text = f"<p>{moment(found.from_us)} to {until} UTC; a bar is {step}.</p>"
     plot = stacked(bars, found.from_us, found.to_us, found.step_us)
-    return _section("Events by time and protocol", f'{told}<p class="key">{key}</p>{plot}')
+    return _section("Events by time and protocol", f'{text}<p class="key">{key}</p>{plot}')
 
 
 def _busiest(found: ReportData) -> str:
@@ -115,12 +114,12 @@ def _lateness(commits: Sequence[Commit]) -> str:
     newest = sorted(max(0.0, (each.at_us - each.newest_us) / 1_000_000) for each in commits)
     middle, late = newest[len(newest) // 2], newest[min(len(newest) - 1, len(newest) * 95 // 100)]
     number = "1 batch" if len(commits) == 1 else f"{len(commits):,} batches"
-    told = (
+    text = (
         f"<p>{number}. When a batch was committed, its newest event was {seconds(middle)} old in the median and "
         f"{seconds(late)} at the 95th percentile. A dot is the newest event of a batch; the line above it extends to "
         "the oldest.</p>"
     )
-    return _section(title, told + latencies(commits))
+    return _section(title, text + latencies(commits))
 
 
 def _alerts(found: ReportData) -> str:
@@ -131,9 +130,9 @@ def _alerts(found: ReportData) -> str:
         for each in found.alerts[:_ALERTS_SHOWN]
     ]
     more = len(found.alerts) - len(rows)
-    told = f"<p>The newest {len(rows)}; {more} older ones are not shown.</p>" if more else ""
+    text = f"<p>The newest {len(rows)}; {more} older ones are not shown.</p>" if more else ""
     table = _table([("time (UTC)", ""), ("kind", ""), ("channel", "w"), ("events/s", "n"), ("usual", "n")], rows)
-    return _section("Alerts", told + table)
+    return _section("Alerts", text + table)
 
 
 def _losses(found: ReportData) -> str:
@@ -143,11 +142,11 @@ def _losses(found: ReportData) -> str:
     for each in found.losses:
         first, last = each["first"], each["last"]
         rows.append((each["kind"], each["reason"], f"{first:,}", f"{last:,}", f"{last - first + 1:,}"))
-    told = "<p>Offsets without an event in the lake, and the reasons.</p>"
+    text = "<p>Offsets without an event in the lake, and the reasons.</p>"
     if len(rows) == MOST_LOSSES:
-        told += f"<p>The first {MOST_LOSSES}; the tables <code>gaps</code> and <code>rejected</code> have all.</p>"
+        text += f"<p>The first {MOST_LOSSES}; the tables <code>gaps</code> and <code>rejected</code> have all.</p>"
     columns = [("kind", ""), ("reason", "w"), ("from offset", "n"), ("to", "n"), ("offsets", "n")]
-    return _section("Not in the lake", told + _table(columns, rows))
+    return _section("Not in the lake", text + _table(columns, rows))
 
 
 def _tables(found: ReportData) -> str:
@@ -229,10 +228,10 @@ def stacked(bars: Mapping[str, Mapping[int, int]], from_us: int, to_us: int, ste
             count = bars[name].get(start, 0)
             if count:
                 top, bottom = scale.y(below + count), scale.y(below)
-                told = f"{moment(start)} {name}: {count:,}"
+                text = f"{moment(start)} {name}: {count:,}"
                 drawn.append(
                     f'<rect class="c{number % COLOURS}" x="{scale.x(start):.1f}" y="{top:.1f}" width="{width:.1f}" '
-                    f'height="{max(0.3, bottom - top):.1f}"><title>{escape(told)}</title></rect>'
+                    f'height="{max(0.3, bottom - top):.1f}"><title>{escape(text)}</title></rect>'
                 )
                 below += count
     return _svg(drawn, "events by time and protocol")
@@ -261,9 +260,9 @@ def latencies(commits: Sequence[Commit]) -> str:
     drawn = [*_grid(scale, [(math.log10(each), seconds(each)) for each in marks]), *_times(scale)]
     for at_us, newest_s, oldest_s in ages:
         x, top, bottom = scale.x(at_us), scale.y(math.log10(oldest_s)), scale.y(math.log10(newest_s))
-        told = f"{moment(at_us)}: newest event {seconds(newest_s)}, oldest {seconds(oldest_s)} old"
+        text = f"{moment(at_us)}: newest event {seconds(newest_s)}, oldest {seconds(oldest_s)} old"
         drawn.append(
-            f'<g><title>{escape(told)}</title><line class="range" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" '
+            f'<g><title>{escape(text)}</title><line class="range" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" '
             f'y2="{bottom:.1f}"/><circle class="c0" cx="{x:.1f}" cy="{bottom:.1f}" r="2.2"/></g>'
         )
     return _svg(drawn, "age of events when they were committed to the lake")

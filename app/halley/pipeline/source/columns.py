@@ -46,13 +46,13 @@ class Lift(NamedTuple):
 def lifts_of(settings: Settings) -> str:
     """Return the settings' [[lift]] tables, which were checked, as JSON text for the source's option `lift`."""
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
-    told = []
+    lifts = []
     for lift in settings.lift:
         match, topic = to_pattern(lift.pattern, bounds)
-        told.append(
+        lifts.append(
             {"pattern": f"{match.value}:{topic}", "pointer": lift.pointer, "column": lift.column, "type": lift.type}
         )
-    return orjson.dumps(told).decode()
+    return orjson.dumps(lifts).decode()
 
 
 class Lifting:

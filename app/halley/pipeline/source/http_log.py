@@ -74,12 +74,12 @@ class HttpLog:
 
     def head(self) -> Head:
         """Return the log's present extent. Raises `JobRejected`, `JobFailed`."""
-        told = self._patiently(self._head)
-        if told["format"] > FORMAT:
+        head = self._patiently(self._head)
+        if head["format"] > FORMAT:
             raise JobRejected(f"the log of {self.name} was written by a later version of Halley")
-        self._check(told["log_id"])
-        holes, damage = (tuple((first, last) for first, last in told.get(name, ())) for name in ("holes", "damage"))
-        self._known = Head(told["log_id"], told["first"], told["next"], holes, damage)
+        self._check(head["log_id"])
+        holes, damage = (tuple((first, last) for first, last in head.get(name, ())) for name in ("holes", "damage"))
+        self._known = Head(head["log_id"], head["first"], head["next"], holes, damage)
         return self._known
 
     def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
@@ -111,10 +111,10 @@ class HttpLog:
 
     def _head(self) -> dict[str, Any]:
         with self._client() as client, self._stream(client, "GET", "log/head") as answer:
-            told: dict[str, Any] = orjson.loads(answer.read())
-            if not {"log_id", "first", "next", "format"} <= told.keys():
+            head: dict[str, Any] = orjson.loads(answer.read())
+            if not {"log_id", "first", "next", "format"} <= head.keys():
                 raise KeyError
-            return told
+            return head
 
     def _answer(self, client: httpx.Client, first: int, until: int) -> Iterator[list[Row] | Fault]:
         """Yield the part of a range that one request returns: all of it, unless the response breaks off."""
@@ -159,9 +159,9 @@ class HttpLog:
             faults = _faults(first, last, self._known)
             if all(fault.why != "missing" for fault in faults):
                 return faults
-        asked = self._at
+        server = self._at
         head = self.head()
-        if self._at != asked or head.next <= last:
+        if self._at != server or head.next <= last:
             raise _Again(f"the log of {self.name} does not reach offset {last} yet")
         return _faults(first, last, head)
 
@@ -195,7 +195,7 @@ class HttpLog:
     def _refusal(self, answer: httpx.Response) -> Exception:
         status = answer.status_code
         text = answer.read()[:_REASON_CHARS].decode(errors="replace").strip().partition("\n")[0]
-        said = f"{self.name} responded with {status}: {text or answer.reason_phrase}"
+        reason = f"{self.name} responded with {status}: {text or answer.reason_phrase}"
         if status == HTTPStatus.UNAUTHORIZED:
             return JobRejected(
                 f"{self.name} does not accept the token, or needs one: set the option token or token_file"
@@ -206,7 +206,7 @@ class HttpLog:
             return JobRejected(f"{self.name} has no log: it is not a Halley server, or its history is off")
         is_behind = status == HTTPStatus.BAD_REQUEST  # for an offset beyond its end: another keeper has had it
         is_passing = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        return _Again(said) if is_behind or is_passing else JobRejected(said)
+        return _Again(reason) if is_behind or is_passing else JobRejected(reason)
 
     def _patiently(self, ask: Any) -> Any:
         """Repeat a request, at each server in turn, until there is a response. Raises `JobRejected`, `JobFailed`."""

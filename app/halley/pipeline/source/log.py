@@ -42,13 +42,13 @@ class GapFound(JobFailed):
     @classmethod
     def of(cls, fault: Fault) -> Self:
         """Return the error for a fault."""
-        told = "are missing in the log, see `halley history verify`"
+        reason = "are missing in the log, see `halley history verify`"
         if fault.why == "damaged":
-            told = (
+            reason = (
                 "are in a damaged segment of the log: stop the server and run `halley history salvage`, which saves "
                 "what is intact of it, and then the same command again"
             )
-        return cls(f"{offsets(fault.first, fault.last)} {told}; {_GO_ON}")
+        return cls(f"{offsets(fault.first, fault.last)} {reason}; {_GO_ON}")
 
 
 _GO_ON = "to go on without them: --accept-gap, or the option accept_gap=true"

@@ -42,7 +42,7 @@ _OPTIONS = {
 }  # fmt: skip
 _LOG_OPTIONS = "path", "url", "token", "token_file", "log_id"
 _SHAPE, _TOPIC, _PAYLOAD = COLUMNS.index("shape"), COLUMNS.index("topic"), COLUMNS.index("payload")
-_KEPT = frozenset({"offset", "time_us", "publication", "protocol"})
+_PURGED_COLUMNS = frozenset({"offset", "time_us", "publication", "protocol"})
 """The columns that keep their values in a purged event's row."""
 
 
@@ -80,12 +80,12 @@ def read_options(
     log_options: Mapping[str, str], settings: Pipeline, *, accept_gap: bool, **more: str
 ) -> dict[str, str]:
     """Return the source's options for a job that reads a log: those of the log, of the settings, and `more`."""
-    asked = {
+    own = {
         "accept_gap": str(accept_gap).lower(),
         "partition_rows": str(settings.partition_rows),
         "behind_s": str(settings.behind_s),
     }
-    return {**log_options, **asked, **more}
+    return {**log_options, **own, **more}
 
 
 class Options:
@@ -208,7 +208,7 @@ def _without_gc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _nameless(row: Row) -> Row:
     """Return a purged event's row without the constant values that every tombstone has."""
-    return tuple([value if name in _KEPT else None for name, value in zip(COLUMNS, row, strict=True)])
+    return tuple([value if name in _PURGED_COLUMNS else None for name, value in zip(COLUMNS, row, strict=True)])
 
 
 class _Planned:
