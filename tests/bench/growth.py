@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.rounds import noted
+
 from halley.bench.load import BenchFailed, Load
-from halley.bench.measurement import Watch, measure, noted
+from halley.bench.measurement import Watch, measure
 from halley.bench.orders import raise_file_limit
 from halley.bench.result import Result
 from halley.bench.target import Target

@@ -71,7 +71,7 @@ def kill_rounds(folder, rounds, rate, seed, tell):
             writer.join()
         spark = session.start(Pipeline(master="local[2]", driver_memory="1g"))
         list(Ingest(spark, {"path": str(data)}, lake, Pipeline()).once())
-        session.stop(spark)
+        spark.stop()
         return check(lake, log.history.head)
 
 
@@ -112,7 +112,7 @@ def bulk(folder, events, tell):
     for done in Ingest(spark, {"path": str(data)}, lake, Pipeline()).once():
         rates.append(done.rows / done.took_s)
         tell(done.next - 1, f"{rates[-1]:,.0f} rows/s")
-    session.stop(spark)
+    spark.stop()
     began = time.monotonic()
     done = upkeep.compact(lake, "events")
     took_s = time.monotonic() - began

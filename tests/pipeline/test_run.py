@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from halley.pipeline.errors import JobFailed, PipelineError
-from halley.pipeline.jobs.run import CHANNEL, JobProgress, Progress, run
+from halley.pipeline.jobs.run import CHANNEL, Job, JobProgress, Progress, run
 
 
-class Turning:
+class Turning(Job):
     """A job whose turns are only counted."""
 
     def __init__(self, failure=None, until=3):

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from halley.bench.coordinator import Report, StartWorker, bayeux_worker, coordinated
 from halley.bench.load import BenchFailed, Load
@@ -39,11 +39,6 @@ Watch = Callable[[Phase], object]
 """Takes the progress of a measurement."""
 
 
-def noted(watch: Watch, name: str) -> Watch:
-    """Return a function that passes phases on to `watch`, with `name` before their own names."""
-    return lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
-
-
 async def measure(
     load: Load, target: Target, watch: Watch = lambda _: None, start_worker: StartWorker = bayeux_worker
 ) -> Result:
@@ -51,20 +46,13 @@ async def measure(
 
     `start_worker` starts the processes that are the load, for a server with another protocol than Bayeux.
     """
-    return await while_alive(target, _measure(load, target, watch, start_worker))
+    return await while_alive(target.died(), _measure(load, target, watch, start_worker))
 
 
-class Mortal(Protocol):
-    """What is measured: a `Target`, or several."""
-
-    async def died(self) -> str:
-        """Wait until it ends unexpectedly; return a sentence on how it ended."""
-
-
-async def while_alive(target: Mortal, measuring: Coroutine[Any, Any, Found]) -> Found:
-    """Return what `measuring` returns. Raises `BenchFailed` if the server ends meanwhile."""
+async def while_alive(died: Coroutine[Any, Any, str], measuring: Coroutine[Any, Any, Found]) -> Found:
+    """Return what `measuring` returns. Raises `BenchFailed` if the server ends meanwhile (`Target.died`)."""
     work = asyncio.create_task(measuring)
-    death = asyncio.create_task(target.died())
+    death = asyncio.create_task(died)
     try:
         await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
         if work.done() and isinstance(work.exception(), BenchFailed):

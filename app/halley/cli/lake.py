@@ -211,12 +211,13 @@ def report(*, out: Path, from_us: int | None, to_us: int | None, place: Place) -
 
     The page is one file, which loads nothing from the network.
     """
-    from halley.pipeline.queries.report import page_of
+    from halley.pipeline.queries.report import page
+    from halley.pipeline.queries.report_data import collect
 
     def draw() -> int:
-        page = page_of(place.lake, from_us, to_us)
+        text = page(collect(place.lake, from_us, to_us), place.lake, time.time_ns() // 1_000)
         with _new_file(out, replaces=True) as draft:
-            draft.write_text(page, encoding="utf-8")
+            draft.write_text(text, encoding="utf-8")
         say(f"{out} shows the lake at {place.lake}")
         return DONE
 
@@ -241,10 +242,10 @@ def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Plac
     def work(bar: ShareBar) -> int:
         gone = erasing.forget(place.lake, erasure, partial(bar.show, note="files"))
         bar.finish()
-        for each in gone:
-            if each.rows:
-                say(f"{each.table}: {each.rows:,} rows")
-        say(f"erased {sum(each.rows for each in gone):,} rows")
+        for table, rows in gone.items():
+            if rows:
+                say(f"{table}: {rows:,} rows")
+        say(f"erased {sum(gone.values()):,} rows")
         return DONE
 
     sys.exit(work_on_lake("erasing", place, work))
@@ -304,7 +305,7 @@ def _answer(
             with computing():
                 code = _write(found, form, out)
         finally:
-            session.stop(spark)
+            spark.stop()
         if os.isatty(STDOUT):
             for reading in found.readings:
                 say(f"read {reading}")

@@ -264,7 +264,7 @@ def _run(
             if server is not None:
                 publisher = stack.enter_context(Publisher(server, place.token, options.publish_s))
             spark = session.start(options, "halley " + " ".join(names), configuration=place.spark)
-            stack.callback(session.stop, spark)
+            stack.callback(spark.stop)
             jobs = {name: _job(name, spark, place, accept_gap=accept_gap, publisher=publisher) for name in names}
             line = StatusLine()
             stack.callback(line.finish)

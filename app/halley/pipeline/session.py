@@ -118,11 +118,6 @@ def find_master(master: str) -> None:
     )
 
 
-def stop(spark: SparkSession) -> None:
-    """End a session. The JVM stays for the next session, and ends with this process."""
-    spark.stop()
-
-
 def archive_classes() -> int | None:
     """End the JVM, which then writes the archive of Spark's classes, from which later JVMs start in half the time.
 

@@ -27,10 +27,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from halley.broker.events import to_text
 from halley.broker.names import SPACE
+from halley.client import Keyed
 from halley.pipeline.errors import cause_of
 from halley.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_events, on_silence
-from halley.pipeline.jobs.publishing import Message, Publisher, key_of
-from halley.pipeline.jobs.run import Progress, consumer, turns_until
+from halley.pipeline.jobs.publishing import Publisher, key_of
+from halley.pipeline.jobs.run import Job, Progress, consumer
 from halley.pipeline.jobs.totals import is_counted
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
@@ -69,7 +70,7 @@ _CONFIGURATION = {
 }
 
 
-class Alerts:
+class Alerts(Job):
     """The job `alerts` of one log and one lake; the parameters are those of `Rollup`.
 
     left_out  the number of alerts that were not published, since they were too many or too old
@@ -110,13 +111,15 @@ class Alerts:
         return {"not published": self.left_out, "of channels that the server does not take": self.unknown}
 
     def once(self) -> Iterator[Progress]:
-        """Do all that the log has now. Raises `JobRejected`, `JobFailed`."""
+        """Do all that the log has now. Spark's trigger for that (availableNow) never ends while there are timers."""
         wanted = self._log.head().next
-        # Spark's own trigger for that (availableNow) never ends while there are timers.
-        yield from turns_until(wanted, self._run(0, None))
+        for progress in self._run(0, None):
+            yield progress
+            if progress.next >= wanted:
+                return
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Work until `stop` is set. Raises `JobRejected`, `JobFailed`."""
+        """Work until `stop` is set."""
         yield from self._run(_TRIGGER_S, stop)
 
     def _run(self, trigger_s: float, stop: Event | None) -> Iterator[Progress]:
@@ -185,7 +188,7 @@ class Alerts:
             chosen = sorted(busiest, key=lambda each: each["at_us"])
             self.unknown += self._publisher.publish([self._message(each) for each in chosen])
 
-    def _message(self, alert: dict[str, Any]) -> Message:
+    def _message(self, alert: dict[str, Any]) -> Keyed:
         channel = to_channel(alert["topic"])
         data = {
             "channel": channel,
@@ -196,7 +199,7 @@ class Alerts:
             "usual": alert["usual"],
         }
         key = key_of("alert", alert["kind"], alert["at_us"], f"{self._log_id} {alert['topic']}")
-        return Message(f"/alerts{channel}", data, key)
+        return Keyed(f"/alerts{channel}", data, key)
 
 
 class Watcher(StatefulProcessor):
@@ -278,7 +281,6 @@ def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _batch(report: Mapping[str, Any] | None) -> int:
-    """Return the number of the batch that a progress report is about; -1 if there was none yet."""
     return -1 if report is None else int(report["batchId"])
 
 

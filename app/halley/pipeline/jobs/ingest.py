@@ -32,11 +32,11 @@ from pyspark.sql import SparkSession
 
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected, PipelineError, cause_of
-from halley.pipeline.jobs.run import Progress, consumer, turns_until
+from halley.pipeline.jobs.run import Progress, TurnJob, consumer
 from halley.pipeline.lake import locks, tables, upkeep
 from halley.pipeline.lake.commit import Step, commit_files, commit_rows
 from halley.pipeline.lake.files import Written, staged, write_files
-from halley.pipeline.lake.tables import DAY_US, INGEST, LakeTable
+from halley.pipeline.lake.tables import INGEST, LakeTable
 from halley.pipeline.source import open_log
 from halley.pipeline.source.columns import FAULT_COLUMNS, Lifting
 from halley.pipeline.source.log import Head, caught_up, offsets, split
@@ -47,7 +47,7 @@ _LOST = ("hole", "missing")
 _GAP_COLUMNS = tables.TABLES["gaps"].columns.names
 
 
-class Ingest:
+class Ingest(TurnJob):
     """The job `ingest` of one log and one lake.
 
     log_options   the source's options that say which log it is: path, or url with token or token_file
@@ -68,6 +68,7 @@ class Ingest:
         """Prepare the job; nothing is read or written yet. Raises `JobRejected`."""
         self._lake = lake
         self._options = options
+        self.interval_s = options.ingest_s
         self._log = open_log(log_options)
         self._consumer = consumer("lake", lake)
         self._tidying = Tidying(lake, options)
@@ -77,21 +78,14 @@ class Ingest:
         self._tables: tuple[LakeTable, LakeTable, LakeTable] | None = None
 
     def once(self) -> Iterator[Progress]:
-        """Do turns until all events that the log has now are done. Raises `JobRejected`, `JobFailed`."""
+        """Do all that the log has now, as the lake's only ingest."""
         with locks.ingest(self._lake):
-            yield from turns_until(self._log.head().next, iter(self.step, None))
+            yield from super().once()
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Do turns until `stop` is set, each `ingest_s` after the one before, or immediately while there is more.
-
-        Raises `JobRejected`, `JobFailed`.
-        """
+        """Work until `stop` is set, as the lake's only ingest, and compact small files meanwhile."""
         with locks.ingest(self._lake), self._tidying.running():
-            while not stop.is_set():
-                progress = self.step()
-                yield progress
-                if not progress.lag:
-                    stop.wait(self._options.ingest_s)
+            yield from super().live(stop)
 
     def counters(self) -> dict[str, int]:
         """Return the counters of compaction, for the progress line."""
@@ -294,9 +288,8 @@ def _kinds(batch: pa.RecordBatch) -> pa.Array:
 
 def _days(times: pa.Array) -> pa.Array:
     """Return the days of times, in UTC; null for times outside the calendar."""
-    numbers = pc.divide(times, DAY_US)
     is_date = pc.and_(pc.greater_equal(times, 0), pc.less(times, _END_US))
-    return pc.if_else(is_date, numbers, pa.scalar(None, pa.int64())).cast(pa.int32()).cast(pa.date32())
+    return pc.if_else(is_date, times, None).cast(pa.timestamp("us")).cast(pa.date32())
 
 
 def _columns(batch: pa.RecordBatch) -> pa.RecordBatch:

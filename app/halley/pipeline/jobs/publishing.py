@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from halley.client import Client, ClientError, Dismissed, Keyed, Refused, Timeouts
 from halley.client.wire import server_url
@@ -26,14 +26,6 @@ _TRY_S = 5.0
 _AT_ONCE = 1_000
 _PAUSE_S = 0.3
 _TOO_LARGE = 413
-
-
-class Message(NamedTuple):
-    """A message to be published; `key` is its idempotency key (`key_of`), the same each time it is published again."""
-
-    channel: str
-    data: Any
-    key: str
 
 
 def key_of(*parts: str | int) -> str:
@@ -74,8 +66,8 @@ class Publisher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def publish(self, messages: Sequence[Message]) -> int:
-        """Publish messages, and wait until the server has accepted or finally refused each of them.
+    def publish(self, messages: Sequence[Keyed]) -> int:
+        """Publish messages with keys of `key_of`; wait until the server has accepted or finally refused each of them.
 
         Return how many it refused because of the message itself, such as its channel or its size. Raises `JobFailed`
         if the server refuses a message for lack of rights, or accepts nothing for `publish_s` seconds; `JobRejected`
@@ -110,7 +102,7 @@ class Publisher:
     def _wait(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _publish(self, waiting: list[Message]) -> int:
+    async def _publish(self, waiting: list[Keyed]) -> int:
         unknown = 0
         deadline = time.monotonic() + self._publish_s
         while waiting:
@@ -143,7 +135,7 @@ class Publisher:
             await asyncio.sleep(_PAUSE_S)
         return unknown
 
-    async def _try(self, messages: list[Message]) -> tuple[Sequence[Refused | None], ClientError | None]:
+    async def _try(self, messages: list[Keyed]) -> tuple[Sequence[Refused | None], ClientError | None]:
         """Return the verdicts that were received, and the error that ended them, if any."""
         try:
             client = await self._connected()
@@ -154,7 +146,7 @@ class Publisher:
         except ClientError as error:
             return (), error
         try:
-            return await client.publish_keyed(Keyed(*message) for message in messages), None
+            return await client.publish_keyed(messages), None
         except Dismissed as error:
             await self._disconnect()
             return error.settled, error

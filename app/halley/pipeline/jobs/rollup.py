@@ -16,10 +16,9 @@ The table holds everything that is needed after a crash. Its app versions:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -28,9 +27,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from halley.broker.events import to_text
 from halley.broker.names import SPACE
+from halley.client import Keyed
 from halley.pipeline.errors import JobRejected, cause_of
-from halley.pipeline.jobs.publishing import Message, Publisher, key_of
-from halley.pipeline.jobs.run import Progress, consumer, turns_until
+from halley.pipeline.jobs.publishing import Publisher, key_of
+from halley.pipeline.jobs.run import Progress, TurnJob, consumer
 from halley.pipeline.jobs.totals import KEY, QUANTILES, Totals
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
@@ -64,7 +64,7 @@ def wall_us() -> int:
     return time.time_ns() // 1_000
 
 
-class Rollup:
+class Rollup(TurnJob):
     """The job `rollup` of one log and one lake.
 
     log_options   the source's options that say which log it is: path, or url with token or token_file
@@ -93,6 +93,7 @@ class Rollup:
         self.late = self.left_out = self.unknown = 0
         self._spark = spark
         self._options = options
+        self.interval_s = options.rollup_s
         self._read_options = read_options(log_options, options, accept_gap=accept_gap, lift=lift)
         self._consumer = consumer("rollup", lake)
         self._reader = Table(Options(self._read_options))
@@ -130,21 +131,6 @@ class Rollup:
             "not published": self.left_out,
             "of channels that the server does not take": self.unknown,
         }
-
-    def once(self) -> Iterator[Progress]:
-        """Do turns until all events that the log has now are done. Raises `JobRejected`, `JobFailed`."""
-        yield from turns_until(self._log.head().next, iter(self.step, None))
-
-    def live(self, stop: Event) -> Iterator[Progress]:
-        """Do turns until `stop` is set, each `rollup_s` after the one before, or immediately if that is late or lags.
-
-        Raises `JobRejected`, `JobFailed`.
-        """
-        while not stop.is_set():
-            due = time.monotonic() + self._options.rollup_s
-            progress = self.step()
-            yield progress
-            stop.wait(0 if progress.lag else max(0, due - time.monotonic()))
 
     def step(self) -> Progress:
         """Do one turn: read, commit and publish. Raises `JobRejected`, `JobFailed`."""
@@ -286,7 +272,7 @@ class Rollup:
             messages += [self._message(row, until) for row in busiest]
         self.unknown += self._publisher.publish(messages)
 
-    def _message(self, row: Row, until: int | None) -> Message:
+    def _message(self, row: Row, until: int | None) -> Keyed:
         channel = to_channel(row["topic"])
         data = {
             "channel": channel,
@@ -303,7 +289,7 @@ class Rollup:
         version = "final" if until is None else until
         which = f"{self._log_id} {row['protocol']} {row['topic']}"
         key = key_of("rollup", row["window"], row["start_us"] // 1_000_000, version, which)
-        return Message(f"/stats/{row['window']}{channel}", data, key)
+        return Keyed(f"/stats/{row['window']}{channel}", data, key)
 
 
 def _keys(totals: pa.Table) -> list[tuple[Any, ...]]:

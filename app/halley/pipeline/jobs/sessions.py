@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any, NamedTuple
 
 import orjson
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 
 from halley.broker.names import Match, Pattern
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.jobs.run import Progress
+from halley.pipeline.jobs.run import Progress, TurnJob
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.tables import LakeTable, translate_read_errors
@@ -36,7 +35,6 @@ _LONGEST_US = 30 * 86_400_000_000
 """A session open for longer is given up: its server was killed, and could not publish that the session had ended."""
 
 _ROWS_AT_ONCE = 50_000
-_LIVE_S = 10.0
 
 Row = dict[str, Any]
 """A row of the table `sessions`."""
@@ -129,23 +127,15 @@ def _row(event: dict[str, Any], opened: Open | None, offset: int, closed_us: int
     }
 
 
-class Sessions:
+class Sessions(TurnJob):
     """The job `sessions` of one lake."""
+
+    interval_s = 10.0
 
     def __init__(self, lake: Path) -> None:
         """Create the table `sessions` if there is none. Raises `JobRejected` where the lake has no table `events`."""
         self._lake = lake
         self._table = tables.create(lake, "sessions", self._events().log_id)
-
-    def once(self) -> Iterator[Progress]:
-        """Read all that the table `events` has now. Raises `JobRejected`, `JobFailed`."""
-        yield self.step()
-
-    def live(self, stop: Event) -> Iterator[Progress]:
-        """Work until `stop` is set. Raises `JobRejected`, `JobFailed`."""
-        while not stop.is_set():
-            yield self.step()
-            stop.wait(_LIVE_S)
 
     def step(self) -> Progress:
         """Do one turn: read what is new in the table `events`. Raises `JobRejected`, `JobFailed`."""

@@ -20,8 +20,8 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 from pyarrow.dataset import Dataset
 
-from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.source.columns import Lifting, arrow_schema, types_of
 
 INGEST = "ingest"
 """The application whose version, in the table `events`, is the next offset to be read from the log."""
@@ -43,8 +43,7 @@ OnProgress = Callable[[int, int], None]
 
 LOG_ID, FORMAT_KEY = "halley.log_id", "halley.format"
 
-_LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc"})
-STORED = pa.schema([(name, pa.int64() if name in _LONGS else pa.string()) for name in COLUMNS])
+STORED = arrow_schema(types_of(Lifting(""), with_faults=False))
 """The columns of a stored event, with Arrow's types."""
 
 _FIGURES = pa.struct(
@@ -54,7 +53,6 @@ _TYPES: Mapping[str, pa.DataType] = {
     "double": pa.float64(),
     "long": pa.int64(),
     "string": pa.string(),
-    "boolean": pa.bool_(),  # these four are what a lifted column can be
     "date": pa.date32(),
     "figures": pa.map_(pa.string(), _FIGURES),
 }
@@ -249,7 +247,7 @@ def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
     for name in types:
         if name in TABLES["events"].columns.names:
             raise JobRejected(f"[[lift]] column {name}: the table events has a column of that name; choose another")
-    return pa.schema([(name, _TYPES[kind]) for name, kind in types.items()])
+    return arrow_schema(types)
 
 
 def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -68,7 +68,8 @@ def verify(
     events = tables["events"]
     broken = {}
     for name, table in tables.items():
-        yield _log(name, table, events.log_id)
+        other = f", and events of log {events.log_id}" * (table.log_id != events.log_id)
+        yield Finding(name, f"of log {table.log_id}{other}", not other)
         broken[name] = _broken(table)
         yield from _files(name, table, broken[name])
     yield _versions(tables)
@@ -77,7 +78,7 @@ def verify(
     if "rollups" in tables and (broken["events"] or broken["rollups"]):
         yield Finding("recount", "nothing can be compared while files are not what was committed", is_sound=False)
     elif "rollups" in tables:
-        yield from _checked("recount", lambda: iter([_rollups(events, tables["rollups"])]))
+        yield from _checked("recount", lambda: iter([_recount(events, tables["rollups"])]))
 
 
 def _checked(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -86,11 +87,6 @@ def _checked(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
         yield from check()
     except (OSError, pa.ArrowException, DeltaError) as error:
         yield Finding(what, f"cannot be examined: {first_line(error)}", is_sound=False)
-
-
-def _log(name: str, table: LakeTable, log_id: str) -> Finding:
-    found = table.log_id
-    return Finding(name, f"of log {found}" + f", and events of log {log_id}" * (found != log_id), found == log_id)
 
 
 def _broken(table: LakeTable) -> dict[str, str]:
@@ -215,19 +211,6 @@ def _changed(rows: pa.RecordBatch) -> list[int]:
     return [row[0] for row in found if row[-1] != checksum(row[:-1])]
 
 
-def _rollups(events: LakeTable, rollups: LakeTable) -> Finding:
-    """L13: compare the final windows with a recount; late events are reported, but are not a fault."""
-    count = recounted(events, rollups)
-    text = f"{count.windows:,} windows agree with a recount"
-    if count.late:
-        text += f", except for {count.late:,} late events"
-    if not count.wrong:
-        return Finding("recount", text)
-    return Finding(
-        "recount", f"{count.wrong:,} windows disagree with the events, such as {count.example}", is_sound=False
-    )
-
-
 def _some(file: Path, count: int) -> Iterator[pa.RecordBatch]:
     """Yield the first `count` rows of a file, in batches."""
     with pq.ParquetFile(file) as parquet:
@@ -244,43 +227,36 @@ _SETTLED_US = 60_000_000
 """Windows that ended less than this before the newest event are not compared: rollup may be ahead of the lake."""
 
 
-class Recount(NamedTuple):
-    """The result of a recount.
-
-    windows  the windows that were compared, of one channel and protocol each
-    late     the events that are not in their windows, because these were final when the events were read
-    wrong    the windows with events or bytes that the lake does not have
-    example  one of the wrong windows, in words
-    """
-
-    windows: int = 0
-    late: int = 0
-    wrong: int = 0
-    example: str = ""
-
-
-def recounted(events: LakeTable, rollups: LakeTable) -> Recount:
-    """Compare the rollups of all settled windows with the events."""
+def _recount(events: LakeTable, rollups: LakeTable) -> Finding:
+    """L13: compare the rollups of settled windows with the events. Late events are reported, but are not a fault."""
     newest_us = max((file.greatest.get("time_us", 0) for file in events.data_files()), default=0)
-    until_us = newest_us - _SETTLED_US
-    found = [Recount()]
+    windows = late = wrong = 0
+    example = ""
     for kind in KINDS:
         rows = rollups.dataset().to_table(columns=["start_us"], filter=ds.field("window") == kind.name)["start_us"]
-        if not len(rows):
-            continue
-        first_us = pc.min(rows).as_py()
         for day in pc.unique(pc.divide(rows, DAY_US)).sort().to_pylist():
-            low, high = max(day * DAY_US, first_us), min((day + 1) * DAY_US, kind.start_us(until_us))
-            if low < high:
-                found.append(_compared(events, rollups, kind, low, high))
-    windows, late, wrong, examples = zip(*found, strict=True)
-    return Recount(sum(windows), sum(late), sum(wrong), next(filter(None, examples), ""))
+            low = max(day * DAY_US, pc.min(rows).as_py())
+            high = min((day + 1) * DAY_US, kind.start_us(newest_us - _SETTLED_US))
+            if low >= high:
+                continue
+            both = _counts(events, rollups, kind, low, high)
+            missing = pc.subtract(both["found"], both["events"])
+            is_changed = pc.and_(pc.equal(missing, 0), pc.not_equal(both["bytes"], both["found_bytes"]))
+            faults = both.filter(pc.or_(pc.less(missing, 0), is_changed))
+            windows, wrong = windows + both.num_rows, wrong + faults.num_rows
+            late += pc.sum(missing.filter(pc.greater(missing, 0))).as_py() or 0
+            if faults.num_rows and not example:
+                example = _described(faults.slice(0, 1).to_pylist()[0], kind.name)
+    if wrong:
+        return Finding("recount", f"{wrong:,} windows disagree with the events, such as {example}", is_sound=False)
+    exception = f", except for {late:,} late events" if late else ""
+    return Finding("recount", f"{windows:,} windows agree with a recount{exception}")
 
 
-def _compared(events: LakeTable, rollups: LakeTable, kind: Kind, low: int, high: int) -> Recount:
-    """Compare the windows that begin at `low` or later and before `high`, in microseconds since 1970."""
+def _counts(events: LakeTable, rollups: LakeTable, kind: Kind, low: int, high: int) -> pa.Table:
+    """Return the events and bytes of windows in [low, high), in microseconds, by the rollups and by a recount."""
     skipped = "".join(f" and not starts_with(topic, '{each}')" for each in SKIPPED)
-    both = select(
+    return select(
         f"""
         with counted as (
             select time_us - time_us % {kind.length_us} as start_us, topic, protocol,
@@ -297,17 +273,9 @@ def _compared(events: LakeTable, rollups: LakeTable, kind: Kind, low: int, high:
         events=events,
         rollups=rollups,
     )
-    counted, found = both["events"], both["found"]
-    is_wrong = pc.or_(
-        pc.greater(counted, found), pc.and_(pc.equal(counted, found), pc.not_equal(both["bytes"], both["found_bytes"]))
-    )
-    wrong = both.filter(is_wrong)
-    late = pc.sum(pc.subtract(found, counted).filter(pc.greater(found, counted))).as_py() or 0
-    return Recount(both.num_rows, late, wrong.num_rows, _described(wrong, kind.name) if wrong.num_rows else "")
 
 
-def _described(wrong: pa.Table, window: str) -> str:
-    row = wrong.slice(0, 1).to_pylist()[0]
+def _described(row: dict[str, Any], window: str) -> str:
     return (
         f"{window} from {row['start_us']} us on of {row['topic']} ({row['protocol']}): {row['events']} events "
         f"of {row['bytes']} bytes, but the lake has {row['found']} of {row['found_bytes']}"

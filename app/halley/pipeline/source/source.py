@@ -32,7 +32,7 @@ from halley.history.consumers import is_name
 from halley.history.stored import COLUMNS, PURGED
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.source import open_log
-from halley.pipeline.source.columns import Lifting, arrow_schema, spark_schema
+from halley.pipeline.source.columns import Lifting, arrow_schema, types_of
 from halley.pipeline.source.log import Fault, GapFound, Gone, Head, Row, caught_up, split
 from halley.settings import Pipeline
 
@@ -62,10 +62,11 @@ class HalleySource(DataSource):
         """Return the name of the format, for `spark.read.format`."""
         return "halley"
 
-    def schema(self) -> StructType:
-        """Return the columns, which follow from the options."""
+    def schema(self) -> str:
+        """Return the columns, which follow from the options, as SQL declares them."""
         options = Options(self.options)
-        return spark_schema(options.lifting, with_faults=options.has_faults)
+        types = types_of(options.lifting, with_faults=options.has_faults)
+        return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
 
     def reader(self, schema: StructType) -> BatchReader:  # noqa: ARG002 - it follows from the options
         """Return the reader of a batch query."""
@@ -146,7 +147,7 @@ class Table:
         self._has_faults = options.has_faults
         self._accepts_gaps = options.accepts_gaps
         self._lifting = options.lifting
-        self.schema = arrow_schema(self._lifting, with_faults=self._has_faults)
+        self.schema = arrow_schema(types_of(self._lifting, with_faults=self._has_faults))
 
     def batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a range. Raises `Gone`, `GapFound`, and the errors of `Log.read`."""
