@@ -13,8 +13,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -145,17 +146,8 @@ def history(*, channel: str, from_us: int | None, to_us: int | None, limit: int 
 
     selection = Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us)
 
-    def wanted() -> Iterator[str]:
-        left = limit
-        for stretch in lines(place.lake, selection):
-            found = stretch[:left]
-            yield "".join(f"{line}\n" for line in found).translate(CONTROLS)
-            if left is not None:
-                left -= len(found)
-                if left <= 0:
-                    return
-
-    sys.exit(exit_code(lambda: _print(wanted())))
+    events = islice(chain.from_iterable(lines(place.lake, selection)), limit)
+    sys.exit(exit_code(lambda: _print(f"{line.translate(CONTROLS)}\n" for line in events)))
 
 
 @lake_group.command()
@@ -296,51 +288,35 @@ def _answer(
 
         if out is not None and out.exists():
             raise JobRejected(f"{out} already exists")
-        spark = session.start(place.settings.pipeline, "halley lake", configuration=place.spark)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's handler calls Java in the middle of a call
-        try:
+        with ExitStack() as stack:
+            stack.callback(logging.disable, logging.root.manager.disable)
+            logging.disable(logging.CRITICAL)  # PySpark logs errors, which we say in a sentence, and Ctrl-C
+            spark = session.start(place.settings.pipeline, "halley lake", configuration=place.spark)
+            stack.callback(spark.stop)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's calls Java in the middle of a call
             found = ask(spark)
             if explains:
-                return _explain(found)
+                for reading in found.readings:
+                    click.echo(f"reads {reading}; no other file can have matching rows")
+                click.echo(found.plan)
+                return DONE
             with computing():
-                code = _write(found, form, out)
-        finally:
-            spark.stop()
+                _write(found, form, out)
         if os.isatty(STDOUT):
             for reading in found.readings:
                 say(f"read {reading}")
-        return code
+        return DONE
 
-    with _silent_logging():
-        return exit_code(answer)
-
-
-@contextmanager
-def _silent_logging() -> Iterator[None]:
-    """Silence PySpark's log within the block: its errors are reported in one sentence, and Ctrl-C is not an error."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
+    return exit_code(answer)
 
 
-def _explain(found: Answer) -> int:
-    frame: Any = found.rows
-    for reading in found.readings:
-        click.echo(f"reads {reading}; no other file can have matching rows")
-    click.echo(frame._jdf.queryExecution().toString())  # noqa: SLF001 - PySpark only prints it
-    return DONE
-
-
-def _write(found: Answer, form: str, out: Path | None) -> int:
+def _write(found: Answer, form: str, out: Path | None) -> None:
     from halley.pipeline.queries import output
 
     if form == "parquet":
         assert out is not None
         output.write_parquet(found.rows, out)
-        return DONE
+        return
     width = shutil.get_terminal_size().columns if out is None and os.isatty(STDOUT) else None
     if form == "table":
         texts = output.as_table(found.rows, width)
@@ -349,10 +325,10 @@ def _write(found: Answer, form: str, out: Path | None) -> int:
     else:
         texts = (line.translate(CONTROLS) for line in output.as_json(found.rows))
     if out is None:
-        return _print(texts)
+        _print(texts)
+        return
     with _new_file(out) as draft, draft.open("w", encoding="utf-8", newline="") as file:
         file.writelines(texts)
-    return DONE
 
 
 def _print(texts: Iterable[str]) -> int:

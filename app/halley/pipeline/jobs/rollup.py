@@ -121,7 +121,6 @@ class Rollup(TurnJob):
         self.next = head.first if version is None else version
         self._final_us = self._versions[_FINAL] or 0
         self._open: pa.Table | None = None
-        self._open_keys: list[tuple[Any, ...]] = []
         self._publish_committed()
 
     def counters(self) -> dict[str, int]:
@@ -168,14 +167,11 @@ class Rollup(TurnJob):
             shut = found.filter(pc.less_equal(found["end_us"], self._final_us))
             shortest = shut.filter(pc.equal(shut["window"], KINDS[0].name))
             self.late += pc.sum(shortest["events"]).as_py() or 0
-        keys = _keys(changed)
         if self._open is None:
-            self._open, self._open_keys = changed, keys
+            self._open = changed
         else:
-            replaced = set(keys)
-            stay = [key not in replaced for key in self._open_keys]
-            self._open = pa.concat_tables([self._open.filter(pa.array(stay, pa.bool_())), changed])
-            self._open_keys = [key for key, stays in zip(self._open_keys, stay, strict=True) if stays] + keys
+            is_replaced = pc.is_in(_keys(self._open), _keys(changed))
+            self._open = pa.concat_tables([self._open.filter(pc.invert(is_replaced)), changed])
         return found
 
     def _events(self, first: int, until: int) -> DataFrame:
@@ -197,7 +193,6 @@ class Rollup(TurnJob):
             return []
         finals = self._open.filter(is_final)
         self._open = self._open.filter(pc.invert(is_final)).combine_chunks()
-        self._open_keys = _keys(self._open)
         return self._rows(finals)
 
     def _rows(self, totals: pa.Table) -> list[Row]:
@@ -292,8 +287,9 @@ class Rollup(TurnJob):
         return Keyed(f"/stats/{row['window']}{channel}", data, key)
 
 
-def _keys(totals: pa.Table) -> list[tuple[Any, ...]]:
-    return list(zip(*(totals[name].to_pylist() for name in KEY), strict=True))
+def _keys(totals: pa.Table) -> pa.Array:
+    texts = [totals[name].cast(pa.string()) for name in KEY]
+    return pc.binary_join_element_wise(*texts, "\0", null_handling="replace", null_replacement="\0").combine_chunks()
 
 
 def _day(time_us: int) -> date:

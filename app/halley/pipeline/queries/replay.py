@@ -32,7 +32,6 @@ from halley.settings import History
 
 Row = Mapping[str, Any]
 
-ROOT = "/replay"
 KEY_AGE_S = History().key_age_s
 """How long a server keeps idempotency keys by default, in seconds."""
 
@@ -107,7 +106,9 @@ class Replay:
         try:
             async for batch in self._batches(pace):
                 self._note(sending=batch[-1]["offset"])
-                await self._publish(client, [row for row in batch if _is_replayed(row["topic"])])
+                # Old statistics, of the server and the pipeline, would look current.
+                rows = [row for row in batch if row["topic"].partition("/")[0] not in SERVERS_OWN]
+                await self._publish(client, rows)
                 self._after, self._is_sending = batch[-1]["offset"], False
                 done += len(batch)
                 show(done, total, f"offset {self._after:,}")
@@ -153,7 +154,7 @@ class Replay:
                 return
             if refusal.error.startswith(_FORGOTTEN):
                 continue
-            if not _is_passing(refusal):
+            if not (refusal.error.startswith("503:") or "rate_limited" in refusal.error):
                 self._refuse(rows[0], refusal)
                 rows = rows[1:]
                 continue
@@ -202,15 +203,6 @@ class _Pace:
             self._began = (time.monotonic(), time_us)
         start_s, start_us = self._began
         return start_s + (self._latest_us - start_us) / 1_000_000 / self._speed - time.monotonic()
-
-
-def _is_replayed(topic: str) -> bool:
-    """Whether a topic is replayed: not the server's and the pipeline's, whose old statistics would look current."""
-    return topic.partition("/")[0] not in SERVERS_OWN
-
-
-def _is_passing(verdict: Refused) -> bool:
-    return verdict.error.startswith("503:") or "rate_limited" in verdict.error
 
 
 def _load(file: Path) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -46,6 +46,12 @@ class Answer(NamedTuple):
 
     rows: DataFrame
     readings: list[Reading]
+
+    @property
+    def plan(self) -> str:
+        """Spark's plans of the query, as text."""
+        frame: Any = self.rows
+        return str(frame._jdf.queryExecution().toString())  # noqa: SLF001 - PySpark only prints it
 
 
 def ask(spark: SparkSession, lake: Path, query: str, *, skips: bool = True) -> Answer:
