@@ -22,8 +22,15 @@ from urllib.parse import urlsplit
 import httpx
 
 from halley.bench.load import BenchFailed
-from halley.bench.orders import raise_file_limit
-from halley.processes import ChildProcess, child_process, free_port, module_command, module_environment, pinned
+from halley.processes import (
+    ChildProcess,
+    child_process,
+    free_port,
+    module_command,
+    module_environment,
+    pinned,
+    raise_file_limit,
+)
 
 _PROC = Path("/proc")
 _CPU = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)

@@ -81,15 +81,11 @@ class SessionTracker:
         left_us, reconnects = self._left.get(_who(event), (None, 0))
         is_back = left_us is not None and 0 <= time_us - left_us <= _AGAIN_US
         self.open[event["session"]] = Open(offset, time_us, event, reconnects + 1 if is_back else 0)
-        return list(self._given_up(time_us))
-
-    def _given_up(self, now_us: int) -> Iterator[Row]:
-        while self.open:
-            session, oldest = next(iter(self.open.items()))
-            if oldest.time_us >= now_us - _LONGEST_US:
-                return
-            del self.open[session]
-            yield _row(oldest.event, oldest, oldest.offset, None, None)
+        given_up = []
+        while (oldest := next(iter(self.open.values()))).time_us < time_us - _LONGEST_US:
+            del self.open[oldest.event["session"]]
+            given_up.append(_row(oldest.event, oldest, oldest.offset, None, None))
+        return given_up
 
     def _on_closed(self, offset: int, time_us: int, event: dict[str, Any]) -> list[Row]:
         opened = self.open.pop(event["session"], None)
@@ -102,10 +98,7 @@ class SessionTracker:
         if who:
             self._left.pop(who, None)  # the dict is kept in the order of the ends
             self._left[who] = (time_us, reconnects)
-            while self._left:
-                first = next(iter(self._left))
-                if self._left[first][0] >= time_us - _AGAIN_US:
-                    break
+            while self._left[first := next(iter(self._left))][0] < time_us - _AGAIN_US:
                 del self._left[first]
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,12 +82,13 @@ def read_options(
     log_options: Mapping[str, str], settings: Pipeline, *, accept_gap: bool, **more: str
 ) -> dict[str, str]:
     """Return the source's options for a job that reads a log: those of the log, of the settings, and `more`."""
-    own = {
-        "accept_gap": str(accept_gap).lower(),
+    return {
+        **log_options,
+        "accept_gap": str(accept_gap),
         "partition_rows": str(settings.partition_rows),
         "behind_s": str(settings.behind_s),
+        **more,
     }
-    return {**log_options, **own, **more}
 
 
 class Options:
@@ -99,11 +101,15 @@ class Options:
                 f"the source halley has no option {unknown[0]}; its options are {', '.join(sorted(_OPTIONS))}"
             )
         self.log_options = {name: given[name] for name in _LOG_OPTIONS if given.get(name)}
-        self.first = _whole(given, "from_offset", 1)
-        self.until = _whole(given, "until_offset", 1)
-        self.partition_rows = _whole(given, "partition_rows", 1) or Pipeline().partition_rows
-        self.max_rows = _whole(given, "max_rows", 1)
-        self.behind_s = _seconds(given, "behind_s")
+        self.first = _whole(given, "from_offset")
+        self.until = _whole(given, "until_offset")
+        self.partition_rows = _whole(given, "partition_rows") or Pipeline().partition_rows
+        self.max_rows = _whole(given, "max_rows")
+        self.behind_s = -1.0
+        with suppress(ValueError):
+            self.behind_s = float(given.get("behind_s", "0"))
+        if not 0 <= self.behind_s < math.inf:
+            raise JobRejected(f"the option behind_s must be a number of seconds, not {given['behind_s']}")
         self.consumer = given.get("consumer", "")
         if self.consumer and not is_name(self.consumer):
             raise JobRejected(f"the option consumer must be up to 64 letters, digits, _ and -, not {self.consumer}")
@@ -112,24 +118,13 @@ class Options:
         self.lifting = Lifting(given.get("lift", ""))
 
 
-def _whole(given: Mapping[str, str], name: str, least: int) -> int | None:
+def _whole(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and int(text) >= least):
-        raise JobRejected(f"the option {name} must be a whole number, at least {least}, not {text}")
+    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+        raise JobRejected(f"the option {name} must be a whole number, at least 1, not {text}")
     return int(text)
-
-
-def _seconds(given: Mapping[str, str], name: str) -> float:
-    text = given.get(name, "0")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise JobRejected(f"the option {name} must be a number of seconds, not {text}")
-    return seconds
 
 
 def _truth(given: Mapping[str, str], name: str) -> bool:
@@ -172,9 +167,12 @@ class Table:
         if not self._has_faults:
             return list(zip(*(row for row in rows if row[_SHAPE] != PURGED), strict=True))
         faults = [PURGED if row[_SHAPE] == PURGED else None for row in rows]
-        if PURGED in faults:
-            rows = [_nameless(row) if fault else row for row, fault in zip(rows, faults, strict=True)]
         lasts = [row[0] if fault else None for row, fault in zip(rows, faults, strict=True)]
+        if PURGED in faults:  # without the constant values that every tombstone has
+            rows = [
+                tuple([row[at] if name in _PURGED_COLUMNS or not fault else None for at, name in enumerate(COLUMNS)])
+                for row, fault in zip(rows, faults, strict=True)
+            ]
         return [*zip(*rows, strict=True), faults, lasts]
 
     def _fault(self, fault: Fault) -> list[Sequence[Any]]:
@@ -205,11 +203,6 @@ def _without_gc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if batch is None:
             return
         yield batch
-
-
-def _nameless(row: Row) -> Row:
-    """Return a purged event's row without the constant values that every tombstone has."""
-    return tuple([value if name in _PURGED_COLUMNS else None for name, value in zip(COLUMNS, row, strict=True)])
 
 
 class _Planned:
