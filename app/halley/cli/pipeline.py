@@ -262,7 +262,8 @@ def _run(
         with ExitStack() as stack:
             publisher = None
             if server is not None:
-                publisher = stack.enter_context(Publisher(server, place.token, options.publish_s))
+                publisher = Publisher(server, place.token, options.publish_s)
+                stack.callback(publisher.close)
             spark = session.start(options, "halley " + " ".join(names), configuration=place.spark)
             stack.callback(spark.stop)
             jobs = {name: _job(name, spark, place, accept_gap=accept_gap, publisher=publisher) for name in names}

@@ -177,13 +177,11 @@ class ShareBar:
 
 def input_bytes(descriptor: int) -> int | None:
     """Return how many bytes of a file are left to read; None if there are none, or if it is not a regular file."""
-    try:
+    with suppress(OSError):
         found = os.fstat(descriptor)
-    except OSError:
-        return None
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    return max(found.st_size - os.lseek(descriptor, 0, os.SEEK_CUR), 0) or None
+        if stat.S_ISREG(found.st_mode):
+            return max(found.st_size - os.lseek(descriptor, 0, os.SEEK_CUR), 0) or None
+    return None
 
 
 class StatusLine:
@@ -217,8 +215,7 @@ class StatusLine:
 
 def _width() -> int:
     """The columns of standard error's terminal; `shutil` uses standard output, which may be a pipe."""
-    try:
-        columns = os.get_terminal_size(STDERR).columns
-    except OSError:
-        columns = 0
-    return columns or shutil.get_terminal_size().columns  # some terminals report 0
+    with suppress(OSError):
+        if columns := os.get_terminal_size(STDERR).columns:  # some terminals report 0
+            return columns
+    return shutil.get_terminal_size().columns

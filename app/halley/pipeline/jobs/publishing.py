@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, Self
+from typing import Any
 
 from halley.client import Client, ClientError, Dismissed, Keyed, Refused, Timeouts
 from halley.client.wire import server_url
@@ -59,12 +59,6 @@ class Publisher:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="publishing", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def publish(self, messages: Sequence[Keyed]) -> int:
         """Publish messages with keys of `key_of`; wait until the server has accepted or finally refused each of them.

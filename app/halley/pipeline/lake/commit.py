@@ -84,7 +84,10 @@ def commit_files(
             lifted = {each.name for each in table.schema().fields} - set(shape.columns.names)
             columns = {*shape.statistics, *lifted}
             adds = [_add(root, each, columns, is_change=not is_rewrite) for each in targets.values()]
-            removes = [_remove(each, is_change=not is_rewrite) for each in removed]
+            now_ms = int(time.time() * 1_000)
+            removes = [
+                RemoveAction(each.path, not is_rewrite, now_ms, each.nbytes, dict(each.partition)) for each in removed
+            ]
             _commit(table, adds, removes, steps)
         except Unsure:
             raise
@@ -176,10 +179,6 @@ def _add(root: Path, file: Path, columns: set[str], *, is_change: bool) -> AddAc
     values = dict(unquote(part).split("=", 1) for part in path.split("/")[:-1])
     partition = {name: None if value == NULL_FOLDER else value for name, value in values.items()}
     return AddAction(path, found.st_size, partition, int(found.st_mtime * 1_000), is_change, statistics(file, columns))
-
-
-def _remove(file: File, *, is_change: bool) -> RemoveAction:
-    return RemoveAction(file.path, is_change, int(time.time() * 1_000), file.nbytes, dict(file.partition))
 
 
 def _sync(file: Path) -> None:

@@ -69,7 +69,6 @@ class Outcome(NamedTuple):
 class Replay:
     """One replay, new or resumed.
 
-    is_resumed  whether a position of an earlier run was found
     doubt       the offsets, first and last, that may be published twice, as their keys may be forgotten; or None
     published   the number of events that this run has published
     refused     the number of events that the server permanently refused in this run
@@ -85,7 +84,6 @@ class Replay:
         name = blake2b(orjson.dumps(what), digest_size=8).hexdigest()
         self._file = lake / "replays" / f"{name}.json"
         state = None if is_new else _load(self._file)
-        self.is_resumed = state is not None
         state = state or {"run": token_hex(8), "after": 0, "sending": None, "at_s": 0.0}
         self._run: str = state["run"]
         self._after: int = state["after"]
