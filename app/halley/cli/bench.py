@@ -13,19 +13,10 @@ from typing import Any, Protocol, TypeVar
 import click
 
 from halley.access.tokens import can_be_sent
-from halley.bench import (
-    BenchFailed,
-    Load,
-    Result,
-    Target,
-    Watch,
-    attached,
-    comparison,
-    halley_command,
-    measure,
-    started,
-    table,
-)
+from halley.bench.load import BenchFailed, Load
+from halley.bench.measurement import Watch, measure
+from halley.bench.result import Result, comparison, table
+from halley.bench.target import Target, attached, halley_command, started
 from halley.cli.terminal import DONE, FAILED, ShareBar, run, say
 
 Verb = Callable[..., None]

@@ -190,14 +190,9 @@ class ClassArchive:
         self._file = home / f"classes-{name}.jsa"
         self._draft = home / f"classes-{name}-{os.getpid()}.draft"
 
-    @property
-    def exists(self) -> bool:
-        """Whether there is an archive; only Java can say whether it matches."""
-        return self._file.exists()
-
     def use(self) -> str:
-        """Return the flags with which a JVM uses the archive; they are empty if there is none."""
-        return f"{shlex.quote(f'-XX:SharedArchiveFile={self._file}')} {_SILENT}" if self.exists else ""
+        """Return the flags with which a JVM uses the archive, if it matches; they are empty if there is none."""
+        return f"{shlex.quote(f'-XX:SharedArchiveFile={self._file}')} {_SILENT}" if self._file.exists() else ""
 
     def record(self) -> str:
         """Archive Java's own classes; return the flags with which a JVM archives the others when it exits."""
