@@ -131,5 +131,5 @@ def test_it_waits_for_the_batch_of_an_ingest(tmp_path, monkeypatch):
 
 def test_no_lake_is_refused(tmp_path):
     """Without a lake the erasure is refused with one sentence."""
-    with pytest.raises(JobRejected, match="there is no lake in"):
+    with pytest.raises(JobRejected, match="there is no lake at"):
         forget(tmp_path, CHAT)

@@ -182,5 +182,5 @@ def test_l13_topics_of_the_pipelines_own_are_not_counted(tmp_path, topic):
 
 def test_no_lake_is_refused(tmp_path):
     """Without a lake the error names the command that makes one."""
-    with pytest.raises(JobRejected, match=r"there is no lake in .*: halley pipeline ingest makes one"):
+    with pytest.raises(JobRejected, match=r"there is no lake at .*: `halley pipeline ingest` makes one"):
         list(verify(tmp_path))

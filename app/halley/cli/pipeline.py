@@ -20,7 +20,7 @@ import click
 from halley.cli.options import DEFAULT_SERVER, SettingFlags, config_option, load_settings, setting_options, token_option
 from halley.cli.terminal import DONE, FAILED, INTERRUPTED, WRONG_USE, ShareBar, StatusLine, say
 from halley.history.rules import parse_age
-from halley.pipeline.errors import JobFailed, JobRejected, cause_of
+from halley.pipeline.errors import JobFailed, JobRejected, cause_of, no_lake
 from halley.settings import Settings
 
 if TYPE_CHECKING:  # heavy
@@ -391,7 +391,7 @@ def work_on_lake(label: str, place: Place, work: Callable[[ShareBar], int]) -> i
 
     def with_bar() -> int:
         if not tables.open_all(place.lake):  # first of all, since a lock is a file that would be created there
-            raise JobRejected(f"there is no lake in {place.lake}: halley pipeline ingest makes one")
+            raise no_lake(place.lake)
         try:
             return work(bar)
         finally:

@@ -24,7 +24,7 @@ from halley.broker.ports import Erasure
 from halley.history.damage import joined, outside
 from halley.history.rewriting import is_concerned
 from halley.history.stored import Stored
-from halley.pipeline.errors import JobRejected
+from halley.pipeline.errors import no_lake
 from halley.pipeline.lake import locks
 from halley.pipeline.lake.commit import commit_files, commit_rows
 from halley.pipeline.lake.files import staged, write
@@ -54,7 +54,7 @@ def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done,
     with locks.batch(lake), locks.rewrite(lake):
         tables = [*open_all(lake).values()]
         if not tables:
-            raise JobRejected(f"there is no lake in {lake}")
+            raise no_lake(lake)
         work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
         for table, file in work:
             check_files(table.folder, [file])

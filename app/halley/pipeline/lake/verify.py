@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from halley.history.stored import COLUMNS, checksum
-from halley.pipeline.errors import JobRejected
+from halley.pipeline.errors import no_lake
 from halley.pipeline.lake.tables import (
     DAY_US,
     INGEST,
@@ -64,7 +64,7 @@ def verify(
     """
     tables = open_all(lake)
     if "events" not in tables:
-        raise JobRejected(f"there is no lake in {lake}: halley pipeline ingest makes one")
+        raise no_lake(lake)
     events = tables["events"]
     broken = {}
     for name, table in tables.items():
