@@ -240,7 +240,7 @@ class Watcher(StatefulProcessor):
         if state is None:
             return
         now_ms = timerValues.getCurrentProcessingTimeInMs()
-        next_ms = self._look_again_ms(state, now_ms)
+        next_ms = self._next_check_ms(state, now_ms)
         if next_ms is None:
             state, alerts = on_silence(state, now_ms * 1_000, self._bounds)
             yield from (Row(topic=key[0], protocol=None, **alert._asdict()) for alert in alerts)
@@ -255,7 +255,7 @@ class Watcher(StatefulProcessor):
         values = self._state.get()
         return (None, False) if values is None else (State(*values[:-1]), values[-1])
 
-    def _look_again_ms(self, state: State, now_ms: int) -> int | None:
+    def _next_check_ms(self, state: State, now_ms: int) -> int | None:
         """Return when to check again (milliseconds since 1970), or None if the channel can be judged now."""
         silent_ms = state.newest_us // 1_000 + self._silence_ms
         if now_ms < silent_ms:

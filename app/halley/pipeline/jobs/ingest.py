@@ -71,7 +71,7 @@ class Ingest(TurnJob):
         self.interval_s = options.ingest_s
         self._log = open_log(log_options)
         self._consumer = consumer("lake", lake)
-        self._tidying = Tidying(lake, options)
+        self._compaction = LiveCompaction(lake, options)
         self._lifting = Lifting(lift)
         self._read_options = read_options(log_options, options, accept_gap=accept_gap, faults="true", lift=lift)
         self._spark = spark
@@ -84,12 +84,12 @@ class Ingest(TurnJob):
 
     def live(self, stop: Event) -> Iterator[Progress]:
         """Work until `stop` is set, as the lake's only ingest, and compact small files meanwhile."""
-        with locks.ingest(self._lake), self._tidying.running():
+        with locks.ingest(self._lake), self._compaction.running():
             yield from super().live(stop)
 
     def counters(self) -> dict[str, int]:
         """Return the counters of compaction, for the progress line."""
-        return {"files fewer": self._tidying.compacted, "compactions failed": self._tidying.failed}
+        return {"files fewer": self._compaction.compacted, "compactions failed": self._compaction.failed}
 
     def step(self) -> Progress:
         """Do one turn: a batch, if there is anything new. Raises `JobRejected`, `JobFailed`."""
@@ -203,7 +203,7 @@ class _Ended(Exception):
     """The compaction is to be aborted."""
 
 
-class Tidying:
+class LiveCompaction:
     """The repeated compaction of one lake.
 
     compacted  by how many files the tables have become fewer
@@ -220,7 +220,7 @@ class Tidying:
     def running(self) -> Iterator[None]:
         """Compact every `compact_s` seconds during the block; never if that setting is 0."""
         self._end.clear()
-        thread = threading.Thread(target=self._run, name="tidying", daemon=True)
+        thread = threading.Thread(target=self._run, name="compaction", daemon=True)
         if self._options.compact_s:
             thread.start()
         try:

@@ -22,7 +22,7 @@ from halley.pipeline.jobs.run import Progress, TurnJob
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.tables import LakeTable, translate_read_errors
-from halley.pipeline.queries.events import Selection, Walk
+from halley.pipeline.queries.events import EventReader, Selection
 
 SESSIONS = "halley/sessions"
 """The topic of the server's events about sessions."""
@@ -174,7 +174,7 @@ class Sessions(TurnJob):
 
     def _session_events(self, first: int, until: int) -> Iterator[tuple[int, int, str]]:
         """Yield the offset, time and payload of each event on the topic, in order. Files without any are not opened."""
-        for rows in Walk(self._lake, Selection(Pattern(Match.EXACT, SESSIONS))).rows(first - 1):
+        for rows in EventReader(self._lake, Selection(Pattern(Match.EXACT, SESSIONS))).rows(first - 1):
             yield from ((row["offset"], row["time_us"], row["payload"]) for row in rows if row["offset"] < until)
 
     def _known(self, first: int, since_us: int) -> list[Row]:

@@ -35,8 +35,8 @@ class Selection(NamedTuple):
     to_us: int | None = None
 
 
-class Walk:
-    """A walk over the table `events`, in the state that it had when the walk was created."""
+class EventReader:
+    """Reads the table `events`, in the state that it had when the reader was created."""
 
     def __init__(self, lake: Path, selection: Selection) -> None:
         """Raise `JobRejected` if there is no such table or it is not Halley's, `JobFailed` if files are missing."""
@@ -131,7 +131,7 @@ def _stretch_rows(files: Sequence[Path]) -> int:
 
 def lines(lake: Path, selection: Selection) -> Iterator[list[str]]:
     """Yield lists of events, each one line of JSON, oldest first. Raises `JobRejected`, `JobFailed`."""
-    for rows in Walk(lake, selection).rows():
+    for rows in EventReader(lake, selection).rows():
         yield [_line(row) for row in rows]
 
 

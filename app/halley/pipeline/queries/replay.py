@@ -26,7 +26,7 @@ from halley.client import Client, Keyed, Refused
 from halley.history import checksummed_json
 from halley.history.stored import audience_of
 from halley.pipeline.errors import JobFailed, JobRejected
-from halley.pipeline.queries.events import Selection, Walk
+from halley.pipeline.queries.events import EventReader, Selection
 from halley.protocols.bayeux.names import to_channel
 from halley.settings import History
 
@@ -78,9 +78,9 @@ class Replay:
 
     def __init__(self, lake: Path, plan: Plan, *, is_new: bool = False) -> None:
         self._plan = plan
-        self._walk = Walk(lake, plan.selection)
+        self._reader = EventReader(lake, plan.selection)
         pattern, from_us, to_us = plan.selection
-        what = [self._walk.log_id, pattern.match.value, pattern.topic, from_us, to_us, plan.prefix, plan.server]
+        what = [self._reader.log_id, pattern.match.value, pattern.topic, from_us, to_us, plan.prefix, plan.server]
         name = blake2b(orjson.dumps(what), digest_size=8).hexdigest()
         self._file = lake / "replays" / f"{name}.json"
         state = None if is_new else _load(self._file)
@@ -99,7 +99,7 @@ class Replay:
 
         Raises `JobRejected`, `JobFailed` or `ClientError`; the next run does the rest, also after a cancellation.
         """
-        total, done = await asyncio.to_thread(self._walk.count, self._after)
+        total, done = await asyncio.to_thread(self._reader.count, self._after)
         pace = _Pace(self._plan.speed)
         try:
             async for batch in self._batches(pace):
@@ -119,7 +119,7 @@ class Replay:
 
     async def _batches(self, pace: _Pace) -> AsyncIterator[list[Row]]:
         """Yield the events in batches, in order, as soon as they are due."""
-        stretches = self._walk.rows(self._after)
+        stretches = self._reader.rows(self._after)
         batch: list[Row] = []
         while (rows := await asyncio.to_thread(next, stretches, None)) is not None:
             for row in rows:

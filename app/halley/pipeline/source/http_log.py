@@ -41,7 +41,7 @@ _BROKEN = (httpx.HTTPError, pa.ArrowException, ValueError, KeyError, TypeError)
 """The errors of a response that ended too early, or is not that of a Halley server."""
 
 
-class _Again(Exception):
+class _Retry(Exception):
     """The server is busy or temporarily unavailable, so the request is to be repeated; the message is the reason."""
 
 
@@ -95,7 +95,7 @@ class HttpLog:
                     for found in self._answer(client, at, until):
                         yield found
                         at, tries = (found.last if isinstance(found, Fault) else found[-1][0]) + 1, 0
-            except (_Again, *_BROKEN) as error:
+            except (_Retry, *_BROKEN) as error:
                 tries += 1
                 self._wait(tries, error)
 
@@ -122,7 +122,7 @@ class HttpLog:
             if answer.status_code == HTTPStatus.GONE:
                 begins = self.head().first
                 if begins <= first:
-                    raise _Again(f"{self.name} responded with 410 for offset {first}, but its log begins at {begins}")
+                    raise _Retry(f"{self.name} responded with 410 for offset {first}, but its log begins at {begins}")
                 yield Fault(first, min(until, begins) - 1, "missing")
                 return
             following = _NEXT.search(answer.links.get("next", {}).get("url", ""))
@@ -164,7 +164,7 @@ class HttpLog:
         server = self._at
         head = self.head()
         if self._at != server or head.next <= last:
-            raise _Again(f"the log of {self.name} does not reach offset {last} yet")
+            raise _Retry(f"the log of {self.name} does not reach offset {last} yet")
         return _faults(first, last, head)
 
     def _client(self) -> httpx.Client:
@@ -175,7 +175,7 @@ class HttpLog:
     def _stream(
         self, client: httpx.Client, method: str, path: str, json: Any = None, *, accept: str = "application/json"
     ) -> Iterator[httpx.Response]:
-        """Open a response of status 200, 204 or 410 (the range is deleted). Raises `JobRejected`, `_Again`."""
+        """Open a response of status 200, 204 or 410 (the range is deleted). Raises `JobRejected`, `_Retry`."""
         with client.stream(method, path, json=json, headers={"Accept": accept}) as answer:
             status = answer.status_code
             if status in (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.GONE):
@@ -200,7 +200,7 @@ class HttpLog:
             return JobRejected(f"{self.name} has no log: it is not a Halley server, or its history is off")
         is_behind = status == HTTPStatus.BAD_REQUEST  # for an offset beyond its end: another keeper has had it
         is_passing = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        return _Again(reason) if is_behind or is_passing else JobRejected(reason)
+        return _Retry(reason) if is_behind or is_passing else JobRejected(reason)
 
     def _patiently(self, ask: Callable[[], Result]) -> Result:
         """Repeat a request, at each server in turn, until there is a response. Raises `JobRejected`, `JobFailed`."""
@@ -208,7 +208,7 @@ class HttpLog:
         while True:
             try:
                 return ask()
-            except (_Again, *_BROKEN) as error:
+            except (_Retry, *_BROKEN) as error:
                 tries += 1
                 self._wait(tries, error)
 
