@@ -24,10 +24,10 @@ import click
 from halley.broker.errors import InvalidName
 from halley.broker.events import to_ns
 from halley.cli.options import client_of, erasure_of, named, pattern_of, server_options
-from halley.cli.pipeline import Place, exit_code, lake_options, spark_options, work_on_lake
+from halley.cli.pipeline import Place, lake_bar, lake_options, spark_options
 from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
 from halley.history.rules import parse_age
-from halley.pipeline.errors import JobRejected, PipelineError
+from halley.pipeline.errors import JobRejected, PipelineError, cause_of
 from halley.protocols.bayeux.names import Bounds, to_topic
 
 if TYPE_CHECKING:  # heavy
@@ -99,7 +99,7 @@ _OUT = click.option("--out", type=click.Path(path_type=Path), help="Write to thi
 @_OUT
 @click.option("--explain", is_flag=True, help="Instead, print which files would be read, and the plan.")
 @spark_options
-def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place: Place) -> None:
+def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place: Place) -> int:
     """Run a QUERY in Spark's SQL on the lake.
 
     The views are events, rejected, gaps, rollups, sessions and alerts. Each view with a topic has its channel, too, and
@@ -108,7 +108,7 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
     """
     from halley.pipeline.queries.sql import ask
 
-    sys.exit(_answer(place, lambda spark: ask(spark, place.lake, query), form, out, explains=explain))
+    return _answer(place, lambda spark: ask(spark, place.lake, query), form, out, explains=explain)
 
 
 @lake_group.command()
@@ -122,12 +122,12 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
 @_FORMAT
 @_OUT
 @spark_options
-def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path | None, place: Place) -> None:
+def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path | None, place: Place) -> int:
     """Print the busiest channels."""
     from halley.pipeline.queries.sql import top as ask
 
     since_us = None if last is None else int((time.time() - last) * 1_000_000)
-    sys.exit(_answer(place, lambda spark: ask(spark, place.lake, cast("By", by), since_us, limit), form, out))
+    return _answer(place, lambda spark: ask(spark, place.lake, cast("By", by), since_us, limit), form, out)
 
 
 @lake_group.command()
@@ -147,7 +147,7 @@ def history(*, channel: str, from_us: int | None, to_us: int | None, limit: int 
     selection = Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us)
 
     events = islice(chain.from_iterable(lines(place.lake, selection)), limit)
-    sys.exit(exit_code(lambda: _print(f"{line.translate(CONTROLS)}\n" for line in events)))
+    _print(f"{line.translate(CONTROLS)}\n" for line in events)
 
 
 @lake_group.command()
@@ -172,7 +172,7 @@ def replay(  # noqa: PLR0913 - one for each option
     server: str,
     token: str | None,
     place: Place,
-) -> None:
+) -> int:
     """Publish old events again, in their order and at their pace, each for the audience that it had.
 
     /a/b becomes /replay/a/b. The same command resumes a replay that was stopped; no event is published twice or left
@@ -190,7 +190,7 @@ def replay(  # noqa: PLR0913 - one for each option
         raise click.UsageError(f"--prefix {prefix} is not a channel") from None
     plan = Plan(Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us), speed, prefix, server)
     client = client_of(Client, server, token)
-    sys.exit(exit_code(lambda: run(_replay(client, place.lake, plan, is_new=restart))))
+    return run(_replay(client, place.lake, plan, is_new=restart))
 
 
 @lake_group.command()
@@ -206,14 +206,10 @@ def report(*, out: Path, from_us: int | None, to_us: int | None, place: Place) -
     from halley.pipeline.queries.report import page
     from halley.pipeline.queries.report_data import collect
 
-    def draw() -> int:
-        text = page(collect(place.lake, from_us, to_us), place.lake, time.time_ns() // 1_000)
-        with _new_file(out, replaces=True) as draft:
-            draft.write_text(text, encoding="utf-8")
-        say(f"{out} shows the lake at {place.lake}")
-        return DONE
-
-    sys.exit(exit_code(draw))
+    text = page(collect(place.lake, from_us, to_us), place.lake, time.time_ns() // 1_000)
+    with _new_file(out, replaces=True) as draft:
+        draft.write_text(text, encoding="utf-8")
+    say(f"{out} shows the lake at {place.lake}")
 
 
 @lake_group.command()
@@ -231,16 +227,12 @@ def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Plac
 
     erasure = erasure_of(named(channel, publisher, is_sure=yes), place.settings)
 
-    def work(bar: ShareBar) -> int:
+    with lake_bar("erasing", place.lake) as bar:
         gone = erasing.forget(place.lake, erasure, partial(bar.show, note="files"))
-        bar.finish()
-        for table, rows in gone.items():
-            if rows:
-                say(f"{table}: {rows:,} rows")
-        say(f"erased {sum(gone.values()):,} rows")
-        return DONE
-
-    sys.exit(work_on_lake("erasing", place, work))
+    for table, rows in gone.items():
+        if rows:
+            say(f"{table}: {rows:,} rows")
+    say(f"erased {sum(gone.values()):,} rows")
 
 
 # The work
@@ -281,16 +273,15 @@ def _answer(
     form = form or ("table" if out is None and os.isatty(STDOUT) else "csv")
     if form == "parquet" and out is None:
         raise click.UsageError("--format parquet needs --out FILE")
+    from halley.pipeline import session
+    from halley.pipeline.queries.sql import computing
 
-    def answer() -> int:
-        from halley.pipeline import session
-        from halley.pipeline.queries.sql import computing
-
-        if out is not None and out.exists():
-            raise JobRejected(f"{out} already exists")
-        with ExitStack() as stack:
-            stack.callback(logging.disable, logging.root.manager.disable)
-            logging.disable(logging.CRITICAL)  # PySpark logs errors, which we say in a sentence, and Ctrl-C
+    if out is not None and out.exists():
+        raise JobRejected(f"{out} already exists")
+    with ExitStack() as stack:
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)  # PySpark logs errors, which we say in a sentence, and Ctrl-C
+        try:
             spark = session.start(place.settings.pipeline, "halley lake", configuration=place.spark)
             stack.callback(spark.stop)
             signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's calls Java in the middle of a call
@@ -302,12 +293,12 @@ def _answer(
                 return DONE
             with computing():
                 _write(found, form, out)
-        if os.isatty(STDOUT):
-            for reading in found.readings:
-                say(f"read {reading}")
-        return DONE
-
-    return exit_code(answer)
+        except Exception as error:
+            raise cause_of(error) from error
+    if os.isatty(STDOUT):
+        for reading in found.readings:
+            say(f"read {reading}")
+    return DONE
 
 
 def _write(found: Answer, form: str, out: Path | None) -> None:
@@ -331,7 +322,7 @@ def _write(found: Answer, form: str, out: Path | None) -> None:
         file.writelines(texts)
 
 
-def _print(texts: Iterable[str]) -> int:
+def _print(texts: Iterable[str]) -> None:
     """Write to standard output until its reader, if that is a pipe, closes it."""
     try:
         for text in texts:
@@ -340,7 +331,6 @@ def _print(texts: Iterable[str]) -> int:
     except BrokenPipeError:
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # else Python would report an error when it exits
-    return DONE
 
 
 @contextmanager

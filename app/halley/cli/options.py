@@ -20,7 +20,7 @@ from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.settings import Settings
 
 Client = TypeVar("Client")
-Command = Callable[..., None]
+Command = Callable[..., Any]
 
 SettingFlags = dict[str, tuple[str, str, dict[str, Any]]]
 """For each setting that has a flag: the flag, its help, and how click reads it."""
