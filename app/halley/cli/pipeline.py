@@ -20,14 +20,14 @@ import click
 from halley.cli.options import DEFAULT_SERVER, SettingFlags, config_option, load_settings, setting_options, token_option
 from halley.cli.terminal import DONE, FAILED, INTERRUPTED, WRONG_USE, ShareBar, StatusLine, say
 from halley.history.rules import parse_age
-from halley.pipeline.errors import JobFailed, JobRejected, cause_of, no_lake
+from halley.pipeline.errors import JobFailed, JobRejected, cause_of
 from halley.settings import Settings
 
 if TYPE_CHECKING:  # heavy
     from pyspark.sql import SparkSession
 
     from halley.pipeline.jobs.publishing import Publisher
-    from halley.pipeline.jobs.run import Job
+    from halley.pipeline.jobs.run import Job, LogJob
     from halley.pipeline.source.log import Log
 
 Verb = Callable[..., None]
@@ -310,14 +310,11 @@ def _job(name: str, spark: SparkSession, place: Place, *, accept_gap: bool, publ
     from halley.pipeline.jobs.sessions import Sessions
     from halley.pipeline.source.columns import lifts_of
 
-    options, lift = place.settings.pipeline, lifts_of(place.settings)
-    if name == "ingest":
-        return Ingest(spark, place.log, place.lake, options, lift=lift, accept_gap=accept_gap)
-    if name == "rollup":
-        return Rollup(spark, place.log, place.lake, options, lift=lift, accept_gap=accept_gap, publisher=publisher)
     if name == "sessions":
         return Sessions(place.lake)
-    return Alerts(spark, place.log, place.lake, options, accept_gap=accept_gap, publisher=publisher)
+    jobs: dict[str, type[LogJob]] = {"ingest": Ingest, "rollup": Rollup, "alerts": Alerts}
+    options, lift = place.settings.pipeline, lifts_of(place.settings)
+    return jobs[name](spark, place.log, place.lake, options, lift=lift, accept_gap=accept_gap, publisher=publisher)
 
 
 # Upkeep of the lake
@@ -378,7 +375,7 @@ def lake_bar(label: str, lake: Path) -> Iterator[ShareBar]:
     from halley.pipeline.lake import tables
 
     if not tables.open_all(lake):  # first of all, since a lock is a file that would be created there
-        raise no_lake(lake)
+        raise JobRejected(f"there is no lake in {lake}: halley pipeline ingest makes one")
     bar = ShareBar(label)
     try:
         yield bar

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -21,7 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -30,15 +29,13 @@ from halley.broker.names import SPACE
 from halley.client import Keyed
 from halley.pipeline.errors import cause_of
 from halley.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_events, on_silence
-from halley.pipeline.jobs.publishing import Publisher, key_of
-from halley.pipeline.jobs.run import Job, Progress, consumer
+from halley.pipeline.jobs.publishing import key_of
+from halley.pipeline.jobs.run import LogJob, Progress, consumer
 from halley.pipeline.jobs.totals import is_counted
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.source import open_log
-from halley.pipeline.source.source import read_options
 from halley.protocols.bayeux.names import to_channel
-from halley.settings import Pipeline
 
 _TRIGGER_S = 5.0
 """The interval of batches. Each costs about the same, with events or without: Spark looks for expired timers."""
@@ -70,40 +67,26 @@ _CONFIGURATION = {
 }
 
 
-class Alerts(Job):
-    """The job `alerts` of one log and one lake; the parameters are those of `Rollup`.
+class Alerts(LogJob):
+    """The job `alerts` of one log and one lake.
 
     left_out  the number of alerts that were not published, since they were too many or too old
     unknown   the number of alerts that were not published, since the server does not take their channels
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        log_options: Mapping[str, str],
-        lake: Path,
-        options: Pipeline,
-        *,
-        accept_gap: bool = False,
-        publisher: Publisher | None = None,
-    ) -> None:
-        """Create the table `alerts` if there is none. Raises `JobRejected`, `JobFailed`."""
+    def __post_init__(self) -> None:
+        """Create the table `alerts` if there is none."""
         self.left_out = self.unknown = 0
-        self._spark = spark
-        self._log = open_log(log_options)
-        self._options = options
-        self._publisher = publisher
-        self._checkpoint = lake.absolute() / "checkpoints" / "alerts"
+        self._log = open_log(self.log_options)
+        self._checkpoint = self.lake.absolute() / "checkpoints" / "alerts"
         head = self._log.head()
         self._log_id = head.log_id
-        self._table = tables.create(lake, "alerts", head.log_id)
-        self._read_options = read_options(
-            log_options,
-            options,
-            accept_gap=accept_gap,
-            max_rows=str(options.batch_rows),
-            from_offset=str(max(head.first, head.next - options.batch_rows)),  # of a new query: to learn from
-            consumer=consumer("alerts", lake),
+        self._table = tables.create(self.lake, "alerts", head.log_id)
+        batch_rows = self.options.batch_rows
+        self._source_options = self.source_options(
+            max_rows=str(batch_rows),
+            from_offset=str(max(head.first, head.next - batch_rows)),  # of a new query: to learn from
+            consumer=consumer("alerts", self.lake),
         )
 
     def counters(self) -> dict[str, int]:
@@ -147,12 +130,12 @@ class Alerts(Job):
 
     def _start(self, trigger_s: float) -> StreamingQuery:
         for name, value in _CONFIGURATION.items():
-            self._spark.conf.set(name, value)
-        options = self._options
+            self.spark.conf.set(name, value)
+        options = self.options
         bounds = Bounds(options.spike_factor, options.spike_events, round(options.silence_s * 1_000_000))
         watcher = Watcher(bounds, time.time_ns() // 1_000_000)
         try:
-            events = self._spark.readStream.format("halley").options(**self._read_options).load()
+            events = self.spark.readStream.format("halley").options(**self._source_options).load()
             return (
                 events.where(is_counted())
                 .select("topic", "time_us", "offset", "protocol")
@@ -180,13 +163,13 @@ class Alerts(Job):
         if before is None or before < batch:
             rows = pa.Table.from_pylist(alerts, tables.TABLES["alerts"].columns)
             commit_rows(self._table, rows, Step(app, before, batch))
-        if self._publisher is not None:
+        if self.publisher is not None:
             shared = [each for each in alerts if not each["topic"].startswith(SPACE)]  # see `rollup.py`
             news = [each for each in shared if each["at_us"] > time.time_ns() // 1_000 - _NEWS_US]
             busiest = sorted(news, key=lambda each: -each["usual"])[:_AT_ONCE]
             self.left_out += len(shared) - len(busiest)
             chosen = sorted(busiest, key=lambda each: each["at_us"])
-            self.unknown += self._publisher.publish([self._message(each) for each in chosen])
+            self.unknown += self.publisher.publish([self._message(each) for each in chosen])
 
     def _message(self, alert: dict[str, Any]) -> Keyed:
         channel = to_channel(alert["topic"])

@@ -17,29 +17,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from halley.broker.events import to_text
 from halley.broker.names import SPACE
 from halley.client import Keyed
 from halley.pipeline.errors import JobRejected, cause_of
-from halley.pipeline.jobs.publishing import Publisher, key_of
-from halley.pipeline.jobs.run import Progress, TurnJob, consumer
+from halley.pipeline.jobs.publishing import key_of
+from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
 from halley.pipeline.jobs.totals import KEY, QUANTILES, Totals
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
 from halley.pipeline.source.columns import Lifting
 from halley.pipeline.source.log import caught_up
-from halley.pipeline.source.source import Options, Table, read_options
+from halley.pipeline.source.source import Options, Table
 from halley.protocols.bayeux.names import to_channel
-from halley.settings import Pipeline
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
 _CONFIGURATION = {
@@ -64,55 +63,40 @@ def wall_us() -> int:
     return time.time_ns() // 1_000
 
 
-class Rollup(TurnJob):
+@dataclass(eq=False)
+class Rollup(LogJob, TurnJob):
     """The job `rollup` of one log and one lake.
 
-    log_options   the source's options that say which log it is: path, or url with token or token_file
-    lift          the columns to lift, as `source.columns.lifts_of(settings)` returns them
-    publisher     publishes the rollups; None: they are written to the table only
-    wall_us       the wall clock, in microseconds since 1970
+    wall_us   the wall clock, in microseconds since 1970
 
     late      the number of events that were read when their windows were already final
     left_out  the number of rollups that were not published, since there were too many at a time
     unknown   the number of rollups that were not published, since the server does not take their channels
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        log_options: Mapping[str, str],
-        lake: Path,
-        options: Pipeline,
-        *,
-        lift: str = "",
-        accept_gap: bool = False,
-        publisher: Publisher | None = None,
-        wall_us: Callable[[], int] = wall_us,
-    ) -> None:
-        """Resume where the table says; publish final windows that were not. Raises `JobRejected`, `JobFailed`."""
+    wall_us: Callable[[], int] = field(default=wall_us, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Resume where the table says; publish final windows that were not."""
         self.late = self.left_out = self.unknown = 0
-        self._spark = spark
-        self._options = options
-        self.interval_s = options.rollup_s
-        self._read_options = read_options(log_options, options, accept_gap=accept_gap, lift=lift)
-        self._consumer = consumer("rollup", lake)
-        self._reader = Table(Options(self._read_options))
+        self.interval_s = self.options.rollup_s
+        self._consumer = consumer("rollup", self.lake)
+        self._source_options = self.source_options(lift=self.lift)
+        self._reader = Table(Options(self._source_options))
         self._log = self._reader.log
-        self._publisher = publisher
-        self._wall_us = wall_us
-        types = Lifting(lift).columns
+        types = Lifting(self.lift).columns
         self._numbers = [name for name, kind in types.items() if kind in ("double", "long")]
         self._totals = Totals(self._numbers)
         for name, value in _CONFIGURATION.items():
-            spark.conf.set(name, value)
+            self.spark.conf.set(name, value)
         head = self._log.head()
-        self._table = tables.create(lake, "rollups", head.log_id)
+        self._table = tables.create(self.lake, "rollups", head.log_id)
         self._log_id = head.log_id
         self._versions = {app: self._table.position(app) for app in (_AT, _READ, _FINAL, _PUBLISHED)}
         version = self._versions[_AT]
         self._read = self._versions[_READ] or 0
         if self._read > head.next:
-            head = caught_up(self._log, self._read, options.behind_s)
+            head = caught_up(self._log, self._read, self.options.behind_s)
         if self._read > head.next:
             raise JobRejected(
                 f"{self._table.folder} has rollups up to offset {self._read - 1}, and the log ends at "
@@ -134,21 +118,21 @@ class Rollup(TurnJob):
     def step(self) -> Progress:
         """Do one turn: read, commit and publish. Raises `JobRejected`, `JobFailed`."""
         began = time.monotonic()
-        wall = self._wall_us()  # before the log's end is read: later events are younger
-        head = max(caught_up(self._log, self.next, self._options.behind_s).next, self.next)
-        first, until = self.next, min(head, self.next + self._options.batch_rows)
+        wall = self.wall_us()  # before the log's end is read: later events are younger
+        head = max(caught_up(self._log, self.next, self.options.behind_s).next, self.next)
+        first, until = self.next, min(head, self.next + self.options.batch_rows)
         if first < self._read:
             until = min(until, self._read)
         changed = self._add(first, until) if first < until else None
         is_all = until == head
         newest = pc.max(changed["newest_us"]).as_py() if changed is not None else None
         self.next, self._read = until, max(self._read, until)
-        late_us = round(self._options.late_s * 1_000_000)
+        late_us = round(self.options.late_s * 1_000_000)
         self._final_us = watermark(self._final_us, late_us, newest, wall if is_all else None)
         finals = self._finals()
         if is_all and changed is not None:
             self._publish(self._rows(self._still_open(changed)), until)
-        if finals or until - (self._versions[_READ] or 0) >= self._options.batch_rows:
+        if finals or until - (self._versions[_READ] or 0) >= self.options.batch_rows:
             self._commit(finals)
         self._publish_committed(finals)
         return Progress(until, head, until - first, time.monotonic() - began)
@@ -177,9 +161,9 @@ class Rollup(TurnJob):
     def _events(self, first: int, until: int) -> DataFrame:
         """Return the events of a range. A small range is read here: a task for a worker costs more than the reading."""
         if until - first <= _READ_HERE_ROWS:
-            return self._spark.createDataFrame(self._reader.table(first, until))
-        options = self._read_options | self._log.options | {"from_offset": str(first), "until_offset": str(until)}
-        return self._spark.read.format("halley").options(**options).load()
+            return self.spark.createDataFrame(self._reader.table(first, until))
+        options = self._source_options | self._log.options | {"from_offset": str(first), "until_offset": str(until)}
+        return self.spark.read.format("halley").options(**options).load()
 
     def _still_open(self, totals: pa.Table) -> pa.Table:
         return totals.filter(pc.greater(totals["end_us"], self._final_us))
@@ -219,7 +203,7 @@ class Rollup(TurnJob):
             _READ: self._read,
             _FINAL: self._final_us,
         }
-        if self._publisher is None:
+        if self.publisher is None:
             versions[_PUBLISHED] = self._final_us  # there is nothing to publish
         self._step(versions, finals)
         self._log.commit(self._consumer, versions[_AT])
@@ -238,7 +222,7 @@ class Rollup(TurnJob):
         `finals` are their rows if the caller has them; else they are read from the table.
         """
         final, published = self._versions[_FINAL], self._versions[_PUBLISHED] or 0
-        if self._publisher is None or final is None or final <= published:
+        if self.publisher is None or final is None or final <= published:
             return
         if finals is None:
             wanted = (pc.field("end_us") > published) & (pc.field("day") >= _day(max(0, published - DAY_US)))
@@ -253,7 +237,7 @@ class Rollup(TurnJob):
         The names of these topics must not be known outside their realm. `until` is the offset up to which partial
         rollups are counted; None: the rollups are final.
         """
-        if self._publisher is None:
+        if self.publisher is None:
             return
         windows: dict[tuple[str, int], list[Row]] = {}
         for row in rows:
@@ -262,10 +246,10 @@ class Rollup(TurnJob):
         messages = []
         for _, of_window in sorted(windows.items(), key=lambda each: each[0][1]):
             of_window.sort(key=lambda row: (-row["events"], row["topic"], row["protocol"]))
-            busiest = of_window[: self._options.channels]
+            busiest = of_window[: self.options.channels]
             self.left_out += len(of_window) - len(busiest)
             messages += [self._message(row, until) for row in busiest]
-        self.unknown += self._publisher.publish(messages)
+        self.unknown += self.publisher.publish(messages)
 
     def _message(self, row: Row, until: int | None) -> Keyed:
         channel = to_channel(row["topic"])

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from halley.pipeline.errors import JobFailed, PipelineError, cause_of
 from halley.pipeline.jobs.publishing import Publisher
+from halley.settings import Pipeline
 
 CHANNEL = "/halley/pipeline"
 _TICK_S = 1.0
@@ -266,6 +268,39 @@ def _signals(stop: threading.Event) -> Iterator[list[int]]:
 def _payload(status: list[Status]) -> dict[str, Any]:
     """Return the payload of an event on `/halley/pipeline`."""
     return {each.name: {name: value for name, value in each._asdict().items() if name != "name"} for each in status}
+
+
+@dataclass(eq=False)
+class LogJob(Job):
+    """A job that reads a log for a lake. Making one raises `JobRejected`, `JobFailed`.
+
+    log_options  the source's options that say which log it is: path, or url with token or token_file
+    lift         the columns to lift, as `source.columns.lifts_of(settings)` returns them
+    accept_gap   go on although offsets are missing in the log for no known reason, or are in a damaged segment
+    publisher    publishes what the job finds; None: it is written to the lake only
+    """
+
+    spark: SparkSession
+    log_options: Mapping[str, str]
+    lake: Path
+    options: Pipeline
+    lift: str = field(default="", kw_only=True)
+    accept_gap: bool = field(default=False, kw_only=True)
+    publisher: Publisher | None = field(default=None, kw_only=True)
+
+    @abstractmethod
+    def __post_init__(self) -> None:
+        """Prepare the job, from where the lake says."""
+
+    def source_options(self, **more: str) -> dict[str, str]:
+        """Return the source's options for this job: those of the log, of the settings, and `more`."""
+        return {
+            **self.log_options,
+            "accept_gap": str(self.accept_gap),
+            "partition_rows": str(self.options.partition_rows),
+            "behind_s": str(self.options.behind_s),
+            **more,
+        }
 
 
 def consumer(job: str, lake: Path) -> str:

@@ -78,19 +78,6 @@ class HalleySource(DataSource):
         return StreamReader(Options(self.options))
 
 
-def read_options(
-    log_options: Mapping[str, str], settings: Pipeline, *, accept_gap: bool, **more: str
-) -> dict[str, str]:
-    """Return the source's options for a job that reads a log: those of the log, of the settings, and `more`."""
-    return {
-        **log_options,
-        "accept_gap": str(accept_gap),
-        "partition_rows": str(settings.partition_rows),
-        "behind_s": str(settings.behind_s),
-        **more,
-    }
-
-
 class Options:
     """The source's options, parsed and checked. Raises `JobRejected`."""
 
