@@ -36,9 +36,9 @@ def ingest(lake: Path) -> AbstractContextManager[None]:
     return _held(lake, "ingest", fcntl.LOCK_EX, 0, "an ingest into {lake} is already running{by}")
 
 
-def batch(lake: Path, patience_s: float = PATIENCE_S) -> AbstractContextManager[None]:
+def batch(lake: Path) -> AbstractContextManager[None]:
     """Hold the lock for a batch, or to prevent batches. Raises `Busy`."""
-    return _held(lake, "batch", fcntl.LOCK_EX, patience_s, "a batch or an erasure in {lake} has not ended{by}")
+    return _held(lake, "batch", fcntl.LOCK_EX, PATIENCE_S, "a batch or an erasure in {lake} has not ended{by}")
 
 
 def rewrite(lake: Path) -> AbstractContextManager[None]:
@@ -46,10 +46,10 @@ def rewrite(lake: Path) -> AbstractContextManager[None]:
     return _held(lake, "rewrite", fcntl.LOCK_EX, 0, "another process already compacts {lake}, or erases from it{by}")
 
 
-def files(lake: Path, *, alone: bool = False, patience_s: float = PATIENCE_S) -> AbstractContextManager[None]:
+def files(lake: Path, *, alone: bool = False) -> AbstractContextManager[None]:
     """Hold the lock for adding files to a table; with `alone`, to prevent all others from that. Raises `Busy`."""
     mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-    return _held(lake, "files", mode, patience_s, "a commit or a vacuum in {lake} has not ended{by}")
+    return _held(lake, "files", mode, PATIENCE_S, "a commit or a vacuum in {lake} has not ended{by}")
 
 
 @contextmanager
