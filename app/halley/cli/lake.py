@@ -228,11 +228,11 @@ def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Plac
     erasure = erasure_of(named(channel, publisher, is_sure=yes), place.settings)
 
     with lake_bar("erasing", place.lake) as bar:
-        gone = erasing.forget(place.lake, erasure, partial(bar.show, note="files"))
-    for table, rows in gone.items():
+        erased_rows = erasing.forget(place.lake, erasure, partial(bar.show, note="files"))
+    for table, rows in erased_rows.items():
         if rows:
             say(f"{table}: {rows:,} rows")
-    say(f"erased {sum(gone.values()):,} rows")
+    say(f"erased {sum(erased_rows.values()):,} rows")
 
 
 # The work

@@ -190,7 +190,7 @@ class StatusLine:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._is_terminal = os.isatty(STDERR)
-        self._said_at: float | None = None
+        self._printed_at: float | None = None
         self._text = ""
 
     def show(self, parts: Sequence[str]) -> None:
@@ -199,8 +199,8 @@ class StatusLine:
         if self._is_terminal:
             click.echo(_CLEAR_STATUS + self._text[: _width() - 1], nl=False, err=True)
             sys.stderr.flush()
-        elif self._text and (self._said_at is None or self._clock() - self._said_at >= _STATUS_EVERY_S):
-            self._said_at = self._clock()
+        elif self._text and (self._printed_at is None or self._clock() - self._printed_at >= _STATUS_EVERY_S):
+            self._printed_at = self._clock()
             say(self._text)
 
     def finish(self) -> None:

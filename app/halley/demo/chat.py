@@ -76,8 +76,8 @@ class Person:
 
     def read(self, room: str, data: Any, now_s: float) -> None:
         """Read what was said in a room, which can be any JSON: plan an answer, and drop what was planned there."""
-        said = data if isinstance(data, dict) else {"text": data}
-        speaker, text = (str(said.get(name)) for name in ("from", "text"))
+        message = data if isinstance(data, dict) else {"text": data}
+        speaker, text = (str(message.get(name)) for name in ("from", "text"))
         answers = ANSWERS.get(text, () if speaker in PEOPLE else WELCOMES) if speaker != self._name else ()
         if room in OPENINGS:
             self._plan(room, now_s, _SOON_S if answers else _LATER_S, answers)

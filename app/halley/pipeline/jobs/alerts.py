@@ -50,7 +50,7 @@ _AT_ONCE = 100
 _END_S = 30.0
 """How long to wait at the end for the batch in progress; if it is not done by then, it is done again."""
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _PARTS = "topic string, window_us long, events long, newest_us long, offset long, protocol string"
 _STATE = (
     "window_us long, events long, usual double, busy double, windows long, newest_us long, offset long, "
@@ -114,12 +114,12 @@ class Alerts(LogJob):
                 if report is not None and _batch(report) != last:
                     last = _batch(report)
                     yield _progress(report)
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
             deadline = time.monotonic() + _END_S
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
                 if _batch(query.lastProgress) != last:  # the batch is done, even if the next one has already begun
                     break
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         finally:
             query.stop()
         error = query.exception()

@@ -58,13 +58,13 @@ def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done,
         work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
         for table, file in work:
             check_files(table.folder, [file])
-        gone = dict.fromkeys((table.folder.name for table in tables), 0)
+        erased = dict.fromkeys((table.folder.name for table in tables), 0)
         for done, (table, file) in enumerate(work):
             on_progress(done, len(work))
-            gone[table.folder.name] += _erase(lake, table, file, erasure)
+            erased[table.folder.name] += _erase(lake, table, file, erasure)
         delete_unnamed(lake, 0)
         on_progress(len(work), len(work))
-        return gone
+        return erased
 
 
 def _may_concern(erasure: Erasure, table: LakeTable, file: File) -> bool:

@@ -24,7 +24,7 @@ from halley.pipeline.lake.tables import refusal
 PATIENCE_S = 600.0
 """How long to wait for another process at most; the longest tasks are a batch and the deletion of many files."""
 
-_LOOK_S = 0.01
+_POLL_S = 0.01
 
 
 class Busy(JobRejected):
@@ -84,7 +84,7 @@ def _take(path: Path, mode: int, deadline: float) -> int:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         if mode == fcntl.LOCK_EX:
             os.ftruncate(number, 0)
             os.pwrite(number, str(os.getpid()).encode(), 0)

@@ -127,9 +127,9 @@ def _chosen(lake: Path, table: LakeTable, least: int) -> list[list[File]]:
     settled = (events and events.position(INGEST)) or 0
     found = defaultdict(list)
     for file in table.data_files():
-        is_begun = "last" in shape.columns.names and file.greatest["last"] >= settled  # by a batch not yet committed
+        is_uncommitted = "last" in shape.columns.names and file.greatest["last"] >= settled
         is_large = file.rows >= _SMALL_ROWS or file.nbytes >= _SMALL_BYTES
-        if not is_begun and not (_is_sorted(file) and is_large):
+        if not is_uncommitted and not (_is_sorted(file) and is_large):
             found[tuple(file.partition.items())].append(file)
     by = shape.ordered_by
     newest = max((file.partition.get("day") or "" for files in found.values() for file in files), default="")

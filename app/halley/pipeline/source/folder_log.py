@@ -56,7 +56,7 @@ class FolderLog:
         """Yield every offset of a range below `head().next`, in rows or faults. Raises `JobRejected`, `JobFailed`."""
         identity = self.identity()
         at = first
-        is_second_look = False
+        is_second_try = False
         while at < until:
             path, segment_until = self._segment(at, until)  # each time: segments are added and deleted meanwhile
             # Looked up after the files: the server records a hole before it removes the rows that are left.
@@ -72,15 +72,15 @@ class FolderLog:
             assert path is not None
             end = min(end, ends)
             before = at
-            for rows in self._rows(path, at, end, identity, is_second_look=is_second_look):
+            for rows in self._rows(path, at, end, identity, is_second_try=is_second_try):
                 yield rows
                 at = rows[-1][0] + 1
-            if at == before and is_second_look:
+            if at == before and is_second_try:
                 is_there = path.exists()  # else retention has just deleted the segment
                 end = min(segment_until, ends)
                 yield from explained(at, end - 1, holes, "hole", "damaged" if is_there else "missing")
                 at = end
-            is_second_look = at == before
+            is_second_try = at == before
 
     def commit(self, consumer: str, offset: int) -> None:
         """Record that a consumer needs nothing below an offset any more. Raises `JobFailed`."""
@@ -156,7 +156,7 @@ class FolderLog:
     # Rows
 
     def _rows(
-        self, path: Path, first: int, until: int, identity: Identity, *, is_second_look: bool
+        self, path: Path, first: int, until: int, identity: Identity, *, is_second_try: bool
     ) -> Iterator[list[Row]]:
         """Yield the rows of a range of one segment, up to the first batch in which one is missing or damaged."""
         connection = None
@@ -178,7 +178,7 @@ class FolderLog:
         except _Damaged:
             return
         except sqlite3.Error as error:
-            if is_second_look and path.exists():
+            if is_second_try and path.exists():
                 self._check_readable(path, error)
         finally:
             if connection is not None:

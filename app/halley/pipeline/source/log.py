@@ -22,7 +22,7 @@ Row = tuple[Any, ...]
 BATCH_ROWS, BATCH_BYTES = 4_096, 8_388_608
 """The maximum of rows and of bytes that a task has in memory at a time; the one that is reached first counts."""
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 Why = Literal["damaged", "hole", "missing"]
 
@@ -103,7 +103,7 @@ def caught_up(log: Log, offset: int, behind_s: float) -> Head:
     """
     until = time.monotonic() + behind_s
     while (head := log.head()).next < offset and time.monotonic() < until:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return head
 
 
