@@ -11,8 +11,8 @@ import gc
 import os
 import re
 import signal
+import sys
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -156,8 +156,12 @@ def pytest_collection(session):
     files = {file for place in places for file in (place.rglob("test_*.py") if place.is_dir() else [place])}
     files = sorted(file for file in files if not _is_left_out(file, selected) and "node_modules" not in file.parts)
     for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
-        with suppress(Exception):  # it is reported when the file is collected
+        try:
             _ = pytest.Module.from_parent(session, path=file).obj
+        except Exception:  # noqa: BLE001 - it is reported when the file is collected, unless its remains are found
+            for name, module in [*sys.modules.items()]:
+                if getattr(module, "__file__", None) == str(file):
+                    del sys.modules[name]
 
 
 def pytest_itemcollected(item):

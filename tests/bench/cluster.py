@@ -23,6 +23,7 @@ from typing import Any
 
 import httpx
 from bench.cluster_result import ClusterFigures, Measured
+from bench.rounds import side_command, side_environment
 
 from halley.bench.coordinator import Coordinator, Report, StartWorker, bayeux_worker, coordinated
 from halley.bench.load import BenchFailed, Load, together
@@ -31,7 +32,7 @@ from halley.bench.orders import running_worker
 from halley.bench.requests import channel_name
 from halley.bench.tally import percentiles
 from halley.bench.target import Target, halley_command, metrics_of, started, usage_of
-from halley.processes import free_port, module_command
+from halley.processes import free_port
 
 FEW_PER_S = 200.0
 RECEIVERS = 100
@@ -89,7 +90,7 @@ async def measure_cluster(plan: ClusterPlan, nats_server: str, watch: Watch = la
     async with _running(plan, nats_server) as cluster:
         for number, (name, work) in enumerate(loads.items()):
             watch(Phase(name, number, len(loads), f"{number + 1} of {len(loads)}"))
-            found.measured[name] = await while_alive(cluster, _measure(cluster, work, plan.seconds))
+            found.measured[name] = await while_alive(cluster.died(), _measure(cluster, work, plan.seconds))
     return found
 
 
@@ -208,7 +209,7 @@ def _at_each(urls: Sequence[str]) -> StartWorker:
     return start
 
 
-_polls = partial(running_worker, module_command("halley.bench.polls"))
+_polls = partial(running_worker, side_command("polls"), environment=side_environment())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ the result; only it needs matplotlib, which the extra [bench] installs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -14,11 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.rounds import noted
+
 from halley.bench.load import BenchFailed, Load
-from halley.bench.measurement import Watch, measure, noted
-from halley.bench.orders import raise_file_limit
+from halley.bench.measurement import Watch, measure
 from halley.bench.result import Result
 from halley.bench.target import Target
+from halley.processes import raise_file_limit
 
 _DELIVERIES_PER_S = 2_000  # the same work at every point, well below what any server can do
 _PUBLISHES_PER_S = 400.0
@@ -103,7 +106,7 @@ async def grow(
 ) -> Growth:
     """Measure every point on a server that `serve` provides; `counts` are by dimension. Raises `BenchFailed`."""
     growth = Growth({what: [] for what in counts}, [])
-    files = raise_file_limit()
+    files = raise_file_limit() or math.inf
     for what, each in counts.items():
         for count in each:
             load = DIMENSIONS[what].load(count)

@@ -17,10 +17,10 @@ from pathlib import Path
 from bench.figures import MUCH, Figures, cell, columns, rounds_of
 from bench.logs import fill_apart
 from bench.reads import CHANNELS, RARE_EVENTS, WIDE_CHANNELS, Stock, off_the_servers_core, probing, read, read_wide
-from bench.rounds import disk, is_in_memory
+from bench.rounds import disk, is_in_memory, noted
 
 from halley.bench.load import Load
-from halley.bench.measurement import Watch, measure, noted
+from halley.bench.measurement import Watch, measure
 from halley.bench.result import Result
 from halley.bench.tally import percentiles
 from halley.bench.target import Target, halley_command, started

@@ -31,11 +31,11 @@ from typing import Any, NamedTuple
 
 from bench.figures import columns
 from bench.jobs import last_line
-from bench.rounds import disk, side_command, side_environment
+from bench.rounds import disk, noted, side_command, side_environment
 
 from halley import is_compiled
-from halley.bench import BenchFailed, Phase, Watch
-from halley.bench.measurement import noted
+from halley.bench.load import BenchFailed
+from halley.bench.measurement import Phase, Watch
 from halley.processes import kill
 
 FIGURES = Path(__file__).with_name("instructions-compiled.json" if is_compiled() else "instructions.json")

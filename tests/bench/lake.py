@@ -56,7 +56,7 @@ def main(data_dir: str, lake: Path, master: str, rounds: int) -> None:
             done = compact(lake, "events")
             found("compact", rows=done.rows, seconds=time.monotonic() - began)
         _query(spark, lake, stage, rounds)
-    session.stop(spark)
+    spark.stop()
 
 
 def _query(spark: SparkSession, lake: Path, stage: str, rounds: int) -> None:

@@ -32,7 +32,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from halley.bench import BenchFailed, Load, Result, measure
+from halley.bench.load import BenchFailed, Load
+from halley.bench.measurement import measure
+from halley.bench.result import Result
 
 HERE = Path(__file__).parent
 if __name__ == "__main__":

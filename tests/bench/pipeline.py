@@ -28,10 +28,10 @@ from urllib.parse import urlsplit
 from bench.jobs import Rollups, behind, first_rollup, jobs, last_line, rollups
 from bench.logs import fill_apart
 from bench.reads import CHANNELS
-from bench.rounds import disk, is_in_memory, side_command, side_environment
+from bench.rounds import disk, is_in_memory, noted, side_command, side_environment
 
 from halley.bench.load import BenchFailed, Load, together
-from halley.bench.measurement import Phase, Watch, measure, noted
+from halley.bench.measurement import Phase, Watch, measure
 from halley.bench.result import Result
 from halley.bench.target import Target, halley_command, started
 from halley.processes import kill

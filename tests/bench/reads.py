@@ -54,15 +54,15 @@ class Probe(Session):
         return took_us, body
 
     async def _answer(self, request: bytes) -> bytes:
-        self._asked = asyncio.get_running_loop().create_future()
+        self._response = asyncio.get_running_loop().create_future()
         self.transport.write(request)
         try:
             async with asyncio.timeout(_ANSWER_S):
-                head, body = await self._asked
+                head, body = await self._response
         except TimeoutError:
             raise BenchFailed(f"no response from the server within {_ANSWER_S:g} s") from None
         finally:
-            self._asked = None
+            self._response = None
         if b" 200 " not in head[:16]:
             raise BenchFailed(f"the request failed: {(body or head)[:200].decode('utf-8', 'backslashreplace')}")
         return body
@@ -83,7 +83,7 @@ async def probing(target: Target) -> AsyncIterator[Probe]:
         await probe.ask(probe.poll(), "a connect")
         yield probe
     finally:
-        probe.leave()
+        probe.drop()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from halley.bench.load import BenchFailed
-from halley.bench.measurement import Watch, noted, while_alive
+from halley.bench.measurement import Watch, while_alive
 from halley.bench.orders import WorkerHandle, running_worker
 from halley.bench.target import Target
 from halley.processes import module_command, module_environment
@@ -21,6 +21,11 @@ Serving = Callable[[str, Path], AbstractAsyncContextManager[Target]]
 Measure = Callable[[str, Target, Watch], Coroutine[Any, Any, None]]
 
 _MEMORY = {"tmpfs", "ramfs"}
+
+
+def noted(watch: Watch, name: str) -> Watch:
+    """Return a function that passes phases on to `watch`, with `name` before their own names."""
+    return lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
 
 
 async def in_turn(
@@ -38,7 +43,7 @@ async def in_turn(
             try:
                 async with serving(server, own) as target:
                     work = measure(server, target, noted(watch, f"{number}/{rounds} {server}"))
-                    await while_alive(target, work)
+                    await while_alive(target.died(), work)
             except BenchFailed as error:
                 raise BenchFailed(f"{server}: {error}") from error
 

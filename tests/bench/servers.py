@@ -23,9 +23,9 @@ from pathlib import Path
 from bench.rounds import side_command, side_environment
 from bench.wamp_load import REALM
 
-from halley.bench import Target, halley_command, started
 from halley.bench.coordinator import StartWorker, bayeux_worker
 from halley.bench.orders import running_worker
+from halley.bench.target import Target, halley_command, started
 
 HERE = Path(__file__).parent
 HALLEY, COMPILED = "Halley", "Halley compiled"

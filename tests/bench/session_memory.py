@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from halley.bench import BenchFailed, halley_command, started
+from halley.bench.load import BenchFailed
+from halley.bench.target import halley_command, started
 from halley.client.nt4 import Nt4Client, text
 from halley.client.wamp import WampClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from halley.bench import Target
+    from halley.bench.target import Target
 
     Case = Callable[[Target, AsyncExitStack, str], Awaitable[int]]
 

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 from bench.faulty_server import faulty
 
-from halley.bench import BenchFailed, Load, attached, measure
+from halley.bench.load import BenchFailed, Load
+from halley.bench.measurement import measure
+from halley.bench.target import attached
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from bench.verbs import main
 from click.testing import CliRunner
 from support.programs import require_program, unavailable
 
-from halley.bench import BenchFailed
+from halley.bench.load import BenchFailed
 
 DONE, FAILED, WRONG_USE = 0, 1, 2
 COMMITTED = json.loads(FIGURES.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from bench.script import ended, two_runs
 from bench.stand_in import stand_in
 from support.programs import require_module
 
-from halley.bench import BenchFailed
+from halley.bench.load import BenchFailed
 from halley.bench.target import Usage
 
 pytestmark = pytest.mark.slow

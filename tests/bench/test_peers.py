@@ -17,7 +17,8 @@ from support.process import environment
 from support.programs import require_program, unavailable
 
 from halley import __version__
-from halley.bench import Load, sessions
+from halley.bench import sessions
+from halley.bench.load import Load
 from halley.bench.requests import MARK_TEMPLATE
 from halley.bench.tally import Tally
 

@@ -23,7 +23,8 @@ from support.process import environment
 from support.server import serving
 from support.wire import DEADLINE_S
 
-from halley.bench import BenchFailed, comparison
+from halley.bench.load import BenchFailed
+from halley.bench.result import comparison
 from halley.cli.bench import report
 from halley.client import Client
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halley.bench import Load, Result, comparison, table
 from halley.bench.connection import NotHttp, framing, unchunk
-from halley.bench.load import split
+from halley.bench.load import Load, split
 from halley.bench.requests import Requests
-from halley.bench.result import limit, slope_per_minute
+from halley.bench.result import Result, comparison, limit, slope_per_minute, table
 from halley.bench.tally import percentiles
 
 

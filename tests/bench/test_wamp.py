@@ -11,7 +11,7 @@ from bench.servers import CROSSBAR, NEXUS, nexus
 from bench.stand_in import stand_in
 from bench.wamp import COMPILED, OFF, ON, WampFigures, WampPlan, measure_wamp, wamp_table
 
-from halley.bench import BenchFailed
+from halley.bench.load import BenchFailed
 from halley.bench.target import Usage
 
 pytestmark = pytest.mark.slow

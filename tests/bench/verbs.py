@@ -19,7 +19,8 @@ from bench.nt4 import Nt4Plan, measure_nt4, nt4_table
 from bench.pipeline import PipelinePlan, measure_pipeline, pipeline_table
 from bench.wamp import WampPlan, measure_wamp, wamp_table
 
-from halley.bench import BenchFailed, Watch
+from halley.bench.load import BenchFailed
+from halley.bench.measurement import Watch
 from halley.cli.bench import (
     PROCESSES,
     SECONDS,

@@ -9,7 +9,7 @@ import pytest
 from browser.test_console import events, expect_granted, open_console, state, subscribe
 from browser.test_history import go
 
-from halley.pipeline.jobs.run import CHANNEL, Status, _told
+from halley.pipeline.jobs.run import CHANNEL, Status, _payload
 from halley.protocols.bayeux.names import to_channel
 
 with suppress(ImportError):  # then the fixture `chromium` skips, or fails
@@ -23,7 +23,7 @@ NUMBERS = {"price": {"count": 5, "min": 1.25, "mean": 40.5, "max": 99.5, "p50": 
 
 def told(*jobs):
     """The message that a pipeline publishes each second, with these jobs."""
-    return {"channel": CHANNEL, "data": _told([Status(*each) for each in jobs])}
+    return {"channel": CHANNEL, "data": _payload([Status(*each) for each in jobs])}
 
 
 def rollup(topic, number, count, *, protocol="bayeux", window="10s", final=True, numbers=None):

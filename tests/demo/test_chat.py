@@ -29,14 +29,14 @@ def overheard(people, until_s, said=()):
     now_s, talk = 0.0, []
     for data in said:
         for each in people:
-            each.hear(LOBBY, data, now_s)
+            each.read(LOBBY, data, now_s)
     while True:
         now_s, room, data = min((each.next for each in people), key=lambda said: said[0])
         if now_s >= until_s:
             return talk
         talk.append((now_s, data["from"], data["text"]))
         for each in people:
-            each.hear(room, data, now_s)
+            each.read(room, data, now_s)
 
 
 def test_no_sentence_stands_in_two_places():
@@ -91,5 +91,5 @@ def test_other_rooms_are_not_theirs():
     """Events of a room in which nobody talks have no effect."""
     (ada, *_) = everybody()
     before = ada.next
-    ada.hear("/chat/cellar", {"from": "Zoe", "text": QUESTION}, 0.0)
+    ada.read("/chat/cellar", {"from": "Zoe", "text": QUESTION}, 0.0)
     assert ada.next == before

@@ -46,7 +46,7 @@ def test_it_goes_where_it_is_sent_rests_and_goes_on():
     assert min(math.dist(each, (12, 3)) for each in way) < 0.5
     resting = [each for each in way if math.dist(each, (12, 3)) < 0.5]
     assert len(resting) * TICK_S > 4
-    assert robot.wish is None
+    assert robot.destination is None
     assert math.dist(way[-1], (12, 3)) > 1
 
 
@@ -55,14 +55,14 @@ def test_a_setpoint_that_is_no_place_is_ignored(value):
     """Setpoints can be any doubles: a console can set them."""
     robot = new_robot()
     robot.obey("/robot/setpoint", value)
-    assert robot.wish is None
+    assert robot.destination is None
 
 
 def test_a_place_off_the_field_is_taken_for_the_nearest_on_it():
     """It drives as near to the place as it can."""
     robot = new_robot()
     robot.obey("/robot/setpoint", [99.0, -5.0])
-    assert robot.wish == (WIDTH_M, 0.0)
+    assert robot.destination == (WIDTH_M, 0.0)
     assert min(math.dist(each, (WIDTH_M, 0.0)) for each in drove(robot, 60)) < 0.5
 
 

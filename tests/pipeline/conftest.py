@@ -36,4 +36,4 @@ def spark(beside):
     """Start real Spark, on two cores of this machine, and what runs beside its tests."""
     started = session.start(Pipeline(master="local[2]", driver_memory="1g", niceness=NICENESS), "halley-tests")
     yield started
-    session.stop(started)
+    started.stop()

@@ -71,7 +71,7 @@ def kill_rounds(folder, rounds, rate, seed, tell):
             writer.join()
         spark = session.start(Pipeline(master="local[2]", driver_memory="1g"))
         list(Ingest(spark, {"path": str(data)}, lake, Pipeline()).once())
-        session.stop(spark)
+        spark.stop()
         return check(lake, log.history.head)
 
 
@@ -89,7 +89,7 @@ def live_for_a_while(data, lake, seconds):
 
 def check(lake, head):
     """Assert that the lake has every event once, as it was logged; return the number of events."""
-    wrong = [f"{each.what}: {each.told}" for each in verify(lake, is_thorough=True) if not each.is_sound]
+    wrong = [f"{each.what}: {each.text}" for each in verify(lake, is_thorough=True) if not each.is_sound]
     assert not wrong, wrong
     table = tables.open_table(lake, "events")
     assert table.position("ingest") == head + 1
@@ -112,7 +112,7 @@ def bulk(folder, events, tell):
     for done in Ingest(spark, {"path": str(data)}, lake, Pipeline()).once():
         rates.append(done.rows / done.took_s)
         tell(done.next - 1, f"{rates[-1]:,.0f} rows/s")
-    session.stop(spark)
+    spark.stop()
     began = time.monotonic()
     done = upkeep.compact(lake, "events")
     took_s = time.monotonic() - began

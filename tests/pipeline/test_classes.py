@@ -30,11 +30,11 @@ def test_what_is_recorded_is_used(tmp_path):
     (own,) = home.glob("java-*.jsa")
     assert f"'-XX:SharedArchiveFile={own}'" in flags, "a Java made by jlink has no archive of its own classes"
     draft.write_bytes(b"classes")
-    assert not archive.exists, "a JVM is still writing it"
+    assert not archive.use(), "a JVM is still writing it"
     assert archive.keep() == 7
     (file,) = home.glob("classes-*.jsa")
     assert f"'-XX:SharedArchiveFile={file}'" in ClassArchive(home, JAVA).use()
-    assert not ClassArchive(home, Path("/opt/other")).exists, "another Java needs another archive"
+    assert not ClassArchive(home, Path("/opt/other")).use(), "another Java needs another archive"
 
 
 def test_a_java_that_cannot_archive(tmp_path):
@@ -47,7 +47,7 @@ def test_nothing_was_recorded(tmp_path):
     """A JVM that has written nothing leaves the archive that there was."""
     archive = ClassArchive(spark_home(tmp_path), JAVA)
     assert archive.keep() is None
-    assert not archive.exists
+    assert not archive.use()
 
 
 def test_archives_of_removed_installations_are_deleted(tmp_path):

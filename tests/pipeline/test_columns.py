@@ -6,7 +6,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.source.columns import Lifting, arrow_schema, lifts_of, spark_schema
+from halley.pipeline.source.columns import Lifting, arrow_schema, lifts_of, types_of
 from halley.settings import Lift, Settings
 
 
@@ -20,14 +20,17 @@ def lifted(payload, pointer, kind, topic="market/aapl"):
     return lifting(("/market/*", pointer, "value", kind)).values([topic], [payload])[0][0]
 
 
-def test_spark_and_arrow_have_the_same_columns():
+def test_spark_and_arrow_have_the_same_columns(spark, tmp_path):
     """Spark refuses batches of another schema; the columns of stored events are first, under their names."""
-    made = lifting(("/a", "/x", "x", "double"), ("/b", "", "y", "boolean"), ("/c", "/x", "x", "double"))
+    settings = [Lift("/a", "/x", "x", "double"), Lift("/b", "", "y", "boolean"), Lift("/c", "/x", "x", "double")]
+    lift = lifts_of(Settings(lift=tuple(settings)))
     for with_faults in (False, True):
-        spark = spark_schema(made, with_faults=with_faults)
-        assert to_arrow_schema(spark, timezone="UTC").equals(arrow_schema(made, with_faults=with_faults))
+        source = spark.read.format("halley").options(faults=str(with_faults), lift=lift)
+        declared = source.load(str(tmp_path)).schema
+        columns = arrow_schema(types_of(Lifting(lift), with_faults=with_faults))
+        assert to_arrow_schema(declared, timezone="UTC").equals(columns)
         faults = ["fault", "fault_last"] * with_faults
-        assert spark.names == [*COLUMNS, *faults, "x", "y"]
+        assert declared.names == [*COLUMNS, *faults, "x", "y"]
 
 
 @pytest.mark.parametrize(

@@ -125,11 +125,11 @@ def test_it_waits_for_the_batch_of_an_ingest(tmp_path, monkeypatch):
     """Erasing waits for a running batch of ingest, so that rows read before the erasure are not stored after it."""
     monkeypatch.setattr(locks, "PATIENCE_S", 0)
     ingested(tmp_path, [stored(1)])
-    with locks.batch(tmp_path, 0), pytest.raises(locks.Busy):
+    with locks.batch(tmp_path), pytest.raises(locks.Busy):
         forget(tmp_path, CHAT)
 
 
 def test_no_lake_is_refused(tmp_path):
     """Without a lake the erasure is refused with one sentence."""
-    with pytest.raises(JobRejected, match="there is no lake in"):
+    with pytest.raises(JobRejected, match="there is no lake at"):
         forget(tmp_path, CHAT)

@@ -20,14 +20,14 @@ from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.lake.tables import path
 from halley.pipeline.lake.upkeep import compact
 from halley.pipeline.queries import events
-from halley.pipeline.queries.events import Selection, Walk, lines
+from halley.pipeline.queries.events import EventReader, Selection, lines
 from halley.protocols.bayeux.names import to_channel
 
 ALL = Pattern(Match.DESCENDANTS, "")
 
 
 def offsets(lake, selection, after=0):
-    return [each["offset"] for rows in Walk(lake, selection).rows(after) for each in rows]
+    return [each["offset"] for rows in EventReader(lake, selection).rows(after) for each in rows]
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
@@ -62,15 +62,15 @@ def test_events_come_in_the_order_of_their_offsets_whatever_the_files(tmp_path, 
             and (selection.from_us or 0) <= each["time_us"] < (selection.to_us or 1 << 62)
         ]
         assert offsets(tmp_path, selection, after) == [each for each in wanted if each > after], selection
-        assert Walk(tmp_path, selection).count(after) == (len(wanted), sum(each <= after for each in wanted))
+        assert EventReader(tmp_path, selection).count(after) == (len(wanted), sum(each <= after for each in wanted))
 
 
 def test_files_that_cannot_matter_are_not_opened(tmp_path):
     """Files are skipped by the table's statistics."""
     make_lake(tmp_path)
-    reading = Walk(tmp_path, Selection(ALL, START_US + 2 * DAY_US)).reading
+    reading = EventReader(tmp_path, Selection(ALL, START_US + 2 * DAY_US)).reading
     assert (len(reading.files), reading.of) == (6, 18)
-    assert Walk(tmp_path, Selection(Pattern(Match.DESCENDANTS, "zzz"))).reading.files == []
+    assert EventReader(tmp_path, Selection(Pattern(Match.DESCENDANTS, "zzz"))).reading.files == []
 
 
 async def test_a_line_is_that_of_the_server(tmp_path):
@@ -131,7 +131,7 @@ def test_a_folder_that_is_no_table_is_refused(tmp_path):
     """Files without a Delta log are never read by their names (T15)."""
     (tmp_path / "events" / "day=2026-06-01").mkdir(parents=True)
     with pytest.raises(JobRejected, match="no Delta log"):
-        Walk(tmp_path, Selection(ALL))
+        EventReader(tmp_path, Selection(ALL))
 
 
 def test_a_file_that_is_gone_is_told(tmp_path):

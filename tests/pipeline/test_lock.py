@@ -48,17 +48,18 @@ def test_a_killed_process_holds_no_lock(tmp_path, holder):
         pass
 
 
-def test_t5_vacuum_waits_for_the_commits_under_way(tmp_path):
+def test_t5_vacuum_waits_for_the_commits_under_way(tmp_path, monkeypatch):
     """T5: commits can run at the same time, vacuum only when there is none."""
+    monkeypatch.setattr(locks, "PATIENCE_S", 0)
     with ExitStack() as held:
         held.enter_context(locks.files(tmp_path))
-        held.enter_context(locks.files(tmp_path, patience_s=0))
+        held.enter_context(locks.files(tmp_path))
         with pytest.raises(locks.Busy):
-            held.enter_context(locks.files(tmp_path, alone=True, patience_s=0))
+            held.enter_context(locks.files(tmp_path, alone=True))
     with ExitStack() as held:
-        held.enter_context(locks.files(tmp_path, alone=True, patience_s=0))
+        held.enter_context(locks.files(tmp_path, alone=True))
         with pytest.raises(locks.Busy):
-            held.enter_context(locks.files(tmp_path, patience_s=0))
+            held.enter_context(locks.files(tmp_path))
 
 
 def test_who_waits_is_served_before_those_that_come_later(tmp_path):
@@ -68,11 +69,11 @@ def test_who_waits_is_served_before_those_that_come_later(tmp_path):
 
     def vacuum():
         waits.set()
-        with locks.files(tmp_path, alone=True, patience_s=30):
+        with locks.files(tmp_path, alone=True):
             order.append("vacuum")
 
     def commit():
-        with locks.files(tmp_path, patience_s=30):
+        with locks.files(tmp_path):
             order.append("commit")
 
     threads = [threading.Thread(target=vacuum), threading.Thread(target=commit)]

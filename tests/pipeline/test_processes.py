@@ -91,7 +91,7 @@ def archived(folder):
 
     The archive is that of the user, which is made if there is none yet; it takes long.
     """
-    if not session._class_archive(session.find_java()).exists:
+    if not session._class_archive(session.find_java()).use():
         doctor = run(folder, "-m", "halley", "pipeline", "doctor", "--archive-classes")
         assert re.search(r"^classes +[\d.]+ s  archived \(\d+ MB\): ", doctor.stdout, re.MULTILINE), doctor
     program = (

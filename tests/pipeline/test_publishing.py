@@ -11,9 +11,9 @@ from support.tcp_proxy import relaying
 from support.wire import DEADLINE_S
 
 from halley.access.tokens import hash_of, new_token
-from halley.client import ALL, Client
+from halley.client import ALL, Client, Keyed
 from halley.pipeline.errors import JobFailed, JobRejected
-from halley.pipeline.jobs.publishing import Message, Publisher, key_of
+from halley.pipeline.jobs.publishing import Publisher, key_of
 
 
 def recording(folder):
@@ -23,7 +23,7 @@ def recording(folder):
 
 def messages(first, last):
     """Return messages with the numbers `first` to `last`, each with its own key."""
-    return [Message(f"/stats/10s/c{number}", number, key_of("test", number)) for number in range(first, last + 1)]
+    return [Keyed(f"/stats/10s/c{number}", number, key_of("test", number)) for number in range(first, last + 1)]
 
 
 async def publish(publisher, some):
@@ -110,7 +110,7 @@ async def test_a_server_that_is_restarted_gets_all_and_a_subscriber_each_once(tm
                 await client.subscribe("/stats/**", after=ALL)
                 assert await heard(client, 300) == list(range(1, 301))
                 assert await task == 0
-                await publish(publisher, [Message("/stats/end", "end", "end")])
+                await publish(publisher, [Keyed("/stats/end", "end", "end")])
                 assert await heard(client, 1) == ["end"]
 
 
@@ -144,7 +144,7 @@ async def test_a_channel_that_the_server_does_not_take_is_counted_and_the_others
     """A channel whose name is too long below /stats/10s does not stop the others."""
     async with recording(tmp_path) as served, Client(served.url) as client, publishing(served.url) as publisher:
         await client.subscribe("/stats/**")
-        long = Message("/stats/10s/" + "x" * 250, 0, "long")
+        long = Keyed("/stats/10s/" + "x" * 250, 0, "long")
         assert await publish(publisher, [*messages(1, 2), long, *messages(3, 4)]) == 1
         assert await heard(client, 4) == [1, 2, 3, 4]
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 from support.lake import ingested, stored
 from support.log import OpenLog
 
 from halley.cli import main
 from halley.history import checksummed_json
-from halley.pipeline import session
 from halley.pipeline.lake import locks, tables
 from halley.pipeline.lake.files import staged
 from halley.pipeline.source import http_log
@@ -56,7 +56,7 @@ def place(tmp_path, monkeypatch):
 @pytest.fixture
 def refused(spark, place, monkeypatch):
     """Return a function that runs a verb on the shared Spark session and returns its one sentence."""
-    monkeypatch.setattr(session, "stop", lambda _: None)
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
 
     def run(*arguments, code=2):
         before = listing(place)

@@ -13,7 +13,7 @@ from support.lakes import DAY_US, START_US, add, make_lake, row
 from halley.broker.events import to_text
 from halley.cli import main
 from halley.pipeline.lake.tables import path
-from halley.pipeline.queries.report import _lateness, latencies, page_of, seconds, short
+from halley.pipeline.queries.report import _lateness, latencies, page, seconds, short
 from halley.pipeline.queries.report_data import Commit, collect
 
 VOID = {"meta"}
@@ -117,26 +117,26 @@ def test_the_age_of_events_is_told_from_the_log_of_the_table(lake):
 
 def test_the_page_asks_for_nothing_and_runs_nothing(lake):
     """The page has no addresses and no scripts, and names that peers chose cannot become either."""
-    text = page_of(lake, None, None)
-    page = Page(text)
-    assert {tag for tag, _ in page.elements}.isdisjoint({"script", "img", "link", "iframe", "b2", "i", "object"})
-    for tag, attributes in page.elements:
+    text = page(collect(lake, None, None), lake, START_US)
+    shown = Page(text)
+    assert {tag for tag, _ in shown.elements}.isdisjoint({"script", "img", "link", "iframe", "b2", "i", "object"})
+    for tag, attributes in shown.elements:
         assert not attributes.keys() & {"src", "href", "xlink:href", "srcset", "action"}, tag
         assert not any(name.startswith("on") for name in attributes), tag
     assert re.findall(r"https?://|url\(|@import", text) == []
     assert "default-src 'none'" in text
-    assert "!3cimg" in page.text
-    assert "<b>spike" in page.text
-    assert "<i>purged" in page.text
-    assert "Not in the lake" in page.text
+    assert "!3cimg" in shown.text
+    assert "<b>spike" in shown.text
+    assert "<i>purged" in shown.text
+    assert "Not in the lake" in shown.text
     assert "prefers-color-scheme:dark" in text
 
 
 def test_a_lake_without_events_has_a_page_too(tmp_path):
     """A lake without events has a page that says so."""
     add(tmp_path, "events", [])
-    page = Page(page_of(tmp_path, None, None))
-    assert "None in this time range." in page.text
+    text = page(collect(tmp_path, None, None), tmp_path, START_US)
+    assert "None in this time range." in Page(text).text
 
 
 def test_the_verb_writes_the_file_whole(lake, tmp_path):

@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from halley.pipeline.errors import JobFailed, PipelineError
-from halley.pipeline.jobs.run import CHANNEL, JobProgress, Progress, run
+from halley.pipeline.jobs.run import CHANNEL, Job, JobProgress, Progress, run
 
 
-class Turning:
+class Turning(Job):
     """A job whose turns are only counted."""
 
     def __init__(self, failure=None, until=3):
@@ -43,7 +43,7 @@ class Told:
         self.told = []
         self.is_hurried = False
 
-    def tell(self, channel, data):
+    def publish_status(self, channel, data):
         self.told.append((channel, data))
 
     def stop_retrying(self):

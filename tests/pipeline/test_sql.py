@@ -11,10 +11,10 @@ import random
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 from support.lakes import START_US, TOPICS, add, make_lake, row
 
 from halley.cli import main
-from halley.pipeline import session
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.queries import output
 from halley.pipeline.queries.sql import ask, computing
@@ -200,7 +200,7 @@ def test_a_query_that_fails_on_its_way_is_one_sentence_too(spark, lake):
 @pytest.fixture
 def halley(spark, lake, monkeypatch):
     """Return a function that runs verbs in this process, on the shared Spark session."""
-    monkeypatch.setattr(session, "stop", lambda spark: None)
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
     return lambda *arguments: CliRunner().invoke(main, ["lake", *arguments, "--lake", str(lake)])
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 from support.lake import ingested, offsets, stored
 from support.log import OpenLog
 from support.process import ended, started
@@ -20,7 +21,7 @@ from support.terminal import LOGIN, terminal
 from support.wire import DEADLINE_S
 
 from halley.cli import main
-from halley.pipeline import java, session
+from halley.pipeline import java
 from halley.pipeline.lake import locks, tables
 
 ONCE = ("ingest", "--once")
@@ -29,7 +30,7 @@ ONCE = ("ingest", "--once")
 @pytest.fixture
 def run(spark, tmp_path, monkeypatch):
     """Return a function that runs a verb on the shared Spark session; the log is in `data`."""
-    monkeypatch.setattr(session, "stop", lambda _: None)
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
 
     def invoke(group, *arguments):
         return CliRunner().invoke(

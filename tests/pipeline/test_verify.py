@@ -14,11 +14,11 @@ from halley.pipeline.lake.verify import verify
 
 
 def wrong(lake, **options):
-    return [f"{each.what}: {each.told}" for each in verify(lake, **options) if not each.is_sound]
+    return [f"{each.what}: {each.text}" for each in verify(lake, **options) if not each.is_sound]
 
 
 def told(lake, what):
-    return [each.told for each in verify(lake) if each.what == what]
+    return [each.text for each in verify(lake) if each.what == what]
 
 
 def put(lake, name, *rows):
@@ -182,5 +182,5 @@ def test_l13_topics_of_the_pipelines_own_are_not_counted(tmp_path, topic):
 
 def test_no_lake_is_refused(tmp_path):
     """Without a lake the error names the command that makes one."""
-    with pytest.raises(JobRejected, match=r"there is no lake in .*: halley pipeline ingest makes one"):
+    with pytest.raises(JobRejected, match=r"there is no lake at .*: `halley pipeline ingest` makes one"):
         list(verify(tmp_path))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from halley.client import Keyed
     from halley.history.stored import Stored
-    from halley.pipeline.jobs.publishing import Message
 
 Key = tuple[str, int, str, str]
 
@@ -29,10 +29,10 @@ class Heard:
     """
 
     def __init__(self) -> None:
-        self.by_key: dict[str, Message] = {}
+        self.by_key: dict[str, Keyed] = {}
         self.calls = 0
 
-    def publish(self, messages: Sequence[Message]) -> int:
+    def publish(self, messages: Sequence[Keyed]) -> int:
         """Receive messages as `Publisher` publishes them."""
         self.calls += 1
         for message in messages:

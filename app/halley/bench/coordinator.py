@@ -91,7 +91,7 @@ class Coordinator:
         """
         if "arrived" in report:
             self._arrived[number] = report["arrived"]
-            self._workers[0].send(do="elsewhere", arrived=min(self._arrived[1:]))
+            self._workers[0].send(do="others_arrived", arrived=min(self._arrived[1:]))
             return
         if "opened" in report:
             self._opened[number] = report["opened"]

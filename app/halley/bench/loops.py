@@ -103,19 +103,19 @@ class LoadLoop(ABC):
 class ClosedLoop(LoadLoop):
     """A closed loop, with as many batches under way as there are publishers.
 
-    Where other workers have receivers of an event too, its arrival there is reported to `arrived_elsewhere`.
+    Where other workers have receivers of an event too, its arrival there is reported to `others_arrived`.
     """
 
     def __init__(self, publishers: Sequence[Publisher], tally: Tally, share: Share) -> None:
         super().__init__(publishers, tally, share)
         self._fan = share.fan
         self._has_others = share.has_others
-        self._elsewhere = self._written_off = 0
+        self._others_arrived = self._written_off = 0
 
     def begin(self) -> None:
         """Start to publish, with one batch from each publisher."""
         super().begin()
-        self._elsewhere = self._written_off = 0
+        self._others_arrived = self._written_off = 0
         self.tally.reached = self._reached
         self.tally.goal = self._fan or self.tally.goal
         self.step()
@@ -126,9 +126,9 @@ class ClosedLoop(LoadLoop):
         while self._is_running and self._idle and self.tally.published - self._arrived() < most:
             self._publish(time.monotonic_ns())
 
-    def arrived_elsewhere(self, count: int) -> None:
+    def others_arrived(self, count: int) -> None:
         """Set the number of events that have arrived at all receivers in the other workers."""
-        self._elsewhere = count
+        self._others_arrived = count
         self.step()
 
     def write_off(self) -> None:
@@ -139,7 +139,7 @@ class ClosedLoop(LoadLoop):
     def _arrived(self) -> int:
         counts = [self.tally.deliveries // self._fan] if self._fan else []
         if self._has_others:
-            counts.append(self._elsewhere)
+            counts.append(self._others_arrived)
         return min(counts, default=self.tally.published) + self._written_off
 
     def _reached(self) -> None:

@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from halley.bench.coordinator import Report, StartWorker, bayeux_worker, coordinated
+from halley.bench.coordinator import StartWorker, bayeux_worker, coordinated
 from halley.bench.load import BenchFailed, Load
 from halley.bench.result import Result, limit, slope_per_minute
 from halley.bench.tally import COUNTS, percentiles
@@ -39,11 +39,6 @@ Watch = Callable[[Phase], object]
 """Takes the progress of a measurement."""
 
 
-def noted(watch: Watch, name: str) -> Watch:
-    """Return a function that passes phases on to `watch`, with `name` before their own names."""
-    return lambda phase: watch(phase._replace(name=f"{name}: {phase.name}"))
-
-
 async def measure(
     load: Load, target: Target, watch: Watch = lambda _: None, start_worker: StartWorker = bayeux_worker
 ) -> Result:
@@ -51,20 +46,13 @@ async def measure(
 
     `start_worker` starts the processes that are the load, for a server with another protocol than Bayeux.
     """
-    return await while_alive(target, _measure(load, target, watch, start_worker))
+    return await while_alive(target.died(), _measure(load, target, watch, start_worker))
 
 
-class Mortal(Protocol):
-    """What is measured: a `Target`, or several."""
-
-    async def died(self) -> str:
-        """Wait until it ends unexpectedly; return a sentence on how it ended."""
-
-
-async def while_alive(target: Mortal, measuring: Coroutine[Any, Any, Found]) -> Found:
-    """Return what `measuring` returns. Raises `BenchFailed` if the server ends meanwhile."""
+async def while_alive(died: Coroutine[Any, Any, str], measuring: Coroutine[Any, Any, Found]) -> Found:
+    """Return what `measuring` returns. Raises `BenchFailed` if the server ends meanwhile (`Target.died`)."""
     work = asyncio.create_task(measuring)
-    death = asyncio.create_task(target.died())
+    death = asyncio.create_task(died)
     try:
         await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
         if work.done() and isinstance(work.exception(), BenchFailed):
@@ -108,17 +96,11 @@ async def _measure(load: Load, target: Target, watch: Watch, start_worker: Start
         finally:
             sampling.cancel()
             await asyncio.wait({sampling})
-    result = _result(load, target, report, ended.since(begun))
-    result.sessions, result.connects_per_s = opened + rehearsed, connects_per_s
+    memory_kb, rss_mb = None, []
     if before.rss_bytes is not None and opened_usage.rss_bytes is not None:
-        result.memory_kb = (opened_usage.rss_bytes - before.rss_bytes) / _KB / max(opened, 1)
-        result.rss_mb = [_point(0.0, opened_usage), *samples, _point(report.seconds, ended)]
-    result.rss_slope_kb_per_minute = slope_per_minute([(at, mb * _MB / _KB) for at, mb in result.rss_mb])
-    return result
-
-
-def _result(load: Load, target: Target, report: Report, used: Usage) -> Result:
-    cpu_s, _, waited_s = used
+        memory_kb = (opened_usage.rss_bytes - before.rss_bytes) / _KB / max(opened, 1)
+        rss_mb = [_point(0.0, opened_usage), *samples, _point(report.seconds, ended)]
+    cpu_s, _, waited_s = ended.since(begun)
     counts: dict[str, Any] = {name: report.counts[name] for name in (*COUNTS, "lost")}
     units = counts["acknowledged"] if load.verb == "publish" else counts["deliveries"]
     cpu_share = None if cpu_s is None else cpu_s / report.seconds
@@ -127,8 +109,8 @@ def _result(load: Load, target: Target, report: Report, used: Usage) -> Result:
         server=target.name,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=report.seconds,
-        sessions=0,
-        connects_per_s=0.0,
+        sessions=opened + rehearsed,
+        connects_per_s=connects_per_s,
         **counts,
         errors=dict(report.errors),
         publishes_per_s=counts["acknowledged"] / report.seconds,
@@ -137,7 +119,9 @@ def _result(load: Load, target: Target, report: Report, used: Usage) -> Result:
         server_cpu_us=cpu_s * 1e6 / units if cpu_s is not None and units else None,
         server_cpu_share=cpu_share,
         server_waited_share=None if waited_s is None else waited_s / report.seconds,
-        memory_kb=None,
+        memory_kb=memory_kb,
+        rss_mb=rss_mb,
+        rss_slope_kb_per_minute=slope_per_minute([(at, mb * _MB / _KB) for at, mb in rss_mb]),
         load_cpu_shares=report.busy_shares,
         limit=limit(report.busy_shares, cpu_share, is_closed=not load.rate and load.verb != "idle"),
     )

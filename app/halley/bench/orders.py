@@ -16,11 +16,10 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from math import inf
 from typing import Any
 
 from halley.bench.load import BenchFailed
-from halley.processes import kill, module_environment, pin
+from halley.processes import kill, module_environment, pin, raise_file_limit
 
 Orders = Mapping[str, Callable[..., Any]]
 
@@ -154,17 +153,3 @@ async def _execute(work: Any) -> None:
 def _write(**message: Any) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
-
-
-def raise_file_limit() -> float:
-    """Raise the limit of open files, which bounds connections, to the system's, and return it.
-
-    It also applies to processes that are started later.
-    """
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return inf if hard == resource.RLIM_INFINITY else hard
-    return inf

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import linear_regression
 from typing import Any
 
 from halley.bench.load import Load
@@ -75,15 +76,11 @@ def limit(load_cpu_shares: Sequence[float], server_cpu_share: float | None, *, i
     server's. If neither is busy, an open loop was not meant to be faster, and a closed one waits for the connections
     between them. "unknown" is a closed loop without a busy load process, if the server's CPU time is unknown.
     """
-    is_load_full = max(load_cpu_shares, default=0.0) >= _FULL
-    is_server_full = server_cpu_share is not None and server_cpu_share >= _FULL
-    if is_server_full:
+    if server_cpu_share is not None and server_cpu_share >= _FULL:
         return "server"
-    if is_load_full:
+    if max(load_cpu_shares, default=0.0) >= _FULL:
         return "load"
-    if is_closed and server_cpu_share is None:
-        return "unknown"
-    return "neither"
+    return "unknown" if is_closed and server_cpu_share is None else "neither"
 
 
 def slope_per_minute(samples: Sequence[tuple[float, float]]) -> float | None:
@@ -94,10 +91,7 @@ def slope_per_minute(samples: Sequence[tuple[float, float]]) -> float | None:
     steady = samples[len(samples) // 5 :]
     if len(steady) < 3:
         return None
-    mean_s = sum(at for at, _ in steady) / len(steady)
-    mean = sum(value for _, value in steady) / len(steady)
-    spread = sum((at - mean_s) ** 2 for at, _ in steady)
-    return 60 * sum((at - mean_s) * (value - mean) for at, value in steady) / spread if spread else None
+    return 60 * linear_regression(*zip(*steady, strict=True)).slope
 
 
 _MUCH = 0.1

@@ -37,7 +37,7 @@ class Session(Connection):
         super().__init__()
         self._requests = requests
         self._tally = tally
-        self._asked: asyncio.Future[tuple[bytes, bytes]] | None = None
+        self._response: asyncio.Future[tuple[bytes, bytes]] | None = None
         self._is_counted = False
         self.client_id = ""
         self.cookie = b""
@@ -47,21 +47,21 @@ class Session(Connection):
         head, body = await self.ask(self._requests.handshake(), "a handshake")
         client_id = _CLIENT_ID.search(body)
         if client_id is None:
-            raise BenchFailed(f"a handshake reply has no clientId: {_shown(body)}")
+            raise BenchFailed(f"a handshake reply has no clientId: {_excerpt(body)}")
         self.client_id = client_id[1].decode()
         cookie = _COOKIE.search(head)
         self.cookie = cookie[1] if cookie else b""
 
     async def ask(self, request: bytes, what: str) -> tuple[bytes, bytes]:
         """Send a request and wait for the response's head and body. Raises `BenchFailed` unless it succeeded."""
-        self._asked = asyncio.get_running_loop().create_future()
+        self._response = asyncio.get_running_loop().create_future()
         self.transport.write(request)
         try:
-            head, body = await self._asked
+            head, body = await self._response
         finally:
-            self._asked = None
+            self._response = None
         if not successes(body):
-            raise BenchFailed(f"the server refused {what}: {_shown(body or head)}")
+            raise BenchFailed(f"the server refused {what}: {_excerpt(body or head)}")
         return head, body
 
     def opened(self) -> None:
@@ -69,16 +69,16 @@ class Session(Connection):
         self._is_counted = True
         self._tally.connections += 1
 
-    def leave(self) -> None:
+    def drop(self) -> None:
         """Close the connection without a disconnect; this is not counted as an error."""
         self._is_counted = False
         self.transport.abort()
 
     def answered(self, status: int, head: bytes, body: bytes) -> None:
         """Pass a response to the `ask` that waits for it, or else to `worked`."""
-        if self._asked is not None:
-            if not self._asked.done():
-                self._asked.set_result((head, body))
+        if self._response is not None:
+            if not self._response.done():
+                self._response.set_result((head, body))
             return
         self.worked(status, body)
 
@@ -92,14 +92,16 @@ class Session(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the `ask` that waits for a response, if any, and count the lost connection."""
-        if self._asked is not None and not self._asked.done():
+        if self._response is not None and not self._response.done():
             reason = f" ({exc})" if exc else ""
-            self._asked.set_exception(BenchFailed(f"the server closed a connection while it was being opened{reason}"))
+            self._response.set_exception(
+                BenchFailed(f"the server closed a connection while it was being opened{reason}")
+            )
         if self._is_counted:
             self._tally.disconnected()
 
 
-def _shown(text: bytes) -> str:
+def _excerpt(text: bytes) -> str:
     return text[:200].decode("utf-8", "backslashreplace")
 
 
@@ -140,10 +142,10 @@ class Receiver(Session):
     def settle(self, published: int) -> int:
         """Return how many of the round's first `published` events are missing; count any others received as errors."""
         end = self._tally.floor + published
-        alien = max(self._next - end, 0) + sum(number >= end for number in self._early)
-        if alien:
-            self._tally.errors["event never published"] += alien
-        return published - (self._next - self._tally.floor + len(self._early) - alien)
+        foreign = max(self._next - end, 0) + sum(number >= end for number in self._early)
+        if foreign:
+            self._tally.errors["event never published"] += foreign
+        return published - (self._next - self._tally.floor + len(self._early) - foreign)
 
     def worked(self, status: int, body: bytes) -> None:
         """Handle the response to a poll: poll again, then count the events. Written for speed."""

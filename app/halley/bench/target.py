@@ -22,8 +22,15 @@ from urllib.parse import urlsplit
 import httpx
 
 from halley.bench.load import BenchFailed
-from halley.bench.orders import raise_file_limit
-from halley.processes import ChildProcess, child_process, free_port, module_command, module_environment, pinned
+from halley.processes import (
+    ChildProcess,
+    child_process,
+    free_port,
+    module_command,
+    module_environment,
+    pinned,
+    raise_file_limit,
+)
 
 _PROC = Path("/proc")
 _CPU = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
@@ -104,7 +111,7 @@ async def metrics_of(url: str) -> str:
         raise BenchFailed(f"no metrics from {url}: {error}") from error
 
 
-async def usage_told_by(metrics_url: str) -> Usage:
+async def usage_in_metrics(metrics_url: str) -> Usage:
     """Return what a server reports about itself in its metrics. Raises `BenchFailed`."""
     text = await metrics_of(metrics_url)
     cpu, rss = _CPU.search(text), _RSS.search(text)
@@ -136,7 +143,7 @@ class Target:
         """Return its CPU time so far and its memory. Raises `BenchFailed` if its metrics cannot be read."""
         if self.pid is not None:
             return usage_of(self.pid)
-        return UNKNOWN if self.metrics_url is None else await usage_told_by(self.metrics_url)
+        return UNKNOWN if self.metrics_url is None else await usage_in_metrics(self.metrics_url)
 
     async def died(self) -> str:
         """Wait until the server ends unexpectedly; return a sentence on how it ended."""

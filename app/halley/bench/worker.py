@@ -1,7 +1,7 @@
 """A worker of a Bayeux load: `python -m halley.bench.worker`, led by `coordinator.py`.
 
-It begins with its share of the load, and executes the orders `open`, `prepare`, `round` and `settle`; `elsewhere` says
-what arrived in other workers. A worker for another protocol differs in its `Sessions` only (`begin`).
+It begins with its share of the load, and executes the orders `open`, `prepare`, `round` and `settle`; `others_arrived`
+says what arrived in other workers. A worker for another protocol differs in its `Sessions` only (`begin`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Worker:
         deliveries = events * len(self._sessions.receivers)
         self._failure = asyncio.get_running_loop().create_future()
         before_s, began_ns = time.process_time(), time.monotonic_ns()
-        beats = asyncio.create_task(self._beat())
+        heartbeat = asyncio.create_task(self._heartbeat())
         try:
             if loop is not None:
                 loop.begin()
@@ -93,7 +93,7 @@ class Worker:
                 "busy_share": busy_s / took_s,
             }
         finally:
-            beats.cancel()
+            heartbeat.cancel()
 
     async def settle(self, published: int) -> dict[str, Any]:
         """Wait for events that are still under way, and report all counts; `published` is by all workers."""
@@ -110,10 +110,10 @@ class Worker:
             "latencies_us": [list(latencies.keys()), list(latencies.values())],
         }
 
-    def elsewhere(self, arrived: int) -> None:
+    def others_arrived(self, arrived: int) -> None:
         """Take the number of events that have arrived at all receivers in the other workers."""
         if isinstance(self._loop, ClosedLoop):
-            self._loop.arrived_elsewhere(arrived)
+            self._loop.others_arrived(arrived)
 
     def _expected(self, published: int) -> list[int]:
         if self._share.load.is_shared:
@@ -132,7 +132,7 @@ class Worker:
         tally.goal = fan
         tally.reached = reached
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         """Report progress, keep the publishers' sessions alive, and detect a closed loop that stalls."""
         loop = asyncio.get_running_loop()
         tally, renewed_s = self._tally, loop.time()
@@ -172,7 +172,7 @@ def begin(
 ) -> Orders:
     """Return the orders of a worker with sessions of this kind, for `run_worker`."""
     worker = Worker(kind, Share(**{**share, "load": Load(**share["load"])}), url, token, report)
-    names = ("open", "prepare", "round", "settle", "elsewhere")
+    names = ("open", "prepare", "round", "settle", "others_arrived")
     return {name: getattr(worker, name) for name in names}
 
 

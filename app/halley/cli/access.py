@@ -168,10 +168,10 @@ def _decision(configuration: Configuration, client: Proof, verb: Verb, pattern: 
     if number is None:
         return False, f"no rule allows it, and what no rule allows is denied{hint}"
     rule = settings.access[number]
-    says = "allows" if is_allowed else "denies"
+    effect = "allows" if is_allowed else "denies"
     place = configuration.places[entry_key("access", number)]
     named = f'role "{rule.role}", verb "{rule.verb}", pattern "{rule.pattern}"{_own_form(settings, rule, client)}'
-    return is_allowed, f"{place} {says} it ({named}){hint}"
+    return is_allowed, f"{place} {effect} it ({named}){hint}"
 
 
 def _own_form(settings: Settings, rule: Access, client: Proof) -> str:

@@ -5,27 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import click
 
 from halley.access.tokens import can_be_sent
-from halley.bench import (
-    BenchFailed,
-    Load,
-    Result,
-    Target,
-    Watch,
-    attached,
-    comparison,
-    halley_command,
-    measure,
-    started,
-    table,
-)
+from halley.bench.load import BenchFailed, Load
+from halley.bench.measurement import Watch, measure
+from halley.bench.result import Result, comparison, table
+from halley.bench.target import Target, attached, halley_command, started
 from halley.cli.terminal import DONE, FAILED, ShareBar, run, say
 
 Verb = Callable[..., None]
@@ -230,12 +221,7 @@ def serving(
         target = attached(server, token=token, pid=pid, metrics_url=metrics)
     except ValueError as error:
         raise click.UsageError(f"--server: {error}") from None
-
-    @asynccontextmanager
-    async def running() -> AsyncIterator[Target]:
-        yield target
-
-    return running
+    return lambda: nullcontext(target)
 
 
 # What measurements print

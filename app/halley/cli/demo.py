@@ -31,16 +31,16 @@ def demo(
     It prints the address to open in a browser. Settings files and environment variables are ignored, except for
     HALLEY_PIPELINE_NICENESS, and nothing is kept unless --data-dir is given.
     """
-    lack = "" if pipeline == "off" else _lack()
-    if lack and pipeline == "on":
-        say(lack)
+    missing = "" if pipeline == "off" else _missing()
+    if missing and pipeline == "on":
+        say(missing)
         sys.exit(WRONG_USE)
     from halley.demo import DemoFailed
     from halley.demo import run as run_demo
 
-    if lack:
-        say(f"without the pipeline: {lack}")
-    has_pipeline = pipeline != "off" and not lack
+    if missing:
+        say(f"without the pipeline: {missing}")
+    has_pipeline = pipeline != "off" and not missing
     demo = run_demo(
         say, click.echo, port=port, nt4_port=nt4_port, data_dir=data_dir, has_pipeline=has_pipeline, for_s=for_s
     )
@@ -53,13 +53,13 @@ def demo(
             return WRONG_USE if failed.is_wrong_use else FAILED
         return DONE
 
-    leave_on = [signal.SIGTERM]
+    ended_by = [signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        leave_on.append(signal.SIGHUP)  # the terminal was closed: nothing else would end the processes we have started
-    sys.exit(run(work(), leave_on=leave_on))
+        ended_by.append(signal.SIGHUP)  # the terminal was closed: nothing else would end the processes we have started
+    sys.exit(run(work(), ended_by=ended_by))
 
 
-def _lack() -> str:
+def _missing() -> str:
     """Return what the pipeline lacks on this machine; an empty string if it can run."""
     if not is_installed():
         return NOT_INSTALLED

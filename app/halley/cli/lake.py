@@ -13,8 +13,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,10 +24,10 @@ import click
 from halley.broker.errors import InvalidName
 from halley.broker.events import to_ns
 from halley.cli.options import client_of, erasure_of, named, pattern_of, server_options
-from halley.cli.pipeline import Place, exit_code, lake_options, spark_options, work_on_lake
+from halley.cli.pipeline import Place, lake_bar, lake_options, spark_options
 from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
 from halley.history.rules import parse_age
-from halley.pipeline.errors import JobRejected, PipelineError
+from halley.pipeline.errors import JobRejected, PipelineError, cause_of
 from halley.protocols.bayeux.names import Bounds, to_topic
 
 if TYPE_CHECKING:  # heavy
@@ -98,7 +99,7 @@ _OUT = click.option("--out", type=click.Path(path_type=Path), help="Write to thi
 @_OUT
 @click.option("--explain", is_flag=True, help="Instead, print which files would be read, and the plan.")
 @spark_options
-def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place: Place) -> None:
+def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place: Place) -> int:
     """Run a QUERY in Spark's SQL on the lake.
 
     The views are events, rejected, gaps, rollups, sessions and alerts. Each view with a topic has its channel, too, and
@@ -107,7 +108,7 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
     """
     from halley.pipeline.queries.sql import ask
 
-    sys.exit(_answer(place, lambda spark: ask(spark, place.lake, query), form, out, explains=explain))
+    return _answer(place, lambda spark: ask(spark, place.lake, query), form, out, explains=explain)
 
 
 @lake_group.command()
@@ -121,12 +122,12 @@ def sql(*, query: str, form: str | None, out: Path | None, explain: bool, place:
 @_FORMAT
 @_OUT
 @spark_options
-def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path | None, place: Place) -> None:
+def top(*, by: str, last: float | None, limit: int, form: str | None, out: Path | None, place: Place) -> int:
     """Print the busiest channels."""
     from halley.pipeline.queries.sql import top as ask
 
     since_us = None if last is None else int((time.time() - last) * 1_000_000)
-    sys.exit(_answer(place, lambda spark: ask(spark, place.lake, cast("By", by), since_us, limit), form, out))
+    return _answer(place, lambda spark: ask(spark, place.lake, cast("By", by), since_us, limit), form, out)
 
 
 @lake_group.command()
@@ -145,17 +146,8 @@ def history(*, channel: str, from_us: int | None, to_us: int | None, limit: int 
 
     selection = Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us)
 
-    def wanted() -> Iterator[str]:
-        left = limit
-        for stretch in lines(place.lake, selection):
-            found = stretch[:left]
-            yield "".join(f"{line}\n" for line in found).translate(CONTROLS)
-            if left is not None:
-                left -= len(found)
-                if left <= 0:
-                    return
-
-    sys.exit(exit_code(lambda: _print(wanted())))
+    events = islice(chain.from_iterable(lines(place.lake, selection)), limit)
+    _print(f"{line.translate(CONTROLS)}\n" for line in events)
 
 
 @lake_group.command()
@@ -180,7 +172,7 @@ def replay(  # noqa: PLR0913 - one for each option
     server: str,
     token: str | None,
     place: Place,
-) -> None:
+) -> int:
     """Publish old events again, in their order and at their pace, each for the audience that it had.
 
     /a/b becomes /replay/a/b. The same command resumes a replay that was stopped; no event is published twice or left
@@ -198,7 +190,7 @@ def replay(  # noqa: PLR0913 - one for each option
         raise click.UsageError(f"--prefix {prefix} is not a channel") from None
     plan = Plan(Selection(pattern_of(channel, _NO_BOUNDS), from_us, to_us), speed, prefix, server)
     client = client_of(Client, server, token)
-    sys.exit(exit_code(lambda: run(_replay(client, place.lake, plan, is_new=restart))))
+    return run(_replay(client, place.lake, plan, is_new=restart))
 
 
 @lake_group.command()
@@ -211,16 +203,13 @@ def report(*, out: Path, from_us: int | None, to_us: int | None, place: Place) -
 
     The page is one file, which loads nothing from the network.
     """
-    from halley.pipeline.queries.report import page_of
+    from halley.pipeline.queries.report import page
+    from halley.pipeline.queries.report_data import collect
 
-    def draw() -> int:
-        page = page_of(place.lake, from_us, to_us)
-        with _new_file(out, replaces=True) as draft:
-            draft.write_text(page, encoding="utf-8")
-        say(f"{out} shows the lake at {place.lake}")
-        return DONE
-
-    sys.exit(exit_code(draw))
+    text = page(collect(place.lake, from_us, to_us), place.lake, time.time_ns() // 1_000)
+    with _new_file(out, replaces=True) as draft:
+        draft.write_text(text, encoding="utf-8")
+    say(f"{out} shows the lake at {place.lake}")
 
 
 @lake_group.command()
@@ -238,16 +227,12 @@ def forget(*, channel: str | None, publisher: str | None, yes: bool, place: Plac
 
     erasure = erasure_of(named(channel, publisher, is_sure=yes), place.settings)
 
-    def work(bar: ShareBar) -> int:
-        gone = erasing.forget(place.lake, erasure, partial(bar.show, note="files"))
-        bar.finish()
-        for each in gone:
-            if each.rows:
-                say(f"{each.table}: {each.rows:,} rows")
-        say(f"erased {sum(each.rows for each in gone):,} rows")
-        return DONE
-
-    sys.exit(work_on_lake("erasing", place, work))
+    with lake_bar("erasing", place.lake) as bar:
+        erased_rows = erasing.forget(place.lake, erasure, partial(bar.show, note="files"))
+    for table, rows in erased_rows.items():
+        if rows:
+            say(f"{table}: {rows:,} rows")
+    say(f"erased {sum(erased_rows.values()):,} rows")
 
 
 # The work
@@ -288,58 +273,41 @@ def _answer(
     form = form or ("table" if out is None and os.isatty(STDOUT) else "csv")
     if form == "parquet" and out is None:
         raise click.UsageError("--format parquet needs --out FILE")
+    from halley.pipeline import session
+    from halley.pipeline.queries.sql import computing
 
-    def answer() -> int:
-        from halley.pipeline import session
-        from halley.pipeline.queries.sql import computing
-
-        if out is not None and out.exists():
-            raise JobRejected(f"{out} already exists")
-        spark = session.start(place.settings.pipeline, "halley lake", configuration=place.spark)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's handler calls Java in the middle of a call
+    if out is not None and out.exists():
+        raise JobRejected(f"{out} already exists")
+    with ExitStack() as stack:
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)  # PySpark logs errors, which we say in a sentence, and Ctrl-C
         try:
+            spark = session.start(place.settings.pipeline, "halley lake", configuration=place.spark)
+            stack.callback(spark.stop)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's calls Java in the middle of a call
             found = ask(spark)
             if explains:
-                return _explain(found)
+                for reading in found.readings:
+                    click.echo(f"reads {reading}; no other file can have matching rows")
+                click.echo(found.plan)
+                return DONE
             with computing():
-                code = _write(found, form, out)
-        finally:
-            session.stop(spark)
-        if os.isatty(STDOUT):
-            for reading in found.readings:
-                say(f"read {reading}")
-        return code
-
-    with _silent_logging():
-        return exit_code(answer)
-
-
-@contextmanager
-def _silent_logging() -> Iterator[None]:
-    """Silence PySpark's log within the block: its errors are reported in one sentence, and Ctrl-C is not an error."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-def _explain(found: Answer) -> int:
-    frame: Any = found.rows
-    for reading in found.readings:
-        click.echo(f"reads {reading}; no other file can have matching rows")
-    click.echo(frame._jdf.queryExecution().toString())  # noqa: SLF001 - PySpark only prints it
+                _write(found, form, out)
+        except Exception as error:
+            raise cause_of(error) from error
+    if os.isatty(STDOUT):
+        for reading in found.readings:
+            say(f"read {reading}")
     return DONE
 
 
-def _write(found: Answer, form: str, out: Path | None) -> int:
+def _write(found: Answer, form: str, out: Path | None) -> None:
     from halley.pipeline.queries import output
 
     if form == "parquet":
         assert out is not None
         output.write_parquet(found.rows, out)
-        return DONE
+        return
     width = shutil.get_terminal_size().columns if out is None and os.isatty(STDOUT) else None
     if form == "table":
         texts = output.as_table(found.rows, width)
@@ -348,13 +316,13 @@ def _write(found: Answer, form: str, out: Path | None) -> int:
     else:
         texts = (line.translate(CONTROLS) for line in output.as_json(found.rows))
     if out is None:
-        return _print(texts)
+        _print(texts)
+        return
     with _new_file(out) as draft, draft.open("w", encoding="utf-8", newline="") as file:
         file.writelines(texts)
-    return DONE
 
 
-def _print(texts: Iterable[str]) -> int:
+def _print(texts: Iterable[str]) -> None:
     """Write to standard output until its reader, if that is a pipe, closes it."""
     try:
         for text in texts:
@@ -363,7 +331,6 @@ def _print(texts: Iterable[str]) -> int:
     except BrokenPipeError:
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # else Python would report an error when it exits
-    return DONE
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.settings import Settings
 
 Client = TypeVar("Client")
-Command = Callable[..., None]
+Command = Callable[..., Any]
 
 SettingFlags = dict[str, tuple[str, str, dict[str, Any]]]
 """For each setting that has a flag: the flag, its help, and how click reads it."""
@@ -63,8 +63,8 @@ def setting_options(settings: SettingFlags) -> Callable[[Command], Command]:
         command: Command = with_flags
         for key, (flag, text, reading) in reversed(settings.items()):
             default = KNOBS[key].default
-            is_shown = isinstance(default, int | str) and not isinstance(default, bool) and default != ""
-            help_text = f"{text} [default: {default}]" if is_shown else text
+            has_default = isinstance(default, int | str) and not isinstance(default, bool) and default != ""
+            help_text = f"{text} [default: {default}]" if has_default else text
             command = click.option(flag, _parameter(key), help=help_text, **reading)(command)
         return command
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib.util
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,10 +27,11 @@ if TYPE_CHECKING:  # heavy
     from pyspark.sql import SparkSession
 
     from halley.pipeline.jobs.publishing import Publisher
-    from halley.pipeline.jobs.run import Job
+    from halley.pipeline.jobs.run import Job, LogJob
     from halley.pipeline.source.log import Log
 
 Verb = Callable[..., None]
+Work = Callable[..., int | None]
 
 NOT_INSTALLED = "the data pipeline is not installed: pip install 'halley[pipeline]'"
 _MODULES = ("pyspark", "deltalake", "pyarrow")
@@ -87,22 +88,22 @@ _CONF = click.option(
 )
 
 
-def lake_options(verb: Verb) -> Verb:
-    """Add the options of a verb that uses the lake; the verb gets a `place` instead."""
+def lake_options(verb: Work) -> Verb:
+    """Add the options of a verb that uses the lake; the verb gets a `place` instead, and returns the exit code."""
     return config_option(setting_options(_LAKE)(_with_place(verb)))
 
 
-def spark_options(verb: Verb) -> Verb:
-    """Add the options of a verb that uses the lake by means of Spark; the verb gets a `place` instead."""
+def spark_options(verb: Work) -> Verb:
+    """Add the options of a verb that uses the lake by means of Spark; otherwise like `lake_options`."""
     return config_option(setting_options(_SPARK)(_CONF(_with_place(verb))))
 
 
-def pipeline_options(verb: Verb) -> Verb:
-    """Add the options of a verb that uses the lake, Spark and the log; the verb gets a `place` instead."""
+def pipeline_options(verb: Work) -> Verb:
+    """Add the options of a verb that uses the lake, Spark and the log; otherwise like `lake_options`."""
     return config_option(setting_options(_SPARK)(_FROM(token_option(_CONF(_with_place(verb, reads_log=True))))))
 
 
-def _with_place(verb: Verb, *, reads_log: bool = False) -> Verb:
+def _with_place(verb: Work, *, reads_log: bool = False) -> Verb:
     @wraps(verb)
     def with_place(*, file: Path | None, flags: dict[str, Any], confs: Sequence[str] = (), **more: Any) -> None:
         url, token = (more.pop("url"), more.pop("token")) if reads_log else (None, None)
@@ -115,7 +116,7 @@ def _with_place(verb: Verb, *, reads_log: bool = False) -> Verb:
         spark = dict(map(_pair, confs))
         need_installed()
         lake = Path(settings.pipeline.lake or Path(settings.data_dir, "lake"))
-        verb(place=Place(settings, lake, log, token, spark), **more)
+        sys.exit(_exit_code(partial(verb, place=Place(settings, lake, log, token, spark), **more)))
 
     return with_place
 
@@ -139,10 +140,12 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def exit_code(work: Callable[[], int]) -> int:
-    """Run `work` and return its exit code; 2 if it was refused without a change, 1 if it failed. Prints the error."""
+def _exit_code(verb: Work) -> int:
+    """Run a verb and return its exit code; 2 if it was refused without a change, 1 if it failed. Prints the error."""
     try:
-        return work()
+        return verb() or DONE
+    except (click.ClickException, click.Abort):
+        raise
     except Exception as error:  # noqa: BLE001 - Spark's errors have many classes
         cause = cause_of(error)
         say(str(cause))
@@ -184,7 +187,7 @@ _NO_PUBLISH = click.option("--no-publish", is_flag=True, help="Only write the ta
     help="Also archive Spark's classes in ~/.cache/halley (200 MB): later commands start in half the time.",
 )
 @pipeline_options
-def doctor(*, archives_classes: bool, place: Place) -> None:
+def doctor(*, archives_classes: bool, place: Place) -> int:
     """Check what the pipeline needs, start Spark, read one row, and print how long each step took."""
     from halley.pipeline.doctor import diagnose
 
@@ -193,16 +196,16 @@ def doctor(*, archives_classes: bool, place: Place) -> None:
     for step in diagnose(place.settings.pipeline, log, archives_classes=archives_classes):
         click.echo(f"{step.name:<10} {step.took_s:6.2f} s  {step.found}")
         is_ok = step.is_ok
-    sys.exit(DONE if is_ok else FAILED)
+    return DONE if is_ok else FAILED
 
 
 @pipeline_group.command()
 @_ONCE
 @_ACCEPT_GAP
 @pipeline_options
-def ingest(*, is_once: bool, accept_gap: bool, place: Place) -> None:
+def ingest(*, is_once: bool, accept_gap: bool, place: Place) -> int:
     """Copy every event of the log into the lake, each exactly once."""
-    sys.exit(_run(place, ["ingest"], is_once=is_once, accept_gap=accept_gap))
+    return _run(place, ["ingest"], is_once=is_once, accept_gap=accept_gap)
 
 
 def _publishing(name: str, names: list[str], text: str) -> None:
@@ -211,9 +214,9 @@ def _publishing(name: str, names: list[str], text: str) -> None:
     @_SERVER
     @_NO_PUBLISH
     @pipeline_options
-    def verb(*, is_once: bool, accept_gap: bool, server: str | None, no_publish: bool, place: Place) -> None:
+    def verb(*, is_once: bool, accept_gap: bool, server: str | None, no_publish: bool, place: Place) -> int:
         url = None if no_publish else server or place.log.get("url") or DEFAULT_SERVER
-        sys.exit(_run(place, names, is_once=is_once, accept_gap=accept_gap, server=url))
+        return _run(place, names, is_once=is_once, accept_gap=accept_gap, server=url)
 
     verb.__doc__ = text
     pipeline_group.command(name)(verb)
@@ -235,12 +238,12 @@ _publishing("run", ["ingest", "rollup", "alerts"], "Run ingest, rollup and alert
 @pipeline_group.command()
 @_ONCE
 @pipeline_options
-def sessions(*, is_once: bool, place: Place) -> None:
+def sessions(*, is_once: bool, place: Place) -> int:
     """Record the length of sessions and the returns of clients.
 
     They are derived from the events in the lake, and written to its table sessions.
     """
-    sys.exit(_run(place, ["sessions"], is_once=is_once))
+    return _run(place, ["sessions"], is_once=is_once)
 
 
 def _run(
@@ -250,35 +253,32 @@ def _run(
 
     Results are published to the URL `server`; None: they are not published.
     """
+    from halley.pipeline import session
+    from halley.pipeline.jobs.publishing import Publisher
+    from halley.pipeline.jobs.run import run as run_jobs
 
-    def work() -> int:
-        from halley.pipeline import session
-        from halley.pipeline.jobs.publishing import Publisher
-        from halley.pipeline.jobs.run import run as run_jobs
-
-        options = place.settings.pipeline
-        log = _checked(place, names)
-        head = None if log is None else lambda: log.head().next
-        with ExitStack() as stack:
-            publisher = None
-            if server is not None:
-                publisher = stack.enter_context(Publisher(server, place.token, options.publish_s))
-            spark = session.start(options, "halley " + " ".join(names), configuration=place.spark)
-            stack.callback(session.stop, spark)
-            jobs = {name: _job(name, spark, place, accept_gap=accept_gap, publisher=publisher) for name in names}
-            line = StatusLine()
-            stack.callback(line.finish)
-            ended_by = run_jobs(
-                spark,
-                jobs,
-                lambda status: line.show([str(each) for each in status]),
-                is_once=is_once,
-                publisher=publisher,
-                head=head,
-            )
-        return INTERRUPTED if ended_by == signal.SIGINT else DONE
-
-    return exit_code(work)
+    options = place.settings.pipeline
+    log = _checked(place, names)
+    head = None if log is None else lambda: log.head().next
+    with ExitStack() as stack:
+        publisher = None
+        if server is not None:
+            publisher = Publisher(server, place.token, options.publish_s)
+            stack.callback(publisher.close)
+        spark = session.start(options, "halley " + " ".join(names), configuration=place.spark)
+        stack.callback(spark.stop)
+        jobs = {name: _job(name, spark, place, accept_gap=accept_gap, publisher=publisher) for name in names}
+        line = StatusLine()
+        stack.callback(line.finish)
+        ended_by = run_jobs(
+            spark,
+            jobs,
+            lambda status: line.show([str(each) for each in status]),
+            is_once=is_once,
+            publisher=publisher,
+            head=head,
+        )
+    return INTERRUPTED if ended_by == signal.SIGINT else DONE
 
 
 def _checked(place: Place, names: Sequence[str]) -> Log | None:
@@ -291,7 +291,7 @@ def _checked(place: Place, names: Sequence[str]) -> Log | None:
     from halley.pipeline.source.columns import Lifting, lifts_of
 
     if names == ["sessions"]:
-        tables.look(place.lake)
+        tables.open_all(place.lake)
         return None
     log = open_log(place.log)
     lifted = tables.lifted_columns(Lifting(lifts_of(place.settings)).columns) if "ingest" in names else ()
@@ -299,7 +299,7 @@ def _checked(place: Place, names: Sequence[str]) -> Log | None:
         log_id = log.head().log_id
     except JobFailed as error:
         raise JobRejected(str(error)) from error  # nothing was begun
-    tables.look(place.lake, log_id, lifted)
+    tables.open_all(place.lake, log_id, lifted)
     return log
 
 
@@ -310,14 +310,11 @@ def _job(name: str, spark: SparkSession, place: Place, *, accept_gap: bool, publ
     from halley.pipeline.jobs.sessions import Sessions
     from halley.pipeline.source.columns import lifts_of
 
-    options, lift = place.settings.pipeline, lifts_of(place.settings)
-    if name == "ingest":
-        return Ingest(spark, place.log, place.lake, options, lift=lift, accept_gap=accept_gap)
-    if name == "rollup":
-        return Rollup(spark, place.log, place.lake, options, lift=lift, accept_gap=accept_gap, publisher=publisher)
     if name == "sessions":
         return Sessions(place.lake)
-    return Alerts(spark, place.log, place.lake, options, accept_gap=accept_gap, publisher=publisher)
+    jobs: dict[str, type[LogJob]] = {"ingest": Ingest, "rollup": Rollup, "alerts": Alerts}
+    options, lift = place.settings.pipeline, lifts_of(place.settings)
+    return jobs[name](spark, place.log, place.lake, options, lift=lift, accept_gap=accept_gap, publisher=publisher)
 
 
 # Upkeep of the lake
@@ -330,15 +327,12 @@ def compact(*, names: tuple[str, ...], place: Place) -> None:
     """Replace many small files by few large sorted ones; jobs can keep running."""
     from halley.pipeline.lake import upkeep
 
-    def work(bar: ShareBar) -> int:
+    with lake_bar("compacting", place.lake) as bar:
         for name in names or TABLES:
             done = upkeep.compact(place.lake, name, partial(bar.show, note=name))
             bar.finish()
             if done.before:
                 say(f"{name}: compacted {done.before:,} files into {done.after:,}, with {done.rows:,} rows")
-        return DONE
-
-    sys.exit(work_on_lake("compacting", place, work))
 
 
 @pipeline_group.command()
@@ -350,50 +344,40 @@ def vacuum(*, place: Place) -> None:
     """
     from halley.pipeline.lake import upkeep
 
-    def work(bar: ShareBar) -> int:
-        age_s = parse_age(place.settings.pipeline.vacuum_age)
-        done = upkeep.vacuum(place.lake, age_s, bar.show)
-        bar.finish()
-        say(f"deleted {done.files:,} files with {done.nbytes:,} bytes")
-        return DONE
-
-    sys.exit(work_on_lake("deleting", place, work))
+    with lake_bar("deleting", place.lake) as bar:
+        done = upkeep.vacuum(place.lake, parse_age(place.settings.pipeline.vacuum_age), bar.show)
+    say(f"deleted {done.files:,} files with {done.nbytes:,} bytes")
 
 
 @pipeline_group.command()
 @click.option("--all", "is_thorough", is_flag=True, help="Check every row, instead of some of each file.")
 @lake_options
-def verify(*, is_thorough: bool, place: Place) -> None:
+def verify(*, is_thorough: bool, place: Place) -> int:
     """Check that each event is in the lake exactly once and unchanged, and count the rollups again.
 
     The exit code is 1 if anything is wrong.
     """
     from halley.pipeline.lake import verify as checks
 
-    def work(bar: ShareBar) -> int:
-        is_sound = True
+    is_sound = True
+    with lake_bar("verifying", place.lake) as bar:
         for finding in checks.verify(place.lake, is_thorough=is_thorough, on_progress=partial(bar.show, note="rows")):
             bar.finish()
-            click.echo(f"{finding.what}: {finding.told}")
+            click.echo(f"{finding.what}: {finding.text}")
             is_sound = is_sound and finding.is_sound
-        say("sound" if is_sound else "something is wrong")
-        return DONE if is_sound else FAILED
-
-    sys.exit(work_on_lake("verifying", place, work))
+    say("sound" if is_sound else "something is wrong")
+    return DONE if is_sound else FAILED
 
 
-def work_on_lake(label: str, place: Place, work: Callable[[ShareBar], int]) -> int:
-    """Work on an existing lake with a progress bar; returns the exit code."""
+@contextmanager
+def lake_bar(label: str, lake: Path) -> Iterator[ShareBar]:
+    """Show a progress bar during work on a lake. Raises `JobRejected` if there is no lake."""
     from halley.pipeline.lake import tables
 
+    if not tables.open_all(lake):  # first of all, since a lock is a file that would be created there
+        raise JobRejected(f"there is no lake in {lake}: halley pipeline ingest makes one")
     bar = ShareBar(label)
-
-    def with_bar() -> int:
-        if not tables.look(place.lake):  # first of all, since a lock is a file that would be created there
-            raise JobRejected(f"there is no lake in {place.lake}: halley pipeline ingest makes one")
-        try:
-            return work(bar)
-        finally:
-            bar.finish()
-
-    return exit_code(with_bar)
+    try:
+        yield bar
+    finally:
+        bar.finish()

@@ -18,7 +18,7 @@ NumberedLine = tuple[int, bytes]
 
 _LINE_BYTES = 1_048_576
 _BATCH_LINES = 500
-_REASONS_TOLD = 10
+_MOST_REASONS = 10
 _LONG_EVENTS = 1_000  # fewer are done before a bar could be seen
 
 
@@ -153,7 +153,7 @@ class _Lines:
             is_unconfirmed = isinstance(refused, Unconfirmed)
             self.unconfirmed += is_unconfirmed
             self.refused += not is_unconfirmed
-            if refused.error not in self._reasons and len(self._reasons) < _REASONS_TOLD:
+            if refused.error not in self._reasons and len(self._reasons) < _MOST_REASONS:
                 self._reasons.add(refused.error)
                 self._bar.make_room()
                 say(f"line {number}: {_outcome(refused) if is_unconfirmed else 'refused'}: {refused.error}")

@@ -48,13 +48,8 @@ def subscribe(*, patterns: tuple[str, ...], after: int | None, server: str, toke
     has the event's "position" in the server's history. After an outage the client connects again, reports that, and
     resumes from where it was if the server has a history. Ctrl-C ends it.
     """
-    client = client_of(Client, server, token, on_link=report_link)
+    client = client_of(Client, server, token, on_link=lambda link, text: say(_LINK_NEWS[link].format(text)))
     sys.exit(run(print_events(client, patterns, after)))
-
-
-def report_link(link: Link, text: str) -> None:
-    """Print a message about a lost or restored connection."""
-    say(_LINK_NEWS[link].format(text))
 
 
 async def print_events(client: Client, patterns: Sequence[str], after: int | None = None) -> int:

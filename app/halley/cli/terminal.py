@@ -46,17 +46,17 @@ def say(text: str) -> None:
         click.echo(f"halley: {tame[:_LINE_CHARS]}", err=True)
 
 
-def run(work: Coroutine[None, None, int], *, leave_on: Iterable[signal.Signals] = ()) -> int:
+def run(work: Coroutine[None, None, int], *, ended_by: Iterable[signal.Signals] = ()) -> int:
     """Run a verb and return its exit code.
 
     Ctrl-C and SIGTERM cancel it, so that it can close its session; a second one cancels that, too. The exit code is
-    then `INTERRUPTED`, but `DONE` where the first signal was one of `leave_on`: those are how a verb that runs until it
+    then `INTERRUPTED`, but `DONE` where the first signal was one of `ended_by`: those are how a verb that runs until it
     is stopped is meant to end.
     """
-    return asyncio.run(_interruptible(work, {*leave_on}))
+    return asyncio.run(_interruptible(work, {*ended_by}))
 
 
-async def _interruptible(work: Coroutine[None, None, int], leave_on: set[signal.Signals]) -> int:
+async def _interruptible(work: Coroutine[None, None, int], ended_by: set[signal.Signals]) -> int:
     task = asyncio.current_task()
     assert task is not None
     received: list[signal.Signals] = []
@@ -65,13 +65,13 @@ async def _interruptible(work: Coroutine[None, None, int], leave_on: set[signal.
         received.append(number)
         task.cancel()
 
-    for wanted in {signal.SIGINT, signal.SIGTERM, *leave_on}:
+    for wanted in {signal.SIGINT, signal.SIGTERM, *ended_by}:
         with suppress(NotImplementedError):  # on Windows, where Ctrl-C cancels anyway
             asyncio.get_running_loop().add_signal_handler(wanted, cancel, wanted)
     try:
         return await work
     except asyncio.CancelledError:
-        return DONE if received and received[0] in leave_on else INTERRUPTED
+        return DONE if received and received[0] in ended_by else INTERRUPTED
 
 
 # Standard input and output
@@ -79,7 +79,7 @@ async def _interruptible(work: Coroutine[None, None, int], leave_on: set[signal.
 
 async def read_some(descriptor: int) -> bytes:
     """Wait for at least one byte and return what can be read; empty at the end of the input. Raises `OSError`."""
-    return await _aside(lambda: os.read(descriptor, CHUNK_BYTES))
+    return await _in_thread(lambda: os.read(descriptor, CHUNK_BYTES))
 
 
 async def write_all(descriptor: int, data: bytes) -> None:
@@ -90,7 +90,7 @@ async def write_all(descriptor: int, data: bytes) -> None:
         while rest:
             rest = rest[os.write(descriptor, rest) :]
 
-    await _aside(write)
+    await _in_thread(write)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def on_hang_up(descriptor: int, react: Callable[[], object]) -> Iterator[None]:
             loop.remove_reader(descriptor)
 
 
-async def _aside(work: Callable[[], Result]) -> Result:
+async def _in_thread(work: Callable[[], Result]) -> Result:
     done: Future[Result] = Future()
 
     def thread() -> None:
@@ -177,13 +177,11 @@ class ShareBar:
 
 def input_bytes(descriptor: int) -> int | None:
     """Return how many bytes of a file are left to read; None if there are none, or if it is not a regular file."""
-    try:
+    with suppress(OSError):
         found = os.fstat(descriptor)
-    except OSError:
-        return None
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    return max(found.st_size - os.lseek(descriptor, 0, os.SEEK_CUR), 0) or None
+        if stat.S_ISREG(found.st_mode):
+            return max(found.st_size - os.lseek(descriptor, 0, os.SEEK_CUR), 0) or None
+    return None
 
 
 class StatusLine:
@@ -192,7 +190,7 @@ class StatusLine:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._is_terminal = os.isatty(STDERR)
-        self._said_at: float | None = None
+        self._printed_at: float | None = None
         self._text = ""
 
     def show(self, parts: Sequence[str]) -> None:
@@ -201,8 +199,8 @@ class StatusLine:
         if self._is_terminal:
             click.echo(_CLEAR_STATUS + self._text[: _width() - 1], nl=False, err=True)
             sys.stderr.flush()
-        elif self._text and (self._said_at is None or self._clock() - self._said_at >= _STATUS_EVERY_S):
-            self._said_at = self._clock()
+        elif self._text and (self._printed_at is None or self._clock() - self._printed_at >= _STATUS_EVERY_S):
+            self._printed_at = self._clock()
             say(self._text)
 
     def finish(self) -> None:
@@ -217,8 +215,7 @@ class StatusLine:
 
 def _width() -> int:
     """The columns of standard error's terminal; `shutil` uses standard output, which may be a pipe."""
-    try:
-        columns = os.get_terminal_size(STDERR).columns
-    except OSError:
-        columns = 0
-    return columns or shutil.get_terminal_size().columns  # some terminals report 0
+    with suppress(OSError):
+        if columns := os.get_terminal_size(STDERR).columns:  # some terminals report 0
+            return columns
+    return shutil.get_terminal_size().columns

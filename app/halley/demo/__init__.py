@@ -27,7 +27,7 @@ from halley.demo.market import commuter, ticker, trader
 from halley.demo.robot import drive, driver_station
 from halley.processes import ChildProcess, child_process, is_cancelled_twice, module_command, module_environment
 
-_START_S, _LEAVE_S = 60.0, 20.0
+_START_S, _STOP_S = 60.0, 20.0
 _CONSOLE = re.compile(r"halley is listening on (http://\S+) .*")
 _NT4 = re.compile(r"networktables: (ws://\S+)/nt/NAME")
 _AT_WORK = re.compile(r"halley: (?:ingest|rollup|alerts) at .*")
@@ -67,7 +67,7 @@ async def run(
 
         def halley(*arguments: str) -> Awaitable[ChildProcess]:
             command = [*module_command("halley"), *arguments, *data, "--config", os.devnull]
-            child = child_process(command, environment=environment, end_within_s=_LEAVE_S)
+            child = child_process(command, environment=environment, end_within_s=_STOP_S)
             return stack.enter_async_context(child)
 
         ports = ("--port", str(port), "--operations-port", "0", "--nt4", "--nt4-port", str(nt4_port))

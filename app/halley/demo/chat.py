@@ -74,10 +74,10 @@ class Person:
         (at_s, text), room = min((plan, room) for room, plan in self._plans.items())
         return at_s, room, {"from": self._name, "text": text}
 
-    def hear(self, room: str, data: Any, now_s: float) -> None:
+    def read(self, room: str, data: Any, now_s: float) -> None:
         """Read what was said in a room, which can be any JSON: plan an answer, and drop what was planned there."""
-        said = data if isinstance(data, dict) else {"text": data}
-        speaker, text = (str(said.get(name)) for name in ("from", "text"))
+        message = data if isinstance(data, dict) else {"text": data}
+        speaker, text = (str(message.get(name)) for name in ("from", "text"))
         answers = ANSWERS.get(text, () if speaker in PEOPLE else WELCOMES) if speaker != self._name else ()
         if room in OPENINGS:
             self._plan(room, now_s, _SOON_S if answers else _LATER_S, answers)
@@ -116,6 +116,6 @@ async def take_part(server: str, random: Random, *, name: str) -> None:
                     event = await anext(page)
             except TimeoutError:
                 await page.publish(room, words)
-                person.hear(room, words, clock())
+                person.read(room, words, clock())
             else:
-                person.hear(event.channel, event.data, clock())
+                person.read(event.channel, event.data, clock())

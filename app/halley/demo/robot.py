@@ -41,12 +41,12 @@ _BATTERY_M = 1_000.0
 
 
 class Robot:
-    """A robot without inertia: its place (metres), its heading (radians), and where it was sent (`wish`). Pure."""
+    """A robot without inertia: its place (metres) and heading (radians), and where it was sent. Pure."""
 
     def __init__(self) -> None:
         self.x_m, self.y_m = _TOUR[0]
         self.mode = "auto"
-        self.wish: tuple[float, float] | None = None
+        self.destination: tuple[float, float] | None = None
         self._heading_rad = self._speed_m_s = self._way_m = self._rest_s = 0.0
         self._stops = 1
 
@@ -56,12 +56,12 @@ class Robot:
             self.mode = value
         elif name == _SETPOINT and isinstance(value, list) and len(value) == 2 and all(map(math.isfinite, value)):
             x_m, y_m = value
-            self.wish = min(max(x_m, 0.0), WIDTH_M), min(max(y_m, 0.0), HEIGHT_M)
+            self.destination = min(max(x_m, 0.0), WIDTH_M), min(max(y_m, 0.0), HEIGHT_M)
             self._rest_s = _REST_S
 
     def step(self, passed_s: float) -> None:
         """Move by the time that has passed, in seconds: straight to the next place, and slower near it."""
-        x_m, y_m = self.wish or _TOUR[self._stops % len(_TOUR)]
+        x_m, y_m = self.destination or _TOUR[self._stops % len(_TOUR)]
         away_m = math.hypot(x_m - self.x_m, y_m - self.y_m)
         self._speed_m_s = 0.0
         if self.mode == "disabled":
@@ -73,11 +73,11 @@ class Robot:
             self.x_m += way_m * math.cos(self._heading_rad)
             self.y_m += way_m * math.sin(self._heading_rad)
             self._way_m += way_m
-        elif self.wish is None:
+        elif self.destination is None:
             self._stops += 1
         else:
             self._rest_s -= passed_s
-            self.wish = self.wish if self._rest_s > 0 else None
+            self.destination = self.destination if self._rest_s > 0 else None
 
     def values(self) -> dict[str, Any]:
         """Return the value of each topic; the lidar has the distances to the four walls in millimetres.
@@ -93,7 +93,7 @@ class Robot:
             "/robot/laps": self._stops // len(_TOUR),
             "/robot/lidar": struct.pack("<4H", *(int(1_000 * max(far_m, 0)) for far_m in ranges_m)),
             _MODE: self.mode,
-            _SETPOINT: [*map(float, self.wish or ())],
+            _SETPOINT: [*map(float, self.destination or ())],
         }
 
 

@@ -57,6 +57,7 @@ from halley.host.relayed import NodeServer
 from halley.host.timeouts import ServerContext
 from halley.host.tls import BadCertificate, Certificate, Tls
 from halley.host.websocket import Sockets
+from halley.processes import raise_file_limit
 from halley.server import metrics
 from halley.server.composition import Server
 from halley.server.other_nodes import CannotJoin
@@ -421,17 +422,6 @@ def _cgroup_limits(hierarchy: Path, group: str, name: str) -> Iterator[int]:
             yield int((place / name).read_text())
         if place == hierarchy:
             return
-
-
-def raise_file_limit() -> int | None:
-    """Raise the limit of open files, of which each connection is one, to its maximum; return it, None if unlimited."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return None if hard == resource.RLIM_INFINITY else hard
-    return None
 
 
 def _loop_factory() -> Any:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -41,67 +42,25 @@ def diagnose(
     `log_options` are the source's options for the log of which the last check reads a row; None: a log made for that.
     With `archives_classes`, the last step archives the classes that Spark has used, and ends this process's JVM.
     """
-    for name, look in _Doctor(options, log_options, archives_classes=archives_classes).steps():
+    checks: dict[str, Callable[[], str]] = {
+        "python": _python,
+        "pyspark": partial(_package, "pyspark"),
+        "java": _java,
+        "deltalake": partial(_package, "deltalake"),
+        "session": partial(_session, options, is_recording=archives_classes),
+        "source": partial(_source, options, log_options),
+    }
+    if archives_classes:
+        checks["classes"] = partial(_classes, options)
+    for name, check in checks.items():
         began = time.monotonic()
         try:
-            found, is_ok = look(), True
+            found, is_ok = check(), True
         except Exception as error:  # noqa: BLE001 - any error is a finding for the user
             found, is_ok = str(error) if isinstance(error, ImportError) else str(cause_of(error)), False
         yield Step(name, found, time.monotonic() - began, is_ok)
         if not is_ok:
             return
-
-
-class _Doctor:
-    def __init__(self, options: Pipeline, log_options: Mapping[str, str] | None, *, archives_classes: bool) -> None:
-        self._options = options
-        self._log_options = log_options
-        self._archives_classes = archives_classes
-
-    def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        """Return the checks' names and functions, in order."""
-        yield "python", _python
-        yield "pyspark", lambda: _package("pyspark")
-        yield "java", _java
-        yield "deltalake", lambda: _package("deltalake")
-        yield "session", self._session
-        yield "source", self._source
-        if self._archives_classes:
-            yield "classes", self._classes
-
-    def _session(self) -> str:
-        from halley.pipeline import session
-
-        spark = session.start(self._options, is_recording=self._archives_classes)
-        return f"Spark {spark.version} with master {spark.sparkContext.master}"
-
-    def _source(self) -> str:
-        if self._log_options is not None:
-            return self._row(self._log_options)
-        with tempfile.TemporaryDirectory(prefix="halley-doctor-") as folder:
-            _make_log(Path(folder))
-            return self._row({"path": folder}) + " of a log made for this check"
-
-    def _row(self, log_options: Mapping[str, str]) -> str:
-        from halley.pipeline import session
-
-        spark = session.start(self._options)
-        rows = spark.read.format("halley").options(**log_options).load().select("offset").limit(1).collect()
-        return f"read offset {rows[0].offset}" if rows else "read the log, which is empty"
-
-    def _classes(self) -> str:
-        from halley.pipeline import session
-
-        spark = session.start(self._options)
-        with tempfile.TemporaryDirectory(prefix="halley-doctor-") as folder:  # as the jobs do: group, write, read
-            rows = spark.range(100).selectExpr("id % 10 AS channel", "id AS offset")
-            rows.groupBy("channel").count().collect()
-            rows.write.mode("overwrite").parquet(folder)
-            spark.read.parquet(folder).where("channel = 3").count()
-        nbytes = session.archive_classes()
-        if nbytes is None:
-            raise JobFailed("Java wrote no archive of Spark's classes; the pipeline works without it")
-        return f"archived ({nbytes / 1e6:.0f} MB): from now on Spark starts in half the time"
 
 
 def _python() -> str:
@@ -124,8 +83,26 @@ def _java() -> str:
     return f"{found.version} ({found.found_by}: {found.own_home})"
 
 
+def _session(options: Pipeline, *, is_recording: bool) -> str:
+    from halley.pipeline import session
+
+    spark = session.start(options, is_recording=is_recording)
+    return f"Spark {spark.version} with master {spark.sparkContext.master}"
+
+
+def _source(options: Pipeline, log_options: Mapping[str, str] | None) -> str:
+    from halley.pipeline import session
+
+    with tempfile.TemporaryDirectory(prefix="halley-doctor-") as folder:
+        if log_options is None:
+            _make_log(Path(folder))
+        log = session.start(options).read.format("halley").options(**log_options or {"path": folder}).load()
+        rows = log.select("offset").limit(1).collect()
+    found = f"read offset {rows[0].offset}" if rows else "read the log, which is empty"
+    return found if log_options is not None else f"{found} of a log made for this check"
+
+
 def _make_log(folder: Path) -> None:
-    """Write a log of one event into a folder."""
     history = History(folder, HistoryOptions(free_bytes=0), Rules(), lambda _report: None)
     event = Event("halley/doctor", b'"well"')
     event.is_recorded = True
@@ -133,3 +110,18 @@ def _make_log(folder: Path) -> None:
     event.publication = Publications(history.publication_key).next()
     history.append(event)
     history.close()
+
+
+def _classes(options: Pipeline) -> str:
+    from halley.pipeline import session
+
+    spark = session.start(options)
+    with tempfile.TemporaryDirectory(prefix="halley-doctor-") as folder:  # as the jobs do: group, write, read
+        rows = spark.range(100).selectExpr("id % 10 AS channel", "id AS offset")
+        rows.groupBy("channel").count().collect()
+        rows.write.mode("overwrite").parquet(folder)
+        spark.read.parquet(folder).where("channel = 3").count()
+    nbytes = session.archive_classes()
+    if nbytes is None:
+        raise JobFailed("Java wrote no archive of Spark's classes; the pipeline works without it")
+    return f"archived ({nbytes / 1e6:.0f} MB): from now on Spark starts in half the time"

@@ -30,9 +30,9 @@ def no_lake(lake: Path) -> JobRejected:
 
 
 _RAISED = re.compile(
-    r"^\s*(?:[A-Za-z_][\w.]*: )*halley\.pipeline(?:\.\w+)*\.(?P<name>\w+): (?P<said>.+?)\s*$", re.MULTILINE
+    r"^\s*(?:[A-Za-z_][\w.]*: )*halley\.pipeline(?:\.\w+)*\.(?P<name>\w+): (?P<message>.+?)\s*$", re.MULTILINE
 )
-_WITH_TRACE = re.compile(r"^(?P<name>\w*(?:Error|Exception|Interrupt)): (?P<said>.+)$", re.MULTILINE)
+_WITH_TRACE = re.compile(r"^(?P<name>\w*(?:Error|Exception|Interrupt)): (?P<message>.+)$", re.MULTILINE)
 _MOST_CHARS = 400
 
 
@@ -49,19 +49,19 @@ def cause_of(error: BaseException) -> PipelineError:
     found = list(_RAISED.finditer(text))
     kinds = {kind.__name__: kind for kind in _kinds(PipelineError)}
     for match in reversed(found):
-        return kinds.get(match["name"], JobFailed)(match["said"])
+        return kinds.get(match["name"], JobFailed)(match["message"])
     if "No space left on device" in text:  # the disk of the lake, of its checkpoints, or of Spark's own files
         return JobFailed("a disk that Spark writes to is full: make room, and run the same command again")
     raised = _WITH_TRACE.findall(text)
     if raised and "Traceback (most recent call last)" in text:
-        name, said = raised[-1]
+        name, message = raised[-1]
     else:
-        name, said = "", next(filter(None, map(said_in_java, _chain(error))), text)
-    said = said.strip().partition("\n")[0]
-    return JobFailed(f"Spark failed: {f'{name}: ' * bool(name)}{said or type(error).__name__}"[:_MOST_CHARS])
+        name, message = "", next(filter(None, map(java_message, _chain(error))), text)
+    message = message.strip().partition("\n")[0]
+    return JobFailed(f"Spark failed: {f'{name}: ' * bool(name)}{message or type(error).__name__}"[:_MOST_CHARS])
 
 
-def said_in_java(error: BaseException) -> str | None:
+def java_message(error: BaseException) -> str | None:
     """Return the message of a Java exception's innermost cause.
 
     None if `error` is not a Java exception, or if the JVM no longer runs.
@@ -72,8 +72,8 @@ def said_in_java(error: BaseException) -> str | None:
     try:
         while cause.getCause() is not None:
             cause = cause.getCause()
-        said = str(cause.getMessage() or "")
-        return said if " " in said else str(cause.toString())  # a bare name says little without the kind of error
+        message = str(cause.getMessage() or "")
+        return message if " " in message else str(cause.toString())  # a bare name says little without the kind of error
     except Exception:  # noqa: BLE001 - py4j and the network raise many kinds; all mean that the JVM no longer runs
         return None
 

@@ -74,17 +74,17 @@ def find(environment: Mapping[str, str], cache: Path) -> Java:
 
     Raises `NoJava`, `OSError`.
     """
-    looked_at = []
+    rejected = []
     for found_by, home in _candidates(environment):
         java = home / "bin" / "java"
         version = _version(java)
         if version < LEAST_VERSION:
-            looked_at.append(f"{found_by}: {java} " + (f"is version {version}" if version else "does not run"))
+            rejected.append(f"{found_by}: {java} " + (f"is version {version}" if version else "does not run"))
             continue
         return Java(_shim(home, cache), version, found_by, home)
-    looked_at = looked_at or ["none was found"]
+    rejected = rejected or ["none was found"]
     raise NoJava(
-        f"Spark needs Java {LEAST_VERSION} or later ({'; '.join(looked_at)}): "
+        f"Spark needs Java {LEAST_VERSION} or later ({'; '.join(rejected)}): "
         "pip install 'halley[pipeline]' brings one, or set JAVA_HOME"
     )
 
@@ -105,12 +105,12 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 def _version(java: Path) -> int:
     """Return the major version of a Java; 0 if it does not run."""
     try:
-        told = subprocess.run(  # noqa: S603 - the user's own Java
+        output = subprocess.run(  # noqa: S603 - the user's own Java
             [java, "-version"], capture_output=True, text=True, timeout=_DEADLINE_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    match = _VERSION.search(told.stderr)
+    match = _VERSION.search(output.stderr)
     return int(match[1]) if match else 0
 
 
@@ -190,14 +190,9 @@ class ClassArchive:
         self._file = home / f"classes-{name}.jsa"
         self._draft = home / f"classes-{name}-{os.getpid()}.draft"
 
-    @property
-    def exists(self) -> bool:
-        """Whether there is an archive; only Java can say whether it matches."""
-        return self._file.exists()
-
     def use(self) -> str:
-        """Return the flags with which a JVM uses the archive; they are empty if there is none."""
-        return f"{shlex.quote(f'-XX:SharedArchiveFile={self._file}')} {_SILENT}" if self.exists else ""
+        """Return the flags with which a JVM uses the archive, if it matches; they are empty if there is none."""
+        return f"{shlex.quote(f'-XX:SharedArchiveFile={self._file}')} {_SILENT}" if self._file.exists() else ""
 
     def record(self) -> str:
         """Archive Java's own classes; return the flags with which a JVM archives the others when it exits."""

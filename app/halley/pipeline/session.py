@@ -118,11 +118,6 @@ def find_master(master: str) -> None:
     )
 
 
-def stop(spark: SparkSession) -> None:
-    """End a session. The JVM stays for the next session, and ends with this process."""
-    spark.stop()
-
-
 def archive_classes() -> int | None:
     """End the JVM, which then writes the archive of Spark's classes, from which later JVMs start in half the time.
 
@@ -154,18 +149,18 @@ def _start(
         if not _is_local(master):
             spark.sparkContext.addPyFile(str(_zipped(_folder())))
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
-        said = cause_of(error)
+        cause = cause_of(error)
         if log.exists() and "JAVA_GATEWAY_EXITED" in str(error):
-            said = JobFailed(_complaint(log.read_text(errors="replace")))
-        raise SparkFailed(f"Spark does not start with master {master}: {said}") from error
+            cause = JobFailed(_complaint(log.read_text(errors="replace")))
+        raise SparkFailed(f"Spark does not start with master {master}: {cause}") from error
     return spark
 
 
 def _complaint(text: str) -> str:
     """Return the line in which a JVM that did not start says why: the first that is not a remark."""
     lines = (line.strip() for line in text.splitlines())
-    said = next((line for line in lines if line and not line.startswith(_REMARKS)), "Java exited without a message")
-    return _RAISED_IN_JAVA.sub("", said)
+    cause = next((line for line in lines if line and not line.startswith(_REMARKS)), "Java exited without a message")
+    return _RAISED_IN_JAVA.sub("", cause)
 
 
 @cache

@@ -63,6 +63,20 @@ def pinned(*cores: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def raise_file_limit() -> int | None:
+    """Raise the limit of open files, of which each connection is one, to its maximum; return it, None if unlimited.
+
+    It also applies to processes that are started later.
+    """
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return None if hard == resource.RLIM_INFINITY else hard
+    return None
+
+
 def free_port() -> int:
     """Return a port of 127.0.0.1 for a child process that cannot choose one itself. Raises `OSError` if all are in use.
 

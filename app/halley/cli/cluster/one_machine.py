@@ -24,8 +24,7 @@ from halley.cluster.members import id_of
 from halley.cluster.membership import least_payload
 from halley.history.folder import FolderLocked, lock_folder
 from halley.host.listener import CannotListen, bind
-from halley.host.process import raise_file_limit
-from halley.processes import free_port, module_command, module_environment
+from halley.processes import free_port, module_command, module_environment, raise_file_limit
 from halley.settings import Settings, is_loopback
 
 _OPERATIONS = 100

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -21,23 +20,22 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from halley.broker.events import to_text
 from halley.broker.names import SPACE
+from halley.client import Keyed
 from halley.pipeline.errors import cause_of
 from halley.pipeline.jobs.anomaly import WINDOW_US, Bounds, Part, State, on_events, on_silence
-from halley.pipeline.jobs.publishing import Message, Publisher, key_of
-from halley.pipeline.jobs.run import Progress, consumer, turns_until
+from halley.pipeline.jobs.publishing import key_of
+from halley.pipeline.jobs.run import LogJob, Progress, consumer
 from halley.pipeline.jobs.totals import is_counted
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.source import open_log
-from halley.pipeline.source.source import read_options
 from halley.protocols.bayeux.names import to_channel
-from halley.settings import Pipeline
 
 _TRIGGER_S = 5.0
 """The interval of batches. Each costs about the same, with events or without: Spark looks for expired timers."""
@@ -52,7 +50,7 @@ _AT_ONCE = 100
 _END_S = 30.0
 """How long to wait at the end for the batch in progress; if it is not done by then, it is done again."""
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _PARTS = "topic string, window_us long, events long, newest_us long, offset long, protocol string"
 _STATE = (
     "window_us long, events long, usual double, busy double, windows long, newest_us long, offset long, "
@@ -69,40 +67,26 @@ _CONFIGURATION = {
 }
 
 
-class Alerts:
-    """The job `alerts` of one log and one lake; the parameters are those of `Rollup`.
+class Alerts(LogJob):
+    """The job `alerts` of one log and one lake.
 
     left_out  the number of alerts that were not published, since they were too many or too old
     unknown   the number of alerts that were not published, since the server does not take their channels
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        log_options: Mapping[str, str],
-        lake: Path,
-        options: Pipeline,
-        *,
-        accept_gap: bool = False,
-        publisher: Publisher | None = None,
-    ) -> None:
-        """Create the table `alerts` if there is none. Raises `JobRejected`, `JobFailed`."""
+    def __post_init__(self) -> None:
+        """Create the table `alerts` if there is none."""
         self.left_out = self.unknown = 0
-        self._spark = spark
-        self._log = open_log(log_options)
-        self._options = options
-        self._publisher = publisher
-        self._checkpoint = lake.absolute() / "checkpoints" / "alerts"
+        self._log = open_log(self.log_options)
+        self._checkpoint = self.lake.absolute() / "checkpoints" / "alerts"
         head = self._log.head()
         self._log_id = head.log_id
-        self._table = tables.create(lake, "alerts", head.log_id)
-        self._read_options = read_options(
-            log_options,
-            options,
-            accept_gap=accept_gap,
-            max_rows=str(options.batch_rows),
-            from_offset=str(max(head.first, head.next - options.batch_rows)),  # of a new query: to learn from
-            consumer=consumer("alerts", lake),
+        self._table = tables.create(self.lake, "alerts", head.log_id)
+        batch_rows = self.options.batch_rows
+        self._source_options = self.source_options(
+            max_rows=str(batch_rows),
+            from_offset=str(max(head.first, head.next - batch_rows)),  # of a new query: to learn from
+            consumer=consumer("alerts", self.lake),
         )
 
     def counters(self) -> dict[str, int]:
@@ -110,13 +94,15 @@ class Alerts:
         return {"not published": self.left_out, "of channels that the server does not take": self.unknown}
 
     def once(self) -> Iterator[Progress]:
-        """Do all that the log has now. Raises `JobRejected`, `JobFailed`."""
+        """Do all that the log has now. Spark's trigger for that (availableNow) never ends while there are timers."""
         wanted = self._log.head().next
-        # Spark's own trigger for that (availableNow) never ends while there are timers.
-        yield from turns_until(wanted, self._run(0, None))
+        for progress in self._run(0, None):
+            yield progress
+            if progress.next >= wanted:
+                return
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Work until `stop` is set. Raises `JobRejected`, `JobFailed`."""
+        """Work until `stop` is set."""
         yield from self._run(_TRIGGER_S, stop)
 
     def _run(self, trigger_s: float, stop: Event | None) -> Iterator[Progress]:
@@ -124,16 +110,16 @@ class Alerts:
         last = -1
         try:
             while query.isActive and not (stop is not None and stop.is_set()):
-                told = query.lastProgress
-                if told is not None and _batch(told) != last:
-                    last = _batch(told)
-                    yield _progress(told)
-                time.sleep(_LOOK_S)
+                report = query.lastProgress
+                if report is not None and _batch(report) != last:
+                    last = _batch(report)
+                    yield _progress(report)
+                time.sleep(_POLL_S)
             deadline = time.monotonic() + _END_S
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
                 if _batch(query.lastProgress) != last:  # the batch is done, even if the next one has already begun
                     break
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         finally:
             query.stop()
         error = query.exception()
@@ -144,12 +130,12 @@ class Alerts:
 
     def _start(self, trigger_s: float) -> StreamingQuery:
         for name, value in _CONFIGURATION.items():
-            self._spark.conf.set(name, value)
-        options = self._options
+            self.spark.conf.set(name, value)
+        options = self.options
         bounds = Bounds(options.spike_factor, options.spike_events, round(options.silence_s * 1_000_000))
         watcher = Watcher(bounds, time.time_ns() // 1_000_000)
         try:
-            events = self._spark.readStream.format("halley").options(**self._read_options).load()
+            events = self.spark.readStream.format("halley").options(**self._source_options).load()
             return (
                 events.where(is_counted())
                 .select("topic", "time_us", "offset", "protocol")
@@ -177,15 +163,15 @@ class Alerts:
         if before is None or before < batch:
             rows = pa.Table.from_pylist(alerts, tables.TABLES["alerts"].columns)
             commit_rows(self._table, rows, Step(app, before, batch))
-        if self._publisher is not None:
+        if self.publisher is not None:
             shared = [each for each in alerts if not each["topic"].startswith(SPACE)]  # see `rollup.py`
             news = [each for each in shared if each["at_us"] > time.time_ns() // 1_000 - _NEWS_US]
             busiest = sorted(news, key=lambda each: -each["usual"])[:_AT_ONCE]
             self.left_out += len(shared) - len(busiest)
             chosen = sorted(busiest, key=lambda each: each["at_us"])
-            self.unknown += self._publisher.publish([self._message(each) for each in chosen])
+            self.unknown += self.publisher.publish([self._message(each) for each in chosen])
 
-    def _message(self, alert: dict[str, Any]) -> Message:
+    def _message(self, alert: dict[str, Any]) -> Keyed:
         channel = to_channel(alert["topic"])
         data = {
             "channel": channel,
@@ -196,7 +182,7 @@ class Alerts:
             "usual": alert["usual"],
         }
         key = key_of("alert", alert["kind"], alert["at_us"], f"{self._log_id} {alert['topic']}")
-        return Message(f"/alerts{channel}", data, key)
+        return Keyed(f"/alerts{channel}", data, key)
 
 
 class Watcher(StatefulProcessor):
@@ -237,7 +223,7 @@ class Watcher(StatefulProcessor):
         if state is None:
             return
         now_ms = timerValues.getCurrentProcessingTimeInMs()
-        next_ms = self._look_again_ms(state, now_ms)
+        next_ms = self._next_check_ms(state, now_ms)
         if next_ms is None:
             state, alerts = on_silence(state, now_ms * 1_000, self._bounds)
             yield from (Row(topic=key[0], protocol=None, **alert._asdict()) for alert in alerts)
@@ -252,7 +238,7 @@ class Watcher(StatefulProcessor):
         values = self._state.get()
         return (None, False) if values is None else (State(*values[:-1]), values[-1])
 
-    def _look_again_ms(self, state: State, now_ms: int) -> int | None:
+    def _next_check_ms(self, state: State, now_ms: int) -> int | None:
         """Return when to check again (milliseconds since 1970), or None if the channel can be judged now."""
         silent_ms = state.newest_us // 1_000 + self._silence_ms
         if now_ms < silent_ms:
@@ -277,20 +263,19 @@ def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from grouped.select(names).rename_columns([each.split()[0] for each in _PARTS.split(", ")]).to_batches()
 
 
-def _batch(told: Mapping[str, Any] | None) -> int:
-    """Return the number of the batch that a progress report is about; -1 if there was none yet."""
-    return -1 if told is None else int(told["batchId"])
+def _batch(report: Mapping[str, Any] | None) -> int:
+    return -1 if report is None else int(report["batchId"])
 
 
-def _progress(told: Mapping[str, Any]) -> Progress:
+def _progress(report: Mapping[str, Any]) -> Progress:
     """Convert Spark's report on a batch to a `Progress`."""
-    [source] = told["sources"]
+    [source] = report["sources"]
     reached, head = (_offset(source[name]) for name in ("endOffset", "latestOffset"))
     return Progress(
-        reached, max(head, reached), told["numInputRows"], told["durationMs"].get("triggerExecution", 0) / 1e3
+        reached, max(head, reached), report["numInputRows"], report["durationMs"].get("triggerExecution", 0) / 1e3
     )
 
 
-def _offset(told: Any) -> int:
-    found = orjson.loads(told) if isinstance(told, str) else told
+def _offset(report: Any) -> int:
+    found = orjson.loads(report) if isinstance(report, str) else report
     return int(found["offset"]) if found else 1

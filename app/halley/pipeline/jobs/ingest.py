@@ -28,79 +28,55 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 
 from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected, PipelineError, cause_of
-from halley.pipeline.jobs.run import Progress, consumer, turns_until
+from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
 from halley.pipeline.lake import locks, tables, upkeep
 from halley.pipeline.lake.commit import Step, commit_files, commit_rows
 from halley.pipeline.lake.files import Written, staged, write_files
-from halley.pipeline.lake.tables import DAY_US, INGEST, LakeTable
+from halley.pipeline.lake.tables import INGEST, LakeTable
 from halley.pipeline.source import open_log
 from halley.pipeline.source.columns import FAULT_COLUMNS, Lifting
 from halley.pipeline.source.log import Head, caught_up, offsets, split
-from halley.pipeline.source.source import Options, Table, read_options
+from halley.pipeline.source.source import Options, Table
 from halley.settings import Pipeline
 
 _LOST = ("hole", "missing")
 _GAP_COLUMNS = tables.TABLES["gaps"].columns.names
 
 
-class Ingest:
-    """The job `ingest` of one log and one lake.
+class Ingest(LogJob, TurnJob):
+    """The job `ingest` of one log and one lake."""
 
-    log_options   the source's options that say which log it is: path, or url with token or token_file
-    lift          the columns to lift, as `source.columns.lifts_of(settings)` returns them
-    accept_gap    go on although offsets are missing in the log for no known reason, or are in a damaged segment
-    """
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        log_options: Mapping[str, str],
-        lake: Path,
-        options: Pipeline,
-        *,
-        lift: str = "",
-        accept_gap: bool = False,
-    ) -> None:
-        """Prepare the job; nothing is read or written yet. Raises `JobRejected`."""
-        self._lake = lake
-        self._options = options
-        self._log = open_log(log_options)
-        self._consumer = consumer("lake", lake)
-        self._tidying = Tidying(lake, options)
-        self._lifting = Lifting(lift)
-        self._read_options = read_options(log_options, options, accept_gap=accept_gap, faults="true", lift=lift)
-        self._spark = spark
+    def __post_init__(self) -> None:
+        """Prepare the job; nothing is read or written yet."""
+        self.interval_s = self.options.ingest_s
+        self._log = open_log(self.log_options)
+        self._consumer = consumer("lake", self.lake)
+        self._compaction = LiveCompaction(self.lake, self.options)
+        self._lifted = tables.lifted_columns(Lifting(self.lift).columns)
+        self._source_options = self.source_options(faults="true", lift=self.lift)
         self._tables: tuple[LakeTable, LakeTable, LakeTable] | None = None
 
     def once(self) -> Iterator[Progress]:
-        """Do turns until all events that the log has now are done. Raises `JobRejected`, `JobFailed`."""
-        with locks.ingest(self._lake):
-            yield from turns_until(self._log.head().next, iter(self.step, None))
+        """Do all that the log has now, as the lake's only ingest."""
+        with locks.ingest(self.lake):
+            yield from super().once()
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Do turns until `stop` is set, each `ingest_s` after the one before, or immediately while there is more.
-
-        Raises `JobRejected`, `JobFailed`.
-        """
-        with locks.ingest(self._lake), self._tidying.going_on():
-            while not stop.is_set():
-                progress = self.step()
-                yield progress
-                if not progress.lag:
-                    stop.wait(self._options.ingest_s)
+        """Work until `stop` is set, as the lake's only ingest, and compact small files meanwhile."""
+        with locks.ingest(self.lake), self._compaction.running():
+            yield from super().live(stop)
 
     def counters(self) -> dict[str, int]:
         """Return the counters of compaction, for the progress line."""
-        return {"files fewer": self._tidying.compacted, "compactions failed": self._tidying.failed}
+        return {"files fewer": self._compaction.compacted, "compactions failed": self._compaction.failed}
 
     def step(self) -> Progress:
         """Do one turn: a batch, if there is anything new. Raises `JobRejected`, `JobFailed`."""
         began = time.monotonic()
-        with locks.batch(self._lake):
+        with locks.batch(self.lake):
             head = self._log.head()
             first, until = self._range(head)
             if until > first:
@@ -114,22 +90,21 @@ class Ingest:
         first = head.first if at is None else at
         until = max(first, *(each or 0 for each in begun))
         if until > head.next:
-            head = caught_up(self._log, until, self._options.behind_s)
+            head = caught_up(self._log, until, self.options.behind_s)
         if until > head.next:
             raise JobRejected(
-                f"the log ends before offset {head.next}, and {self._lake} has read it up to {until}: it has lost its "
+                f"the log ends before offset {head.next}, and {self.lake} has read it up to {until}: it has lost its "
                 "end, or is an older copy; choose another --lake"
             )
-        return first, until if until > first else min(first + self._options.batch_rows, head.next)
+        return first, until if until > first else min(first + self.options.batch_rows, head.next)
 
     def _opened(self, log_id: str) -> tuple[LakeTable, LakeTable, LakeTable]:
         """Return the tables events, rejected and gaps, brought up to date."""
         if self._tables is None or self._tables[0].log_id != log_id:
-            lifted = tables.lifted_columns(self._lifting.columns)
             self._tables = (
-                tables.create(self._lake, "events", log_id, lifted),
-                tables.create(self._lake, "rejected", log_id),
-                tables.create(self._lake, "gaps", log_id),
+                tables.create(self.lake, "events", log_id, self._lifted),
+                tables.create(self.lake, "rejected", log_id),
+                tables.create(self.lake, "gaps", log_id),
             )
         for table in self._tables:
             table.refresh()
@@ -138,7 +113,7 @@ class Ingest:
     def _ingest(self, first: int, until: int) -> None:
         assert self._tables is not None
         events, rejected, gaps = self._tables
-        with staged(self._lake) as folder:
+        with staged(self.lake) as folder:
             written = self._write(first, until, folder.absolute())
             events_in = [each for each in written if kind_of(each.path) == EVENT]
             others = [_faults(each.path, kind) for each in written if (kind := kind_of(each.path)) != EVENT]
@@ -156,16 +131,14 @@ class Ingest:
 
     def _write(self, first: int, until: int, folder: Path) -> list[Written]:
         """Have the workers write a range, in at most one task per core. Raises `JobRejected`, `JobFailed`."""
-        tasks = min(self._spark.sparkContext.defaultParallelism, -(-(until - first) // self._options.partition_rows))
+        tasks = min(self.spark.sparkContext.defaultParallelism, -(-(until - first) // self.options.partition_rows))
         ranges = split(first, until, -(-(until - first) // tasks))
-        write = partial(write_range, self._read_options | self._log.options, folder)
+        write = partial(write_range, self._source_options | self._log.options, folder)
         try:
-            return (
-                self._spark.sparkContext.parallelize(ranges, len(ranges)).flatMap(lambda each: write(*each)).collect()
-            )
+            return self.spark.sparkContext.parallelize(ranges, len(ranges)).flatMap(lambda each: write(*each)).collect()
         except Exception as error:
             if "No space left on device" in str(error):
-                raise tables.refusal(self._lake, error) from error
+                raise tables.refusal(self.lake, error) from error
             raise cause_of(error) from error
 
 
@@ -209,7 +182,7 @@ class _Ended(Exception):
     """The compaction is to be aborted."""
 
 
-class Tidying:
+class LiveCompaction:
     """The repeated compaction of one lake.
 
     compacted  by how many files the tables have become fewer
@@ -223,10 +196,10 @@ class Tidying:
         self._end = threading.Event()
 
     @contextmanager
-    def going_on(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Compact every `compact_s` seconds during the block; never if that setting is 0."""
         self._end.clear()
-        thread = threading.Thread(target=self._run, name="tidying", daemon=True)
+        thread = threading.Thread(target=self._run, name="compaction", daemon=True)
         if self._options.compact_s:
             thread.start()
         try:
@@ -294,9 +267,8 @@ def _kinds(batch: pa.RecordBatch) -> pa.Array:
 
 def _days(times: pa.Array) -> pa.Array:
     """Return the days of times, in UTC; null for times outside the calendar."""
-    numbers = pc.divide(times, DAY_US)
     is_date = pc.and_(pc.greater_equal(times, 0), pc.less(times, _END_US))
-    return pc.if_else(is_date, numbers, pa.scalar(None, pa.int64())).cast(pa.int32()).cast(pa.date32())
+    return pc.if_else(is_date, times, None).cast(pa.timestamp("us")).cast(pa.date32())
 
 
 def _columns(batch: pa.RecordBatch) -> pa.RecordBatch:

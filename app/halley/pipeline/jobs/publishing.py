@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from halley.client import Client, ClientError, Dismissed, Keyed, Refused, Timeouts
 from halley.client.wire import server_url
@@ -26,14 +26,6 @@ _TRY_S = 5.0
 _AT_ONCE = 1_000
 _PAUSE_S = 0.3
 _TOO_LARGE = 413
-
-
-class Message(NamedTuple):
-    """A message to be published; `key` is its idempotency key (`key_of`), the same each time it is published again."""
-
-    channel: str
-    data: Any
-    key: str
 
 
 def key_of(*parts: str | int) -> str:
@@ -60,22 +52,16 @@ class Publisher:
         self._name = " or ".join(str(url).rstrip("/") for url in urls)
         self._token = token
         self._publish_s = publish_s
-        self._is_leaving = False
+        self._is_stopping = False
         self._client: Client | None = None
-        self._entering = asyncio.Lock()
-        self._telling: Future[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._status: Future[None] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="publishing", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def publish(self, messages: Sequence[Message]) -> int:
-        """Publish messages, and wait until the server has accepted or finally refused each of them.
+    def publish(self, messages: Sequence[Keyed]) -> int:
+        """Publish messages with keys of `key_of`; wait until the server has accepted or finally refused each of them.
 
         Return how many it refused because of the message itself, such as its channel or its size. Raises `JobFailed`
         if the server refuses a message for lack of rights, or accepts nothing for `publish_s` seconds; `JobRejected`
@@ -83,26 +69,26 @@ class Publisher:
         """
         return self._wait(self._publish(list(messages))) if messages else 0
 
-    def tell(self, channel: str, data: Any) -> None:
+    def publish_status(self, channel: str, data: Any) -> None:
         """Publish a status that is of no use later: at most once, without waiting for the outcome."""
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.run_coroutine_threadsafe(self._tell(channel, data), self._loop)
+        if self._status is None or self._status.done():
+            self._status = asyncio.run_coroutine_threadsafe(self._publish_status(channel, data), self._loop)
 
-    async def _tell(self, channel: str, data: Any) -> None:
+    async def _publish_status(self, channel: str, data: Any) -> None:
         with suppress(ClientError, JobRejected):
-            await (await self._entered()).publish(channel, data)
+            await (await self._connected()).publish(channel, data)
 
     def stop_retrying(self) -> None:
         """Stop the retries of what is being published: the process is about to end."""
-        self._is_leaving = True
+        self._is_stopping = True
 
     def close(self) -> None:
         """Close the session with the server, and end the thread."""
         if self._loop.is_closed():
             return
-        if self._telling is not None:
-            self._telling.cancel()
-        self._wait(self._leave())
+        if self._status is not None:
+            self._status.cancel()
+        self._wait(self._disconnect())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -110,7 +96,7 @@ class Publisher:
     def _wait(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _publish(self, waiting: list[Message]) -> int:
+    async def _publish(self, waiting: list[Keyed]) -> int:
         unknown = 0
         deadline = time.monotonic() + self._publish_s
         while waiting:
@@ -134,19 +120,19 @@ class Publisher:
             if len(again) < len(waiting):
                 waiting, deadline = again, time.monotonic() + self._publish_s
                 continue
-            if self._is_leaving or time.monotonic() >= deadline:
+            if self._is_stopping or time.monotonic() >= deadline:
                 raise JobFailed(f"nothing could be published to {self._name} for {self._publish_s:g} s: {error}")
             waiting = again
             if len(self._servers) > 1:
-                await self._leave()
+                await self._disconnect()
                 self._servers.rotate(-1)
             await asyncio.sleep(_PAUSE_S)
         return unknown
 
-    async def _try(self, messages: list[Message]) -> tuple[Sequence[Refused | None], ClientError | None]:
+    async def _try(self, messages: list[Keyed]) -> tuple[Sequence[Refused | None], ClientError | None]:
         """Return the verdicts that were received, and the error that ended them, if any."""
         try:
-            client = await self._entered()
+            client = await self._connected()
         except Refused as refused:
             if refused.is_final:
                 raise JobFailed(f"{self._name} does not let the pipeline in: {refused}") from refused
@@ -154,16 +140,16 @@ class Publisher:
         except ClientError as error:
             return (), error
         try:
-            return await client.publish_keyed(Keyed(*message) for message in messages), None
+            return await client.publish_keyed(messages), None
         except Dismissed as error:
-            await self._leave()
+            await self._disconnect()
             return error.settled, error
         except ClientError as error:
             return error.settled, error
 
-    async def _entered(self) -> Client:
+    async def _connected(self) -> Client:
         """Return the client, with a session. Raises `ClientError`, and `JobRejected` for an invalid URL or token."""
-        async with self._entering:
+        async with self._connecting:
             if self._client is None:
                 timeouts = Timeouts(answer_s=min(_TRY_S, self._publish_s), backoff_s=_PAUSE_S, most_backoff_s=_TRY_S)
                 try:
@@ -174,7 +160,7 @@ class Publisher:
                 self._client = client
             return self._client
 
-    async def _leave(self) -> None:
+    async def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.__aexit__(None, None, None)

@@ -16,30 +16,29 @@ The table holds everything that is needed after a crash. Its app versions:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from halley.broker.events import to_text
 from halley.broker.names import SPACE
+from halley.client import Keyed
 from halley.pipeline.errors import JobRejected, cause_of
-from halley.pipeline.jobs.publishing import Message, Publisher, key_of
-from halley.pipeline.jobs.run import Progress, consumer, turns_until
+from halley.pipeline.jobs.publishing import key_of
+from halley.pipeline.jobs.run import LogJob, Progress, TurnJob, consumer
 from halley.pipeline.jobs.totals import KEY, QUANTILES, Totals
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.tables import DAY_US, KINDS, translate_read_errors
 from halley.pipeline.source.columns import Lifting
 from halley.pipeline.source.log import caught_up
-from halley.pipeline.source.source import Options, Table, read_options
+from halley.pipeline.source.source import Options, Table
 from halley.protocols.bayeux.names import to_channel
-from halley.settings import Pipeline
 
 _AT, _READ, _FINAL, _PUBLISHED = "rollup", "rollup/read", "rollup/final", "rollup/published"
 _CONFIGURATION = {
@@ -64,54 +63,40 @@ def wall_us() -> int:
     return time.time_ns() // 1_000
 
 
-class Rollup:
+@dataclass(eq=False)
+class Rollup(LogJob, TurnJob):
     """The job `rollup` of one log and one lake.
 
-    log_options   the source's options that say which log it is: path, or url with token or token_file
-    lift          the columns to lift, as `source.columns.lifts_of(settings)` returns them
-    publisher     publishes the rollups; None: they are written to the table only
-    wall_us       the wall clock, in microseconds since 1970
+    wall_us   the wall clock, in microseconds since 1970
 
     late      the number of events that were read when their windows were already final
     left_out  the number of rollups that were not published, since there were too many at a time
     unknown   the number of rollups that were not published, since the server does not take their channels
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        log_options: Mapping[str, str],
-        lake: Path,
-        options: Pipeline,
-        *,
-        lift: str = "",
-        accept_gap: bool = False,
-        publisher: Publisher | None = None,
-        wall_us: Callable[[], int] = wall_us,
-    ) -> None:
-        """Resume where the table says; publish final windows that were not. Raises `JobRejected`, `JobFailed`."""
+    wall_us: Callable[[], int] = field(default=wall_us, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Resume where the table says; publish final windows that were not."""
         self.late = self.left_out = self.unknown = 0
-        self._spark = spark
-        self._options = options
-        self._read_options = read_options(log_options, options, accept_gap=accept_gap, lift=lift)
-        self._consumer = consumer("rollup", lake)
-        self._reader = Table(Options(self._read_options))
+        self.interval_s = self.options.rollup_s
+        self._consumer = consumer("rollup", self.lake)
+        self._source_options = self.source_options(lift=self.lift)
+        self._reader = Table(Options(self._source_options))
         self._log = self._reader.log
-        self._publisher = publisher
-        self._wall_us = wall_us
-        types = Lifting(lift).columns
+        types = Lifting(self.lift).columns
         self._numbers = [name for name, kind in types.items() if kind in ("double", "long")]
         self._totals = Totals(self._numbers)
         for name, value in _CONFIGURATION.items():
-            spark.conf.set(name, value)
+            self.spark.conf.set(name, value)
         head = self._log.head()
-        self._table = tables.create(lake, "rollups", head.log_id)
+        self._table = tables.create(self.lake, "rollups", head.log_id)
         self._log_id = head.log_id
         self._versions = {app: self._table.position(app) for app in (_AT, _READ, _FINAL, _PUBLISHED)}
         version = self._versions[_AT]
         self._read = self._versions[_READ] or 0
         if self._read > head.next:
-            head = caught_up(self._log, self._read, options.behind_s)
+            head = caught_up(self._log, self._read, self.options.behind_s)
         if self._read > head.next:
             raise JobRejected(
                 f"{self._table.folder} has rollups up to offset {self._read - 1}, and the log ends at "
@@ -120,7 +105,6 @@ class Rollup:
         self.next = head.first if version is None else version
         self._final_us = self._versions[_FINAL] or 0
         self._open: pa.Table | None = None
-        self._open_keys: list[tuple[Any, ...]] = []
         self._publish_committed()
 
     def counters(self) -> dict[str, int]:
@@ -131,39 +115,24 @@ class Rollup:
             "of channels that the server does not take": self.unknown,
         }
 
-    def once(self) -> Iterator[Progress]:
-        """Do turns until all events that the log has now are done. Raises `JobRejected`, `JobFailed`."""
-        yield from turns_until(self._log.head().next, iter(self.step, None))
-
-    def live(self, stop: Event) -> Iterator[Progress]:
-        """Do turns until `stop` is set, each `rollup_s` after the one before, or immediately if that is late or lags.
-
-        Raises `JobRejected`, `JobFailed`.
-        """
-        while not stop.is_set():
-            due = time.monotonic() + self._options.rollup_s
-            progress = self.step()
-            yield progress
-            stop.wait(0 if progress.lag else max(0, due - time.monotonic()))
-
     def step(self) -> Progress:
         """Do one turn: read, commit and publish. Raises `JobRejected`, `JobFailed`."""
         began = time.monotonic()
-        wall = self._wall_us()  # before the log's end is read: later events are younger
-        head = max(caught_up(self._log, self.next, self._options.behind_s).next, self.next)
-        first, until = self.next, min(head, self.next + self._options.batch_rows)
+        wall = self.wall_us()  # before the log's end is read: later events are younger
+        head = max(caught_up(self._log, self.next, self.options.behind_s).next, self.next)
+        first, until = self.next, min(head, self.next + self.options.batch_rows)
         if first < self._read:
             until = min(until, self._read)
         changed = self._add(first, until) if first < until else None
         is_all = until == head
         newest = pc.max(changed["newest_us"]).as_py() if changed is not None else None
         self.next, self._read = until, max(self._read, until)
-        late_us = round(self._options.late_s * 1_000_000)
+        late_us = round(self.options.late_s * 1_000_000)
         self._final_us = watermark(self._final_us, late_us, newest, wall if is_all else None)
         finals = self._finals()
         if is_all and changed is not None:
             self._publish(self._rows(self._still_open(changed)), until)
-        if finals or until - (self._versions[_READ] or 0) >= self._options.batch_rows:
+        if finals or until - (self._versions[_READ] or 0) >= self.options.batch_rows:
             self._commit(finals)
         self._publish_committed(finals)
         return Progress(until, head, until - first, time.monotonic() - began)
@@ -182,22 +151,19 @@ class Rollup:
             shut = found.filter(pc.less_equal(found["end_us"], self._final_us))
             shortest = shut.filter(pc.equal(shut["window"], KINDS[0].name))
             self.late += pc.sum(shortest["events"]).as_py() or 0
-        keys = _keys(changed)
         if self._open is None:
-            self._open, self._open_keys = changed, keys
+            self._open = changed
         else:
-            replaced = set(keys)
-            stay = [key not in replaced for key in self._open_keys]
-            self._open = pa.concat_tables([self._open.filter(pa.array(stay, pa.bool_())), changed])
-            self._open_keys = [key for key, stays in zip(self._open_keys, stay, strict=True) if stays] + keys
+            is_replaced = pc.is_in(_keys(self._open), _keys(changed))
+            self._open = pa.concat_tables([self._open.filter(pc.invert(is_replaced)), changed])
         return found
 
     def _events(self, first: int, until: int) -> DataFrame:
         """Return the events of a range. A small range is read here: a task for a worker costs more than the reading."""
         if until - first <= _READ_HERE_ROWS:
-            return self._spark.createDataFrame(self._reader.table(first, until))
-        options = self._read_options | self._log.options | {"from_offset": str(first), "until_offset": str(until)}
-        return self._spark.read.format("halley").options(**options).load()
+            return self.spark.createDataFrame(self._reader.table(first, until))
+        options = self._source_options | self._log.options | {"from_offset": str(first), "until_offset": str(until)}
+        return self.spark.read.format("halley").options(**options).load()
 
     def _still_open(self, totals: pa.Table) -> pa.Table:
         return totals.filter(pc.greater(totals["end_us"], self._final_us))
@@ -211,7 +177,6 @@ class Rollup:
             return []
         finals = self._open.filter(is_final)
         self._open = self._open.filter(pc.invert(is_final)).combine_chunks()
-        self._open_keys = _keys(self._open)
         return self._rows(finals)
 
     def _rows(self, totals: pa.Table) -> list[Row]:
@@ -238,7 +203,7 @@ class Rollup:
             _READ: self._read,
             _FINAL: self._final_us,
         }
-        if self._publisher is None:
+        if self.publisher is None:
             versions[_PUBLISHED] = self._final_us  # there is nothing to publish
         self._step(versions, finals)
         self._log.commit(self._consumer, versions[_AT])
@@ -257,7 +222,7 @@ class Rollup:
         `finals` are their rows if the caller has them; else they are read from the table.
         """
         final, published = self._versions[_FINAL], self._versions[_PUBLISHED] or 0
-        if self._publisher is None or final is None or final <= published:
+        if self.publisher is None or final is None or final <= published:
             return
         if finals is None:
             wanted = (pc.field("end_us") > published) & (pc.field("day") >= _day(max(0, published - DAY_US)))
@@ -272,7 +237,7 @@ class Rollup:
         The names of these topics must not be known outside their realm. `until` is the offset up to which partial
         rollups are counted; None: the rollups are final.
         """
-        if self._publisher is None:
+        if self.publisher is None:
             return
         windows: dict[tuple[str, int], list[Row]] = {}
         for row in rows:
@@ -281,12 +246,12 @@ class Rollup:
         messages = []
         for _, of_window in sorted(windows.items(), key=lambda each: each[0][1]):
             of_window.sort(key=lambda row: (-row["events"], row["topic"], row["protocol"]))
-            busiest = of_window[: self._options.channels]
+            busiest = of_window[: self.options.channels]
             self.left_out += len(of_window) - len(busiest)
             messages += [self._message(row, until) for row in busiest]
-        self.unknown += self._publisher.publish(messages)
+        self.unknown += self.publisher.publish(messages)
 
-    def _message(self, row: Row, until: int | None) -> Message:
+    def _message(self, row: Row, until: int | None) -> Keyed:
         channel = to_channel(row["topic"])
         data = {
             "channel": channel,
@@ -300,14 +265,15 @@ class Rollup:
             "numbers": dict(row["numbers"]),
             "final": until is None,
         }
-        said = "final" if until is None else until
+        version = "final" if until is None else until
         which = f"{self._log_id} {row['protocol']} {row['topic']}"
-        key = key_of("rollup", row["window"], row["start_us"] // 1_000_000, said, which)
-        return Message(f"/stats/{row['window']}{channel}", data, key)
+        key = key_of("rollup", row["window"], row["start_us"] // 1_000_000, version, which)
+        return Keyed(f"/stats/{row['window']}{channel}", data, key)
 
 
-def _keys(totals: pa.Table) -> list[tuple[Any, ...]]:
-    return list(zip(*(totals[name].to_pylist() for name in KEY), strict=True))
+def _keys(totals: pa.Table) -> pa.Array:
+    texts = [totals[name].cast(pa.string()) for name in KEY]
+    return pc.binary_join_element_wise(*texts, "\0", null_handling="replace", null_replacement="\0").combine_chunks()
 
 
 def _day(time_us: int) -> date:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
 from halley.pipeline.errors import JobFailed, PipelineError, cause_of
 from halley.pipeline.jobs.publishing import Publisher
+from halley.settings import Pipeline
 
 CHANNEL = "/halley/pipeline"
 _TICK_S = 1.0
@@ -28,22 +31,65 @@ _END_S = 600.0
 """How long to wait at the end for the batches in progress, whose size is bounded."""
 
 
-class Job(Protocol):
-    """A job that can be run: in turns until all is done, or until it is stopped."""
+class Progress(NamedTuple):
+    """The progress after a turn.
 
+    next    the first offset that is not done yet
+    head    the first offset beyond the log's end, when the turn began
+    rows    the number of rows that the turn has done
+    took_s  how long the turn took, in seconds
+    """
+
+    next: int
+    head: int
+    rows: int
+    took_s: float
+
+
+class Job(ABC):
+    """A job that can be run. Its methods raise `PipelineError`."""
+
+    @abstractmethod
     def once(self) -> Iterator[Progress]:
-        """Do all that the log has now. Raises `PipelineError`."""
+        """Do all that the log has now."""
 
+    @abstractmethod
     def live(self, stop: threading.Event) -> Iterator[Progress]:
-        """Work until `stop` is set. Raises `PipelineError`."""
-
-
-@runtime_checkable
-class HasCounters(Protocol):
-    """A job that has counters in addition to its progress."""
+        """Work until `stop` is set."""
 
     def counters(self) -> dict[str, int]:
         """Return the counts since the job's start, by a name for people."""
+        return {}
+
+
+class TurnJob(Job):
+    """A job that calls `step` again and again.
+
+    interval_s  the time from the beginning of a turn to the next one, which begins at once while events are waiting
+    """
+
+    interval_s: float
+
+    @abstractmethod
+    def step(self) -> Progress:
+        """Do one turn."""
+
+    def once(self) -> Iterator[Progress]:
+        """Do turns until all is done that the log had when the first one began."""
+        first = progress = self.step()
+        yield first
+        while progress.next < first.head:
+            progress = self.step()
+            yield progress
+
+    def live(self, stop: threading.Event) -> Iterator[Progress]:
+        """Do turns until `stop` is set."""
+        while not stop.is_set():
+            due = time.monotonic() + self.interval_s
+            progress = self.step()
+            yield progress
+            if progress.next >= progress.head:
+                stop.wait(max(0, due - time.monotonic()))
 
 
 class Status(NamedTuple):
@@ -136,7 +182,7 @@ def run(
                 status = running.progress.status()
                 show(status)
                 if publisher is not None:
-                    publisher.tell(CHANNEL, _told(status))
+                    publisher.publish_status(CHANNEL, _payload(status))
                 if running.stop.is_set():
                     break
         finally:
@@ -189,7 +235,7 @@ class _Running:
         try:
             self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)  # no job waits for another's tasks
             for progress in job.once() if self._is_once else job.live(self.stop):
-                self.progress.on_turn(name, progress, job.counters() if isinstance(job, HasCounters) else None)
+                self.progress.on_turn(name, progress, job.counters())
         except Exception as error:  # noqa: BLE001 - any error of a job is raised by `run`
             if self.failure is None:
                 self.failure = cause_of(error)
@@ -219,37 +265,42 @@ def _signals(stop: threading.Event) -> Iterator[list[int]]:
         restore()
 
 
-def _told(status: list[Status]) -> dict[str, Any]:
+def _payload(status: list[Status]) -> dict[str, Any]:
     """Return the payload of an event on `/halley/pipeline`."""
     return {each.name: {name: value for name, value in each._asdict().items() if name != "name"} for each in status}
 
 
-class Progress(NamedTuple):
-    """The progress after a turn.
+@dataclass(eq=False)
+class LogJob(Job):
+    """A job that reads a log for a lake. Making one raises `JobRejected`, `JobFailed`.
 
-    next    the first offset that is not done yet
-    head    the first offset beyond the log's end, when the turn began
-    rows    the number of rows that the turn has done
-    took_s  how long the turn took, in seconds
+    log_options  the source's options that say which log it is: path, or url with token or token_file
+    lift         the columns to lift, as `source.columns.lifts_of(settings)` returns them
+    accept_gap   go on although offsets are missing in the log for no known reason, or are in a damaged segment
+    publisher    publishes what the job finds; None: it is written to the lake only
     """
 
-    next: int
-    head: int
-    rows: int
-    took_s: float
+    spark: SparkSession
+    log_options: Mapping[str, str]
+    lake: Path
+    options: Pipeline
+    lift: str = field(default="", kw_only=True)
+    accept_gap: bool = field(default=False, kw_only=True)
+    publisher: Publisher | None = field(default=None, kw_only=True)
 
-    @property
-    def lag(self) -> int:
-        """The number of events in the log that were not done when the turn began and still are not."""
-        return max(0, self.head - self.next)
+    @abstractmethod
+    def __post_init__(self) -> None:
+        """Prepare the job, from where the lake says."""
 
-
-def turns_until(wanted: int, turns: Iterator[Progress]) -> Iterator[Progress]:
-    """Yield a job's turns until all offsets below `wanted` are done."""
-    for progress in turns:
-        yield progress
-        if progress.next >= wanted:
-            return
+    def source_options(self, **more: str) -> dict[str, str]:
+        """Return the source's options for this job: those of the log, of the settings, and `more`."""
+        return {
+            **self.log_options,
+            "accept_gap": str(self.accept_gap),
+            "partition_rows": str(self.options.partition_rows),
+            "behind_s": str(self.options.behind_s),
+            **more,
+        }
 
 
 def consumer(job: str, lake: Path) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any, NamedTuple
 
 import orjson
@@ -19,11 +18,11 @@ import pyarrow.compute as pc
 
 from halley.broker.names import Match, Pattern
 from halley.pipeline.errors import JobRejected
-from halley.pipeline.jobs.run import Progress
+from halley.pipeline.jobs.run import Progress, TurnJob
 from halley.pipeline.lake import tables
 from halley.pipeline.lake.commit import Step, commit_rows
 from halley.pipeline.lake.tables import LakeTable, translate_read_errors
-from halley.pipeline.queries.events import Selection, Walk
+from halley.pipeline.queries.events import EventReader, Selection
 
 SESSIONS = "halley/sessions"
 """The topic of the server's events about sessions."""
@@ -36,7 +35,6 @@ _LONGEST_US = 30 * 86_400_000_000
 """A session open for longer is given up: its server was killed, and could not publish that the session had ended."""
 
 _ROWS_AT_ONCE = 50_000
-_LIVE_S = 10.0
 
 Row = dict[str, Any]
 """A row of the table `sessions`."""
@@ -47,7 +45,7 @@ class Open(NamedTuple):
 
     offset: int
     time_us: int
-    told: dict[str, Any]
+    event: dict[str, Any]
     reconnects: int
 
 
@@ -72,53 +70,46 @@ class SessionTracker:
 
     def on_event(self, offset: int, time_us: int, payload: str) -> list[Row]:
         """Take the next event (its time in microseconds, its payload as JSON); return the rows of sessions it ended."""
-        told = orjson.loads(payload)
-        if not isinstance(told, dict) or not isinstance(told.get("session"), str):
+        event = orjson.loads(payload)
+        if not isinstance(event, dict) or not isinstance(event.get("session"), str):
             return []
-        if told.get("event") == "opened":
-            return self._on_opened(offset, time_us, told)
-        return self._on_closed(offset, time_us, told) if told.get("event") == "closed" else []
+        if event.get("event") == "opened":
+            return self._on_opened(offset, time_us, event)
+        return self._on_closed(offset, time_us, event) if event.get("event") == "closed" else []
 
-    def _on_opened(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
-        left_us, reconnects = self._left.get(_who(told), (None, 0))
+    def _on_opened(self, offset: int, time_us: int, event: dict[str, Any]) -> list[Row]:
+        left_us, reconnects = self._left.get(_who(event), (None, 0))
         is_back = left_us is not None and 0 <= time_us - left_us <= _AGAIN_US
-        self.open[told["session"]] = Open(offset, time_us, told, reconnects + 1 if is_back else 0)
-        return list(self._given_up(time_us))
+        self.open[event["session"]] = Open(offset, time_us, event, reconnects + 1 if is_back else 0)
+        given_up = []
+        while (oldest := next(iter(self.open.values()))).time_us < time_us - _LONGEST_US:
+            del self.open[oldest.event["session"]]
+            given_up.append(_row(oldest.event, oldest, oldest.offset, None, None))
+        return given_up
 
-    def _given_up(self, now_us: int) -> Iterator[Row]:
-        while self.open:
-            session, oldest = next(iter(self.open.items()))
-            if oldest.time_us >= now_us - _LONGEST_US:
-                return
-            del self.open[session]
-            yield _row(oldest.told, oldest, oldest.offset, None, None)
-
-    def _on_closed(self, offset: int, time_us: int, told: dict[str, Any]) -> list[Row]:
-        opened = self.open.pop(told["session"], None)
-        whole = told if opened is None else opened.told
+    def _on_closed(self, offset: int, time_us: int, event: dict[str, Any]) -> list[Row]:
+        opened = self.open.pop(event["session"], None)
+        whole = event if opened is None else opened.event
         who, reconnects = _who(whole), 0 if opened is None else opened.reconnects
         self._on_end(*self._known.pop(offset, (who, reconnects)), time_us)
-        return [] if offset < self._read else [_row(whole, opened, offset, time_us, told.get("reason"))]
+        return [] if offset < self._read else [_row(whole, opened, offset, time_us, event.get("reason"))]
 
     def _on_end(self, who: str, reconnects: int, time_us: int) -> None:
         if who:
             self._left.pop(who, None)  # the dict is kept in the order of the ends
             self._left[who] = (time_us, reconnects)
-            while self._left:
-                first = next(iter(self._left))
-                if self._left[first][0] >= time_us - _AGAIN_US:
-                    break
+            while self._left[first := next(iter(self._left))][0] < time_us - _AGAIN_US:
                 del self._left[first]
 
 
-def _who(told: dict[str, Any]) -> str:
-    return str(told.get("authid") or told.get("address") or "")
+def _who(event: dict[str, Any]) -> str:
+    return str(event.get("authid") or event.get("address") or "")
 
 
-def _row(told: dict[str, Any], opened: Open | None, offset: int, closed_us: int | None, reason: Any) -> Row:
+def _row(event: dict[str, Any], opened: Open | None, offset: int, closed_us: int | None, reason: Any) -> Row:
     opened_us = None if opened is None else opened.time_us
     return {
-        **{name: told.get(name) for name in ("session", "protocol", "authid", "role", "address")},
+        **{name: event.get(name) for name in ("session", "protocol", "authid", "role", "address")},
         "opened_us": opened_us,
         "closed_us": closed_us,
         "length_s": None if opened_us is None or closed_us is None else max(0, closed_us - opened_us) / 1e6,
@@ -129,23 +120,15 @@ def _row(told: dict[str, Any], opened: Open | None, offset: int, closed_us: int 
     }
 
 
-class Sessions:
+class Sessions(TurnJob):
     """The job `sessions` of one lake."""
+
+    interval_s = 10.0
 
     def __init__(self, lake: Path) -> None:
         """Create the table `sessions` if there is none. Raises `JobRejected` where the lake has no table `events`."""
         self._lake = lake
         self._table = tables.create(lake, "sessions", self._events().log_id)
-
-    def once(self) -> Iterator[Progress]:
-        """Read all that the table `events` has now. Raises `JobRejected`, `JobFailed`."""
-        yield self.step()
-
-    def live(self, stop: Event) -> Iterator[Progress]:
-        """Work until `stop` is set. Raises `JobRejected`, `JobFailed`."""
-        while not stop.is_set():
-            yield self.step()
-            stop.wait(_LIVE_S)
 
     def step(self) -> Progress:
         """Do one turn: read what is new in the table `events`. Raises `JobRejected`, `JobFailed`."""
@@ -162,7 +145,7 @@ class Sessions:
     def _follow(self, first: int, read: int, until: int) -> int:
         """Read a range, and commit the sessions that ended in it; return the number of events."""
         count, ended, tracker = 0, [], None
-        for offset, time_us, payload in self._told(first, until):
+        for offset, time_us, payload in self._session_events(first, until):
             if tracker is None:
                 tracker = SessionTracker(first, read, self._known(first, time_us - _AGAIN_US))
             ended += tracker.on_event(offset, time_us, payload)
@@ -189,9 +172,9 @@ class Sessions:
             raise JobRejected(f"{tables.path(self._lake, 'events')} does not exist: `halley pipeline ingest` makes it")
         return table
 
-    def _told(self, first: int, until: int) -> Iterator[tuple[int, int, str]]:
+    def _session_events(self, first: int, until: int) -> Iterator[tuple[int, int, str]]:
         """Yield the offset, time and payload of each event on the topic, in order. Files without any are not opened."""
-        for rows in Walk(self._lake, Selection(Pattern(Match.EXACT, SESSIONS))).rows(first - 1):
+        for rows in EventReader(self._lake, Selection(Pattern(Match.EXACT, SESSIONS))).rows(first - 1):
             yield from ((row["offset"], row["time_us"], row["payload"]) for row in rows if row["offset"] < until)
 
     def _known(self, first: int, since_us: int) -> list[Row]:

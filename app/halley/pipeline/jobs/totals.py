@@ -20,7 +20,7 @@ from halley.pipeline.lake.tables import KINDS, SKIPPED, Kind
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 KEY = ("window", "start_us", "end_us", "topic", "protocol")
-_KEPT = "kept_"
+_BEFORE = "before_"
 _LAST_US = 253_402_300_740_000_000
 """The last minute of the year 9999: a time beyond has no date, so an event of such a time is not counted."""
 
@@ -50,19 +50,19 @@ class Totals:
         # Columns, not names: PySpark would make a column of each name every time, with several messages to the JVM.
         self._key = [f.col(name) for name in KEY]
         self._channel = [f.col("topic"), f.col("protocol")]
-        self._kept_channel = [f.col(_KEPT + "topic"), f.col(_KEPT + "protocol")]
+        self._before_channel = [f.col(_BEFORE + "topic"), f.col(_BEFORE + "protocol")]
         self._others = [*self._channel, *(f.col(part.name) for part in parts)]
         self._start = _start(f.col("time_us"), shortest.length_us).alias("start_us")
         self._counted = is_counted()
         self._of_events = [part.of_events.alias(part.name) for part in parts]
         self._windows = f.inline(f.array(*map(_window, KINDS)))
         self._of_rows = [part.of_rows.alias(part.name) for part in parts]
-        self._same = reduce(and_, (f.col(name) == f.col(_KEPT + name) for name in KEY))
+        self._same = reduce(and_, (f.col(name) == f.col(_BEFORE + name) for name in KEY))
         self._of_both = [part.of_both.alias(part.name) for part in parts]
         self._figures = [f.col("*"), *_figures(len(numbers))]
 
-    def of(self, events: DataFrame, kept: pa.Table | None, *, are_few: bool = False) -> DataFrame:
-        """Return the totals of all windows that have events, merged with the totals `kept` of the same windows.
+    def of(self, events: DataFrame, before: pa.Table | None, *, are_few: bool = False) -> DataFrame:
+        """Return the totals of all windows that have events, merged with the totals `before` of the same windows.
 
         One exchange of rows between tasks is enough: everything after it is partitioned by channel. `are_few`: there
         are so few events and kept rows that one task is quicker than an exchange.
@@ -71,11 +71,11 @@ class Totals:
         by_channel = counted.coalesce(1) if are_few else counted.repartition(*self._channel)
         by_shortest = by_channel.groupBy(self._start, *self._channel).agg(*self._of_events)
         rows = by_shortest.select(self._windows, *self._others).groupBy(*self._key).agg(*self._of_rows)
-        if kept is not None:
-            kept = kept.select(self._columns)
-            kept = kept.rename_columns([_KEPT + name for name in self._columns])
-            known = events.sparkSession.createDataFrame(kept)
-            known = known.coalesce(1) if are_few else known.repartition(*self._kept_channel)
+        if before is not None:
+            before = before.select(self._columns)
+            before = before.rename_columns([_BEFORE + name for name in self._columns])
+            known = events.sparkSession.createDataFrame(before)
+            known = known.coalesce(1) if are_few else known.repartition(*self._before_channel)
             rows = rows.join(known.hint("shuffle_hash"), self._same, "left").select(*self._key, *self._of_both)
         return rows.select(*self._figures)
 
@@ -96,22 +96,22 @@ def _part(name: str, of_events: Column, of_rows: Column, join: Column) -> _Part:
 
 
 def _sum(name: str, of_events: Column) -> _Part:
-    return _part(name, of_events, f.sum(name), f.col(name) + f.col(_KEPT + name))
+    return _part(name, of_events, f.sum(name), f.col(name) + f.col(_BEFORE + name))
 
 
 def _least(name: str, of_events: Column) -> _Part:
-    return _part(name, of_events, f.min(name), f.least(name, _KEPT + name))
+    return _part(name, of_events, f.min(name), f.least(name, _BEFORE + name))
 
 
 def _greatest(name: str, of_events: Column) -> _Part:
-    return _part(name, of_events, f.max(name), f.greatest(name, _KEPT + name))
+    return _part(name, of_events, f.max(name), f.greatest(name, _BEFORE + name))
 
 
 def _counts() -> list[_Part]:
     return [
         _sum("events", f.count(f.lit(1))),
         _sum("bytes", f.coalesce(f.sum(f.octet_length("payload").cast("long")), f.lit(0))),
-        _part("who", f.hll_sketch_agg("authid"), f.hll_union_agg("who"), f.hll_union("who", _KEPT + "who")),
+        _part("who", f.hll_sketch_agg("authid"), f.hll_union_agg("who"), f.hll_union("who", _BEFORE + "who")),
         _least("first_offset", f.min("offset")),
         _greatest("newest_us", f.max("time_us")),
     ]
@@ -129,7 +129,7 @@ def _number(at: int, column: str) -> list[_Part]:
             sketch,
             f.kll_sketch_agg_double(value),
             f.kll_merge_agg_double(sketch),
-            f.kll_sketch_merge_double(sketch, _KEPT + sketch),
+            f.kll_sketch_merge_double(sketch, _BEFORE + sketch),
         ),
     ]
 

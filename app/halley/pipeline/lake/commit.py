@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -79,9 +80,14 @@ def commit_files(
         try:
             for file, target in targets.items():
                 _place(root, file, target)
-            columns = _with_statistics(table)
+            shape = table.shape
+            lifted = {each.name for each in table.schema().fields} - set(shape.columns.names)
+            columns = {*shape.statistics, *lifted}
             adds = [_add(root, each, columns, is_change=not is_rewrite) for each in targets.values()]
-            removes = [_remove(each, is_change=not is_rewrite) for each in removed]
+            now_ms = int(time.time() * 1_000)
+            removes = [
+                RemoveAction(each.path, not is_rewrite, now_ms, each.nbytes, dict(each.partition)) for each in removed
+            ]
             _commit(table, adds, removes, steps)
         except Unsure:
             raise
@@ -91,7 +97,10 @@ def commit_files(
             if isinstance(error, OSError):
                 raise refusal(root, error) from error
             raise
-        _sync_log(table)
+        with suppress(OSError):  # the commit has succeeded nevertheless
+            log = root / "_delta_log"
+            _sync(log / f"{table.version():020}.json")
+            sync_folder(log)
 
 
 class Unsure(JobRejected):
@@ -158,18 +167,10 @@ def _place(root: Path, file: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     _sync(file)
     file.rename(target)
-    folder = target.parent
-    sync_folder(folder)
-    while folder != root:
-        folder = folder.parent
+    for folder in target.parents:
         sync_folder(folder)
-
-
-def _with_statistics(table: LakeTable) -> set[str]:
-    """Return the text columns with bounds in the statistics: those of the table's shape, and lifted ones."""
-    shape = table.shape
-    lifted = {each.name for each in table.schema().fields} - set(shape.columns.names)
-    return {*shape.statistics, *lifted}
+        if folder == root:
+            return
 
 
 def _add(root: Path, file: Path, columns: set[str], *, is_change: bool) -> AddAction:
@@ -180,20 +181,7 @@ def _add(root: Path, file: Path, columns: set[str], *, is_change: bool) -> AddAc
     return AddAction(path, found.st_size, partition, int(found.st_mtime * 1_000), is_change, statistics(file, columns))
 
 
-def _remove(file: File, *, is_change: bool) -> RemoveAction:
-    return RemoveAction(file.path, is_change, int(time.time() * 1_000), file.nbytes, dict(file.partition))
-
-
 def _sync(file: Path) -> None:
     """Sync a file to disk. Spark does not, and the log must never name a file that a power loss can truncate."""
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
-
-
-def _sync_log(table: LakeTable) -> None:
-    log = table.folder / "_delta_log"
-    try:
-        _sync(log / f"{table.version():020}.json")
-        sync_folder(log)
-    except OSError:  # the commit has succeeded nevertheless
-        return

@@ -187,7 +187,8 @@ def statistics(file: Path, bounded: Collection[str]) -> str:
         elif all(
             part is not None and part.has_min_max and _is_plain(part.min) and _is_plain(part.max) for part in parts
         ):
-            least[name] = _cut(min(part.min for part in parts))
+            low = min(part.min for part in parts)
+            least[name] = low[:_LONG_CHARS] if isinstance(low, str) else low
             greatest[name] = _cut_above(max(part.max for part in parts))
     content = {"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
     return orjson.dumps(content).decode()
@@ -196,10 +197,6 @@ def statistics(file: Path, bounded: Collection[str]) -> str:
 def _is_plain(value: Any) -> bool:
     """Whether a value can be expressed in JSON."""
     return isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _cut(least: Any) -> Any:
-    return least[:_LONG_CHARS] if isinstance(least, str) else least
 
 
 def _cut_above(greatest: Any) -> Any:

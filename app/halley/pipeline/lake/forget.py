@@ -12,7 +12,6 @@ in the tables' own logs for another day.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -24,12 +23,20 @@ from halley.broker.names import RESERVED, matches, span
 from halley.broker.ports import Erasure
 from halley.history.damage import joined, outside
 from halley.history.rewriting import is_concerned
-from halley.history.stored import COLUMNS, Stored
-from halley.pipeline.errors import JobRejected
+from halley.history.stored import Stored
+from halley.pipeline.errors import no_lake
 from halley.pipeline.lake import locks
 from halley.pipeline.lake.commit import commit_files, commit_rows
 from halley.pipeline.lake.files import staged, write
-from halley.pipeline.lake.tables import TABLES, File, LakeTable, OnProgress, check_files, look, translate_read_errors
+from halley.pipeline.lake.tables import (
+    TABLES,
+    File,
+    LakeTable,
+    OnProgress,
+    check_files,
+    open_all,
+    translate_read_errors,
+)
 from halley.pipeline.lake.tables import create as create_table
 from halley.pipeline.lake.upkeep import SORTED, delete_unnamed
 
@@ -37,14 +44,7 @@ FORGOTTEN = "forgotten"
 """The reason that `rejected` gives for an event that was erased."""
 
 
-class Forgotten(NamedTuple):
-    """The number of rows that were erased from a table."""
-
-    table: str
-    rows: int
-
-
-def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done, _of: None) -> list[Forgotten]:
+def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done, _of: None) -> dict[str, int]:
     """Erase the data that an `Erasure` selects from all tables; return the number of rows by table.
 
     `on_progress` is called with the number of files that are done, and their total. Jobs wait meanwhile, and the
@@ -52,19 +52,19 @@ def forget(lake: Path, erasure: Erasure, on_progress: OnProgress = lambda _done,
     `JobFailed`; rows that are erased by then stay erased.
     """
     with locks.batch(lake), locks.rewrite(lake):
-        tables = [*look(lake).values()]
+        tables = [*open_all(lake).values()]
         if not tables:
-            raise JobRejected(f"there is no lake in {lake}")
+            raise no_lake(lake)
         work = [(table, file) for table in tables for file in table.data_files() if _may_concern(erasure, table, file)]
         for table, file in work:
             check_files(table.folder, [file])
-        gone = dict.fromkeys((table.folder.name for table in tables), 0)
+        erased = dict.fromkeys((table.folder.name for table in tables), 0)
         for done, (table, file) in enumerate(work):
             on_progress(done, len(work))
-            gone[table.folder.name] += _erase(lake, table, file, erasure)
+            erased[table.folder.name] += _erase(lake, table, file, erasure)
         delete_unnamed(lake, 0)
         on_progress(len(work), len(work))
-        return [Forgotten(name, rows) for name, rows in gone.items()]
+        return erased
 
 
 def _may_concern(erasure: Erasure, table: LakeTable, file: File) -> bool:
@@ -112,14 +112,8 @@ def _account(lake: Path, events: LakeTable, offsets: list[int]) -> None:
     erased = joined(((each, each) for each in offsets), min(offsets), max(offsets))
     ranges = [part for first, last in erased for part in outside(first, last, known)]
     if ranges:
-        columns = TABLES["rejected"].columns
-        given = {
-            "first": [first for first, _ in ranges],
-            "last": [last for _, last in ranges],
-            "reason": [FORGOTTEN] * len(ranges),
-        }
-        nothing = {name: [None] * len(ranges) for name in columns.names}
-        commit_rows(rejected, pa.table(nothing | given, schema=columns))
+        rows = [{"first": first, "last": last, "reason": FORGOTTEN} for first, last in ranges]
+        commit_rows(rejected, pa.Table.from_pylist(rows, TABLES["rejected"].columns))
 
 
 def _in_events(rows: pa.Table, erasure: Erasure) -> pa.Array:
@@ -130,14 +124,12 @@ def _in_events(rows: pa.Table, erasure: Erasure) -> pa.Array:
         pc.starts_with(rows["topic"], f"{RESERVED}/"),
         pc.fill_null(pc.match_substring(rows["payload"], orjson.dumps(erasure.publisher).decode()), fill_value=False),
     )
-    told = rows.select(["offset", "payload"]).filter(own).to_pylist()
-    spoken_of = [each["offset"] for each in told if _names(each["payload"], erasure.publisher)]
-    return pc.or_(_by_authid(rows, erasure), pc.is_in(rows["offset"], pa.array(spoken_of, pa.int64())))
-
-
-def _names(payload: str, publisher: str | None) -> bool:
-    told = orjson.loads(payload)
-    return isinstance(told, dict) and told.get("authid") == publisher
+    about = []
+    for each in rows.select(["offset", "payload"]).filter(own).to_pylist():
+        event = orjson.loads(each["payload"])
+        if isinstance(event, dict) and event.get("authid") == erasure.publisher:
+            about.append(each["offset"])
+    return pc.or_(_by_authid(rows, erasure), pc.is_in(rows["offset"], pa.array(about, pa.int64())))
 
 
 def _by_topic(rows: pa.Table, erasure: Erasure) -> pa.Array:
@@ -154,14 +146,8 @@ def _by_authid(rows: pa.Table, erasure: Erasure) -> pa.Array:
 
 def _in_rejected(rows: pa.Table, erasure: Erasure) -> pa.Array:
     """Which rows have a known event that is to be erased."""
-    return pa.array(
-        [text is not None and is_concerned(_stored(text), erasure) for text in rows["row"].to_pylist()], pa.bool_()
-    )
-
-
-def _stored(text: str) -> Stored:
-    told = orjson.loads(text)
-    return Stored._make(told.get(name) for name in COLUMNS)
+    known = [None if text is None else Stored(**orjson.loads(text)) for text in rows["row"].to_pylist()]
+    return pa.array([event is not None and is_concerned(event, erasure) for event in known], pa.bool_())
 
 
 _CONCERNED = {

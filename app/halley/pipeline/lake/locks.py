@@ -15,7 +15,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from halley.pipeline.errors import JobRejected
@@ -24,7 +24,7 @@ from halley.pipeline.lake.tables import refusal
 PATIENCE_S = 600.0
 """How long to wait for another process at most; the longest tasks are a batch and the deletion of many files."""
 
-_LOOK_S = 0.01
+_POLL_S = 0.01
 
 
 class Busy(JobRejected):
@@ -36,9 +36,9 @@ def ingest(lake: Path) -> AbstractContextManager[None]:
     return _held(lake, "ingest", fcntl.LOCK_EX, 0, "an ingest into {lake} is already running{by}")
 
 
-def batch(lake: Path, patience_s: float | None = None) -> AbstractContextManager[None]:
-    """Hold the lock for a batch, or to prevent batches; wait `patience_s` (default `PATIENCE_S`). Raises `Busy`."""
-    return _held(lake, "batch", fcntl.LOCK_EX, patience_s, "a batch or an erasure in {lake} has not ended{by}")
+def batch(lake: Path) -> AbstractContextManager[None]:
+    """Hold the lock for a batch, or to prevent batches. Raises `Busy`."""
+    return _held(lake, "batch", fcntl.LOCK_EX, PATIENCE_S, "a batch or an erasure in {lake} has not ended{by}")
 
 
 def rewrite(lake: Path) -> AbstractContextManager[None]:
@@ -46,16 +46,16 @@ def rewrite(lake: Path) -> AbstractContextManager[None]:
     return _held(lake, "rewrite", fcntl.LOCK_EX, 0, "another process already compacts {lake}, or erases from it{by}")
 
 
-def files(lake: Path, *, alone: bool = False, patience_s: float | None = None) -> AbstractContextManager[None]:
+def files(lake: Path, *, alone: bool = False) -> AbstractContextManager[None]:
     """Hold the lock for adding files to a table; with `alone`, to prevent all others from that. Raises `Busy`."""
     mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-    return _held(lake, "files", mode, patience_s, "a commit or a vacuum in {lake} has not ended{by}")
+    return _held(lake, "files", mode, PATIENCE_S, "a commit or a vacuum in {lake} has not ended{by}")
 
 
 @contextmanager
-def _held(lake: Path, name: str, mode: int, patience_s: float | None, sentence: str) -> Iterator[None]:
+def _held(lake: Path, name: str, mode: int, patience_s: float, sentence: str) -> Iterator[None]:
     folder = lake / ".locks"
-    deadline = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
+    deadline = time.monotonic() + patience_s
     try:
         folder.mkdir(parents=True, exist_ok=True)
         gate = _take(folder / f"{name}.gate", fcntl.LOCK_EX, deadline)
@@ -84,7 +84,7 @@ def _take(path: Path, mode: int, deadline: float) -> int:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         if mode == fcntl.LOCK_EX:
             os.ftruncate(number, 0)
             os.pwrite(number, str(os.getpid()).encode(), 0)
@@ -95,8 +95,7 @@ def _take(path: Path, mode: int, deadline: float) -> int:
 
 
 def _holder(path: Path) -> str:
-    try:
-        text = path.read_text()
-    except OSError:
-        return ""
-    return f" (process {text})" if text.isdigit() else ""
+    with suppress(OSError):
+        if (text := path.read_text()).isdigit():
+            return f" (process {text})"
+    return ""

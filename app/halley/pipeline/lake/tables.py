@@ -20,8 +20,8 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 from pyarrow.dataset import Dataset
 
-from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected
+from halley.pipeline.source.columns import Lifting, arrow_schema, types_of
 
 INGEST = "ingest"
 """The application whose version, in the table `events`, is the next offset to be read from the log."""
@@ -43,8 +43,7 @@ OnProgress = Callable[[int, int], None]
 
 LOG_ID, FORMAT_KEY = "halley.log_id", "halley.format"
 
-_LONGS = frozenset({"offset", "time_us", "publication", "nt4_time_us", "crc"})
-STORED = pa.schema([(name, pa.int64() if name in _LONGS else pa.string()) for name in COLUMNS])
+STORED = arrow_schema(types_of(Lifting(""), with_faults=False))
 """The columns of a stored event, with Arrow's types."""
 
 _FIGURES = pa.struct(
@@ -54,15 +53,14 @@ _TYPES: Mapping[str, pa.DataType] = {
     "double": pa.float64(),
     "long": pa.int64(),
     "string": pa.string(),
-    "boolean": pa.bool_(),  # these four are what a lifted column can be
     "date": pa.date32(),
     "figures": pa.map_(pa.string(), _FIGURES),
 }
 
 
-def _columns(told: str) -> pa.Schema:
+def _columns(text: str) -> pa.Schema:
     """Return columns that are given as in SQL: "offset long, topic string"."""
-    return pa.schema([(name, _TYPES[kind]) for name, kind in (each.split() for each in told.split(", "))])
+    return pa.schema([(name, _TYPES[kind]) for name, kind in (each.split() for each in text.split(", "))])
 
 
 class Shape(NamedTuple):
@@ -249,7 +247,7 @@ def lifted_columns(types: Mapping[str, str]) -> pa.Schema:
     for name in types:
         if name in TABLES["events"].columns.names:
             raise JobRejected(f"[[lift]] column {name}: the table events has a column of that name; choose another")
-    return pa.schema([(name, _TYPES[kind]) for name, kind in types.items()])
+    return arrow_schema(types)
 
 
 def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | None:
@@ -281,7 +279,7 @@ def open_table(lake: Path, name: str, log_id: str | None = None) -> LakeTable | 
     return table
 
 
-def look(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, LakeTable]:
+def open_all(lake: Path, log_id: str | None = None, lifted: Iterable[pa.Field] = ()) -> dict[str, LakeTable]:
     """Open all existing tables by name; change nothing. Raises `JobRejected`, as `open_table` and `create`."""
     tables = {name: table for name in TABLES if (table := open_table(lake, name, log_id)) is not None}
     if "events" in tables:
@@ -420,9 +418,9 @@ def fault_of(root: Path, file: File) -> str | None:
 def check_files(root: Path, files: Iterable[File]) -> None:
     """Raise `JobFailed` if one of these files is missing or has another size than was committed."""
     for file in files:
-        told = fault_of(root, file)
-        if told is not None:
-            raise _unsound(f"{root / file.path} {told}")
+        text = fault_of(root, file)
+        if text is not None:
+            raise _unsound(f"{root / file.path} {text}")
 
 
 @contextmanager
@@ -435,5 +433,5 @@ def translate_read_errors(root: Path, files: Iterable[File] = ()) -> Iterator[No
         raise _unsound(f"{root} cannot be read: {first_line(error)}") from error
 
 
-def _unsound(told: str) -> JobFailed:
-    return JobFailed(f"{told}; halley pipeline verify reports everything that is wrong with the lake")
+def _unsound(text: str) -> JobFailed:
+    return JobFailed(f"{text}; halley pipeline verify reports everything that is wrong with the lake")

@@ -75,14 +75,11 @@ def compact(lake: Path, name: str, on_progress: OnProgress = lambda _done, _of: 
             return Compacted()
         chosen = _chosen(lake, table, least)
         total = sum(file.rows for files in chosen for file in files)
-        compacted = Compacted()
+        after = done = 0
         for files in chosen:
-            done = compacted.rows
-            written = rewrite(lake, table, files, lambda rows: on_progress(min(rows + done, total), total))  # noqa: B023 - called in this turn
-            compacted = Compacted(
-                compacted.before + len(files), compacted.after + written, done + sum(file.rows for file in files)
-            )
-        return compacted
+            after += rewrite(lake, table, files, lambda rows: on_progress(min(rows + done, total), total))  # noqa: B023 - called in this turn
+            done += sum(file.rows for file in files)
+        return Compacted(sum(map(len, chosen)), after, done)
 
 
 def rewrite(lake: Path, table: LakeTable, files: list[File], on_progress: Callable[[int], None]) -> int:
@@ -130,9 +127,9 @@ def _chosen(lake: Path, table: LakeTable, least: int) -> list[list[File]]:
     settled = (events and events.position(INGEST)) or 0
     found = defaultdict(list)
     for file in table.data_files():
-        is_begun = "last" in shape.columns.names and file.greatest["last"] >= settled  # by a batch not yet committed
+        is_uncommitted = "last" in shape.columns.names and file.greatest["last"] >= settled
         is_large = file.rows >= _SMALL_ROWS or file.nbytes >= _SMALL_BYTES
-        if not is_begun and not (_is_sorted(file) and is_large):
+        if not is_uncommitted and not (_is_sorted(file) and is_large):
             found[tuple(file.partition.items())].append(file)
     by = shape.ordered_by
     newest = max((file.partition.get("day") or "" for files in found.values() for file in files), default="")
@@ -171,20 +168,19 @@ def delete_unnamed(lake: Path, age_s: float, on_progress: OnProgress = lambda _d
     prevents new ones.
     """
     hours = math.ceil(age_s / 3_600)
-    vacuumed = Vacuumed()
+    deleted: list[int] = []
     with locks.files(lake, alone=True):
         for number, name in enumerate(TABLES):
             on_progress(number, len(TABLES))
             table = open_table(lake, name)
             if table is not None:
-                found = _vacuum(table, hours)
-                vacuumed = Vacuumed(vacuumed.files + found.files, vacuumed.nbytes + found.nbytes)
+                deleted += _vacuum(table, hours)
         on_progress(len(TABLES), len(TABLES))
-    return vacuumed
+    return Vacuumed(len(deleted), sum(deleted))
 
 
-def _vacuum(table: LakeTable, hours: int) -> Vacuumed:
-    """Vacuum one table with delta-rs, and count what it deleted: its own list has duplicates and files already gone."""
+def _vacuum(table: LakeTable, hours: int) -> list[int]:
+    """Vacuum a table with delta-rs; return the sizes of what it deleted, as its list has files that were gone."""
     root = table.folder
     before = _sizes(root)
     try:
@@ -192,8 +188,7 @@ def _vacuum(table: LakeTable, hours: int) -> Vacuumed:
     except (DeltaError, OSError) as error:
         raise refusal(root, error) from error
     after = _sizes(root)
-    gone = [nbytes for path, nbytes in before.items() if path not in after]
-    return Vacuumed(len(gone), sum(gone))
+    return [nbytes for path, nbytes in before.items() if path not in after]
 
 
 def _sizes(root: Path) -> dict[Path, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from halley.history.stored import COLUMNS, checksum
-from halley.pipeline.errors import JobRejected
+from halley.pipeline.errors import no_lake
 from halley.pipeline.lake.tables import (
     DAY_US,
     INGEST,
@@ -29,7 +29,7 @@ from halley.pipeline.lake.tables import (
     OnProgress,
     fault_of,
     first_line,
-    look,
+    open_all,
     select,
 )
 from halley.pipeline.source.log import offsets
@@ -37,7 +37,7 @@ from halley.pipeline.source.log import offsets
 _WINDOW_OFFSETS = 4_194_304
 """The number of offsets that are examined together."""
 
-_MOST_TOLD = 5
+_MOST_LISTED = 5
 _SAMPLE_ROWS = 1_000
 """The rows of each file whose checksums are compared if not all are."""
 
@@ -48,7 +48,7 @@ class Finding(NamedTuple):
     """One result: the name of what was examined, a sentence for people, and whether nothing is wrong with it."""
 
     what: str
-    told: str
+    text: str
     is_sound: bool = True
 
 
@@ -62,25 +62,26 @@ def verify(
 
     Raises `JobRejected` if there is no lake.
     """
-    tables = look(lake)
+    tables = open_all(lake)
     if "events" not in tables:
-        raise JobRejected(f"there is no lake in {lake}: halley pipeline ingest makes one")
+        raise no_lake(lake)
     events = tables["events"]
     broken = {}
     for name, table in tables.items():
-        yield _log(name, table, events.log_id)
+        other = f", and events of log {events.log_id}" * (table.log_id != events.log_id)
+        yield Finding(name, f"of log {table.log_id}{other}", not other)
         broken[name] = _broken(table)
         yield from _files(name, table, broken[name])
     yield _versions(tables)
-    yield from _tried("offsets", lambda: _offsets(tables, broken))
+    yield from _checked("offsets", lambda: _offsets(tables, broken))
     yield from _checksums(events, broken["events"], is_thorough=is_thorough, on_progress=on_progress)
     if "rollups" in tables and (broken["events"] or broken["rollups"]):
         yield Finding("recount", "nothing can be compared while files are not what was committed", is_sound=False)
     elif "rollups" in tables:
-        yield from _tried("recount", lambda: iter([_rollups(events, tables["rollups"])]))
+        yield from _checked("recount", lambda: iter([_recount(events, tables["rollups"])]))
 
 
-def _tried(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _checked(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """Yield the findings of a check; if files cannot be read, that is a finding too."""
     try:
         yield from check()
@@ -88,24 +89,19 @@ def _tried(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Findin
         yield Finding(what, f"cannot be examined: {first_line(error)}", is_sound=False)
 
 
-def _log(name: str, table: LakeTable, log_id: str) -> Finding:
-    found = table.log_id
-    return Finding(name, f"of log {found}" + f", and events of log {log_id}" * (found != log_id), found == log_id)
-
-
 def _broken(table: LakeTable) -> dict[str, str]:
     """L4: return the files that are missing, or whose size or rows are not what the table's log says, and why."""
     root = table.folder
-    looks = (
+    faults = (
         (file.path, fault_of(root, file) or _miscounted(root / file.path, file.rows)) for file in table.data_files()
     )
-    return {path: told for path, told in looks if told is not None}
+    return {path: text for path, text in faults if text is not None}
 
 
 def _files(name: str, table: LakeTable, broken: dict[str, str]) -> Iterator[Finding]:
     """Yield the numbers of files and rows, after some of the files that are damaged or missing."""
-    for path, told in islice(broken.items(), _MOST_TOLD):
-        yield Finding(name, f"{path} {told}", is_sound=False)
+    for path, text in islice(broken.items(), _MOST_LISTED):
+        yield Finding(name, f"{path} {text}", is_sound=False)
     files = table.data_files()
     rows = sum(file.rows for file in files if file.path not in broken)
     but = f", and {len(broken):,} files that are not what was committed" * bool(broken)
@@ -126,8 +122,8 @@ def _versions(tables: dict[str, LakeTable]) -> Finding:
     until = tables["events"].position(INGEST)
     greatest = max((file.greatest["offset"] for file in tables["events"].data_files()), default=None)
     if until is None or (greatest is not None and greatest >= until):
-        told = f"there are events up to offset {greatest}, but the recorded position of ingest is {until}"
-        return Finding("ingest", told, is_sound=greatest is None)
+        text = f"there are events up to offset {greatest}, but the recorded position of ingest is {until}"
+        return Finding("ingest", text, is_sound=greatest is None)
     return Finding("ingest", f"all offsets below {until:,} are done")
 
 
@@ -143,9 +139,9 @@ def _offsets(tables: dict[str, LakeTable], broken: dict[str, dict[str, str]]) ->
     is_sound = True
     for low in range(first, until, _WINDOW_OFFSETS):
         high = min(low + _WINDOW_OFFSETS, until)
-        for told in _amiss(_spans(sound, low, high), low, high):
+        for text in _faults(_spans(sound, low, high), low, high):
             is_sound = False
-            yield Finding("offsets", told, is_sound=False)
+            yield Finding("offsets", text, is_sound=False)
     if is_sound:
         yield Finding("offsets", f"{first:,} to {until - 1:,}: each is present once" if until > first else "none yet")
 
@@ -174,12 +170,12 @@ def _spans(tables: dict[str, ds.Dataset], low: int, high: int) -> pa.Table:
     return pa.concat_tables(spans).sort_by("first")
 
 
-def _amiss(spans: pa.Table, low: int, high: int) -> Iterator[str]:
+def _faults(spans: pa.Table, low: int, high: int) -> Iterator[str]:
     """Yield the offsets that are missing and those that are duplicate, at most a few of each window."""
     firsts = pa.concat_arrays([*spans["first"].chunks, pa.array([high])])
     lasts = pa.concat_arrays([pa.array([low - 1]), *spans["last"].chunks])
     step = pc.subtract(firsts, lasts)  # 1 where a span begins right after the one before
-    for place in pc.indices_nonzero(pc.not_equal(step, 1))[:_MOST_TOLD].to_pylist():
+    for place in pc.indices_nonzero(pc.not_equal(step, 1))[:_MOST_LISTED].to_pylist():
         first, last = firsts[place].as_py(), lasts[place].as_py()
         yield f"{offsets(last + 1, first - 1)} missing" if first > last else f"{offsets(first, last)} duplicate"
 
@@ -203,8 +199,8 @@ def _checksums(
         except (OSError, pa.ArrowException) as error:
             yield Finding("checksums", f"{file.path} cannot be read: {first_line(error)}", is_sound=False)
     if wrong:
-        told = f"{len(wrong):,} of {done:,} rows differ from the log, such as offset {wrong[0]}"
-        yield Finding("checksums", told, is_sound=False)
+        text = f"{len(wrong):,} of {done:,} rows differ from the log, such as offset {wrong[0]}"
+        yield Finding("checksums", text, is_sound=False)
     else:
         yield Finding("checksums", f"{done:,} rows are as in the log" + " (a sample)" * (not is_thorough))
 
@@ -213,19 +209,6 @@ def _changed(rows: pa.RecordBatch) -> list[int]:
     """Return the offsets of the rows that do not have their checksum."""
     found = zip(*(column.to_pylist() for column in rows.columns), strict=True)
     return [row[0] for row in found if row[-1] != checksum(row[:-1])]
-
-
-def _rollups(events: LakeTable, rollups: LakeTable) -> Finding:
-    """L13: compare the final windows with a recount; late events are reported, but are not a fault."""
-    count = recounted(events, rollups)
-    told = f"{count.windows:,} windows agree with a recount"
-    if count.late:
-        told += f", except for {count.late:,} late events"
-    if not count.wrong:
-        return Finding("recount", told)
-    return Finding(
-        "recount", f"{count.wrong:,} windows disagree with the events, such as {count.example}", is_sound=False
-    )
 
 
 def _some(file: Path, count: int) -> Iterator[pa.RecordBatch]:
@@ -244,43 +227,36 @@ _SETTLED_US = 60_000_000
 """Windows that ended less than this before the newest event are not compared: rollup may be ahead of the lake."""
 
 
-class Recount(NamedTuple):
-    """The result of a recount.
-
-    windows  the windows that were compared, of one channel and protocol each
-    late     the events that are not in their windows, because these were final when the events were read
-    wrong    the windows with events or bytes that the lake does not have
-    example  one of the wrong windows, in words
-    """
-
-    windows: int = 0
-    late: int = 0
-    wrong: int = 0
-    example: str = ""
-
-
-def recounted(events: LakeTable, rollups: LakeTable) -> Recount:
-    """Compare the rollups of all settled windows with the events."""
+def _recount(events: LakeTable, rollups: LakeTable) -> Finding:
+    """L13: compare the rollups of settled windows with the events. Late events are reported, but are not a fault."""
     newest_us = max((file.greatest.get("time_us", 0) for file in events.data_files()), default=0)
-    until_us = newest_us - _SETTLED_US
-    found = [Recount()]
+    windows = late = wrong = 0
+    example = ""
     for kind in KINDS:
         rows = rollups.dataset().to_table(columns=["start_us"], filter=ds.field("window") == kind.name)["start_us"]
-        if not len(rows):
-            continue
-        first_us = pc.min(rows).as_py()
         for day in pc.unique(pc.divide(rows, DAY_US)).sort().to_pylist():
-            low, high = max(day * DAY_US, first_us), min((day + 1) * DAY_US, kind.start_us(until_us))
-            if low < high:
-                found.append(_compared(events, rollups, kind, low, high))
-    windows, late, wrong, examples = zip(*found, strict=True)
-    return Recount(sum(windows), sum(late), sum(wrong), next(filter(None, examples), ""))
+            low = max(day * DAY_US, pc.min(rows).as_py())
+            high = min((day + 1) * DAY_US, kind.start_us(newest_us - _SETTLED_US))
+            if low >= high:
+                continue
+            both = _counts(events, rollups, kind, low, high)
+            missing = pc.subtract(both["found"], both["events"])
+            is_changed = pc.and_(pc.equal(missing, 0), pc.not_equal(both["bytes"], both["found_bytes"]))
+            faults = both.filter(pc.or_(pc.less(missing, 0), is_changed))
+            windows, wrong = windows + both.num_rows, wrong + faults.num_rows
+            late += pc.sum(missing.filter(pc.greater(missing, 0))).as_py() or 0
+            if faults.num_rows and not example:
+                example = _described(faults.slice(0, 1).to_pylist()[0], kind.name)
+    if wrong:
+        return Finding("recount", f"{wrong:,} windows disagree with the events, such as {example}", is_sound=False)
+    exception = f", except for {late:,} late events" if late else ""
+    return Finding("recount", f"{windows:,} windows agree with a recount{exception}")
 
 
-def _compared(events: LakeTable, rollups: LakeTable, kind: Kind, low: int, high: int) -> Recount:
-    """Compare the windows that begin at `low` or later and before `high`, in microseconds since 1970."""
+def _counts(events: LakeTable, rollups: LakeTable, kind: Kind, low: int, high: int) -> pa.Table:
+    """Return the events and bytes of windows in [low, high), in microseconds, by the rollups and by a recount."""
     skipped = "".join(f" and not starts_with(topic, '{each}')" for each in SKIPPED)
-    both = select(
+    return select(
         f"""
         with counted as (
             select time_us - time_us % {kind.length_us} as start_us, topic, protocol,
@@ -297,17 +273,9 @@ def _compared(events: LakeTable, rollups: LakeTable, kind: Kind, low: int, high:
         events=events,
         rollups=rollups,
     )
-    told, found = both["events"], both["found"]
-    is_wrong = pc.or_(
-        pc.greater(told, found), pc.and_(pc.equal(told, found), pc.not_equal(both["bytes"], both["found_bytes"]))
-    )
-    wrong = both.filter(is_wrong)
-    late = pc.sum(pc.subtract(found, told).filter(pc.greater(found, told))).as_py() or 0
-    return Recount(both.num_rows, late, wrong.num_rows, _described(wrong, kind.name) if wrong.num_rows else "")
 
 
-def _described(wrong: pa.Table, window: str) -> str:
-    row = wrong.slice(0, 1).to_pylist()[0]
+def _described(row: dict[str, Any], window: str) -> str:
     return (
         f"{window} from {row['start_us']} us on of {row['topic']} ({row['protocol']}): {row['events']} events "
         f"of {row['bytes']} bytes, but the lake has {row['found']} of {row['found_bytes']}"

@@ -35,8 +35,8 @@ class Selection(NamedTuple):
     to_us: int | None = None
 
 
-class Walk:
-    """A walk over the table `events`, in the state that it had when the walk was created."""
+class EventReader:
+    """Reads the table `events`, in the state that it had when the reader was created."""
 
     def __init__(self, lake: Path, selection: Selection) -> None:
         """Raise `JobRejected` if there is no such table or it is not Halley's, `JobFailed` if files are missing."""
@@ -52,11 +52,11 @@ class Walk:
         with translate_read_errors(self._folder, self.reading.files):
             self._events = table.dataset()
             self._fragments = {each.path: each for each in self._events.get_fragments()}
-        self._asked = (pc.field("topic") >= first) & (pc.field("topic") < end)
+        self._condition = (pc.field("topic") >= first) & (pc.field("topic") < end)
         if selection.from_us is not None:
-            self._asked &= pc.field("time_us") >= selection.from_us
+            self._condition &= pc.field("time_us") >= selection.from_us
         if selection.to_us is not None:
-            self._asked &= pc.field("time_us") < selection.to_us
+            self._condition &= pc.field("time_us") < selection.to_us
 
     def count(self, after: int = 0) -> tuple[int, int]:
         """Return the number of events, and the number of those with offsets up to `after`."""
@@ -79,20 +79,20 @@ class Walk:
                 stretch = offsets[start : start + size]
                 low, high = stretch[0].as_py(), stretch[-1].as_py()
                 within = (pc.field("offset") >= low) & (pc.field("offset") <= high)
-                yield self._read(group, STORED.names, self._asked & within).sort_by("offset").to_pylist()
+                yield self._read(group, STORED.names, self._condition & within).sort_by("offset").to_pylist()
 
     def _offsets(self, group: Sequence[File], after: int) -> pa.Array:
-        found = self._read(group, ["offset"], self._asked & (pc.field("offset") > after))
+        found = self._read(group, ["offset"], self._condition & (pc.field("offset") > after))
         offsets = found["offset"].combine_chunks()
         return offsets.take(pc.sort_indices(offsets))
 
-    def _read(self, group: Sequence[File], columns: Sequence[str], asked: pc.Expression) -> pa.Table:
+    def _read(self, group: Sequence[File], columns: Sequence[str], condition: pc.Expression) -> pa.Table:
         """Read these columns of the selected rows, in no particular order."""
         fragments = [self._fragments[file.path] for file in group]
         events = self._events
         with translate_read_errors(self._folder):
             found = ds.FileSystemDataset(fragments, events.schema, events.format, events.filesystem).to_table(
-                [*{*columns, "topic"}], filter=asked, batch_readahead=2, fragment_readahead=1
+                [*{*columns, "topic"}], filter=condition, batch_readahead=2, fragment_readahead=1
             )
         return self._only_wanted(found).select(list(columns))
 
@@ -131,7 +131,7 @@ def _stretch_rows(files: Sequence[Path]) -> int:
 
 def lines(lake: Path, selection: Selection) -> Iterator[list[str]]:
     """Yield lists of events, each one line of JSON, oldest first. Raises `JobRejected`, `JobFailed`."""
-    for rows in Walk(lake, selection).rows():
+    for rows in EventReader(lake, selection).rows():
         yield [_line(row) for row in rows]
 
 

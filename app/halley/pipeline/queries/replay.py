@@ -26,13 +26,12 @@ from halley.client import Client, Keyed, Refused
 from halley.history import checksummed_json
 from halley.history.stored import audience_of
 from halley.pipeline.errors import JobFailed, JobRejected
-from halley.pipeline.queries.events import Selection, Walk
+from halley.pipeline.queries.events import EventReader, Selection
 from halley.protocols.bayeux.names import to_channel
 from halley.settings import History
 
 Row = Mapping[str, Any]
 
-ROOT = "/replay"
 KEY_AGE_S = History().key_age_s
 """How long a server keeps idempotency keys by default, in seconds."""
 
@@ -70,7 +69,6 @@ class Outcome(NamedTuple):
 class Replay:
     """One replay, new or resumed.
 
-    is_resumed  whether a position of an earlier run was found
     doubt       the offsets, first and last, that may be published twice, as their keys may be forgotten; or None
     published   the number of events that this run has published
     refused     the number of events that the server permanently refused in this run
@@ -80,13 +78,12 @@ class Replay:
 
     def __init__(self, lake: Path, plan: Plan, *, is_new: bool = False) -> None:
         self._plan = plan
-        self._walk = Walk(lake, plan.selection)
+        self._reader = EventReader(lake, plan.selection)
         pattern, from_us, to_us = plan.selection
-        what = [self._walk.log_id, pattern.match.value, pattern.topic, from_us, to_us, plan.prefix, plan.server]
+        what = [self._reader.log_id, pattern.match.value, pattern.topic, from_us, to_us, plan.prefix, plan.server]
         name = blake2b(orjson.dumps(what), digest_size=8).hexdigest()
         self._file = lake / "replays" / f"{name}.json"
         state = None if is_new else _load(self._file)
-        self.is_resumed = state is not None
         state = state or {"run": token_hex(8), "after": 0, "sending": None, "at_s": 0.0}
         self._run: str = state["run"]
         self._after: int = state["after"]
@@ -102,12 +99,14 @@ class Replay:
 
         Raises `JobRejected`, `JobFailed` or `ClientError`; the next run does the rest, also after a cancellation.
         """
-        total, done = await asyncio.to_thread(self._walk.count, self._after)
+        total, done = await asyncio.to_thread(self._reader.count, self._after)
         pace = _Pace(self._plan.speed)
         try:
             async for batch in self._batches(pace):
                 self._note(sending=batch[-1]["offset"])
-                await self._publish(client, [row for row in batch if _is_replayed(row["topic"])])
+                # Old statistics, of the server and the pipeline, would look current.
+                rows = [row for row in batch if row["topic"].partition("/")[0] not in SERVERS_OWN]
+                await self._publish(client, rows)
                 self._after, self._is_sending = batch[-1]["offset"], False
                 done += len(batch)
                 show(done, total, f"offset {self._after:,}")
@@ -120,7 +119,7 @@ class Replay:
 
     async def _batches(self, pace: _Pace) -> AsyncIterator[list[Row]]:
         """Yield the events in batches, in order, as soon as they are due."""
-        stretches = self._walk.rows(self._after)
+        stretches = self._reader.rows(self._after)
         batch: list[Row] = []
         while (rows := await asyncio.to_thread(next, stretches, None)) is not None:
             for row in rows:
@@ -153,7 +152,7 @@ class Replay:
                 return
             if refusal.error.startswith(_FORGOTTEN):
                 continue
-            if not _is_passing(refusal):
+            if not (refusal.error.startswith("503:") or "rate_limited" in refusal.error):
                 self._refuse(rows[0], refusal)
                 rows = rows[1:]
                 continue
@@ -164,9 +163,9 @@ class Replay:
 
     def _event(self, row: Row) -> Keyed:
         audience = audience_of(row["audience"])
-        asked = None if audience is None else audience._asdict()
+        audience_fields = None if audience is None else audience._asdict()
         channel = self._plan.prefix + to_channel(row["topic"])
-        return Keyed(channel, orjson.loads(row["payload"]), f"replay-{self._run}-{row['offset']}", asked)
+        return Keyed(channel, orjson.loads(row["payload"]), f"replay-{self._run}-{row['offset']}", audience_fields)
 
     def _refuse(self, row: Row, verdict: Refused) -> None:
         if verdict.error.startswith("403:"):
@@ -202,15 +201,6 @@ class _Pace:
             self._began = (time.monotonic(), time_us)
         start_s, start_us = self._began
         return start_s + (self._latest_us - start_us) / 1_000_000 / self._speed - time.monotonic()
-
-
-def _is_replayed(topic: str) -> bool:
-    """Whether a topic is replayed: not the server's and the pipeline's, whose old statistics would look current."""
-    return topic.partition("/")[0] not in SERVERS_OWN
-
-
-def _is_passing(verdict: Refused) -> bool:
-    return verdict.error.startswith("503:") or "rate_limited" in verdict.error
 
 
 def _load(file: Path) -> dict[str, Any] | None:

@@ -6,14 +6,13 @@ Clients choose the names of channels, so each name is escaped, and the page's co
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from halley.pipeline.queries.report_data import MOST_LOSSES, Commit, ReportData, collect
+from halley.pipeline.queries.report_data import MOST_LOSSES, Commit, ReportData
 from halley.protocols.bayeux.names import to_channel
 
 _ALERTS_SHOWN = 20
@@ -45,21 +44,13 @@ td.w{white-space:normal;word-break:break-word;min-width:140px}
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page_of(lake: Path, from_us: int | None, to_us: int | None) -> str:
-    """Return the report as HTML on the events published from `from_us` on and before `to_us`; None: without that bound.
-
-    Raises `JobRejected`, `JobFailed`.
-    """
-    return page(collect(lake, from_us, to_us), lake, int(time.time() * 1_000_000))
-
-
 def page(found: ReportData, lake: Path, now_us: int) -> str:
     """Return the figures as HTML; `now_us` is the time of the report."""
     parts = [
         f"<h1>What is in the lake</h1><p>{escape(str(lake))}, log {escape(found.log_id)}, at {moment(now_us)} UTC</p>",
-        _facts(found),
+        _summary(found),
         _by_time(found),
-        _busiest(found),
+        _section("Busiest channels", horizontal_bars([(to_channel(each), count) for each, count in found.channels])),
         _lateness(found.commits),
         _alerts(found),
         _losses(found),
@@ -73,17 +64,16 @@ def page(found: ReportData, lake: Path, now_us: int) -> str:
     )
 
 
-def _facts(found: ReportData) -> str:
+def _summary(found: ReportData) -> str:
     length = seconds(max(0, found.to_us - 1 - found.from_us) / 1_000_000)
-    facts = [
+    figures = [
         (f"{found.events:,}", "events"),
         (f"{found.topics:,}", "channels"),
         (length, "from first to last"),
         (_bytes(sum(each.nbytes for each in found.holdings)), "on disk, all tables"),
     ]
-    return (
-        f'<div class="facts">{"".join(f"<div><b>{value}</b><span>{name}</span></div>" for value, name in facts)}</div>'
-    )
+    drawn = "".join(f"<div><b>{value}</b><span>{name}</span></div>" for value, name in figures)
+    return f'<div class="facts">{drawn}</div>'
 
 
 def _by_time(found: ReportData) -> str:
@@ -98,14 +88,9 @@ def _by_time(found: ReportData) -> str:
         if bars[name]
     )
     until, step = moment(found.to_us - 1), seconds(found.step_us / 1_000_000)
-    told = f"<p>{moment(found.from_us)} to {until} UTC; a bar is {step}.</p>"
+    text = f"<p>{moment(found.from_us)} to {until} UTC; a bar is {step}.</p>"
     plot = stacked(bars, found.from_us, found.to_us, found.step_us)
-    return _section("Events by time and protocol", f'{told}<p class="key">{key}</p>{plot}')
-
-
-def _busiest(found: ReportData) -> str:
-    rows = [(to_channel(topic), count) for topic, count in found.channels]
-    return _section("Busiest channels", horizontal_bars(rows) if rows else "<p>None.</p>")
+    return _section("Events by time and protocol", f'{text}<p class="key">{key}</p>{plot}')
 
 
 def _lateness(commits: Sequence[Commit]) -> str:
@@ -115,12 +100,12 @@ def _lateness(commits: Sequence[Commit]) -> str:
     newest = sorted(max(0.0, (each.at_us - each.newest_us) / 1_000_000) for each in commits)
     middle, late = newest[len(newest) // 2], newest[min(len(newest) - 1, len(newest) * 95 // 100)]
     number = "1 batch" if len(commits) == 1 else f"{len(commits):,} batches"
-    told = (
+    text = (
         f"<p>{number}. When a batch was committed, its newest event was {seconds(middle)} old in the median and "
         f"{seconds(late)} at the 95th percentile. A dot is the newest event of a batch; the line above it extends to "
         "the oldest.</p>"
     )
-    return _section(title, told + latencies(commits))
+    return _section(title, text + latencies(commits))
 
 
 def _alerts(found: ReportData) -> str:
@@ -131,23 +116,22 @@ def _alerts(found: ReportData) -> str:
         for each in found.alerts[:_ALERTS_SHOWN]
     ]
     more = len(found.alerts) - len(rows)
-    told = f"<p>The newest {len(rows)}; {more} older ones are not shown.</p>" if more else ""
+    text = f"<p>The newest {len(rows)}; {more} older ones are not shown.</p>" if more else ""
     table = _table([("time (UTC)", ""), ("kind", ""), ("channel", "w"), ("events/s", "n"), ("usual", "n")], rows)
-    return _section("Alerts", told + table)
+    return _section("Alerts", text + table)
 
 
 def _losses(found: ReportData) -> str:
     if not found.losses:
         return ""
-    rows = []
-    for each in found.losses:
-        first, last = each["first"], each["last"]
-        rows.append((each["kind"], each["reason"], f"{first:,}", f"{last:,}", f"{last - first + 1:,}"))
-    told = "<p>Offsets without an event in the lake, and the reasons.</p>"
+    rows = [
+        (kind, reason, f"{first:,}", f"{last:,}", f"{last - first + 1:,}") for kind, reason, first, last in found.losses
+    ]
+    text = "<p>Offsets without an event in the lake, and the reasons.</p>"
     if len(rows) == MOST_LOSSES:
-        told += f"<p>The first {MOST_LOSSES}; the tables <code>gaps</code> and <code>rejected</code> have all.</p>"
+        text += f"<p>The first {MOST_LOSSES}; the tables <code>gaps</code> and <code>rejected</code> have all.</p>"
     columns = [("kind", ""), ("reason", "w"), ("from offset", "n"), ("to", "n"), ("offsets", "n")]
-    return _section("Not in the lake", told + _table(columns, rows))
+    return _section("Not in the lake", text + _table(columns, rows))
 
 
 def _tables(found: ReportData) -> str:
@@ -176,11 +160,13 @@ def _rate(value: float | None) -> str:
     return "" if value is None else f"{value:,.3g}"
 
 
-def _bytes(count: float) -> str:
-    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} B"
+def _bytes(count: int) -> str:
+    return _scaled(count, {1 << 30: " GiB", 1 << 20: " MiB", 1 << 10: " KiB"}) or f"{count} B"
+
+
+def _scaled(number: float, units: Mapping[float, str]) -> str:
+    """Format a number with three digits in the largest unit that it reaches; an empty text if it is below all."""
+    return next((f"{number / size:.3g}{unit}" for size, unit in units.items() if abs(number) >= size), "")
 
 
 Ages = tuple[int, float, float]
@@ -202,18 +188,12 @@ def moment(time_us: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 def short(number: float) -> str:
     """Format a number with three digits and a unit prefix: 12k, 3.4M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= size:
-            return f"{number / size:.3g}{letter}"
-    return f"{number:.3g}"
+    return _scaled(number, {1e9: "G", 1e6: "M", 1e3: "k"}) or f"{number:.3g}"
 
 
 def seconds(length_s: float) -> str:
     """Format a length of time with three digits in its largest unit: 1.5 h."""
-    for size, unit in ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s")):
-        if length_s >= size:
-            return f"{length_s / size:.3g} {unit}"
-    return f"{length_s * 1_000:.3g} ms"
+    return _scaled(length_s, {86_400: " d", 3_600: " h", 60: " min", 1: " s"}) or f"{length_s * 1_000:.3g} ms"
 
 
 def stacked(bars: Mapping[str, Mapping[int, int]], from_us: int, to_us: int, step_us: int) -> str:
@@ -229,10 +209,10 @@ def stacked(bars: Mapping[str, Mapping[int, int]], from_us: int, to_us: int, ste
             count = bars[name].get(start, 0)
             if count:
                 top, bottom = scale.y(below + count), scale.y(below)
-                told = f"{moment(start)} {name}: {count:,}"
+                text = f"{moment(start)} {name}: {count:,}"
                 drawn.append(
                     f'<rect class="c{number % COLOURS}" x="{scale.x(start):.1f}" y="{top:.1f}" width="{width:.1f}" '
-                    f'height="{max(0.3, bottom - top):.1f}"><title>{escape(told)}</title></rect>'
+                    f'height="{max(0.3, bottom - top):.1f}"><title>{escape(text)}</title></rect>'
                 )
                 below += count
     return _svg(drawn, "events by time and protocol")
@@ -240,7 +220,9 @@ def stacked(bars: Mapping[str, Mapping[int, int]], from_us: int, to_us: int, ste
 
 def horizontal_bars(rows: Sequence[tuple[str, int]]) -> str:
     """Return horizontal bars with names and numbers, as HTML: unlike SVG, it fits long names and narrow screens."""
-    most = max((count for _, count in rows), default=1)
+    if not rows:
+        return "<p>None.</p>"
+    most = max(count for _, count in rows)
     drawn = "".join(
         f'<li><span class="name" title="{escape(name)}">{escape(name)}</span><span class="count">{count:,}</span>'
         f'<span class="bar" style="width:{100 * count / most:.1f}%"></span></li>'
@@ -261,9 +243,9 @@ def latencies(commits: Sequence[Commit]) -> str:
     drawn = [*_grid(scale, [(math.log10(each), seconds(each)) for each in marks]), *_times(scale)]
     for at_us, newest_s, oldest_s in ages:
         x, top, bottom = scale.x(at_us), scale.y(math.log10(oldest_s)), scale.y(math.log10(newest_s))
-        told = f"{moment(at_us)}: newest event {seconds(newest_s)}, oldest {seconds(oldest_s)} old"
+        text = f"{moment(at_us)}: newest event {seconds(newest_s)}, oldest {seconds(oldest_s)} old"
         drawn.append(
-            f'<g><title>{escape(told)}</title><line class="range" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" '
+            f'<g><title>{escape(text)}</title><line class="range" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" '
             f'y2="{bottom:.1f}"/><circle class="c0" cx="{x:.1f}" cy="{bottom:.1f}" r="2.2"/></g>'
         )
     return _svg(drawn, "age of events when they were committed to the lake")

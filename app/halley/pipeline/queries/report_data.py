@@ -24,7 +24,7 @@ _NEVER_US = 1 << 62
 
 
 class Holding(NamedTuple):
-    """The size of a table: the numbers of its rows, files and bytes; all 0 if the table does not exist."""
+    """The size of a table; all 0 if it does not exist."""
 
     name: str
     rows: int
@@ -52,7 +52,7 @@ class ReportData(NamedTuple):
     topics      the number of topics
     commits     batches of ingest, in the order of time
     alerts      the latest alerts, newest first; their total is in `holdings`
-    losses      the first rows of `gaps` and `rejected`
+    losses      the first rows of `gaps` and `rejected`: kind of loss, reason, first and last offset
     holdings    the sizes of all tables
     """
 
@@ -65,7 +65,7 @@ class ReportData(NamedTuple):
     topics: int
     commits: list[Commit]
     alerts: list[dict[str, Any]]
-    losses: list[dict[str, Any]]
+    losses: list[tuple[str, str, int, int]]
     holdings: list[Holding]
 
     @property
@@ -89,7 +89,8 @@ def collect(lake: Path, from_us: int | None, to_us: int | None) -> ReportData:
             check_files(path(lake, name), table.data_files())
     with translate_read_errors(lake):
         first_us, last_us = _span(events, from_us, to_us)
-        step_us = _step_us(last_us - first_us)
+        length_s = (last_us - first_us) / 1_000_000
+        step_us = 1_000_000 * next((step for step in _STEPS_S if length_s < step * MOST_BARS), 31_536_000)
         channels, topics = _topics(events, first_us, last_us)
         return ReportData(
             log_id=events.log_id,
@@ -113,10 +114,6 @@ def _span(events: LakeTable, from_us: int | None, to_us: int | None) -> tuple[in
     last = max((file.greatest["time_us"] for file in files if "time_us" in file.greatest), default=0)
     first = first if from_us is None else max(first, from_us)
     return first, max(first, last if to_us is None else min(last, to_us - 1))
-
-
-def _step_us(length_us: int) -> int:
-    return next((step * 1_000_000 for step in _STEPS_S if length_us < step * 1_000_000 * MOST_BARS), 31_536_000_000_000)
 
 
 def _bars(events: LakeTable, first_us: int, last_us: int, step_us: int) -> dict[str, dict[int, int]]:
@@ -179,10 +176,10 @@ def _latest(alerts: LakeTable | None, from_us: int | None, to_us: int | None) ->
     return [] if alerts is None else list(select(query, alerts=alerts).to_pylist())
 
 
-def _losses(table: LakeTable | None, kind: str) -> list[dict[str, Any]]:
+def _losses(table: LakeTable | None, kind: str) -> list[tuple[str, str, int, int]]:
     query = f'select "first", "last", reason from losses order by "first" limit {MOST_LOSSES}'  # noqa: S608 - a number
     rows = [] if table is None else select(query, losses=table).to_pylist()
-    return [{"kind": kind, **each} for each in rows]
+    return [(kind, each["reason"], each["first"], each["last"]) for each in rows]
 
 
 def _holding(name: str, table: LakeTable | None) -> Holding:

@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from halley.pipeline.errors import JobFailed, JobRejected, said_in_java
+from halley.pipeline.errors import JobFailed, JobRejected, java_message
 from halley.pipeline.lake.tables import TABLES, File, check_files
 from halley.pipeline.queries.plans import conditions_of
 from halley.pipeline.queries.skipping import ANYTHING, Condition, Reading, needed, widened
@@ -46,6 +46,12 @@ class Answer(NamedTuple):
 
     rows: DataFrame
     readings: list[Reading]
+
+    @property
+    def plan(self) -> str:
+        """Spark's plans of the query, as text."""
+        frame: Any = self.rows
+        return str(frame._jdf.queryExecution().toString())  # noqa: SLF001 - PySpark only prints it
 
 
 def ask(spark: SparkSession, lake: Path, query: str, *, skips: bool = True) -> Answer:
@@ -80,8 +86,8 @@ def _has_read(reading: Reading, files: list[File], later: Condition) -> bool:
 
 def sentence(error: BaseException) -> str:
     """Spark's error message, without its code, plan and traces, cut to `SENTENCE_CHARS`."""
-    told = error.getMessage() if hasattr(error, "getMessage") else None
-    text = _STATE.sub("", _CODE.sub("", str(told or error).strip()))
+    message = error.getMessage() if hasattr(error, "getMessage") else None
+    text = _STATE.sub("", _CODE.sub("", str(message or error).strip()))
     text = " ".join(text.partition("\n\n")[0].split())
     return text[:SENTENCE_CHARS] or type(error).__name__
 
@@ -94,7 +100,7 @@ def computing() -> Iterator[None]:
     except PySparkException as error:
         raise JobFailed(f"the query failed: {sentence(error)}") from error
     except Py4JJavaError as error:
-        raise JobFailed(f"the query failed: {sentence(Exception(said_in_java(error) or error.errmsg))}") from error
+        raise JobFailed(f"the query failed: {sentence(Exception(java_message(error) or error.errmsg))}") from error
 
 
 def _check(spark: SparkSession, query: str) -> None:
@@ -117,10 +123,10 @@ def _conditions(spark: SparkSession, views: Mapping[str, View], query: str) -> d
         execution = session.sql(query)._jdf.queryExecution()  # noqa: SLF001 - PySpark shows plans as text only
         try:
             named = conditions_of(execution.analyzed().toJSON(), views)
-            asked = conditions_of(execution.optimizedPlan().toJSON(), views)
+            optimized = conditions_of(execution.optimizedPlan().toJSON(), views)
         except (Py4JError, RecursionError):  # some plans cannot be written as JSON; then all files are read
             return dict.fromkeys(views, ANYTHING)
-    return {name: asked.get(name, ANYTHING) for name in named}
+    return {name: optimized.get(name, ANYTHING) for name in named}
 
 
 def _run(spark: SparkSession, views: Mapping[str, View], query: str, conditions: Mapping[str, Condition]) -> Answer:

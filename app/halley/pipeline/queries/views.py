@@ -146,8 +146,8 @@ def _view(lake: Path, name: str) -> View:
 
 def _channel(topic: Column) -> Column:
     """The same conversion as `protocols.bayeux.names.to_channel`, in Spark."""
-    shown = topic
+    name = topic
     for escape, char in _PLAIN_IN_CHANNELS.items():
-        shown = f.replace(shown, f.lit(escape), f.lit(char))
-    shown = f.regexp_replace(shown, _PLAIN_MARK, "!")
-    return f.concat(f.lit("/"), f.when(topic.contains("!"), shown).otherwise(topic))
+        name = f.replace(name, f.lit(escape), f.lit(char))
+    name = f.regexp_replace(name, _PLAIN_MARK, "!")
+    return f.concat(f.lit("/"), f.when(topic.contains("!"), name).otherwise(topic))

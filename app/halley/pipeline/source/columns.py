@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
-from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
 from halley.broker.names import Match, Pattern, matches
 from halley.history.stored import COLUMNS
@@ -46,13 +45,13 @@ class Lift(NamedTuple):
 def lifts_of(settings: Settings) -> str:
     """Return the settings' [[lift]] tables, which were checked, as JSON text for the source's option `lift`."""
     bounds = Bounds(settings.limits.topic_chars, settings.limits.topic_segments)
-    told = []
+    lifts = []
     for lift in settings.lift:
         match, topic = to_pattern(lift.pattern, bounds)
-        told.append(
+        lifts.append(
             {"pattern": f"{match.value}:{topic}", "pointer": lift.pointer, "column": lift.column, "type": lift.type}
         )
-    return orjson.dumps(told).decode()
+    return orjson.dumps(lifts).decode()
 
 
 class Lifting:
@@ -145,31 +144,26 @@ def _double(value: Any) -> float | None:
 
 
 class _Type(NamedTuple):
-    """A column's type, for Spark and for Arrow; `convert` returns a payload's value, None if it has another type."""
+    """A column's type in Arrow; `convert` returns a payload's value, None if it has another type."""
 
-    spark: DataType
     arrow: pa.DataType
     convert: Callable[[Any], Any]
 
 
 _TYPES = {
-    "long": _Type(LongType(), pa.int64(), _long),
-    "double": _Type(DoubleType(), pa.float64(), _double),
-    "string": _Type(StringType(), pa.string(), lambda value: value if type(value) is str else None),
-    "boolean": _Type(BooleanType(), pa.bool_(), lambda value: value if type(value) is bool else None),
+    "long": _Type(pa.int64(), _long),
+    "double": _Type(pa.float64(), _double),
+    "string": _Type(pa.string(), lambda value: value if type(value) is str else None),
+    "boolean": _Type(pa.bool_(), lambda value: value if type(value) is bool else None),
 }
 
 
-def _types(lifting: Lifting, *, with_faults: bool) -> Iterable[tuple[str, _Type]]:
+def types_of(lifting: Lifting, *, with_faults: bool) -> dict[str, str]:
+    """Return the source's columns and their types, by the names that the settings and Spark have for them."""
     own = {name: "long" if name in LONGS else "string" for name in (*COLUMNS, *(FAULT_COLUMNS if with_faults else ()))}
-    return ((name, _TYPES[kind]) for name, kind in (own | lifting.columns).items())
+    return own | lifting.columns
 
 
-def spark_schema(lifting: Lifting, *, with_faults: bool) -> StructType:
-    """Return the source's columns as a schema of Spark."""
-    return StructType([StructField(name, kind.spark) for name, kind in _types(lifting, with_faults=with_faults)])
-
-
-def arrow_schema(lifting: Lifting, *, with_faults: bool) -> pa.Schema:
-    """Return the source's columns as a schema of Arrow."""
-    return pa.schema([(name, kind.arrow) for name, kind in _types(lifting, with_faults=with_faults)])
+def arrow_schema(types: Mapping[str, str]) -> pa.Schema:
+    """Return columns with types as Spark and the settings name them as a schema of Arrow."""
+    return pa.schema([(name, _TYPES[kind].arrow) for name, kind in types.items()])

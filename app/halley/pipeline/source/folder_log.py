@@ -20,7 +20,6 @@ from contextlib import closing, suppress
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from halley.history import checksummed_json, consumers, segment
 from halley.history.checksummed_json import DocumentDamaged
@@ -36,14 +35,6 @@ _SELECT = f"select {', '.join(COLUMNS)} from events where offset >= ? and offset
 _PAYLOAD = COLUMNS.index("payload")
 _FETCH_ROWS = 64
 _MARK_TRIES, _MARK_WAIT_S = 50, 0.01
-
-
-class _Piece(NamedTuple):
-    """The part of a range that belongs to one segment; to none if `path` is None."""
-
-    path: Path | None
-    first: int
-    until: int
 
 
 class FolderLog:
@@ -65,31 +56,31 @@ class FolderLog:
         """Yield every offset of a range below `head().next`, in rows or faults. Raises `JobRejected`, `JobFailed`."""
         identity = self.identity()
         at = first
-        is_second_look = False
+        is_second_try = False
         while at < until:
-            piece = self._piece(at, until)  # looked up each time: segments are added and deleted meanwhile
+            path, segment_until = self._segment(at, until)  # each time: segments are added and deleted meanwhile
             # Looked up after the files: the server records a hole before it removes the rows that are left.
             holes = self.identity().holes
             hole_last = next((high for low, high in holes if low <= at <= high), 0)
-            end = min([piece.until, *(low for low, _ in holes if low > at)])
-            ends = at if piece.path is None else _end_of(piece.path)
+            end = min([segment_until, *(low for low, _ in holes if low > at)])
+            ends = at if path is None else _end_of(path)
             if hole_last or at >= ends:
                 fault = Fault(at, min(hole_last, until - 1), "hole") if hole_last else Fault(at, end - 1, "missing")
                 yield fault
                 at = fault.last + 1
                 continue
-            assert piece.path is not None
+            assert path is not None
             end = min(end, ends)
             before = at
-            for rows in self._rows(piece.path, at, end, identity, is_second_look=is_second_look):
+            for rows in self._rows(path, at, end, identity, is_second_try=is_second_try):
                 yield rows
                 at = rows[-1][0] + 1
-            if at == before and is_second_look:
-                is_there = piece.path.exists()  # else retention has just deleted the segment
-                end = min(piece.until, ends)
+            if at == before and is_second_try:
+                is_there = path.exists()  # else retention has just deleted the segment
+                end = min(segment_until, ends)
                 yield from explained(at, end - 1, holes, "hole", "damaged" if is_there else "missing")
                 at = end
-            is_second_look = at == before
+            is_second_try = at == before
 
     def commit(self, consumer: str, offset: int) -> None:
         """Record that a consumer needs nothing below an offset any more. Raises `JobFailed`."""
@@ -146,16 +137,16 @@ class FolderLog:
             "start the server on this folder, which writes it again"
         )
 
-    def _piece(self, at: int, until: int) -> _Piece:
-        """Return the segment of an offset, with the part of the range up to `until` that lies in it."""
+    def _segment(self, at: int, until: int) -> tuple[Path | None, int]:
+        """Return the segment of an offset, None if there is none, and where the range up to `until` leaves it."""
         files = self._files()
         bounds = [*files, (max(until, files[-1][0] if files else 0), None)]
         for (first, path), (following, _) in pairwise(bounds):
             if at < first:
-                return _Piece(None, at, min(until, first))
+                return None, min(until, first)
             if at < following:
-                return _Piece(path, at, min(until, following))
-        return _Piece(None, at, until)
+                return path, min(until, following)
+        return None, until
 
     def _unreadable(self, file: Path, why: str | None) -> JobRejected:
         return JobRejected(
@@ -165,7 +156,7 @@ class FolderLog:
     # Rows
 
     def _rows(
-        self, path: Path, first: int, until: int, identity: Identity, *, is_second_look: bool
+        self, path: Path, first: int, until: int, identity: Identity, *, is_second_try: bool
     ) -> Iterator[list[Row]]:
         """Yield the rows of a range of one segment, up to the first batch in which one is missing or damaged."""
         connection = None
@@ -187,7 +178,7 @@ class FolderLog:
         except _Damaged:
             return
         except sqlite3.Error as error:
-            if is_second_look and path.exists():
+            if is_second_try and path.exists():
                 self._check_readable(path, error)
         finally:
             if connection is not None:

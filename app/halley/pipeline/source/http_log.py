@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any
+from io import BufferedReader, RawIOBase
+from typing import Any, TypeVar
 
 import httpx
 import orjson
@@ -24,6 +25,8 @@ from halley.history.stored import COLUMNS
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.source.log import BATCH_BYTES, BATCH_ROWS, Fault, Head, Row, are_sound, explained
 
+Result = TypeVar("Result")
+
 _ARROW, _LINES = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # for each part of a response, not for all of it
 _TRIES = 6
@@ -31,13 +34,14 @@ _TRIES = 6
 
 _FIRST_WAIT_S = 0.5
 _REASON_CHARS = 200
+_BUFFER_BYTES = 65_536
 _NEXT = re.compile(r"[?&]from_offset=(\d+)")
 _PAYLOAD = COLUMNS.index("payload")
 _BROKEN = (httpx.HTTPError, pa.ArrowException, ValueError, KeyError, TypeError)
 """The errors of a response that ended too early, or is not that of a Halley server."""
 
 
-class _Again(Exception):
+class _Retry(Exception):
     """The server is busy or temporarily unavailable, so the request is to be repeated; the message is the reason."""
 
 
@@ -74,12 +78,12 @@ class HttpLog:
 
     def head(self) -> Head:
         """Return the log's present extent. Raises `JobRejected`, `JobFailed`."""
-        told = self._patiently(self._head)
-        if told["format"] > FORMAT:
+        head = self._patiently(self._head)
+        if head["format"] > FORMAT:
             raise JobRejected(f"the log of {self.name} was written by a later version of Halley")
-        self._check(told["log_id"])
-        holes, damage = (tuple((first, last) for first, last in told.get(name, ())) for name in ("holes", "damage"))
-        self._known = Head(told["log_id"], told["first"], told["next"], holes, damage)
+        self._check(head["log_id"])
+        holes, damage = (tuple((first, last) for first, last in head.get(name, ())) for name in ("holes", "damage"))
+        self._known = Head(head["log_id"], head["first"], head["next"], holes, damage)
         return self._known
 
     def read(self, first: int, until: int) -> Iterator[list[Row] | Fault]:
@@ -91,37 +95,35 @@ class HttpLog:
                     for found in self._answer(client, at, until):
                         yield found
                         at, tries = (found.last if isinstance(found, Fault) else found[-1][0]) + 1, 0
-            except (_Again, *_BROKEN) as error:
+            except (_Retry, *_BROKEN) as error:
                 tries += 1
                 self._wait(tries, error)
 
     def commit(self, consumer: str, offset: int) -> None:
         """Report that a consumer needs nothing below an offset any more. Raises `JobRejected`, `JobFailed`."""
-
-        def report() -> None:
-            with (
-                self._client() as client,
-                self._stream(client, "POST", f"log/consumers/{consumer}", {"offset": offset}),
-            ):
-                pass
-
-        self._patiently(report)
+        self._patiently(lambda: self._request("POST", f"log/consumers/{consumer}", {"offset": offset}))
 
     # Requests
 
+    def _request(self, method: str, path: str, json: Any = None) -> bytes:
+        with self._client() as client, self._stream(client, method, path, json) as answer:
+            return answer.read()
+
     def _head(self) -> dict[str, Any]:
-        with self._client() as client, self._stream(client, "GET", "log/head") as answer:
-            told: dict[str, Any] = orjson.loads(answer.read())
-            if not {"log_id", "first", "next", "format"} <= told.keys():
-                raise KeyError
-            return told
+        head: dict[str, Any] = orjson.loads(self._request("GET", "log/head"))
+        if not {"log_id", "first", "next", "format"} <= head.keys():
+            raise KeyError
+        return head
 
     def _answer(self, client: httpx.Client, first: int, until: int) -> Iterator[list[Row] | Fault]:
         """Yield the part of a range that one request returns: all of it, unless the response breaks off."""
         path = f"log?from_offset={first}&until_offset={until - 1}"
         with self._stream(client, "GET", path, accept=_ARROW) as answer:
             if answer.status_code == HTTPStatus.GONE:
-                yield from self._gone(first, until)
+                begins = self.head().first
+                if begins <= first:
+                    raise _Retry(f"{self.name} responded with 410 for offset {first}, but its log begins at {begins}")
+                yield Fault(first, min(until, begins) - 1, "missing")
                 return
             following = _NEXT.search(answer.links.get("next", {}).get("url", ""))
             reach = int(following[1]) if following else until
@@ -159,17 +161,11 @@ class HttpLog:
             faults = _faults(first, last, self._known)
             if all(fault.why != "missing" for fault in faults):
                 return faults
-        asked = self._at
+        server = self._at
         head = self.head()
-        if self._at != asked or head.next <= last:
-            raise _Again(f"the log of {self.name} does not reach offset {last} yet")
+        if self._at != server or head.next <= last:
+            raise _Retry(f"the log of {self.name} does not reach offset {last} yet")
         return _faults(first, last, head)
-
-    def _gone(self, first: int, until: int) -> Iterator[Fault]:
-        begins = self.head().first
-        if begins <= first:
-            raise _Again(f"{self.name} responded with 410 for offset {first}, but its log begins at {begins}")
-        yield Fault(first, min(until, begins) - 1, "missing")
 
     def _client(self) -> httpx.Client:
         root = self._roots[self._at]
@@ -179,15 +175,13 @@ class HttpLog:
     def _stream(
         self, client: httpx.Client, method: str, path: str, json: Any = None, *, accept: str = "application/json"
     ) -> Iterator[httpx.Response]:
-        """Open a response of status 200, 204 or 410 (the range is deleted). Raises `JobRejected`, `_Again`."""
+        """Open a response of status 200, 204 or 410 (the range is deleted). Raises `JobRejected`, `_Retry`."""
         with client.stream(method, path, json=json, headers={"Accept": accept}) as answer:
             status = answer.status_code
-            if status == HTTPStatus.NOT_ACCEPTABLE and accept == _ARROW:
-                pass  # another request, below
-            elif status in (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.GONE):
+            if status in (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.GONE):
                 yield answer
                 return
-            else:
+            if status != HTTPStatus.NOT_ACCEPTABLE or accept != _ARROW:
                 raise self._refusal(answer)
         with self._stream(client, method, path, json, accept=_LINES) as answer:
             yield answer
@@ -195,7 +189,7 @@ class HttpLog:
     def _refusal(self, answer: httpx.Response) -> Exception:
         status = answer.status_code
         text = answer.read()[:_REASON_CHARS].decode(errors="replace").strip().partition("\n")[0]
-        said = f"{self.name} responded with {status}: {text or answer.reason_phrase}"
+        reason = f"{self.name} responded with {status}: {text or answer.reason_phrase}"
         if status == HTTPStatus.UNAUTHORIZED:
             return JobRejected(
                 f"{self.name} does not accept the token, or needs one: set the option token or token_file"
@@ -206,15 +200,15 @@ class HttpLog:
             return JobRejected(f"{self.name} has no log: it is not a Halley server, or its history is off")
         is_behind = status == HTTPStatus.BAD_REQUEST  # for an offset beyond its end: another keeper has had it
         is_passing = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        return _Again(said) if is_behind or is_passing else JobRejected(said)
+        return _Retry(reason) if is_behind or is_passing else JobRejected(reason)
 
-    def _patiently(self, ask: Any) -> Any:
+    def _patiently(self, ask: Callable[[], Result]) -> Result:
         """Repeat a request, at each server in turn, until there is a response. Raises `JobRejected`, `JobFailed`."""
         tries = 0
         while True:
             try:
                 return ask()
-            except (_Again, *_BROKEN) as error:
+            except (_Retry, *_BROKEN) as error:
                 tries += 1
                 self._wait(tries, error)
 
@@ -231,36 +225,32 @@ class HttpLog:
 
 
 def _faults(first: int, last: int, head: Head) -> list[Fault]:
-    faults: list[Fault] = []
-    for fault in explained(first, last, head.holes, "hole", "missing"):
-        is_hole = fault.why == "hole"
-        faults += [fault] if is_hole else explained(fault.first, fault.last, head.damage, "damaged", "missing")
-    return faults
+    return [
+        part
+        for fault in explained(first, last, head.holes, "hole", "missing")
+        for part in ([fault] if fault.why == "hole" else explained(*fault[:2], head.damage, "damaged", "missing"))
+    ]
 
 
-class _Body:
-    """A response's bytes as they are received, with the interface of a file that Arrow needs."""
-
-    closed = False
+class _Body(RawIOBase):
+    """A response's bytes as they are received, as a file that Arrow can read."""
 
     def __init__(self, answer: httpx.Response) -> None:
         self._parts = answer.iter_bytes()
-        self._held = bytearray()
+        self._rest = b""
 
-    def read(self, nbytes: int = -1) -> bytes:
-        """Return `nbytes` bytes, fewer only at the end; all if that is negative."""
-        while nbytes < 0 or len(self._held) < nbytes:
-            part = next(self._parts, None)
-            if part is None:
-                break
-            self._held += part
-        taken = bytes(self._held if nbytes < 0 else self._held[:nbytes])
-        del self._held[: len(taken)]
-        return taken
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._rest = self._rest or next(self._parts, b"")
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
 
 
 def _arrow_rows(answer: httpx.Response) -> Iterator[list[Row]]:
-    with pa.ipc.open_stream(pa.PythonFile(_Body(answer), "r")) as stream:
+    with pa.ipc.open_stream(BufferedReader(_Body(answer), _BUFFER_BYTES)) as stream:
         for batch in stream:
             columns = [batch.column(name).to_pylist() for name in COLUMNS]
             yield list(zip(*columns, strict=True))

@@ -22,7 +22,7 @@ Row = tuple[Any, ...]
 BATCH_ROWS, BATCH_BYTES = 4_096, 8_388_608
 """The maximum of rows and of bytes that a task has in memory at a time; the one that is reached first counts."""
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 Why = Literal["damaged", "hole", "missing"]
 
@@ -42,13 +42,13 @@ class GapFound(JobFailed):
     @classmethod
     def of(cls, fault: Fault) -> Self:
         """Return the error for a fault."""
-        told = "are missing in the log, see `halley history verify`"
+        reason = "are missing in the log, see `halley history verify`"
         if fault.why == "damaged":
-            told = (
+            reason = (
                 "are in a damaged segment of the log: stop the server and run `halley history salvage`, which saves "
                 "what is intact of it, and then the same command again"
             )
-        return cls(f"{offsets(fault.first, fault.last)} {told}; {_GO_ON}")
+        return cls(f"{offsets(fault.first, fault.last)} {reason}; {_GO_ON}")
 
 
 _GO_ON = "to go on without them: --accept-gap, or the option accept_gap=true"
@@ -103,7 +103,7 @@ def caught_up(log: Log, offset: int, behind_s: float) -> Head:
     """
     until = time.monotonic() + behind_s
     while (head := log.head()).next < offset and time.monotonic() < until:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return head
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ from halley.history.consumers import is_name
 from halley.history.stored import COLUMNS, PURGED
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.source import open_log
-from halley.pipeline.source.columns import Lifting, arrow_schema, spark_schema
+from halley.pipeline.source.columns import Lifting, arrow_schema, types_of
 from halley.pipeline.source.log import Fault, GapFound, Gone, Head, Row, caught_up, split
 from halley.settings import Pipeline
 
@@ -42,7 +43,7 @@ _OPTIONS = {
 }  # fmt: skip
 _LOG_OPTIONS = "path", "url", "token", "token_file", "log_id"
 _SHAPE, _TOPIC, _PAYLOAD = COLUMNS.index("shape"), COLUMNS.index("topic"), COLUMNS.index("payload")
-_KEPT = frozenset({"offset", "time_us", "publication", "protocol"})
+_PURGED_COLUMNS = frozenset({"offset", "time_us", "publication", "protocol"})
 """The columns that keep their values in a purged event's row."""
 
 
@@ -62,10 +63,11 @@ class HalleySource(DataSource):
         """Return the name of the format, for `spark.read.format`."""
         return "halley"
 
-    def schema(self) -> StructType:
-        """Return the columns, which follow from the options."""
+    def schema(self) -> str:
+        """Return the columns, which follow from the options, as SQL declares them."""
         options = Options(self.options)
-        return spark_schema(options.lifting, with_faults=options.has_faults)
+        types = types_of(options.lifting, with_faults=options.has_faults)
+        return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
 
     def reader(self, schema: StructType) -> BatchReader:  # noqa: ARG002 - it follows from the options
         """Return the reader of a batch query."""
@@ -74,18 +76,6 @@ class HalleySource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: ARG002, N802 - as above; Spark's name
         """Return the reader of a streaming query."""
         return StreamReader(Options(self.options))
-
-
-def read_options(
-    log_options: Mapping[str, str], settings: Pipeline, *, accept_gap: bool, **more: str
-) -> dict[str, str]:
-    """Return the source's options for a job that reads a log: those of the log, of the settings, and `more`."""
-    asked = {
-        "accept_gap": str(accept_gap).lower(),
-        "partition_rows": str(settings.partition_rows),
-        "behind_s": str(settings.behind_s),
-    }
-    return {**log_options, **asked, **more}
 
 
 class Options:
@@ -98,11 +88,15 @@ class Options:
                 f"the source halley has no option {unknown[0]}; its options are {', '.join(sorted(_OPTIONS))}"
             )
         self.log_options = {name: given[name] for name in _LOG_OPTIONS if given.get(name)}
-        self.first = _whole(given, "from_offset", 1)
-        self.until = _whole(given, "until_offset", 1)
-        self.partition_rows = _whole(given, "partition_rows", 1) or Pipeline().partition_rows
-        self.max_rows = _whole(given, "max_rows", 1)
-        self.behind_s = _seconds(given, "behind_s")
+        self.first = _whole(given, "from_offset")
+        self.until = _whole(given, "until_offset")
+        self.partition_rows = _whole(given, "partition_rows") or Pipeline().partition_rows
+        self.max_rows = _whole(given, "max_rows")
+        self.behind_s = -1.0
+        with suppress(ValueError):
+            self.behind_s = float(given.get("behind_s", "0"))
+        if not 0 <= self.behind_s < math.inf:
+            raise JobRejected(f"the option behind_s must be a number of seconds, not {given['behind_s']}")
         self.consumer = given.get("consumer", "")
         if self.consumer and not is_name(self.consumer):
             raise JobRejected(f"the option consumer must be up to 64 letters, digits, _ and -, not {self.consumer}")
@@ -111,24 +105,13 @@ class Options:
         self.lifting = Lifting(given.get("lift", ""))
 
 
-def _whole(given: Mapping[str, str], name: str, least: int) -> int | None:
+def _whole(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and int(text) >= least):
-        raise JobRejected(f"the option {name} must be a whole number, at least {least}, not {text}")
+    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+        raise JobRejected(f"the option {name} must be a whole number, at least 1, not {text}")
     return int(text)
-
-
-def _seconds(given: Mapping[str, str], name: str) -> float:
-    text = given.get(name, "0")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise JobRejected(f"the option {name} must be a number of seconds, not {text}")
-    return seconds
 
 
 def _truth(given: Mapping[str, str], name: str) -> bool:
@@ -146,7 +129,7 @@ class Table:
         self._has_faults = options.has_faults
         self._accepts_gaps = options.accepts_gaps
         self._lifting = options.lifting
-        self.schema = arrow_schema(self._lifting, with_faults=self._has_faults)
+        self.schema = arrow_schema(types_of(self._lifting, with_faults=self._has_faults))
 
     def batches(self, first: int, until: int) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a range. Raises `Gone`, `GapFound`, and the errors of `Log.read`."""
@@ -171,9 +154,12 @@ class Table:
         if not self._has_faults:
             return list(zip(*(row for row in rows if row[_SHAPE] != PURGED), strict=True))
         faults = [PURGED if row[_SHAPE] == PURGED else None for row in rows]
-        if PURGED in faults:
-            rows = [_nameless(row) if fault else row for row, fault in zip(rows, faults, strict=True)]
         lasts = [row[0] if fault else None for row, fault in zip(rows, faults, strict=True)]
+        if PURGED in faults:  # without the constant values that every tombstone has
+            rows = [
+                tuple([row[at] if name in _PURGED_COLUMNS or not fault else None for at, name in enumerate(COLUMNS)])
+                for row, fault in zip(rows, faults, strict=True)
+            ]
         return [*zip(*rows, strict=True), faults, lasts]
 
     def _fault(self, fault: Fault) -> list[Sequence[Any]]:
@@ -204,11 +190,6 @@ def _without_gc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if batch is None:
             return
         yield batch
-
-
-def _nameless(row: Row) -> Row:
-    """Return a purged event's row without the constant values that every tombstone has."""
-    return tuple([value if name in _KEPT else None for name, value in zip(COLUMNS, row, strict=True)])
 
 
 class _Planned:

@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pytest
 from support.lake import ingested, stored
 
-from halley.pipeline.jobs.ingest import Tidying
+from halley.pipeline.jobs.ingest import LiveCompaction
 from halley.pipeline.lake import locks, tables, upkeep
 from halley.pipeline.lake.files import write_files
 from halley.settings import Pipeline
@@ -30,26 +30,26 @@ def files(lake):
 def test_it_ends_in_the_middle_of_a_file_and_changes_nothing(lake, monkeypatch):
     """Stopping does not wait until large files are rewritten, and deletes incomplete ones."""
     before = files(lake)
-    tidying = Tidying(lake, OFTEN)
+    compaction = LiveCompaction(lake, OFTEN)
     has_begun = threading.Event()
     write = upkeep.write
 
     def slowly(*arguments, **options):
         has_begun.set()
-        assert tidying._end.wait(30)
+        assert compaction._end.wait(30)
         return write(*arguments, **options)
 
     monkeypatch.setattr(upkeep, "write", slowly)
-    with tidying.going_on():
+    with compaction.running():
         assert has_begun.wait(30)
     assert files(lake) == before
-    assert (tidying.compacted, tidying.failed) == (0, 0)
+    assert (compaction.compacted, compaction.failed) == (0, 0)
     assert list((lake / ".staging").iterdir()) == []
 
 
 def test_it_gives_way_to_who_rewrites_files_and_comes_back(lake, monkeypatch):
     """While another process compacts or erases, compaction waits, without counting a failure, and is done later."""
-    tidying = Tidying(lake, OFTEN)
+    compaction = LiveCompaction(lake, OFTEN)
     looks = threading.Semaphore(0)
     is_done = threading.Event()
     compact = upkeep.compact
@@ -64,12 +64,12 @@ def test_it_gives_way_to_who_rewrites_files_and_comes_back(lake, monkeypatch):
     monkeypatch.setattr(upkeep, "compact", seen)
     with ExitStack() as stack:
         with locks.rewrite(lake):
-            stack.enter_context(tidying.going_on())
+            stack.enter_context(compaction.running())
             for _ in range(4):
                 assert looks.acquire(timeout=30)
             assert len(files(lake)) == 8
         assert is_done.wait(30)
-    assert (len(files(lake)), tidying.failed) == (1, 0)
+    assert (len(files(lake)), compaction.failed) == (1, 0)
 
 
 def test_t20_a_scan_that_is_left_early_is_closed(lake, monkeypatch):

@@ -1,4 +1,4 @@
-"""A worker whose sessions are at one node of a cluster and send polls to another: `python -m halley.bench.polls`.
+"""A worker whose sessions are at one node of a cluster and send polls to another: `python -m bench.polls`.
 
 It is a worker of a load without receivers. Instead of publishing, its sessions poll, and are answered at once: so what
 a request costs a node is what it costs to pass it on.
@@ -20,7 +20,7 @@ from halley.bench.worker import begin
 class Poller(Publisher):
     """A session that polls where others publish, to measure what it costs a node to pass a request on."""
 
-    def publish(self, events: tuple[int, ...], due_ns: int) -> None:  # noqa: ARG002 - there are none
+    def publish(self, events: tuple[int, ...], due_ns: int) -> None:
         """Send a poll that was due at `due_ns`, and is answered at once."""
         self.is_busy = True
         self._due_ns = due_ns
@@ -39,7 +39,7 @@ class Polls(Sessions):
 
     async def _connect(self, session: Receiver | Publisher) -> None:
         await super()._connect(session)
-        session.leave()
+        session.drop()
         await self._reach(session, *self._via)
 
 
