@@ -20,6 +20,8 @@ from halley.client.errors import ClientError, Refused
 _ANSWER_S = 10.0
 _MESSAGE_BYTES = 16_777_216
 _MESSAGES_KEPT = 1_000_000
+_WRONG = (ValueError, TypeError, LookupError, RecursionError, OverflowError)
+"""What Python raises where a frame is not of the form that it should have."""
 
 Message = TypeVar("Message")
 
@@ -36,7 +38,8 @@ class WebSocketClient(ABC, Generic[Message]):
     of websockets' `connect`. `socket` is its connection, for anything but messages.
 
     Entering the block raises `OSError`, `TimeoutError`, websockets' `InvalidHandshake`, and `Refused` if the server
-    does not speak the protocol. All other methods raise websockets' `ConnectionClosed` once the connection is lost.
+    does not speak the protocol. All other methods raise websockets' `ConnectionClosed` once the connection is lost, and
+    `ClientError` for a frame that is not of the protocol.
     """
 
     socket: ClientConnection
@@ -110,7 +113,11 @@ class WebSocketClient(ABC, Generic[Message]):
 
     async def _read(self) -> None:
         """Wait for one frame and take it."""
-        self._take(await self.socket.recv())
+        frame = await self.socket.recv()
+        try:
+            self._take(frame)
+        except _WRONG as error:
+            raise ClientError(f"{self.url} sent what is not {self.socket.subprotocol}") from error
 
     @abstractmethod
     def _take(self, frame: str | bytes) -> None:
