@@ -36,6 +36,10 @@ const NETWORK_MS = 10_000; // the time for a response, in addition to the time f
 const WAITING_MESSAGES = 1_000; // the maximum number of messages that wait to be sent; more are rejected
 const BATCH_MESSAGES = 100; // the maximum number in one request; servers limit it
 
+/** A message, as Bayeux names its fields. @typedef {Record<string, any>} Message */
+/** @typedef {Parameters<typeof post>[2]} Options */
+/** @typedef {{ message: Message, resolve: (reply: Message) => void, reject: (error: Error) => void }} Waiting */
+
 /**
  * The advice before the server has given any, and the value of each field that the server omits.
  *
@@ -56,12 +60,20 @@ export class Bayeux extends EventTarget {
   /** The time of the next attempt after a failure, in ms since the epoch. */
   retryAt = 0;
 
-  #life = null; // the AbortController of everything from connect() to disconnect()
+  /** Ends everything from connect() to disconnect(). @type {AbortController | null} */
+  #life = null;
   #token;
   #hurry = () => {}; // ends the pause before the next attempt
-  #subscriptions = new Map(); // pattern -> { askedOf, grantedIn, ext, news }: sessions, all of `ext`, its latest part
-  #ack = null; // the number of the last batch received, or null if the server does not number batches
-  #waiting = []; // { message, resolve, reject }, not yet sent
+  /**
+   * By pattern: the session that was asked and the one that has granted it, all of `ext`, and its latest part.
+   *
+   * @type {Map<string, { askedOf: string | null, grantedIn: string | null, ext?: Record<string, any>, news?: object }>}
+   */
+  #subscriptions = new Map();
+  /** The number of the last batch received, or null if the server does not number batches. @type {number | null} */
+  #ack = null;
+  /** Not yet sent. @type {Waiting[]} */
+  #waiting = [];
   #isSending = false;
   #lastId = 0;
 
@@ -108,7 +120,7 @@ export class Bayeux extends EventTarget {
 
   /** The patterns whose subscriptions replay: a later session continues where this one stopped. @returns {string[]} */
   get replayed() {
-    return this.subscriptions.filter((pattern) => this.#subscriptions.get(pattern).ext?.replay);
+    return this.subscriptions.filter((pattern) => this.#subscriptions.get(pattern)?.ext?.replay);
   }
 
   /**
@@ -124,7 +136,7 @@ export class Bayeux extends EventTarget {
     if (known && !ext) return;
     if (known) Object.assign(known, { askedOf: null, ext: { ...known.ext, ...ext }, news: ext });
     else this.#subscriptions.set(pattern, { askedOf: null, grantedIn: null, ext });
-    this.#tell("change");
+    this.#emit("change");
     this.#askFor(pattern);
   }
 
@@ -139,7 +151,7 @@ export class Bayeux extends EventTarget {
     const subscription = this.#subscriptions.get(pattern);
     if (!subscription) return;
     this.#subscriptions.delete(pattern);
-    this.#tell("change");
+    this.#emit("change");
     if (this.session === null || subscription.askedOf !== this.session) return;
     await this.#send({ channel: "/meta/unsubscribe", subscription: pattern });
   }
@@ -158,7 +170,7 @@ export class Bayeux extends EventTarget {
 
   // The life of a connection
 
-  async #run(life) {
+  async #run(/** @type {AbortSignal} */ life) {
     const backoff = new Backoff();
     this.#become("connecting");
     while (!life.aborted) {
@@ -179,7 +191,7 @@ export class Bayeux extends EventTarget {
     }
   }
 
-  /** Send one handshake or one connect; returns the error, or null. */
+  /** Send one handshake or one connect. @param {AbortSignal} life @returns {Promise<Error | null>} */
   async #attempt(life) {
     try {
       await (this.session === null ? this.#handshake(life) : this.#poll(life));
@@ -189,7 +201,7 @@ export class Bayeux extends EventTarget {
     }
   }
 
-  async #handshake(life) {
+  async #handshake(/** @type {AbortSignal} */ life) {
     this.advice = ADVICE; // the advice to an earlier session no longer applies
     const supportedConnectionTypes = ["long-polling"];
     const ext = { ack: true, authentication: this.#token() || undefined }; // omitted from JSON if undefined
@@ -201,8 +213,9 @@ export class Bayeux extends EventTarget {
     this.#flush();
   }
 
-  async #poll(life) {
+  async #poll(/** @type {AbortSignal} */ life) {
     const isFirst = this.state !== "connected"; // not held by the server, so that its reply proves the connection
+    /** @type {Message} */
     const request = { channel: "/meta/connect", connectionType: "long-polling" };
     if (isFirst) request.advice = { timeout: 0 };
     if (this.#ack !== null) request.ext = { ack: this.#ack };
@@ -211,12 +224,13 @@ export class Bayeux extends EventTarget {
     if (this.#ack !== null) this.#ack = reply.ext?.ack ?? this.#ack;
     this.#remember(reply.ext?.replay ?? {});
     for (const [channel, [first, last]] of Object.entries(reply.ext?.replay_gap ?? {})) {
-      this.#tell("missed", { channel, first, last });
+      this.#emit("missed", { channel, first, last });
     }
     this.#become("connected");
     this.#askForAll(); // for those whose request failed
   }
 
+  /** @param {Error | null} error */
   #stop(error = null) {
     this.#life?.abort();
     this.#life = null;
@@ -225,17 +239,19 @@ export class Bayeux extends EventTarget {
     this.#become("disconnected", error);
   }
 
+  /** @param {Bayeux["state"]} state @param {Error | null} error */
   #become(state, error = null, retryAt = 0) {
     Object.assign(this, { state, error, retryAt });
-    this.#tell("change");
+    this.#emit("change");
   }
 
-  #tell(type, detail = null) {
+  /** @param {string} type @param {object | null} detail */
+  #emit(type, detail = null) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 
-  async #pause(ms, life) {
-    await new Promise((resolve) => {
+  async #pause(/** @type {number} */ ms, /** @type {AbortSignal} */ life) {
+    await new Promise((/** @type {(value?: any) => void} */ resolve) => {
       const timer = setTimeout(resolve, ms);
       this.#hurry = () => (clearTimeout(timer), resolve());
       life.addEventListener("abort", this.#hurry, { once: true });
@@ -251,10 +267,10 @@ export class Bayeux extends EventTarget {
   }
 
   /** Request a subscription in this session, unless it has been requested. */
-  async #askFor(pattern) {
+  async #askFor(/** @type {string} */ pattern) {
     const { session } = this;
     const subscription = this.#subscriptions.get(pattern);
-    if (session === null || subscription.askedOf === session) return;
+    if (session === null || !subscription || subscription.askedOf === session) return;
     subscription.askedOf = session;
     const ext = subscription.grantedIn === session ? subscription.news : subscription.ext;
     try {
@@ -266,20 +282,20 @@ export class Bayeux extends EventTarget {
       subscription.askedOf = null;
       if (!error.reply || error.message.startsWith("402:")) return; // the next connect or session requests it again
       this.#subscriptions.delete(pattern);
-      this.#tell("refused", { channel: pattern, error });
+      this.#emit("refused", { channel: pattern, error });
     }
-    this.#tell("change");
+    this.#emit("change");
   }
 
   /** Drop a subscription that the server has ended, since it would refuse it in the next session. */
-  #giveUp(pattern) {
+  #giveUp(/** @type {string} */ pattern) {
     if (!this.#subscriptions.delete(pattern)) return;
-    this.#tell("refused", { channel: pattern, error: new BayeuxError("no longer allowed: the server has ended it") });
-    this.#tell("change");
+    this.#emit("refused", { channel: pattern, error: new BayeuxError("no longer allowed: the server has ended it") });
+    this.#emit("change");
   }
 
   /** Remember how far replays are, so that a later session continues there. */
-  #remember(reached) {
+  #remember(/** @type {Record<string, number>} */ reached) {
     for (const [pattern, position] of Object.entries(reached)) {
       const subscription = this.#subscriptions.get(pattern);
       if (subscription?.ext?.replay) subscription.ext = { ...subscription.ext, replay: { [pattern]: position } };
@@ -288,7 +304,7 @@ export class Bayeux extends EventTarget {
 
   // Requests
 
-  /** Send a message with the next request that is not a connect; resolves with its reply. */
+  /** Send a message with the next request that is not a connect. @param {Message} message @returns {Promise<Message>} */
   #send(message) {
     if (this.#waiting.length >= WAITING_MESSAGES) return Promise.reject(new BayeuxError("too many unsent messages"));
     const answer = new Promise((resolve, reject) => this.#waiting.push({ message, resolve, reject }));
@@ -304,7 +320,7 @@ export class Bayeux extends EventTarget {
     this.#isSending = false;
   }
 
-  async #sendBatch(batch) {
+  async #sendBatch(/** @type {Waiting[]} */ batch) {
     try {
       const messages = batch.map(({ message }) => message);
       const replies = await this.#exchange(messages, this.session, { timeoutMs: NETWORK_MS });
@@ -319,17 +335,19 @@ export class Bayeux extends EventTarget {
   }
 
   /** Send one message in a separate request; returns the reply. Throws a `BayeuxError` unless it is successful. */
-  async #ask(message, options) {
+  async #ask(/** @type {Message} */ message, /** @type {Options} */ options) {
     const [reply] = await this.#exchange([message], this.session, options);
     if (!reply?.successful) throw refusal(reply);
     return reply;
   }
 
   /** Send one request; returns the reply to each message, adopts their advice, and delivers the events received. */
-  async #exchange(messages, session, options) {
+  async #exchange(/** @type {Message[]} */ messages, /** @type {string | null} */ session, /** @type {Options} */ options) {
     const clientId = session ?? undefined; // omitted from JSON if undefined
+    /** @type {Message[]} */
     const sent = messages.map((message) => ({ ...message, clientId, id: String((this.#lastId += 1)) }));
     const answers = await post(this.url, sent, options);
+    /** @type {(answer: Message, message: Message) => boolean} */
     const isReply = (answer, { id, channel }) => "successful" in answer && answer.id === id && answer.channel === channel;
     const replies = sent.map((message) => answers.find((answer) => isReply(answer, message)));
     if (session !== this.session) return replies; // an earlier session's advice and events are no longer ours
@@ -338,7 +356,7 @@ export class Bayeux extends EventTarget {
         // New advice replaces all of the old; advice for this transport takes precedence over advice for all.
         if (answer.advice) this.advice = { ...ADVICE, ...answer.advice, ...answer.advice["long-polling"] };
       } else if ("data" in answer && !answer.channel.startsWith("/meta/")) {
-        this.#tell("message", answer);
+        this.#emit("message", answer);
       } else if (answer.channel === "/meta/unsubscribe" && answer.ext?.revoked) {
         this.#giveUp(answer.subscription);
       }
@@ -347,6 +365,7 @@ export class Bayeux extends EventTarget {
   }
 }
 
+/** @param {Message} [reply] */
 function refusal(reply) {
   return new BayeuxError(reply?.error ?? "the server did not reply", reply);
 }

@@ -11,6 +11,7 @@ const OUTCOME_UNKNOWN = "503::history_outcome_unknown"; // the server does not k
  * received. If there is a `cause`, the request failed on the way.
  */
 export class BayeuxError extends Error {
+  /** @param {string} text @param {Record<string, any> | null} [reply] @param {unknown} [cause] */
   constructor(text, reply = null, cause = undefined) {
     super(text, { cause });
     this.name = "BayeuxError";
@@ -29,14 +30,15 @@ export class BayeuxError extends Error {
  * `keepalive` lets the request outlive the page. Throws `BayeuxError`, or the reason of `signal` once that is aborted.
  *
  * @param {string} url
- * @param {object[]} messages
+ * @param {import("./bayeux.js").Message[]} messages
  * @param {{ timeoutMs: number, signal?: AbortSignal, keepalive?: boolean }} options
- * @returns {Promise<object[]>}
+ * @returns {Promise<import("./bayeux.js").Message[]>}
  */
-export async function post(url, messages, { timeoutMs, signal = null, keepalive = false }) {
+export async function post(url, messages, { timeoutMs, signal, keepalive = false }) {
   const timeout = new AbortController();
   const timer = setTimeout(() => timeout.abort(), timeoutMs);
-  let response = null;
+  /** @type {Response | undefined} */
+  let response;
   let answers = null;
   try {
     response = await fetch(url, {
@@ -60,6 +62,7 @@ export async function post(url, messages, { timeoutMs, signal = null, keepalive 
   return answers;
 }
 
+/** @param {Response | undefined} response @param {boolean} isLate @param {number} timeoutMs */
 function failure(response, isLate, timeoutMs) {
   if (isLate) return `no response within ${timeoutMs / 1000} s`;
   return response ? "the response was cut off or is not JSON" : "the server cannot be reached";

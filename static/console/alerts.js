@@ -2,6 +2,7 @@
  * The list of the pipeline's alerts: the newest first, at most 200, without repeats.
  */
 
+import { TO_SECONDS } from "./clock.js";
 import { element } from "./element.js";
 import { badge } from "./protocol.js";
 import { number, object, optional, text, time } from "./shape.js";
@@ -15,13 +16,7 @@ const KINDS = {
   recovered: "Recovered",
 };
 
-const WHEN = new Intl.DateTimeFormat("en-GB", {
-  month: "short",
-  day: "numeric",
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-});
+const WHEN = new Intl.DateTimeFormat("en-GB", { month: "short", day: "numeric", ...TO_SECONDS });
 const RATE = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 
 export class Alerts {
@@ -36,7 +31,7 @@ export class Alerts {
   }
 
   /** Add an alert: `{ channel, protocol, kind, time, rate, usual }`, rates in events per second. */
-  take(alert) {
+  add(alert) {
     if (!ALERT(alert)) return;
     const key = `${alert.time} ${alert.kind} ${alert.channel}`;
     if (this.#alerts.has(key)) return;

@@ -38,18 +38,5 @@ export function powers(values) {
 function roundUp(value) {
   if (value <= 1) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [...STEPS, 10].map((step) => step * power).find((round) => round >= value);
-}
-
-/** A number in at most five characters, rounded. @param {number} value */
-export function short(value) {
-  if (value >= 1e6) return `${(value / 1e6).toFixed(1)}M`;
-  if (value >= 1e4) return `${(value / 1e3).toFixed(value >= 1e5 ? 0 : 1)}k`;
-  return value.toFixed(value < 10 && !Number.isInteger(value) ? (value < 1 ? 2 : 1) : 0);
-}
-
-/** A span of time in µs, ms or s, depending on its length. @param {number} ms */
-export function duration(ms) {
-  if (ms >= 999.5) return `${short(ms / 1e3)} s`;
-  return ms >= 0.9995 || ms === 0 ? `${short(ms)} ms` : `${short(Math.round(ms * 1e3))} µs`;
+  return [...STEPS, 10].map((step) => step * power).find((round) => round >= value) ?? 10 * power;
 }

@@ -2,8 +2,8 @@
  * The selected channel or branch: its numbers, its last event in full, and the actions Tail and History.
  */
 
-import { perSecond, whole } from "./channel-rows.js";
-import { element, write } from "./element.js";
+import { element, figure, write } from "./element.js";
+import { perSecond, whole } from "./numbers.js";
 
 const DATA_CHARS = 20_000;
 
@@ -21,7 +21,7 @@ export class ChannelDetail {
   constructor(root, lastData, tail) {
     this.#root = root;
     this.#lastData = lastData;
-    root.querySelector(".tail").addEventListener("click", () => tail(patternOf(this.#node)));
+    this.#part(".tail").addEventListener("click", () => tail(patternOf(this.#node)));
   }
 
   /** The node that is shown, or null. */
@@ -63,7 +63,7 @@ export class ChannelDetail {
     ].filter(([, value]) => value);
     const list = this.#part("dl");
     while (list.childElementCount > numbers.length) list.lastElementChild.remove();
-    while (list.childElementCount < numbers.length) list.append(element("div", {}, element("dt"), element("dd")));
+    while (list.childElementCount < numbers.length) list.append(figure("", element("dd")));
     for (const [index, [name, value]] of numbers.entries()) {
       write(list.children[index].firstElementChild, name);
       write(list.children[index].lastElementChild, value);

@@ -7,14 +7,12 @@
 
 import { withBytesCounted } from "./bytes.js";
 import { element, write } from "./element.js";
+import { perSecond, whole } from "./numbers.js";
 import { arrange } from "./rows.js";
 
 const PAGE_ROWS = 10;
 const PREVIEW_CHARS = 120;
 const NOTHING = "\u2013";
-
-const RATE = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
-const COUNT = new Intl.NumberFormat("en");
 
 export class ChannelRows {
   #body;
@@ -63,7 +61,7 @@ export class ChannelRows {
   }
 
   /** Scroll to a node's row, without moving the focus. */
-  sight(node) {
+  scrollTo(node) {
     this.#reach(node);
     this.#rows.get(node)?.scrollIntoView({ block: "nearest" });
   }
@@ -154,16 +152,6 @@ export class ChannelRows {
     const { node } = this.#shown[Math.min(Math.max(index, 0), this.#shown.length - 1)];
     this.#rows.get(node).focus();
   }
-}
-
-/** A rate, formatted. @param {number | null} perS */
-export function perSecond(perS) {
-  return perS === null ? NOTHING : RATE.format(perS);
-}
-
-/** A count, formatted. @param {number | null} count */
-export function whole(count) {
-  return count === null ? NOTHING : COUNT.format(count);
 }
 
 function preview(data) {

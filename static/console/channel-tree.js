@@ -4,7 +4,7 @@
  * A node is a channel, a branch with channels below it, or both:
  *
  *     { name: "/a/b", label: "b", parent, children: Map, isOpen,
- *       own: null or { published, perS, subscribers, lastMs, isTold },   of the channel; isTold: in the last tick
+ *       own: null or { published, perS, subscribers, lastMs, isListed },   of the channel; isListed: in the last tick
  *       sum: { channels, published, perS, lastMs },                      including all channels below it
  *       event: null or { data, atMs } }
  */
@@ -38,26 +38,26 @@ export class ChannelTree {
     return node ?? null;
   }
 
-  /** Take a tick of `/halley/topics`. @param {{ time: string, topics: object[], others: number }} tick */
-  tell({ time, topics, others }) {
-    for (const { own } of this.#channels.values()) if (own.isTold) own.isTold = false;
+  /** Take a tick of `/halley/topics`. @param {import("./channels.js").Tick} tick */
+  update({ time, topics, others }) {
+    for (const { own } of this.#channels.values()) if (own.isListed) own.isListed = false;
     let oldestMs = Infinity;
     for (const { channel, published, per_s: perS, subscribers, last } of topics.toReversed()) {
       const lastMs = Date.parse(last);
-      this.#channel(channel).own = { published, perS, subscribers, lastMs, isTold: true };
+      this.#channel(channel).own = { published, perS, subscribers, lastMs, isListed: true };
       oldestMs = Math.min(oldestMs, lastMs);
     }
     // A tick lists the channels published to last. If one of them had no event since the last tick, no omitted one had.
     const areSilent = others === 0 || oldestMs < this.#tickedMs;
-    for (const { own } of this.#channels.values()) if (areSilent && !own.isTold && own.perS !== null) own.perS = 0;
+    for (const { own } of this.#channels.values()) if (areSilent && !own.isListed && own.perS !== null) own.perS = 0;
     this.#onServer = topics.length + others;
     this.#tickedMs = Date.parse(time);
   }
 
   /** Take an event that the page has received. */
-  heard(channel, data, atMs) {
+  addEvent(channel, data, atMs) {
     const node = this.#channel(channel);
-    node.own ??= { published: null, perS: null, subscribers: null, lastMs: atMs, isTold: false };
+    node.own ??= { published: null, perS: null, subscribers: null, lastMs: atMs, isListed: false };
     node.own.lastMs = Math.max(node.own.lastMs, atMs);
     node.event = { data, atMs };
   }

@@ -6,26 +6,28 @@
  */
 
 import { ChannelDetail } from "./channel-detail.js";
-import { ChannelRows, whole } from "./channel-rows.js";
+import { ChannelRows } from "./channel-rows.js";
 import { ChannelTree } from "./channel-tree.js";
 import { Clock } from "./clock.js";
 import { ColumnOrder } from "./column-order.js";
-import { element, write } from "./element.js";
+import { element, notify, write } from "./element.js";
 import { matches } from "./feed.js";
 import { LastData } from "./last-data.js";
+import { whole } from "./numbers.js";
 import { Recorded } from "./recorded.js";
+import { Redraw } from "./redraw.js";
 import { refusal } from "./refusals.js";
 import { list, number, object, text, time } from "./shape.js";
 
 const TICKS = "/halley/topics";
 const ALL = "/**";
 const CHANNEL_CHARS = 4_096; // more than any channel has
+/** @param {unknown} value @returns {value is string} */
 const channel = (value) => text(value) && value.startsWith("/") && value.length <= CHANNEL_CHARS;
 const TOPIC = object({ channel, published: number, per_s: number, subscribers: number, last: time });
 const TICK = object({ time, topics: list(TOPIC), others: number });
+/** @typedef {import("./shape.js").Of<typeof TICK>} Tick */
 const ROWS = 1_000;
-const DRAW_EVERY_MS = 250; // so that many events leave the page time to poll
-const AGES_EVERY_MS = 1_000;
 
 export class Channels {
   #root;
@@ -38,13 +40,10 @@ export class Channels {
   #order;
   #filter;
   #refused = new Map(); // pattern -> the server's error
-  #isShown = false;
-  #isTold = false; // whether a tick was received
-  #ages = 0; // this and #due: timers for drawing
-  #due = 0;
+  #hasTick = false;
+  #redraw = new Redraw(() => this.#draw());
 
-  /** @param {{ bayeux: object, feed: object, identity: object, subscriptions: object }} services */
-  constructor(root, { bayeux, feed, identity, subscriptions }) {
+  constructor(root, /** @type {import("./console.js").Services} */ { bayeux, feed, identity, subscriptions }) {
     this.#root = root;
     this.#feed = feed;
     this.#filter = root.querySelector("#channels-filter");
@@ -52,11 +51,11 @@ export class Channels {
     this.#rows = new ChannelRows(root.querySelector("tbody"), {
       chosen: (node) => this.#choose(node),
       toggled: (node, isOpen) => this.#toggle(node, isOpen),
-      scrolled: () => this.#drawSoon(),
+      scrolled: () => this.#redraw.soon(),
     });
-    this.#lastData = new LastData(new Recorded(bayeux, identity), () => this.#drawSoon());
+    this.#lastData = new LastData(new Recorded(bayeux, identity), () => this.#redraw.soon());
     this.#detail = new ChannelDetail(root.querySelector(".aside"), this.#lastData, (pattern) => {
-      subscriptions.hear(pattern);
+      subscriptions.subscribe(pattern);
       location.hash = "#overview";
     });
     this.#filter.addEventListener("input", () => this.#draw());
@@ -68,36 +67,30 @@ export class Channels {
   show(params) {
     this.#refused.clear();
     this.#lastData.clear();
-    this.#isShown = true;
-    this.#feed.hear(TICKS, this);
-    this.#feed.hear(ALL, this);
-    clearInterval(this.#ages);
-    this.#ages = setInterval(() => this.#draw(), AGES_EVERY_MS);
-    this.#draw();
+    this.#feed.subscribe(TICKS, this);
+    this.#feed.subscribe(ALL, this);
+    this.#redraw.start();
     const wanted = this.#tree.find(params.get("channel") ?? "");
     if (wanted?.parent) this.#choose(wanted);
   }
 
   hide() {
-    this.#isShown = false;
     this.#lastData.clear();
-    clearInterval(this.#ages);
-    clearTimeout(this.#due);
-    this.#due = 0;
-    this.#feed.leaveAll(this);
+    this.#redraw.stop();
+    this.#feed.unsubscribeAll(this);
   }
 
   /** Called by `Feed`. */
-  heard({ channel, data }) {
+  received({ channel, data }) {
     if (channel === TICKS) {
       if (!TICK(data)) return;
       this.#clock.set(data.time);
-      this.#tree.tell(data);
-      this.#isTold = true;
+      this.#tree.update(data);
+      this.#hasTick = true;
     } else {
-      this.#tree.heard(channel, data, this.#clock.now);
+      this.#tree.addEvent(channel, data, this.#clock.now);
     }
-    this.#drawSoon();
+    this.#redraw.soon();
   }
 
   /** Called by `Feed`. */
@@ -110,7 +103,7 @@ export class Channels {
     if (this.#filter.value === "") this.#tree.reveal(node);
     this.#detail.show(node);
     this.#draw();
-    this.#rows.sight(node);
+    this.#rows.scrollTo(node);
   }
 
   #toggle(node, isOpen) {
@@ -124,22 +117,16 @@ export class Channels {
     this.#draw();
   }
 
-  #drawSoon() {
-    if (this.#isShown) this.#due ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
-  }
-
   #draw() {
-    clearTimeout(this.#due);
-    this.#due = 0;
     const shown = this.#tree.visible(this.#order.by, this.#order.sign, fitting(this.#filter.value.trim()));
     this.#rows.draw(shown.slice(0, ROWS), this.#detail.node, this.#clock);
     for (const node of this.#rows.inSight) this.#lastData.want(node);
     this.#detail.draw(this.#clock);
-    this.#tellCounts(shown.length);
-    this.#tellTroubles(shown.length);
+    this.#drawCounts(shown.length);
+    this.#drawTroubles(shown.length);
   }
 
-  #tellCounts(rows) {
+  #drawCounts(rows) {
     const { size, unknown } = this.#tree;
     const parts = [`${whole(size)} channels`];
     if (unknown > 0) parts.push(`${whole(unknown)} others, published to less recently`);
@@ -148,7 +135,7 @@ export class Channels {
   }
 
   /** Say that no channel matches. If the server has others, they may be found in the history. */
-  #tellNoMatch(empty) {
+  #drawNoMatch(empty) {
     const { size, unknown } = this.#tree;
     const wanted = this.#filter.value.trim();
     let text = "No channel matches the filter.";
@@ -162,19 +149,17 @@ export class Channels {
     if (empty.textContent !== made.textContent) empty.replaceChildren(...made.childNodes);
   }
 
-  #tellTroubles(rows) {
+  #drawTroubles(rows) {
     const ticks = this.#refused.get(TICKS);
     const all = this.#refused.get(ALL);
     const numbers = ticks ? refusal(ticks, "subscribe to /halley/**", "see the channels' numbers") : "";
     const data = all ? refusal(all, `subscribe to ${ALL}`, "see new data; last data is from the history now") : "";
-    const notice = this.#root.querySelector(".notice");
-    write(notice, [numbers, data].filter(Boolean).join(" "));
-    notice.hidden = !numbers && !data;
+    notify(this.#root.querySelector(".notice"), [numbers, data].filter(Boolean).join(" "));
     const empty = this.#root.querySelector(".empty");
     empty.hidden = rows > 0;
-    if (this.#tree.size > 0) this.#tellNoMatch(empty);
+    if (this.#tree.size > 0) this.#drawNoMatch(empty);
     else if (ticks) write(empty, "Nothing to show.");
-    else write(empty, this.#isTold ? "Nothing has been published yet." : "Waiting for data from the server\u2026");
+    else write(empty, this.#hasTick ? "Nothing has been published yet." : "Waiting for data from the server\u2026");
   }
 }
 

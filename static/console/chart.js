@@ -9,6 +9,8 @@ import { timeOfDay } from "./clock.js";
 import { drawn, element } from "./element.js";
 
 const SHOWN_MS = 120_000;
+/** The times below a chart: the part of the time shown that lies after each, its label, and where that is anchored. */
+const TIMES = /** @type {const} */ ([[1, "2 min ago", "start"], [0.5, "1 min", "middle"], [0, "now", "end"]]);
 const HEIGHT = 124; // of the drawing, in pixels, like the other lengths
 const LEFT = 50; // room for the numbers of the axis
 const BOTTOM = 18; // room for the times
@@ -20,7 +22,7 @@ export class Chart {
   #plot;
   #series;
   #axis;
-  #tell;
+  #format;
   #svg = drawn("svg", { role: "img", tabindex: 0, height: HEIGHT });
   #values = new Map(); // series -> the element of the legend that shows its value
   #readout = element("output", { className: "readout" });
@@ -32,12 +34,12 @@ export class Chart {
 
   /**
    * @param {Element} root
-   * @param {{ title: string, about?: string, axis(values: number[]): object, tell(value: number): string, series: { name: string, protocol: string, isDashed: boolean, of(point: object): number | null }[] }} what
+   * @param {{ title: string, about?: string, axis(values: number[]): object, format(value: number): string, series: { name: string, protocol: string, isDashed: boolean, of(point: object): number | null }[] }} what
    */
-  constructor(root, { title, about = "", axis, tell, series }) {
+  constructor(root, { title, about = "", axis, format, series }) {
     this.#plot = element("div", { className: "plot" }, this.#svg);
     this.#axis = axis;
-    this.#tell = tell;
+    this.#format = format;
     this.#series = series;
     this.title = title;
     const legend = element("ul", { className: "legend" });
@@ -89,10 +91,9 @@ export class Chart {
     const axis = this.#axis(this.#series.flatMap((one) => times.map((at) => one.of(this.#points.get(at)) ?? 0)));
     const x = (at) => LEFT + (1 - (end - at) / SHOWN_MS) * (this.#width - LEFT - 2);
     const y = (value) => TOP + (1 - axis.part(value)) * (HEIGHT - TOP - BOTTOM);
-    const shapes = [...grid(axis.marks, this.#tell, y, this.#width)];
-    for (const [back, label] of [[SHOWN_MS, "2 min ago"], [SHOWN_MS / 2, "1 min"], [0, "now"]]) {
-      const anchor = back === 0 ? "end" : back === SHOWN_MS ? "start" : "middle";
-      shapes.push(drawn("text", { x: x(end - back), y: HEIGHT - 4, "text-anchor": anchor }, label));
+    const shapes = [...grid(axis.marks, this.#format, y, this.#width)];
+    for (const [part, label, anchor] of TIMES) {
+      shapes.push(drawn("text", { x: x(end - part * SHOWN_MS), y: HEIGHT - 4, "text-anchor": anchor }, label));
     }
     for (const one of this.#series) {
       const line = drawn("path", { d: this.#path(one, times, x, y), class: one.isDashed ? "line dashed" : "line" });
@@ -135,7 +136,7 @@ export class Chart {
     const said = [];
     for (const one of this.#series) {
       const value = point ? one.of(point) : null;
-      const text = value === null ? "–" : this.#tell(value);
+      const text = value === null ? "–" : this.#format(value);
       this.#values.get(one).textContent = text;
       if (value !== null) said.push(`${one.name} ${text}`);
     }
@@ -168,9 +169,9 @@ export class Chart {
   }
 }
 
-function* grid(marks, tell, y, width) {
+function* grid(marks, format, y, width) {
   for (const mark of marks) {
     yield drawn("path", { class: "grid", d: `M${LEFT} ${Math.round(y(mark)) + 0.5}H${width}` });
-    yield drawn("text", { x: LEFT - 6, y: y(mark) + 4, "text-anchor": "end" }, tell(mark));
+    yield drawn("text", { x: LEFT - 6, y: y(mark) + 4, "text-anchor": "end" }, format(mark));
   }
 }

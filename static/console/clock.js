@@ -6,7 +6,9 @@ const MINUTE_S = 60;
 const HOUR_S = 3_600;
 const DAY_S = 86_400;
 
-const TIME_OF_DAY = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+/** @type {Intl.DateTimeFormatOptions} */
+export const TO_SECONDS = { hour: "2-digit", minute: "2-digit", second: "2-digit" };
+const TIME_OF_DAY = new Intl.DateTimeFormat("en-GB", TO_SECONDS);
 
 export class Clock {
   #aheadMs = 0; // how far the server's clock is ahead of the browser's

@@ -4,15 +4,15 @@
  * Its link is shown only if the server is a node of a cluster, which the response with the rights says.
  */
 
-import { short } from "./axis.js";
-import { element, write } from "./element.js";
+import { element, figure, notify, write } from "./element.js";
+import { short, whole } from "./numbers.js";
+import { Redraw } from "./redraw.js";
 import { refusal } from "./refusals.js";
 import { arrange } from "./rows.js";
 import { flag, list, number, object, optional, text, time } from "./shape.js";
 
 const TICKS = "/halley/cluster";
 const SILENT_MS = 5_000; // without a tick; ticks come each second
-const LOOK_EVERY_MS = 1_000;
 const NODE = object({
   node: text,
   version: optional(text),
@@ -35,14 +35,16 @@ const TICK = object({
   nt4: optional(text),
 });
 
-/** The current figures: a label, and a function that reads the text from a tick. */
+/** @typedef {import("./shape.js").Of<typeof TICK>} Tick */
+
+/** The current figures. @type {[label: string, read: (tick: Tick) => string][]} */
 const NOW = [
   ["This node", ({ node }) => node],
   ["Space", ({ space }) => space],
   ["Settled by", ({ settled_by: settledBy }) => settledBy],
   ["NATS server", ({ nats }) => nats.server || `away for ${Math.round(nats.away_s)} s`],
   ["Stream's leader", ({ stream }) => (stream ? (stream.leader ?? "–") : "–")],
-  ["Last message", ({ stream }) => (stream ? whole(stream.last) : "–")],
+  ["Last message", ({ stream }) => whole(stream?.last)],
   ["Stream, MiB", ({ stream }) => (stream ? short(stream.bytes / 2 ** 20) : "–")],
   ["NetworkTables at", ({ nt4 }) => nt4 ?? "–"],
   ["of at most, MiB", ({ stream }) => (stream ? short(stream.max_bytes / 2 ** 20) : "–")],
@@ -53,19 +55,20 @@ export class Cluster {
   #feed;
   #numbers = []; // [the element that shows it, the function that reads it]
   #rows = new Map(); // node -> its row
+  /** @type {Tick | null} */
   #tick = null;
   #tickedAt = 0;
   #refusal = "";
-  #looks = 0; // a timer
+  #redraw = new Redraw(() => this.#draw());
 
-  /** @param {HTMLElement} root @param {HTMLElement} link the link to this view */
-  constructor(root, { feed, identity }, link) {
+  /** `link` leads to this view. */
+  constructor(root, /** @type {import("./console.js").Services} */ { feed, identity }, link) {
     this.#root = root;
     this.#feed = feed;
     const figures = root.querySelector("dl");
     for (const [label, read] of NOW) {
       const value = element("dd", { textContent: "–" });
-      figures.append(element("div", {}, element("dt", { textContent: label }), value));
+      figures.append(figure(label, value));
       this.#numbers.push([value, read]);
     }
     identity.addEventListener("rights", () => (link.hidden = identity.node === ""));
@@ -74,23 +77,21 @@ export class Cluster {
   show() {
     this.#refusal = "";
     this.#tick = null; // it would be outdated
-    this.#feed.hear(TICKS, this);
-    clearInterval(this.#looks);
-    this.#looks = setInterval(() => this.#draw(), LOOK_EVERY_MS);
-    this.#draw();
+    this.#feed.subscribe(TICKS, this);
+    this.#redraw.start();
   }
 
   hide() {
-    clearInterval(this.#looks);
-    this.#feed.leaveAll(this);
+    this.#redraw.stop();
+    this.#feed.unsubscribeAll(this);
   }
 
   /** Called by `Feed`. */
-  heard({ data }) {
+  received({ data }) {
     if (!TICK(data)) return;
     this.#tick = data;
     this.#tickedAt = performance.now();
-    this.#draw();
+    this.#redraw.soon();
   }
 
   /** Called by `Feed`. */
@@ -111,7 +112,7 @@ export class Cluster {
     const empty = this.#root.querySelector(".empty");
     empty.hidden = tick !== null;
     write(empty, this.#refusal ? "Nothing to show." : "Waiting for data. A server that is not a node of a cluster sends none.");
-    this.#tell(this.#refusal || differing(tick?.differs ?? []));
+    notify(this.#root.querySelector(".notice"), this.#refusal || differing(tick?.differs ?? []));
   }
 
   #row(node, differs) {
@@ -132,12 +133,6 @@ export class Cluster {
     other.classList.toggle("troubled", strange.length > 0);
     return row;
   }
-
-  #tell(trouble) {
-    const notice = this.#root.querySelector(".notice");
-    notice.hidden = trouble === "";
-    write(notice, trouble);
-  }
 }
 
 function fresh(name) {
@@ -154,8 +149,4 @@ function most([first = [], second = []]) {
 function differing(differs) {
   const each = differs.map(({ what, nodes }) => `${what} (${nodes.map((names) => names.join(" and ")).join(", unlike ")})`);
   return each.length ? `The nodes differ in ${each.join("; ")}.` : "";
-}
-
-function whole(count) {
-  return Number.isFinite(count) ? Math.round(count).toLocaleString("en") : "–";
 }

@@ -13,12 +13,12 @@ import { EventList } from "./event-list.js";
 import { Feed } from "./feed.js";
 import { History } from "./history.js";
 import { Identity } from "./identity.js";
+import { NetworkTables } from "./network-tables.js";
 import { Overview } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
 import { Publisher } from "./publisher.js";
 import { Sessions } from "./sessions.js";
 import { Subscriptions } from "./subscriptions.js";
-import { Tables } from "./tables.js";
 import { TokenDialog } from "./token-dialog.js";
 import { Views } from "./views.js";
 
@@ -36,14 +36,14 @@ new TokenDialog(document, bayeux, identity);
 
 subscriptions.restore(["/**"]); // before any view subscribes, since that overwrites the remembered list
 
-/** The services that views are created with; each takes those that it needs. */
+/** What views are created with; each picks those that it needs. @typedef {typeof services} Services */
 const services = { bayeux, feed, identity, subscriptions };
 const views = new Views({
   overview: new Overview(document.querySelector("#overview"), services),
   channels: new Channels(document.querySelector("#channels"), services),
   sessions: new Sessions(document.querySelector("#sessions"), services),
   history: new History(document.querySelector("#history"), services),
-  tables: new Tables(document.querySelector("#tables"), services),
+  tables: new NetworkTables(document.querySelector("#tables"), services),
   pipeline: new Pipeline(document.querySelector("#pipeline"), services),
   cluster: new Cluster(document.querySelector("#cluster"), services, document.querySelector("nav a[href='#cluster']")),
 });
@@ -54,7 +54,8 @@ identity.addEventListener("token", async () => {
   subscriptions.renew();
   views.renew();
 });
-let known = null; // the session for which rights were requested
+/** The session for which rights were requested. @type {string | null} */
+let known = null;
 bayeux.addEventListener("change", () => {
   if (bayeux.state !== "connected" || bayeux.session === known) return;
   known = bayeux.session;

@@ -16,6 +16,17 @@ export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Set the text of a notice, which is hidden while it has none. */
+export function notify(node, text) {
+  write(node, text);
+  node.hidden = text === "";
+}
+
+/** Create a label and its value, for a list of figures. @param {string} label @param {Node} value a `dd` */
+export function figure(label, value) {
+  return element("div", {}, element("dt", { textContent: label }), value);
+}
+
 /** Create an SVG element with these attributes. */
 export function drawn(name, attributes = {}, ...children) {
   const made = document.createElementNS(SVG, name);

@@ -6,19 +6,16 @@
  */
 
 import { withBytesCounted } from "./bytes.js";
+import { TO_SECONDS } from "./clock.js";
 import { element, write } from "./element.js";
+import { whole } from "./numbers.js";
 
 const ROWS = 500;
 const PREVIEW_CHARS = 400; // more than one line shows; an unfolded row shows all data
 const FRESH_ROWS = 20; // new rows are animated if there are at most this many
 const DRAW_EVERY_MS = 100; // so that many events leave the page time to poll
 
-const CLOCK = new Intl.DateTimeFormat("en-GB", {
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-  fractionalSecondDigits: 3,
-});
+const CLOCK = new Intl.DateTimeFormat("en-GB", { ...TO_SECONDS, fractionalSecondDigits: 3 });
 
 export class EventList {
   #list;
@@ -27,7 +24,7 @@ export class EventList {
   #pause;
   #arrived = []; // rows to draw, the oldest first
   #received = 0; // events since the list was cleared
-  #leftOut = 0; // rollups since then that are not shown
+  #skipped = 0; // rollups since then that are not shown
   #isPaused = false;
   #isDue = false; // whether drawing is scheduled
   #drawnAt = 0;
@@ -50,14 +47,14 @@ export class EventList {
   }
 
   /** Show an event. */
-  heard({ channel, data }) {
+  add({ channel, data }) {
     this.#received += 1;
     this.#arrive({ channel, json: JSON.stringify(data) });
   }
 
   /** Count a rollup that is not shown. */
-  leaveOut() {
-    this.#leftOut += 1;
+  skip() {
+    this.#skipped += 1;
     this.#drawSoon();
   }
 
@@ -99,9 +96,9 @@ export class EventList {
     const shown = this.#list.getElementsByClassName("event").length;
     const waiting = this.#arrived.filter(({ note }) => !note).length;
     const older = this.#received - shown - waiting;
-    const parts = [[shown, "shown"], [waiting, "waiting"], [older, "older"], [this.#leftOut, "rollups not listed"]];
-    const told = parts.filter(([count, what]) => count > 0 || what === "shown");
-    this.#counts.textContent = told.map(([count, what]) => `${count.toLocaleString("en")} ${what}`).join(", ");
+    const parts = [[shown, "shown"], [waiting, "waiting"], [older, "older"], [this.#skipped, "rollups not listed"]];
+    const counts = parts.filter(([count, what]) => count > 0 || what === "shown");
+    this.#counts.textContent = counts.map(([count, what]) => `${whole(count)} ${what}`).join(", ");
     this.#empty.hidden = this.#list.childElementCount > 0;
   }
 
@@ -114,7 +111,7 @@ export class EventList {
   #clear() {
     this.#list.replaceChildren();
     this.#arrived.length = 0;
-    this.#received = this.#leftOut = 0;
+    this.#received = this.#skipped = 0;
     this.#draw();
   }
 }

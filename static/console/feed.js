@@ -2,11 +2,11 @@
  * The subscriptions of the page's parts: they share one Bayeux session, and each receives the events of its own
  * patterns, each event once.
  *
- *     const owner = { heard: (message) => console.log(message.channel, message.data) };
- *     feed.hear("/halley/rates", owner);
- *     feed.leave("/halley/rates", owner);
+ *     const owner = { received: (message) => console.log(message.channel, message.data) };
+ *     feed.subscribe("/halley/rates", owner);
+ *     feed.unsubscribe("/halley/rates", owner);
  *
- * An owner is an object with a method `heard({ channel, data, ext })`. It can also have `refused(pattern, error)`,
+ * An owner is an object with a method `received({ channel, data, ext })`. It can also have `refused(pattern, error)`,
  * which is called when the server refuses a pattern; the owner's subscription has ended then. The page is subscribed to
  * a pattern as long as it has an owner.
  *
@@ -24,8 +24,8 @@ export class Feed {
   /** @param {import("../client/bayeux.js").Bayeux} bayeux */
   constructor(bayeux) {
     this.#bayeux = bayeux;
-    bayeux.addEventListener("message", ({ detail }) => this.#deliver(detail));
-    bayeux.addEventListener("refused", ({ detail: { channel, error } }) => {
+    bayeux.addEventListener("message", (/** @type {any} */ { detail }) => this.#deliver(detail));
+    bayeux.addEventListener("refused", (/** @type {any} */ { detail: { channel, error } }) => {
       const owners = this.#owners.get(channel) ?? new Map();
       this.#owners.delete(channel);
       for (const owner of owners.keys()) owner.refused?.(channel, error);
@@ -37,14 +37,14 @@ export class Feed {
    * `{ latest: true }` requests the last values of NetworkTables' topics, `{ replay: { [pattern]: position } }` the
    * recorded events after a position.
    */
-  hear(pattern, owner, ext) {
+  subscribe(pattern, owner, ext) {
     if (!this.#owners.has(pattern)) this.#owners.set(pattern, new Map());
     this.#owners.get(pattern).set(owner, ext);
     this.#bayeux.subscribe(pattern, ext);
   }
 
-  /** Undo `hear`. Rejects with a `BayeuxError` if the request to unsubscribe fails. */
-  async leave(pattern, owner) {
+  /** Undo `subscribe`. Rejects with a `BayeuxError` if the request to unsubscribe fails. */
+  async unsubscribe(pattern, owner) {
     const owners = this.#owners.get(pattern);
     if (!owners?.delete(owner)) return;
     if (owners.size > 0) {
@@ -55,9 +55,9 @@ export class Feed {
     await this.#bayeux.unsubscribe(pattern);
   }
 
-  /** Undo every `hear` of an owner. If a request fails, the subscription lasts until the session ends. */
-  leaveAll(owner) {
-    for (const pattern of this.patternsOf(owner)) this.leave(pattern, owner).catch(() => {});
+  /** Undo every `subscribe` of an owner. If a request fails, the subscription lasts until the session ends. */
+  unsubscribeAll(owner) {
+    for (const pattern of this.patternsOf(owner)) this.unsubscribe(pattern, owner).catch(() => {});
   }
 
   /** The patterns of an owner, granted or not. @returns {string[]} */
@@ -75,7 +75,7 @@ export class Feed {
     }
     for (const owner of owners) {
       try {
-        owner.heard(published);
+        owner.received(published);
       } catch (error) {
         reportError(error); // an error in one part of the page does not affect the others
       }

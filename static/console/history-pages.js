@@ -15,6 +15,8 @@ export class RecordError extends Error {
   }
 }
 
+/** @typedef {{ channel: string, data: any, position: number, time: string, protocol: string, nt4?: { type: string } }} Recorded */
+
 /**
  * One page, in the requested order.
  *
@@ -22,7 +24,7 @@ export class RecordError extends Error {
  * followed. `next` and `previous` are the queries of the neighbouring pages, or null; `gaps` are pairs of the first and
  * last position of events that are lost.
  *
- * @typedef {{ events: object[], next: string | null, previous: string | null, gaps: [number, number][] }} Page
+ * @typedef {{ events: Recorded[], next: string | null, previous: string | null, gaps: [number, number][] }} Page
  */
 
 /**
@@ -47,7 +49,7 @@ export async function read(channel, query, { headers = {}, signal, towards = "ne
     const links = { next: queryOf(page.next), previous: queryOf(page.previous) };
     if (page.events.length > 0 || links[towards] === null || pages >= EMPTY_PAGES) {
       const back = towards === "next" ? "previous" : "next";
-      return { events: page.events, ...links, [back]: queryOf(first[back]), gaps };
+      return { events: page.events, ...links, [back]: queryOf(first?.[back]), gaps };
     }
     query = links[towards];
   }
@@ -89,6 +91,6 @@ function queryOf(link) {
 
 /** Keep a number as it was written if the browser supports that: as a JavaScript number it has 53 bits. */
 function unrounded(_, value, context) {
-  if (typeof value !== "number" || !context || String(value) === context.source || !JSON.rawJSON) return value;
-  return JSON.rawJSON(context.source);
+  const { rawJSON } = /** @type {any} */ (JSON); // newer than TypeScript's library
+  return typeof value !== "number" || !context || String(value) === context.source || !rawJSON ? value : rawJSON(context.source);
 }

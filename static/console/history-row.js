@@ -3,25 +3,20 @@
  */
 
 import { withBytesCounted } from "./bytes.js";
+import { TO_SECONDS } from "./clock.js";
 import { element } from "./element.js";
+import { whole } from "./numbers.js";
 import { badge } from "./protocol.js";
 
 const PREVIEW_CHARS = 400;
 
-const WHEN = new Intl.DateTimeFormat("sv-SE", {
-  year: "numeric",
-  month: "2-digit",
-  day: "2-digit",
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-  fractionalSecondDigits: 3,
-});
+const DAY = /** @type {const} */ ({ year: "numeric", month: "2-digit", day: "2-digit" });
+const WHEN = new Intl.DateTimeFormat("sv-SE", { ...DAY, ...TO_SECONDS, fractionalSecondDigits: 3 });
 
 /**
  * A row of the history.
  *
- * @param {{ channel: string, data: unknown, position: number, time: string, protocol: string, nt4?: { type: string } }} event
+ * @param {import("./history-pages.js").Recorded} event
  * @param {() => void} replay called when its button is clicked
  */
 export function historyRow({ channel, data, position, time, protocol, nt4 }, replay) {
@@ -31,7 +26,7 @@ export function historyRow({ channel, data, position, time, protocol, nt4 }, rep
   const summary = element(
     "summary",
     {},
-    element("span", { className: "position", textContent: position.toLocaleString("en"), title: "Position" }),
+    element("span", { className: "position", textContent: whole(position), title: "Position" }),
     element("time", { dateTime: time, textContent: WHEN.format(new Date(time)).replace(",", "."), title: time }),
     kind,
     element("span", { className: "channel", textContent: channel, title: channel }),

@@ -5,8 +5,11 @@
 import { element } from "./element.js";
 import { read } from "./history-pages.js";
 import { historyRow } from "./history-row.js";
+import { whole } from "./numbers.js";
 import { isDenied, refusal } from "./refusals.js";
 
+/** @type {import("./history-pages.js").Page} */
+const NO_PAGE = { events: [], next: null, previous: null, gaps: [] };
 const MINUTE_MS = 60_000;
 const OFF = "A server records events unless it is started with --history off or its setting history.enabled is false.";
 
@@ -19,11 +22,13 @@ export class History {
   #status;
   #older;
   #newer;
-  #reading = null; // the AbortController of the request under way
-  #asked = null; // { channel, isReverse, token } of the latest request
-  #page = null;
+  /** Ends the request under way. @type {AbortController | null} */
+  #reading = null;
+  /** The latest request; `token` is null if it was not completed. */
+  #asked = { channel: "", isReverse: false, token: /** @type {string | null} */ (null) };
+  #page = NO_PAGE;
 
-  constructor(root, { identity, subscriptions }) {
+  constructor(root, /** @type {import("./console.js").Services} */ { identity, subscriptions }) {
     this.#identity = identity;
     this.#subscriptions = subscriptions;
     this.#form = root.querySelector("form");
@@ -40,8 +45,8 @@ export class History {
     for (const button of root.querySelectorAll("[data-minutes]")) {
       button.addEventListener("click", () => this.#choose(Number(button.dataset.minutes)));
     }
-    this.#older.addEventListener("click", () => this.#turn(this.#asked?.isReverse ? "next" : "previous"));
-    this.#newer.addEventListener("click", () => this.#turn(this.#asked?.isReverse ? "previous" : "next"));
+    this.#older.addEventListener("click", () => this.#turn(this.#asked.isReverse ? "next" : "previous"));
+    this.#newer.addEventListener("click", () => this.#turn(this.#asked.isReverse ? "previous" : "next"));
   }
 
   /** @param {URLSearchParams} [params] `channel` is the one whose history to show */
@@ -51,7 +56,7 @@ export class History {
       this.#form.elements.channel.value = channel;
       this.#setRange(null);
     }
-    if (channel || this.#asked?.token !== this.#identity.token) this.#read();
+    if (channel || this.#asked.token !== this.#identity.token) this.#read();
   }
 
   hide() {
@@ -78,19 +83,19 @@ export class History {
     if (until.value) query.set("until_time", new Date(until.value).toISOString());
     const name = channel.value.trim();
     this.#asked = { channel: name, isReverse: order.value === "newest", token: this.#identity.token };
-    this.#page = null;
+    this.#page = NO_PAGE;
     this.#load(`?${query}`, "next");
   }
 
   /** Read the next or the previous page; from an empty page the search continues. */
   #turn(towards) {
-    if (this.#page?.[towards]) this.#load(this.#page[towards], towards);
+    if (this.#page[towards]) this.#load(this.#page[towards], towards);
   }
 
   async #load(query, towards) {
     this.#reading?.abort();
     const reading = (this.#reading = new AbortController());
-    this.#showLinks(null);
+    this.#showLinks(NO_PAGE);
     this.#say("Reading …");
     try {
       const options = { headers: this.#identity.headers, signal: reading.signal, towards, isToBeShown: true };
@@ -98,7 +103,7 @@ export class History {
       this.#show(towards);
     } catch (error) {
       if (reading.signal.aborted) {
-        if (this.#reading === reading) this.#asked = null; // hidden meanwhile: read again when shown
+        if (this.#reading === reading) this.#asked.token = null; // hidden meanwhile: read again when shown
         return;
       }
       this.#list.replaceChildren();
@@ -126,7 +131,7 @@ export class History {
   }
 
   #showLinks(page) {
-    const links = this.#asked?.isReverse ? [page?.next, page?.previous] : [page?.previous, page?.next];
+    const links = this.#asked.isReverse ? [page.next, page.previous] : [page.previous, page.next];
     for (const [index, button] of [this.#older, this.#newer].entries()) {
       // Not `disabled`, since a disabled button loses the focus, which keyboard users need.
       button.setAttribute("aria-disabled", String(!links[index]));
@@ -159,9 +164,9 @@ function failure(error, channel) {
 function summary(events) {
   if (events.length === 0) return "No events";
   const positions = events.map(({ position }) => position);
-  const [low, high] = [Math.min(...positions), Math.max(...positions)].map((each) => each.toLocaleString("en"));
+  const [low, high] = [Math.min(...positions), Math.max(...positions)].map(whole);
   if (events.length === 1) return `1 event, position ${low}`;
-  return `${events.length.toLocaleString("en")} events, positions ${low} to ${high}`;
+  return `${whole(events.length)} events, positions ${low} to ${high}`;
 }
 
 /** A time as the value of an input of the type `datetime-local`. */
@@ -173,6 +178,6 @@ function localInput(time) {
 /** A sentence that names the reader's time zone. */
 function zone() {
   const parts = new Intl.DateTimeFormat("en", { timeZoneName: "longOffset" }).formatToParts(new Date());
-  const offset = parts.find(({ type }) => type === "timeZoneName").value.replace("GMT", "UTC");
+  const offset = parts.find(({ type }) => type === "timeZoneName")?.value.replace("GMT", "UTC");
   return `Times are local: ${Intl.DateTimeFormat().resolvedOptions().timeZone} (${offset}).`;
 }

@@ -3,12 +3,13 @@
  */
 
 import { span } from "./clock.js";
-import { element, write } from "./element.js";
+import { element, figure, write } from "./element.js";
+import { whole } from "./numbers.js";
 import { arrange } from "./rows.js";
 import { map, number, object, optional } from "./shape.js";
 
-const COUNTS = ["next", "lag_events", "lag_s", "rows_per_s"].map((name) => [name, optional(number)]);
-const STATUS = object({ ...Object.fromEntries(COUNTS), remarks: optional(map(number)) });
+const COUNT = optional(number);
+const STATUS = object({ next: COUNT, lag_events: COUNT, lag_s: COUNT, rows_per_s: COUNT, remarks: optional(map(number)) });
 const JOBS = 50; // the maximum number of cards; more than pipelines have
 const SILENT_MS = 5_000; // without a report; jobs report each second
 const BEHIND_S = 30; // a job that works every few seconds is always some of them behind
@@ -24,7 +25,7 @@ export class Jobs {
   }
 
   /** Take a pipeline's report: for each of its jobs the next offset, the lag, the rate and the remarks. */
-  take(statuses) {
+  update(statuses) {
     const at = Date.now();
     for (const [name, status] of Object.entries(statuses ?? {})) {
       if (!STATUS(status) || (!this.#jobs.has(name) && this.#jobs.size >= JOBS)) continue;
@@ -56,10 +57,7 @@ function makeCard(name) {
   const lag = element("dd", { className: "numbers" });
   const rate = element("dd", { className: "numbers" });
   const remarks = element("p", { className: "fine remarks" });
-  const figures = element("dl", {});
-  for (const [term, value] of [["next offset", next], ["behind", lag], ["rows/s", rate]]) {
-    figures.append(element("div", {}, element("dt", { textContent: term }), value));
-  }
+  const figures = element("dl", {}, figure("next offset", next), figure("behind", lag), figure("rows/s", rate));
   const card = element("li", { className: "panel job" }, element("h3", { textContent: name }), state, figures, remarks);
   return { element: card, state, next, lag, rate, remarks };
 }
@@ -73,10 +71,6 @@ function fill(card, { next = 0, lag_events = 0, lag_s = 0, rows_per_s = 0, remar
   write(card.next, whole(next));
   write(card.lag, `${whole(lag_events)} events`);
   write(card.rate, isSilent ? "–" : whole(rows_per_s));
-  const told = Object.entries(remarks ?? {}).filter(([, count]) => count);
-  write(card.remarks, told.map(([what, count]) => `${whole(count)} ${what}`).join(", "));
-}
-
-function whole(number) {
-  return Math.round(number).toLocaleString("en");
+  const counted = Object.entries(remarks ?? {}).filter(([, count]) => count);
+  write(card.remarks, counted.map(([what, count]) => `${whole(count)} ${what}`).join(", "));
 }

@@ -47,38 +47,38 @@ class Scanner {
 
   whole() {
     this.#value();
-    this.#takes(SPACE);
+    this.#accept(SPACE);
     if (this.#at < this.#text.length) this.#fail("the end");
   }
 
   #value() {
-    if (this.#takesSign("{")) this.#members("}", () => this.#member());
-    else if (this.#takesSign("[")) this.#members("]", () => this.#value());
-    else if (!this.#takes(STRING) && !this.#takes(NUMBER_OR_WORD)) this.#fail("a value");
+    if (this.#acceptSign("{")) this.#members("}", () => this.#member());
+    else if (this.#acceptSign("[")) this.#members("]", () => this.#value());
+    else if (!this.#accept(STRING) && !this.#accept(NUMBER_OR_WORD)) this.#fail("a value");
   }
 
   #member() {
-    this.#takes(SPACE);
-    if (!this.#takes(STRING)) this.#fail('a name in "quotes"');
-    if (!this.#takesSign(":")) this.#fail('":"');
+    this.#accept(SPACE);
+    if (!this.#accept(STRING)) this.#fail('a name in "quotes"');
+    if (!this.#acceptSign(":")) this.#fail('":"');
     this.#value();
   }
 
   #members(end, member) {
-    if (this.#takesSign(end)) return;
+    if (this.#acceptSign(end)) return;
     do member();
-    while (this.#takesSign(","));
-    if (!this.#takesSign(end)) this.#fail(`"," or "${end}"`);
+    while (this.#acceptSign(","));
+    if (!this.#acceptSign(end)) this.#fail(`"," or "${end}"`);
   }
 
-  #takesSign(sign) {
-    this.#takes(SPACE);
+  #acceptSign(sign) {
+    this.#accept(SPACE);
     if (this.#text[this.#at] !== sign) return false;
     this.#at += 1;
     return true;
   }
 
-  #takes(pattern) {
+  #accept(pattern) {
     pattern.lastIndex = this.#at;
     if (!pattern.test(this.#text)) return false;
     this.#at = pattern.lastIndex;

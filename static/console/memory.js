@@ -16,7 +16,7 @@ export function remember(name, value) {
 /** The value stored under a name, or null. @param {string} name */
 export function recall(name) {
   try {
-    return JSON.parse(sessionStorage.getItem(name));
+    return JSON.parse(sessionStorage.getItem(name) ?? "null");
   } catch {
     return null;
   }

@@ -5,8 +5,10 @@
  */
 
 import { Alerts } from "./alerts.js";
+import { notify } from "./element.js";
 import { read } from "./history-pages.js";
 import { Jobs } from "./jobs.js";
+import { Redraw } from "./redraw.js";
 import { refusal } from "./refusals.js";
 import { Rollups } from "./rollups.js";
 
@@ -15,8 +17,6 @@ const ALERTS = "/alerts/**";
 const WINDOWS = ["10s", "1m"];
 const EARLIER_ALERTS = 100;
 const EARLIER_ROLLUPS = 300; // fits into one page of the history
-const DRAW_EVERY_MS = 250;
-const TICK_MS = 1_000;
 
 export class Pipeline {
   #feed;
@@ -27,12 +27,12 @@ export class Pipeline {
   #notice;
   #earlier;
   #window = WINDOWS[0];
-  #reading = null; // the AbortController of reading the history
+  /** Ends reading the history. @type {AbortController | null} */
+  #reading = null;
   #refusals = new Map(); // pattern -> the server's error
-  #drawing = 0; // this and #ticking: timers
-  #ticking = 0;
+  #redraw = new Redraw(() => this.#draw());
 
-  constructor(root, { feed, identity }) {
+  constructor(root, /** @type {import("./console.js").Services} */ { feed, identity }) {
     this.#feed = feed;
     this.#identity = identity;
     this.#jobs = new Jobs(root.querySelector(".jobs"));
@@ -47,28 +47,25 @@ export class Pipeline {
 
   show() {
     this.#refusals.clear();
-    for (const pattern of [JOBS, ALERTS, this.#stats]) this.#feed.hear(pattern, this);
-    this.#ticking = setInterval(() => this.#jobs.draw(), TICK_MS);
+    for (const pattern of [JOBS, ALERTS, this.#stats]) this.#feed.subscribe(pattern, this);
     this.#read([ALERTS, this.#stats]);
-    this.#draw();
+    this.#redraw.start();
   }
 
   hide() {
-    this.#feed.leaveAll(this);
+    this.#feed.unsubscribeAll(this);
     this.#reading?.abort();
-    clearInterval(this.#ticking);
-    clearTimeout(this.#drawing);
-    this.#drawing = 0;
+    this.#redraw.stop();
     this.#jobs.forget(); // no reports are received while the view is hidden
   }
 
   /** Called by `Feed`. */
-  heard({ channel, data }) {
-    if (channel === JOBS) this.#jobs.take(data);
-    else if (channel.startsWith("/alerts/")) this.#alerts.take(data);
-    else if (channel.startsWith("/stats/") && data?.window === this.#window) this.#rollups.take(data);
+  received({ channel, data }) {
+    if (channel === JOBS) this.#jobs.update(data);
+    else if (channel.startsWith("/alerts/")) this.#alerts.add(data);
+    else if (channel.startsWith("/stats/") && data?.window === this.#window) this.#rollups.add(data);
     else return;
-    this.#drawing ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
+    this.#redraw.soon();
   }
 
   /** Called by `Feed`. */
@@ -82,11 +79,11 @@ export class Pipeline {
   }
 
   #choose(window) {
-    this.#feed.leave(this.#stats, this).catch(() => {});
+    this.#feed.unsubscribe(this.#stats, this).catch(() => {});
     this.#refusals.delete(this.#stats);
     this.#window = window;
     this.#rollups.clear();
-    this.#feed.hear(this.#stats, this);
+    this.#feed.subscribe(this.#stats, this);
     this.#read([this.#stats]);
     this.#draw();
   }
@@ -101,7 +98,7 @@ export class Pipeline {
       try {
         const options = { headers: this.#identity.headers, signal: reading.signal };
         const { events } = await read(pattern, `?reverse=true&limit=${limit}`, options);
-        for (const event of events) this.heard(event);
+        for (const event of events) this.received(event);
       } catch (error) {
         if (reading.signal.aborted) return;
         this.#earlier.textContent = refusal(error, `subscribe to ${pattern}`, "read earlier results");
@@ -110,14 +107,11 @@ export class Pipeline {
   }
 
   #draw() {
-    clearTimeout(this.#drawing);
-    this.#drawing = 0;
     this.#jobs.draw();
     this.#alerts.draw();
     this.#rollups.draw();
     const [error] = this.#refusals.values();
     const right = `subscribe to ${[...this.#refusals.keys()].join(" and ")}`;
-    this.#notice.textContent = error ? refusal(error, right, "see all of the pipeline") : "";
-    this.#notice.hidden = !error;
+    notify(this.#notice, error ? refusal(error, right, "see all of the pipeline") : "");
   }
 }

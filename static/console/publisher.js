@@ -36,6 +36,7 @@ export class Publisher {
 
   /** Check whether the data is JSON, and show the error if not; returns `{ data }`, or null. */
   #check() {
+    /** @type {{ data: unknown } | null} */
     let read = null;
     try {
       read = { data: parsed(this.#data.value) };

@@ -26,7 +26,7 @@ export class Recorded {
    *
    * @param {string} channel
    * @param {number} limit
-   * @returns {Promise<{ channel: string, data: unknown, time: string }[]>}
+   * @returns {Promise<import("./history-pages.js").Recorded[]>}
    * @throws {Error} with a message that explains why none could be read
    */
   async newest(channel, limit) {
@@ -36,7 +36,7 @@ export class Recorded {
       return (await read(channel, `?reverse=true&limit=${limit}`, { headers: this.#identity.headers })).events;
     } catch (error) {
       if (error.status === 404) this.#offIn = session;
-      throw new Error(inPlainWords(error, channel));
+      throw new Error(inPlainWords(error, channel), { cause: error });
     }
   }
 }

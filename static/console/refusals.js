@@ -28,10 +28,10 @@ const MEANINGS = {
 const RULES = ["", "denied_by_security_policy", "denied_by_not_granting"]; // any other reason is a program's
 const DENIED = [401, 403]; // HTTP's
 
-/** Whether the server denied something that another identity may be allowed to do. @param {Error} error */
+/** Whether the server denied something that another identity may be allowed to do. @param {Error & { status?: number }} error */
 export function isDenied(error) {
   const { reason, text } = parts(error);
-  return DENIED.includes(error.status) || (text.endsWith("_denied") && !(reason in MEANINGS));
+  return DENIED.includes(error.status ?? 0) || (text.endsWith("_denied") && !(reason in MEANINGS));
 }
 
 /** An error in plain words. @param {Error} error */

@@ -23,18 +23,18 @@ export class Replay {
   }
 
   /** Return the notes to show before and after an event; empty strings if there are none. */
-  see({ channel, ext }) {
+  notesOn({ channel, ext }) {
     const position = ext?.replay;
-    const said = { before: "", after: "" };
-    if (position === undefined || this.isOver || !matches(this.#pattern, channel)) return said;
+    const notes = { before: "", after: "" };
+    if (position === undefined || this.isOver || !matches(this.#pattern, channel)) return notes;
     if (position === this.#from && !this.#hasBegun) {
       this.#hasBegun = true;
-      said.before = `Replay of ${this.#pattern} from position ${this.#from}`;
+      notes.before = `Replay of ${this.#pattern} from position ${this.#from}`;
     }
     if (this.#hasBegun && position >= this.#until) {
       this.isOver = true;
-      said.after = `The replay of ${this.#pattern} is complete, up to position ${position}`;
+      notes.after = `The replay of ${this.#pattern} is complete, up to position ${position}`;
     }
-    return said;
+    return notes;
   }
 }

@@ -4,14 +4,15 @@
 
 import { timeOfDay } from "./clock.js";
 import { element, write } from "./element.js";
+import { whole } from "./numbers.js";
 import { badge, nameOf } from "./protocol.js";
 import { arrange } from "./rows.js";
-import { map, number, object, optional, text, time } from "./shape.js";
+import { flag, map, number, object, optional, text, time } from "./shape.js";
 import { Spark } from "./spark.js";
 
 const FIGURES = (value) => map(number)(value) && object({ count: number, min: number, mean: number, max: number })(value);
 const COUNTS = { events: number, bytes: number, publishers: number };
-const ROLLUP = object({ channel: text, protocol: text, start: time, end: time, ...COUNTS, numbers: optional(map(object({}))) });
+const ROLLUP = object({ channel: text, protocol: text, start: time, end: time, ...COUNTS, numbers: optional(map(object({}))), final: optional(flag) });
 const BELOW = "/stats/"; // the channels of rollups
 const SERIES = 2_000; // one for each channel and protocol; more than the pipeline publishes at a time
 const ROWS = 300;
@@ -47,7 +48,7 @@ export class Rollups {
   }
 
   /** Take a rollup. The pipeline publishes several for one window while it grows. */
-  take(rollup) {
+  add(rollup) {
     if (!ROLLUP(rollup)) return;
     const start = Date.parse(rollup.start);
     const key = `${rollup.protocol} ${rollup.channel}`;
@@ -81,7 +82,7 @@ export class Rollups {
     arrange(this.#body, rows);
     this.#empty.hidden = rows.length > 0;
     this.#table.hidden = rows.length === 0;
-    this.#tell(rows.length);
+    this.#drawCaption(rows.length);
   }
 
   /** The sort key: the events of the newest window; among equals, those of the window before. */
@@ -95,9 +96,9 @@ export class Rollups {
     series.row ??= makeRow(windows.values().next().value);
     const { cells, spark } = series.row;
     const newest = windows.get(this.#newest);
-    write(cells.events, newest ? newest.events.toLocaleString("en") : "0");
+    write(cells.events, whole(newest?.events ?? 0));
     write(cells.bytes, newest ? BYTES.format(newest.bytes) : "0");
-    write(cells.publishers, newest?.publishers ? newest.publishers.toLocaleString("en") : "–");
+    write(cells.publishers, whole(newest?.publishers || null));
     write(cells.numbers, newest ? numbersOf(newest) : "");
     const starts = Array.from({ length: WINDOWS }, (_, at) => this.#newest - (WINDOWS - 1 - at) * this.#lengthMs);
     spark.show(starts.map((start) => windows.get(start)?.events ?? 0));
@@ -109,7 +110,7 @@ export class Rollups {
     this.#series.delete(oldest);
   }
 
-  #tell(drawn) {
+  #drawCaption(drawn) {
     const all = this.#series.size;
     const which = all > drawn ? `, the busiest ${drawn} of ${all}` : "";
     const [start, end] = [this.#newest, this.#newest + this.#lengthMs].map(timeOfDay);
@@ -134,7 +135,7 @@ function numbersOf({ numbers }) {
     .map(([name, { count, min, mean, max, ...quantiles }]) => {
       const ranks = Object.entries(quantiles).map(([rank, value]) => `${rank} ${FIGURE.format(value)}`);
       const figures = [`min ${FIGURE.format(min)}`, `mean ${FIGURE.format(mean)}`, `max ${FIGURE.format(max)}`, ...ranks];
-      return `${name}: ${count.toLocaleString("en")} values, ${figures.join(", ")}`;
+      return `${name}: ${whole(count)} values, ${figures.join(", ")}`;
     })
     .join("\n");
 }

@@ -4,13 +4,13 @@
 
 import { exactSpan } from "./clock.js";
 import { element, write } from "./element.js";
+import { weight, whole } from "./numbers.js";
 import { badge } from "./protocol.js";
 import { arrange } from "./rows.js";
 
 export const DIGITS = 8; // the number of a session's 16 digits that are shown
 const FULL_EVENTS = 1_000; // the queue length that a bar across the whole cell means: the usual limit
 const NAMED = 3; // the number of subscriptions that are listed
-const COUNT = new Intl.NumberFormat("en");
 const NAMES = new Intl.Collator("en", { numeric: true });
 
 /** The sort key of each column. */
@@ -43,13 +43,13 @@ export class SessionRows {
     arrange(this.#body, ordered.map((each) => this.#row(each, elapsedS)));
   }
 
-  #row(told, elapsedS) {
-    let row = this.#rows.get(told.session);
+  #row(session, elapsedS) {
+    let row = this.#rows.get(session.session);
     if (!row) {
-      row = fresh(told);
-      this.#rows.set(told.session, row);
+      row = fresh(session);
+      this.#rows.set(session.session, row);
     }
-    fill(row, told, elapsedS);
+    fill(row, session, elapsedS);
     return row;
   }
 }
@@ -69,19 +69,19 @@ function fresh({ session, protocol, authid, role, address }) {
     text(address ?? "\u2013", "address"),
     text("", "numbers age"),
     queue,
-    text("", "hears"),
+    text("", "patterns"),
   );
 }
 
 function fill(row, { age_s: ageS, queued, queued_bytes: bytes, subscribed, subscriptions }, elapsedS) {
-  const [age, queue, hears] = [...row.children].slice(-3);
+  const [age, queue, patterns] = [...row.children].slice(-3);
   write(age, exactSpan(ageS + elapsedS));
-  write(queue.firstElementChild, queued === 0 ? "0" : `${COUNT.format(queued)} \u00b7 ${weight(bytes)}`);
+  write(queue.firstElementChild, queued === 0 ? "0" : `${whole(queued)} \u00b7 ${weight(bytes)}`);
   const part = `${Math.min(100, (100 * queued) / FULL_EVENTS)}%`;
   if (row.partShown !== part) queue.lastElementChild.style.setProperty("--part", part);
   row.partShown = part;
-  write(hears, subscribed === 0 ? "\u2013" : few(subscriptions, NAMED, subscribed));
-  hears.title = subscriptions.join("\n");
+  write(patterns, subscribed === 0 ? "\u2013" : few(subscriptions, NAMED, subscribed));
+  patterns.title = subscriptions.join("\n");
 }
 
 /** The first `most` names, and the number of others out of `count`. @param {string[]} names @param {number} most */
@@ -89,13 +89,6 @@ export function few(names, most, count = names.length) {
   const shown = names.slice(0, most);
   const rest = count - shown.length;
   return shown.join(", ") + (rest > 0 ? `, and ${rest} more` : "");
-}
-
-/** A number of bytes, formatted. @param {number} bytes */
-function weight(bytes) {
-  if (bytes < 1_000) return `${bytes} B`;
-  if (bytes < 1_000_000) return `${(bytes / 1_000).toFixed(1)} kB`;
-  return `${(bytes / 1_000_000).toFixed(1)} MB`;
 }
 
 function text(content, className) {

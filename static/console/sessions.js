@@ -4,24 +4,24 @@
 
 import { Clock } from "./clock.js";
 import { ColumnOrder } from "./column-order.js";
-import { Comings } from "./comings.js";
-import { write } from "./element.js";
+import { notify, write } from "./element.js";
+import { whole } from "./numbers.js";
 import { Recorded } from "./recorded.js";
+import { Redraw } from "./redraw.js";
 import { refusal } from "./refusals.js";
+import { SessionChanges } from "./session-changes.js";
 import { SessionRows } from "./session-rows.js";
 import { list, number, object, optional, text, time } from "./shape.js";
 
 const TICKS = "/halley/queues";
 const SESSIONS = "/halley/sessions";
 const SUBSCRIPTIONS = "/halley/subscriptions";
-const HEARD = [TICKS, SESSIONS, SUBSCRIPTIONS];
+const PATTERNS = [TICKS, SESSIONS, SUBSCRIPTIONS];
 const WHO = { session: text, protocol: text, authid: optional(text), role: optional(text), address: optional(text) };
 const QUEUE = { age_s: number, queued: number, queued_bytes: number, subscribed: number, subscriptions: list(text) };
 const TICK = object({ time, sessions: list(object({ ...WHO, ...QUEUE })), others: number });
-const COMING = object({ ...WHO, event: text, reason: optional(text), channels: optional(list(text)) });
+const CHANGE = object({ ...WHO, event: text, reason: optional(text), channels: optional(list(text)) });
 const PAST_EVENTS = 50; // fetched from the history
-const DRAW_EVERY_MS = 250; // so that many events leave the page time to poll
-const AGES_EVERY_MS = 1_000;
 
 export class Sessions {
   #root;
@@ -30,25 +30,24 @@ export class Sessions {
   #recorded;
   #clock = new Clock();
   #rows;
-  #comings;
+  #changes;
   #order;
   #text;
   #protocol;
-  #tick = null; // the latest tick
+  /** @type {import("./shape.js").Of<typeof TICK> | null} */
+  #tick = null;
   #tickedAt = 0;
   #refused = new Map(); // pattern -> the server's error
   #past = ""; // the reason why the history could not be read
-  #ages = 0; // this and #due: timers for drawing
-  #due = 0;
+  #redraw = new Redraw(() => this.#draw());
 
-  /** @param {{ bayeux: object, feed: object, identity: object }} services */
-  constructor(root, { bayeux, feed, identity }) {
+  constructor(root, /** @type {import("./console.js").Services} */ { bayeux, feed, identity }) {
     this.#root = root;
     this.#bayeux = bayeux;
     this.#feed = feed;
     this.#recorded = new Recorded(bayeux, identity);
     this.#rows = new SessionRows(root.querySelector("tbody"));
-    this.#comings = new Comings(root.querySelector("ol"));
+    this.#changes = new SessionChanges(root.querySelector("ol"));
     this.#order = new ColumnOrder(root.querySelector("table"), () => this.#draw());
     this.#text = root.querySelector("#sessions-filter");
     this.#protocol = root.querySelector("#sessions-protocol");
@@ -57,32 +56,28 @@ export class Sessions {
 
   show() {
     this.#refused.clear();
-    for (const pattern of HEARD) this.#feed.hear(pattern, this);
-    clearInterval(this.#ages);
-    this.#ages = setInterval(() => this.#draw(), AGES_EVERY_MS);
+    for (const pattern of PATTERNS) this.#feed.subscribe(pattern, this);
+    this.#redraw.start();
     this.#readPast();
-    this.#draw();
   }
 
   hide() {
-    clearInterval(this.#ages);
-    clearTimeout(this.#due);
-    this.#due = 0;
+    this.#redraw.stop();
     this.#tick = null; // it will be outdated when the view is shown again
-    this.#feed.leaveAll(this);
+    this.#feed.unsubscribeAll(this);
   }
 
   /** Called by `Feed`. */
-  heard({ channel, data }) {
+  received({ channel, data }) {
     if (channel === TICKS) {
       if (!TICK(data)) return;
       this.#clock.set(data.time);
       this.#tick = data;
       this.#tickedAt = performance.now();
-    } else if (COMING(data)) {
-      this.#comings.tell(data, this.#clock.now);
+    } else if (CHANGE(data)) {
+      this.#changes.add(data, this.#clock.now);
     }
-    this.#due ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
+    this.#redraw.soon();
   }
 
   /** Called by `Feed`. */
@@ -95,7 +90,7 @@ export class Sessions {
   async #readPast() {
     try {
       const past = await this.#recorded.newest(SESSIONS, PAST_EVENTS);
-      for (const { data, time } of past) if (COMING(data)) this.#comings.tell(data, Date.parse(time));
+      for (const { data, time } of past) if (CHANGE(data)) this.#changes.add(data, Date.parse(time));
       this.#past = "";
     } catch (error) {
       this.#past = `Earlier changes cannot be shown: ${error.message}.`;
@@ -104,15 +99,13 @@ export class Sessions {
   }
 
   #draw() {
-    clearTimeout(this.#due);
-    this.#due = 0;
     const here = this.#tick?.sessions ?? [];
     const fitting = here.filter((each) => this.#fits(each));
     this.#root.classList.toggle("is-away", this.#bayeux.state !== "connected");
     this.#rows.draw(fitting, this.#order, (performance.now() - this.#tickedAt) / 1_000);
-    this.#comings.draw();
-    this.#tellCounts(fitting.length);
-    this.#tellTroubles(fitting.length);
+    this.#changes.draw();
+    this.#drawCounts(fitting.length);
+    this.#drawTroubles(fitting.length);
   }
 
   #fits({ session, protocol, authid, role, address, subscriptions }) {
@@ -121,26 +114,25 @@ export class Sessions {
     return [session, authid, role, address, ...subscriptions].some((text) => text?.toLowerCase().includes(wanted));
   }
 
-  #tellCounts(shown) {
+  #drawCounts(shown) {
     const { sessions = [], others = 0 } = this.#tick ?? {};
     const all = sessions.length + others;
-    let text = `${all.toLocaleString("en")} sessions`;
-    if (shown < sessions.length) text = `${shown.toLocaleString("en")} of ${text}`;
-    if (others > 0) text += `, of which the ${sessions.length.toLocaleString("en")} with the longest queues are listed`;
+    let text = `${whole(all)} sessions`;
+    if (shown < sessions.length) text = `${whole(shown)} of ${text}`;
+    if (others > 0) text += `, of which the ${whole(sessions.length)} with the longest queues are listed`;
     write(this.#root.querySelector("#sessions-counts"), this.#tick ? text : "");
   }
 
-  #tellTroubles(shown) {
+  #drawTroubles(shown) {
     const trouble = this.#refused.get(TICKS);
-    const notice = this.#root.querySelector(".notice");
-    notice.hidden = !trouble;
-    write(notice, trouble ? refusal(trouble, "subscribe to /halley/**", "see the sessions") : "");
+    const reason = trouble ? refusal(trouble, "subscribe to /halley/**", "see the sessions") : "";
+    notify(this.#root.querySelector(".notice"), reason);
     const empty = this.#root.querySelector(".empty");
     empty.hidden = shown > 0;
     if (this.#tick) write(empty, noMatch(this.#tick));
     else write(empty, trouble ? "Nothing to show." : "Waiting for data from the server\u2026");
-    const unheard = this.#refused.get(SESSIONS) ?? this.#refused.get(SUBSCRIPTIONS);
-    const changes = unheard ? refusal(unheard, "subscribe to /halley/**", "see the latest changes") : this.#past;
+    const refused = this.#refused.get(SESSIONS) ?? this.#refused.get(SUBSCRIPTIONS);
+    const changes = refused ? refusal(refused, "subscribe to /halley/**", "see the latest changes") : this.#past;
     write(this.#root.querySelector("#sessions-past"), changes);
   }
 }
@@ -149,6 +141,5 @@ export class Sessions {
 function noMatch({ sessions, others }) {
   if (sessions.length === 0) return "No sessions.";
   if (others === 0) return "No session matches the filter.";
-  const [listed, rest] = [sessions.length, others].map((count) => count.toLocaleString("en"));
-  return `None of the ${listed} sessions listed matches; ${rest} others are not listed.`;
+  return `None of the ${whole(sessions.length)} sessions listed matches; ${whole(others)} others are not listed.`;
 }

@@ -18,7 +18,7 @@ const REMEMBERED_AS = "halley.subscriptions";
 export class Subscriptions {
   #bayeux;
   #feed;
-  #owner;
+  #events;
   #list;
   #input;
   #result;
@@ -31,10 +31,7 @@ export class Subscriptions {
   constructor(root, bayeux, feed, events) {
     this.#bayeux = bayeux;
     this.#feed = feed;
-    this.#owner = {
-      heard: (message) => this.#heard(message, events),
-      refused: (pattern, error) => this.#refuse(pattern, error),
-    };
+    this.#events = events;
     this.#list = root.querySelector("ul");
     this.#input = root.querySelector("input");
     this.#result = root.querySelector("output");
@@ -42,7 +39,7 @@ export class Subscriptions {
     root.querySelector("form").addEventListener("submit", (submit) => {
       submit.preventDefault();
       this.#complain("");
-      this.hear(this.#input.value);
+      this.subscribe(this.#input.value);
     });
     bayeux.addEventListener("change", () => this.#show());
     bayeux.addEventListener("missed", ({ detail: { channel, first, last } }) =>
@@ -52,19 +49,19 @@ export class Subscriptions {
 
   /** Subscribe to the patterns that are remembered from before a reload, or else to `patterns`. */
   restore(patterns) {
-    for (const pattern of recall(REMEMBERED_AS) ?? patterns) this.hear(pattern);
+    for (const pattern of recall(REMEMBERED_AS) ?? patterns) this.subscribe(pattern);
   }
 
   /** Request what was refused again, for another identity. */
   renew() {
     this.#complain("");
-    for (const [pattern, isRefused] of this.#refused) if (isRefused) this.hear(pattern);
+    for (const [pattern, isRefused] of this.#refused) if (isRefused) this.subscribe(pattern);
   }
 
-  /** Subscribe; `ext` can request a replay (see `Feed.hear`). */
-  hear(pattern, ext) {
+  /** Subscribe; `ext` can request a replay (see `Feed.subscribe`). */
+  subscribe(pattern, ext) {
     this.#refused.set(pattern, false);
-    this.#feed.hear(pattern, this.#owner, ext);
+    this.#feed.subscribe(pattern, this, ext);
     this.#show();
   }
 
@@ -77,26 +74,28 @@ export class Subscriptions {
    */
   replay(pattern, from, until) {
     this.#complain("");
-    this.#feed.leave(pattern, this.#owner).catch(() => {}); // the server drops queued events of this pattern
+    this.#feed.unsubscribe(pattern, this).catch(() => {}); // the server drops queued events of this pattern
     this.#replays.set(pattern, new Replay(pattern, from, until));
-    this.hear(pattern, { replay: { [pattern]: from - 1 } });
+    this.subscribe(pattern, { replay: { [pattern]: from - 1 } });
   }
 
-  #heard(message, events) {
-    const told = [...this.#replays.values()].map((replay) => replay.see(message));
-    for (const { before } of told) if (before) events.note(before);
-    if (isRollup(message) && !this.#namesRollup(message.channel)) events.leaveOut();
-    else events.heard(message);
-    for (const { after } of told) if (after) events.note(after);
+  /** Called by `Feed`. */
+  received(message) {
+    const events = this.#events;
+    const notes = [...this.#replays.values()].map((replay) => replay.notesOn(message));
+    for (const { before } of notes) if (before) events.note(before);
+    if (isRollup(message) && !this.#namesRollup(message.channel)) events.skip();
+    else events.add(message);
+    for (const { after } of notes) if (after) events.note(after);
     for (const [pattern, replay] of this.#replays) if (replay.isOver) this.#replays.delete(pattern);
   }
 
   #namesRollup(channel) {
-    return this.#feed.patternsOf(this.#owner).some((pattern) => namesRollups(pattern) && matches(pattern, channel));
+    return this.#feed.patternsOf(this).some((pattern) => namesRollups(pattern) && matches(pattern, channel));
   }
 
-  /** Show an error; what nobody can be allowed is not wanted any more. */
-  #refuse(pattern, error) {
+  /** Called by `Feed`: shows the error. What nobody can be allowed is not wanted any more. */
+  refused(pattern, error) {
     if (isDenied(error) && !pattern.startsWith("/meta/")) this.#refused.set(pattern, true);
     else this.#refused.delete(pattern);
     this.#complain(refusal(error, `subscribe to ${pattern}`, "receive its events"));
@@ -139,9 +138,9 @@ export class Subscriptions {
     this.#replays.delete(pattern);
     this.#refused.delete(pattern);
     try {
-      const told = this.#feed.leave(pattern, this.#owner);
+      const left = this.#feed.unsubscribe(pattern, this);
       this.#show();
-      await told;
+      await left;
     } catch (error) {
       this.#complain(`${pattern}: ${plain(error)}`);
     }

@@ -2,7 +2,7 @@
  * The dialog for entering a token, and the parts of the page that show the reader's identity.
  */
 
-import { write } from "./element.js";
+import { notify, write } from "./element.js";
 import { plain } from "./refusals.js";
 
 export class TokenDialog {
@@ -15,7 +15,7 @@ export class TokenDialog {
   #readOnly;
   #isEntered = false; // whether the session of a token that was just entered is still to begin
 
-  /** @param {Document} page @param {import("./identity.js").Identity} identity */
+  /** @param {any} page @param {import("./identity.js").Identity} identity */
   constructor(page, bayeux, identity) {
     this.#bayeux = bayeux;
     this.#identity = identity;
@@ -63,7 +63,6 @@ export class TokenDialog {
     this.#role.textContent = role && `You are ${name}`;
     this.#now.textContent = role ? `To this server you are ${name}.` : "The server has not reported your identity yet.";
     const text = isReadOnly ? `Read-only: the role ${role} has no right to publish. Sign in with a token that may.` : "";
-    write(this.#readOnly, text);
-    this.#readOnly.hidden = !isReadOnly;
+    notify(this.#readOnly, text);
   }
 }

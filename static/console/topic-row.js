@@ -21,6 +21,7 @@ export class TopicRow {
   #at = 0; // the value's time, in ms since the epoch
   #isReadOnly;
   #hasTyped = false; // whether the control has input that is not set yet
+  /** What `controls` has for the kind. @type {any} */
   #control = null;
   #cell;
   #typeText;
@@ -59,7 +60,7 @@ export class TopicRow {
     this.#value = value;
     this.#at = at;
     if (type !== this.#type) this.#makeControl(type);
-    if (this.#hasTyped) this.#tellBeside();
+    if (this.#hasTyped) this.#showCurrent();
     else if (!this.#isEntered) this.#fill();
   }
 
@@ -127,7 +128,7 @@ export class TopicRow {
     }
     this.#control.setAttribute("aria-invalid", String(trouble !== ""));
     if (trouble) this.#say(trouble, "bad");
-    else this.#tellBeside();
+    else this.#showCurrent();
   }
 
   async #publish() {
@@ -171,7 +172,7 @@ export class TopicRow {
   }
 
   /** Show the current value below the input, unless an error is shown there. */
-  #tellBeside() {
+  #showCurrent() {
     if (this.#control.ariaInvalid !== "true") this.#say(`now ${textOf(this.#type, this.#value)}`);
   }
 

@@ -8,7 +8,7 @@
 
 export class Views {
   #views; // id of its section -> the view
-  #shown = null;
+  #shown = "";
   #query = ""; // the query with which it was shown
 
   /**
@@ -18,9 +18,9 @@ export class Views {
   constructor(views) {
     this.#views = views;
     addEventListener("hashchange", () => this.#follow());
-    document.querySelector(".skip").addEventListener("click", (click) => {
+    document.querySelector(".skip")?.addEventListener("click", (click) => {
       click.preventDefault(); // else the fragment would name no view any more
-      document.querySelector("main").focus();
+      document.querySelector("main")?.focus();
     });
     this.#follow();
   }
@@ -43,10 +43,12 @@ export class Views {
 
   #turnTo(id) {
     const before = this.#shown;
-    if (before !== null) this.#views[before].hide();
+    if (before !== "") this.#views[before].hide();
     this.#shown = id;
-    for (const section of document.querySelectorAll(".view")) section.hidden = section.id !== id;
-    for (const link of document.querySelectorAll("nav a[href^='#']")) {
+    for (const section of document.querySelectorAll("section.view")) section.toggleAttribute("hidden", section.id !== id);
+    /** @type {NodeListOf<HTMLAnchorElement>} */
+    const links = document.querySelectorAll("nav a[href^='#']");
+    for (const link of links) {
       if (link.hash !== `#${id}`) {
         link.removeAttribute("aria-current");
         continue;
@@ -57,8 +59,8 @@ export class Views {
     // Hiding a view can remove the focus; then it moves to the new view's link, for keyboard users. It does not stay on
     // the link of the view before, either.
     const focused = document.activeElement;
-    if (before !== null && (focused === document.body || focused.matches("nav a[href^='#']"))) {
-      document.querySelector(`nav a[href="#${id}"]`)?.focus();
+    if (before !== "" && (focused === document.body || [...links].some((link) => link === focused))) {
+      [...links].find((link) => link.hash === `#${id}`)?.focus();
     }
   }
 }

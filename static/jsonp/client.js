@@ -8,7 +8,7 @@
  */
 "use strict";
 
-window.halleyJsonp = {};
+const halleyJsonp = {};
 
 class JsonpClient {
   static #NETWORK_MS = 10_000; // the time for a response, in addition to the time for which the server holds a request
@@ -16,11 +16,11 @@ class JsonpClient {
   static #ADVICE = { reconnect: "retry", interval: 0, timeout: 60_000 };
   static #BACKOFF_MOST_MS = 60_000;
 
-  /** "disconnected", "connecting", "connected" or "reconnecting". */
+  /** @type {"disconnected" | "connecting" | "connected" | "reconnecting"} */
   state = "disconnected";
-  /** The session's clientId, or null. */
+  /** The session's clientId. @type {string | null} */
   session = null;
-  /** The error that broke or ended the connection, or null. */
+  /** The error that broke or ended the connection. @type {Error | null} */
   error = null;
   /** The patterns that are subscribed to. */
   subscriptions = new Set();
@@ -36,7 +36,9 @@ class JsonpClient {
    * `onRequest(message, answers)` with a message that was sent and the messages of the response.
    */
   constructor({ onChange, onEvent, onRequest }) {
-    Object.assign(this, { onChange, onEvent, onRequest });
+    this.onChange = onChange;
+    this.onEvent = onEvent;
+    this.onRequest = onRequest;
   }
 
   /** Connect to the server at that URL, and stay connected until `disconnect`. */
@@ -67,13 +69,13 @@ class JsonpClient {
   }
 
   async disconnect() {
-    const goodbye = this.session === null ? null : this.#beside({ channel: "/meta/disconnect" });
+    const goodbye = this.session === null ? null : this.#send({ channel: "/meta/disconnect" });
     this.#end(null);
     await goodbye?.catch(() => {}); // if this fails, the session expires on the server
   }
 
   async subscribe(subscription) {
-    await this.#beside({ channel: "/meta/subscribe", subscription });
+    await this.#send({ channel: "/meta/subscribe", subscription });
     this.subscriptions.add(subscription);
     this.onChange();
   }
@@ -81,11 +83,11 @@ class JsonpClient {
   async unsubscribe(subscription) {
     this.subscriptions.delete(subscription);
     this.onChange();
-    if (this.session !== null) await this.#beside({ channel: "/meta/unsubscribe", subscription });
+    if (this.session !== null) await this.#send({ channel: "/meta/unsubscribe", subscription });
   }
 
   async publish(channel, data) {
-    await this.#beside({ channel, data });
+    await this.#send({ channel, data });
   }
 
   async #handshake(life) {
@@ -115,7 +117,7 @@ class JsonpClient {
   }
 
   /** Send one message once the response to the previous one has been received. */
-  #beside(message) {
+  #send(message) {
     const whole = { ...message, clientId: this.session };
     const sent = this.#others.then(() => this.#exchange(whole));
     this.#others = sent.catch(() => {});
@@ -149,8 +151,8 @@ class JsonpClient {
     let timer = 0;
     try {
       return await new Promise((resolve, reject) => {
-        const settle = (how, what) => (delete window.halleyJsonp[name], how(what));
-        window.halleyJsonp[name] = (answers) => settle(resolve, answers);
+        const settle = (how, what) => (delete halleyJsonp[name], how(what));
+        halleyJsonp[name] = (answers) => settle(resolve, answers);
         // The function is kept for a response that arrives after the deadline.
         timer = setTimeout(() => reject(new Error(`no response within ${timeoutMs / 1_000} s`)), timeoutMs);
         // Once the function was called, `onload` has no effect.

@@ -17,6 +17,7 @@
   const SHOWN_EVENTS = 100;
   const SHOWN_REQUESTS = 8;
 
+  /** @returns {any} the element that has this id */
   const find = (id) => document.getElementById(id);
   let received = 0;
 

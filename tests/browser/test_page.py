@@ -30,7 +30,7 @@ WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 FULL = {
     "overview": ("#numbers dd", re.compile("^[1-9]"), "#events .event"),
     "channels": ("#channels tbody td.numbers", re.compile("^[0-9]"), "#channels tbody tr.is-channel"),
-    "sessions": ("#sessions .badge", "NT4", "#sessions .comings li"),
+    "sessions": ("#sessions .badge", "NT4", "#sessions .changes li"),
     "history": ("#history .badge", "WAMP", "#history .event"),
     "tables": ("#tables .topics li", re.compile("/robot/speed"), "#tables .topics li"),
     "pipeline": ("#pipeline .jobs li", re.compile("ingest"), "#pipeline tbody tr"),

@@ -53,7 +53,7 @@ def cell(row, column):
     return row.locator("th, td").nth(column)
 
 
-def comings(page):
+def changes(page):
     """The latest changes, newest first."""
     return page.get_by_role("list", name="Latest changes").get_by_role("listitem")
 
@@ -122,13 +122,13 @@ async def test_sessions_of_three_protocols_come_and_go(profile, server):
         await expect(cell(row_of(page, "NT4"), HEARS)).to_have_text("/arm*")
         await expect(cell(row_of(page, "NT4"), ADDRESS)).to_have_text("127.0.0.1")
         await expect(cell(row_of(page, "NT4"), AGE)).to_have_text(re.compile(r"^\d+ s$"))
-        await expect(comings(page).filter(has_text="/arm*")).to_contain_text("NT4")
+        await expect(changes(page).filter(has_text="/arm*")).to_contain_text("NT4")
         session = await cell(row_of(page, "NT4"), SESSION).get_attribute("title")
         assert re.fullmatch("[0-9a-f]{16}", session)
         await expect(cell(row_of(page, "NT4"), SESSION)).to_have_text(session[:8])
     await expect(rows(page)).to_have_count(1)
     for protocol in ("WAMP", "NT4"):
-        gone = comings(page).filter(has_text=protocol).filter(has_text="closed")
+        gone = changes(page).filter(has_text=protocol).filter(has_text="closed")
         await expect(gone).to_have_count(1)
         assert await gone.locator(".more").text_content()
 
@@ -150,7 +150,7 @@ async def test_a_session_that_does_not_poll_has_a_growing_queue(profile, server)
     assert await page.evaluate(part) == "10%"
     await sleeper.leave()
     await expect(slow).to_have_count(0)
-    await expect(comings(page).filter(has_text="closed")).to_contain_text("disconnected")
+    await expect(changes(page).filter(has_text="closed")).to_contain_text("disconnected")
 
 
 @pytest.mark.parametrize("server", [IMPATIENT], indirect=True)
@@ -160,12 +160,12 @@ async def test_why_a_session_ended_is_shown(profile, server):
     await Sleeper(server).begin("/slow")
     await expect(row_of(page, "/slow")).to_have_count(1)
     await expect(row_of(page, "/slow")).to_have_count(0)
-    closed = comings(page).filter(has_text="closed")
+    closed = changes(page).filter(has_text="closed")
     await expect(closed).to_have_count(1)
     reason = await closed.locator(".more").text_content()
     assert reason not in {"", "disconnected"}
     later = await open_sessions(profile, server)
-    await expect(comings(later).filter(has_text="closed")).to_contain_text(reason)
+    await expect(changes(later).filter(has_text="closed")).to_contain_text(reason)
 
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)
@@ -258,9 +258,9 @@ async def test_the_latest_200_are_kept_and_markup_is_text(profile, server):
     opened = {"event": "opened", "protocol": "wamp", "authid": "<b>x</b>", "role": "user", "address": "::1"}
     messages = [{"channel": "/halley/sessions", "data": opened | {"session": f"{n:016x}"}} for n in range(250)]
     await server.post(*messages)
-    await expect(comings(page)).to_have_count(200)
-    await expect(comings(page).first).to_contain_text("<b>x</b> as user from ::1")
-    await expect(comings(page).first.locator("code")).to_have_attribute("title", f"{249:016x}")
+    await expect(changes(page)).to_have_count(200)
+    await expect(changes(page).first).to_contain_text("<b>x</b> as user from ::1")
+    await expect(changes(page).first.locator("code")).to_have_attribute("title", f"{249:016x}")
 
 
 @pytest.mark.parametrize("server", [STILL], indirect=True)

@@ -51,8 +51,8 @@ class HistoryClient:
     async def log_head(self) -> dict[str, Any]:
         """Return the log's `log_id`, its `first` and its `next` offset. Raises `ClientError`."""
         async with self._stream("GET", "log/head", {}) as answer:
-            head: dict[str, Any] = json.loads(await answer.aread())
-            return head
+            head = json.loads(await answer.aread())
+            return {"log_id": str(head["log_id"]), "first": int(head["first"]), "next": int(head["next"])}
 
     async def rows(self, first: int, last: int) -> AsyncIterator[tuple[int, list[str]]]:
         """Yield the stored rows from offset `first` to `last`: lines of JSON, with the offset of the last line.
@@ -62,8 +62,10 @@ class HistoryClient:
         while first <= last:
             async with self._stream("GET", "log", {"from_offset": str(first), "until_offset": str(last)}) as answer:
                 async for lines in _lines(answer):
-                    yield json.loads(lines[-1])["offset"], lines
-                first = int(_next(answer, "from_offset") or last + 1)
+                    yield int(json.loads(lines[-1])["offset"]), lines
+                if (following := int(_next(answer, "from_offset") or last + 1)) <= first:
+                    raise ValueError(following)  # else a faulty server would be asked for the same rows for ever
+                first = following
 
     async def purge(self, what: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
         """Erase events of a `channel` or a `publisher`, and yield the progress; the last dictionary has the result.
@@ -73,7 +75,7 @@ class HistoryClient:
         """
         async with self._stream("POST", "log/purge", {}, json=what) as answer:
             async for line in answer.aiter_lines():
-                yield json.loads(line)
+                yield {**json.loads(line)}
 
     @asynccontextmanager
     async def _stream(
@@ -92,7 +94,7 @@ class HistoryClient:
             if not is_answered:
                 raise Unreachable(f"no response from {self._root.copy_with(userinfo=b'')} ({reason})") from error
             raise OutcomeUnknown(f"the response ended too early ({reason})") from error
-        except (ValueError, KeyError, IndexError) as error:
+        except (ValueError, TypeError, LookupError, RecursionError, OverflowError) as error:
             raise OutcomeUnknown("the response is not that of a Halley server") from error
 
 

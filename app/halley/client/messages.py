@@ -155,8 +155,15 @@ def gaps_of(reply: JSON) -> list[str]:
 
 def log_of(reply: JSON) -> str | None:
     """Return the name of the log to which the positions in a reply belong; None without replay."""
-    name = _ext(reply).get("replay_log")
-    return name if isinstance(name, str) else None
+    return text_of(_ext(reply).get("replay_log"))
+
+
+def text_of(value: object) -> str | None:
+    """Return a text that can be sent back, else None: JSON can express half of a character (a surrogate)."""
+    try:
+        return value if isinstance(value, str) and value.encode() else None
+    except UnicodeEncodeError:
+        return None
 
 
 def _position(value: object) -> int | None:

@@ -177,7 +177,7 @@ class Nt4Client(WebSocketClient[Message]):
 
     def _handle_value(self, topic_id: int, time_us: int, number: int, value: Any) -> None:
         if topic_id == TIME_ID:
-            self._time_replies, self._server_us = ASKED - value, time_us
+            self._time_replies, self._server_us = ASKED - int(value), int(time_us)
         elif topic_id in self.names:  # the values of an unannounced topic can still be on their way
             self._queue(Value(self.names[topic_id], time_us, number, value))
 

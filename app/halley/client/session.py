@@ -29,6 +29,7 @@ from halley.client.messages import (
     gaps_of,
     log_of,
     positions_of,
+    text_of,
 )
 from halley.client.wire import Wire
 
@@ -217,8 +218,8 @@ class Session:
         error = error_of(reply)
         if error is not None:
             raise Refused(error, is_final=advice is None or advice.reconnect not in ("retry", "handshake"))
-        client_id = reply.get("clientId")
-        if not isinstance(client_id, str) or not client_id:
+        client_id = text_of(reply.get("clientId"))
+        if not client_id:
             raise OutcomeUnknown(f"no clientId in the handshake reply of {self._wire.name}")
         self.positions.greet(reply)
         if self.patterns:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgpack
 from websockets.exceptions import ConnectionClosed
 
-from halley.client.errors import Refused
+from halley.client.errors import ClientError, Refused
 from halley.client.websocket import WebSocketClient, websocket_url
 
 Message = list[Any]
@@ -89,25 +89,25 @@ class WampClient(WebSocketClient[Message]):
     async def _join(self, *message: Any) -> Message:
         await self.send([*message])
         answer = await self.receive()
-        if answer[0] == WELCOME:
-            _, self.session, self.welcome = answer
+        match answer:
+            case [code, int(session), dict(details)] if code == WELCOME:
+                self.session, self.welcome = session, details
+            case [code, *_] if code == WELCOME:
+                raise ClientError(f"the router replied {answer}")
         return answer
 
     # Requests
 
     async def subscribe(self, topic: str, **options: Any) -> int:
         """Subscribe, with options such as `match="prefix"`; return the subscription's id. Raises `Refused`."""
-        subscription: int = _accepted(await self.ask(SUBSCRIBE, options, topic))[2]
-        return subscription
+        return _id_in(await self.ask(SUBSCRIBE, options, topic))
 
     async def publish(self, topic: str, *payload: Any, **options: Any) -> int:
         """Publish, and wait for the acknowledgement; return the publication's id. Raises `Refused`.
 
         `payload` is nothing, a list of arguments, or such a list and a dictionary of keyword arguments.
         """
-        answer = await self.ask(PUBLISH, {"acknowledge": True, **options}, topic, *payload)
-        publication: int = _accepted(answer)[2]
-        return publication
+        return _id_in(await self.ask(PUBLISH, {"acknowledge": True, **options}, topic, *payload))
 
     async def send_event(self, topic: str, *payload: Any, **options: Any) -> None:
         """Publish without an acknowledgement, so without knowing whether the router has accepted it."""
@@ -152,8 +152,8 @@ class WampClient(WebSocketClient[Message]):
     async def __anext__(self) -> WampEvent:
         """Return the next event. Raises `Refused` if the router ends the session, or refuses what was not asked."""
         match await self.receive():
-            case [code, *event] if code == EVENT:
-                return WampEvent(*event)
+            case [code, subscription, publication, details, *payload] if code == EVENT and len(payload) <= 2:
+                return WampEvent(subscription, publication, details, *payload)
             case other:
                 raise Refused(f"the router replied {other}")
 
@@ -171,13 +171,21 @@ class WampClient(WebSocketClient[Message]):
 
 
 def _request_of(message: Message) -> tuple[int, int]:
-    """Return the code and id of the request to which a message replies; zeros if it is not a reply."""
+    """Return the code and id of the request to which a message replies; zeros if it is not a reply.
+
+    Raises any of `_WRONG` for what is not a message.
+    """
+    if type(message) is not list:
+        raise TypeError
     if message[0] == ERROR:
         return message[1], message[2]
     return (_REQUESTS[message[0]], message[1]) if message[0] in _REQUESTS else (0, 0)
 
 
-def _accepted(reply: Message) -> Message:
-    if reply[0] == ERROR:
-        raise Refused(": ".join(map(str, reply[4:6])))
-    return reply
+def _id_in(reply: Message) -> int:
+    match reply:
+        case [code, *_] if code == ERROR:
+            raise Refused(": ".join(map(str, reply[4:6])))
+        case [_, _, int(found)]:
+            return found
+    raise ClientError(f"the router replied {reply}")

@@ -21,6 +21,8 @@ from halley.client.wire import bearer
 _ANSWER_S = 10.0
 _MESSAGE_BYTES = 16_777_216
 _MESSAGES_KEPT = 1_000_000
+_WRONG = (ValueError, TypeError, LookupError, RecursionError, OverflowError)
+"""What Python raises where a frame is not of the form that it should have."""
 
 Message = TypeVar("Message")
 
@@ -37,7 +39,8 @@ class WebSocketClient(ABC, Generic[Message]):
     of websockets' `connect`. `socket` is its connection, for anything but messages.
 
     Entering the block raises `OSError`, `TimeoutError`, websockets' `InvalidHandshake`, and `Refused` if the server
-    does not speak the protocol. All other methods raise websockets' `ConnectionClosed` once the connection is lost.
+    does not speak the protocol. All other methods raise websockets' `ConnectionClosed` once the connection is lost, and
+    `ClientError` for a frame that is not of the protocol.
     """
 
     socket: ClientConnection
@@ -110,7 +113,12 @@ class WebSocketClient(ABC, Generic[Message]):
         self._received.append(message)
 
     async def _read(self) -> None:
-        self._handle(await self.socket.recv())
+        """Wait for one frame and handle it."""
+        frame = await self.socket.recv()
+        try:
+            self._handle(frame)
+        except _WRONG as error:
+            raise ClientError(f"{self.url} sent what is not {self.socket.subprotocol}") from error
 
     @abstractmethod
     def _handle(self, frame: str | bytes) -> None:

@@ -22,6 +22,8 @@ from halley.settings import Cluster
 
 _AGAIN_S, _LOOK_S = 0.1, 0.25
 _MOST_KEEPERS, _SILENT_S = 64, 3.5
+_DIGITS = 19
+"""Of an offset, at most."""
 
 
 class State(NamedTuple):
@@ -117,7 +119,8 @@ class Asker:
 
         def written(message: Message) -> None:
             keeper = message.subject.rpartition(".")[2]
-            if message.data.isdigit() and (keeper in self._heads or len(self._heads) < _MOST_KEEPERS):
+            is_number = len(message.data) <= _DIGITS and message.data.isdigit()
+            if is_number and (keeper in self._heads or len(self._heads) < _MOST_KEEPERS):
                 head = int(message.data)
                 self._heads[keeper] = head, monotonic()
                 if head > self.written:
@@ -184,7 +187,7 @@ class Asker:
                 if not any(each.name == keeper.name for each in self._members.others()):
                     raise NobodyAnswers
             page, starts = pages.unpack(await asking)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError):
             raise Unanswered("another version") from None
         finally:
             asking.cancel()

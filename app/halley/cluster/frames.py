@@ -236,7 +236,8 @@ def _check(frame: Frame) -> None:
     """Check that the columns fit each other, and the payloads: all nodes must refuse the same. Raises `ValueError`."""
     count, ends, payloads = frame.count, frame.ends, frame.payloads
     is_good = (
-        {*map(type, frame.topics)} <= {str}
+        type(frame.topics) is list
+        and {*map(type, frame.topics)} <= {str}
         and (count == len(frame.kind_of) == len(ends) - 1 and ends[-1] == len(payloads))
         and max(frame.topic_of, default=-1) < len(frame.topics)
         and max(frame.kind_of, default=-1) < len(frame.kinds)
@@ -245,7 +246,9 @@ def _check(frame: Frame) -> None:
     )
     if not is_good:
         raise ValueError
-    payloads.decode()  # a row of the history is text
+    if not payloads.isascii():  # a row of the history is text, also where the next payload begins within a character
+        for begin, end in pairwise(ends):
+            payloads[begin:end].decode()
 
 
 def may_have_control(data: bytes) -> bool:
@@ -304,7 +307,7 @@ def _stamp(time_us: Any, publication: Any, eligible: Any, excluded: Any) -> Stam
 
 
 def _value(type_name: Any, time_us: Any, excluded: Any) -> Value:
-    if type(time_us) is not int:
+    if type(time_us) is not int or not -(2**63) <= time_us < 2**63:  # what the history has room for
         raise TypeError
     return Value(_text(type_name), time_us, _texts(excluded))
 

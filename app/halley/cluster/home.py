@@ -293,8 +293,10 @@ def _told(sequence: int, data: bytes, now: float) -> _Lease:
     try:
         told = orjson.loads(data)
         node, run, number, lease_s = (told[name] for name in ("node", "run", "number", "lease_s"))
-        if (node is None or isinstance(node, str)) and isinstance(run, str) and isinstance(number, int):
-            return _Lease(sequence, node, run, number, min(float(lease_s), _LONGEST_S), now)
+        lease_s = min(float(lease_s), _LONGEST_S)
+        is_time = lease_s >= 0  # "nan" is none: it would never be over
+        if (node is None or isinstance(node, str)) and isinstance(run, str) and isinstance(number, int) and is_time:
+            return _Lease(sequence, node, run, number, lease_s, now)
     except (ValueError, TypeError, KeyError):
         pass
     return _Lease(sequence, seen_at=now)

@@ -141,10 +141,12 @@ class Keeper:
 
     async def _read(self, wish: dict[str, Any]) -> bytes:
         try:
-            query, within_s = pages.query_of(wish["query"]), float(wish["within_s"])
-        except (ValueError, TypeError, KeyError):
+            query, within_s = pages.query_of(wish["query"]), min(float(wish["within_s"]), _LONGEST_S)
+        except (ValueError, TypeError, LookupError):
             raise _BadRequest from None
-        async with asyncio.timeout(min(within_s, _LONGEST_S)):
+        if not within_s >= 0:  # "nan" is no time: a timer for it would be in the way of others
+            raise _BadRequest
+        async with asyncio.timeout(within_s):
             await self._wrote(query.last)
             page = await self._kept.read(query)
         return pages.pack(page, self._kept.starts)

@@ -21,14 +21,25 @@ def told_query(query: Query) -> dict[str, Any]:
 
 
 def query_of(told: dict[str, Any]) -> Query:
-    """The query that `told_query` made. Raises `ValueError`, `TypeError`, `KeyError`.
+    """The query that `told_query` made. Raises `ValueError`, `TypeError`, `LookupError`.
 
     What an earlier version does not know of is as if it was not asked for, and what this one does not know is refused.
     """
     if any(told[name] for name in set(told) - {"wanted", *_PLAIN}):
         raise ValueError("another version")
     wanted = tuple((Pattern(Match(match), topic), after) for match, topic, after in told["wanted"])
-    return Query(wanted, **{name: told[name] for name in _PLAIN if name in told})
+    plain = {name: told[name] for name in _PLAIN if name in told}
+    are_good = all(type(pattern.topic) is str and type(after) is int for pattern, after in wanted)
+    if not are_good or not all(_fits(name, value) for name, value in plain.items()):
+        raise TypeError
+    return Query(wanted, **plain)
+
+
+def _fits(name: str, value: object) -> bool:
+    """Whether a member of a query has its type."""
+    if name in {"authid", "role"}:
+        return isinstance(value, str | None)
+    return isinstance(value, int) or (value is None and name.endswith(("_time_us", "_publication")))
 
 
 def pack(page: Page, starts: list[int]) -> bytes:
@@ -39,7 +50,7 @@ def pack(page: Page, starts: list[int]) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[Page, list[int]]:
-    """The page and the starts that `pack` made. Raises `ValueError`, `TypeError`."""
+    """The page and the starts that `pack` made. Raises `ValueError`, `TypeError`, `AttributeError`."""
     starts, (reached, is_end, gaps, is_cut_off, publication, *_), rows, *_ = orjson.loads(data)
     events = [event_of(Stored(*row)) for row in rows]
     return Page(events, reached, is_end, [(first, last) for first, last in gaps], is_cut_off, publication), starts

@@ -6,7 +6,8 @@
  */
 
 import { Clock } from "./clock.js";
-import { write } from "./element.js";
+import { notify, write } from "./element.js";
+import { Redraw } from "./redraw.js";
 import { refusal } from "./refusals.js";
 import { arrange } from "./rows.js";
 import { map, object, time } from "./shape.js";
@@ -17,10 +18,9 @@ const TICK = object({ time, protocols: map(object({})) });
 const TOPICS = 10_000; // the maximum number that is kept, which is the server's limit
 const ROWS = 1_000; // the maximum number that is drawn
 const DRAW_EVERY_MS = 100;
-const AGE_EVERY_MS = 1_000;
 const EARLIEST_MS = Date.UTC(2020); // values with earlier times are from clients without a clock
 
-export class Tables {
+export class NetworkTables {
   #bayeux;
   #feed;
   #identity;
@@ -33,13 +33,15 @@ export class Tables {
   #topics = new Map(); // channel -> { type, value, at, time, row }
   #changed = new Set(); // channels to draw
   #isOrdered = true; // whether the rows are complete and in order
-  #drawing = 0; // this and #growing: timers
-  #growing = 0;
+  #redraw = new Redraw(() => this.#draw(), DRAW_EVERY_MS, () => this.#grow());
+  #isShown = false;
+  /** @type {string | null} */
   #session = null;
-  #isServed = null; // whether the server serves NetworkTables, or null while that is unknown
+  /** Whether the server serves NetworkTables, or null while that is unknown. @type {boolean | null} */
+  #isServed = null;
   #refusal = "";
 
-  constructor(root, { bayeux, feed, identity }) {
+  constructor(root, /** @type {import("./console.js").Services} */ { bayeux, feed, identity }) {
     this.#bayeux = bayeux;
     this.#feed = feed;
     this.#identity = identity;
@@ -61,22 +63,21 @@ export class Tables {
   show() {
     this.#forget();
     this.#refusal = "";
-    this.#feed.hear(this.#pattern.value, this, { latest: true });
-    if (this.#isServed === null) this.#feed.hear(RATES, this);
-    this.#growing = setInterval(() => this.#grow(), AGE_EVERY_MS);
+    this.#feed.subscribe(this.#pattern.value, this, { latest: true });
+    if (this.#isServed === null) this.#feed.subscribe(RATES, this);
+    this.#isShown = true;
     this.#restrict();
-    this.#draw();
+    this.#redraw.start();
   }
 
   hide() {
-    this.#feed.leaveAll(this);
-    clearInterval(this.#growing);
-    clearTimeout(this.#drawing);
-    this.#growing = this.#drawing = 0;
+    this.#feed.unsubscribeAll(this);
+    this.#isShown = false;
+    this.#redraw.stop();
   }
 
   /** Called by `Feed`. */
-  heard({ channel, data, ext }) {
+  received({ channel, data, ext }) {
     if (channel === RATES && TICK(data)) this.#learn(data);
     if (!ext?.nt4) return;
     const { type, time } = ext.nt4;
@@ -87,7 +88,7 @@ export class Tables {
     this.#topics.set(channel, { row: null, ...known, type, time, value: data, at: this.#published(time) });
     this.#changed.add(channel);
     if (!known) this.#isOrdered = false;
-    this.#drawing ||= setTimeout(() => this.#draw(), DRAW_EVERY_MS);
+    this.#redraw.soon();
   }
 
   /** Called by `Feed`. */
@@ -101,7 +102,7 @@ export class Tables {
   #learn({ time, protocols }) {
     this.#clock.set(time);
     this.#isServed = Object.hasOwn(protocols, "nt4");
-    this.#feed.leave(RATES, this).catch(() => {});
+    this.#feed.unsubscribe(RATES, this).catch(() => {});
     this.#draw();
   }
 
@@ -112,8 +113,8 @@ export class Tables {
     const isAnother = this.#session !== null;
     this.#session = session;
     this.#isServed = null;
-    if (!isAnother || !this.#growing) return;
-    this.#feed.hear(RATES, this);
+    if (!isAnother || !this.#isShown) return;
+    this.#feed.subscribe(RATES, this);
     this.#forget();
     this.#draw();
   }
@@ -125,7 +126,7 @@ export class Tables {
 
   #restrict() {
     for (const { row } of this.#topics.values()) row?.restrict(this.#identity.isReadOnly);
-    this.#tell();
+    this.#drawStatus();
   }
 
   #reorder() {
@@ -134,13 +135,11 @@ export class Tables {
   }
 
   #draw() {
-    clearTimeout(this.#drawing);
-    this.#drawing = 0;
     const changed = [...this.#changed];
     this.#changed.clear();
     if (!this.#isOrdered) this.#arrange();
     for (const channel of changed) this.#fill(channel);
-    this.#tell();
+    this.#drawStatus();
   }
 
   /** Create missing rows, and put all rows in order. */
@@ -171,15 +170,14 @@ export class Tables {
     for (const { row } of this.#topics.values()) if (row?.element.isConnected) row.grow(now);
   }
 
-  #tell() {
+  #drawStatus() {
     const drawn = this.#list.childElementCount;
     const all = this.#topics.size;
     const count = drawn === all ? `${all} topics` : `${drawn} of ${all} topics`;
     write(this.#count, count);
     const [text, className] = this.#trouble();
-    write(this.#notice, text);
     this.#notice.className = `notice ${className}`;
-    this.#notice.hidden = text === "";
+    notify(this.#notice, text);
   }
 
   /** The reason why there are no values or values cannot be set, and the notice's class. */

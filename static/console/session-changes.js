@@ -13,9 +13,9 @@ import { DIGITS, few } from "./session-rows.js";
 const ROWS = 200;
 const NAMED = 10; // channels
 
-export class Comings {
+export class SessionChanges {
   #list;
-  #told = []; // { at, key, data, row }, the newest first
+  #changes = []; // { at, key, data, row }, the newest first
 
   /** @param {HTMLOListElement} list */
   constructor(list) {
@@ -23,16 +23,16 @@ export class Comings {
   }
 
   /** Add a change, unless a session's opening or closing is already listed. @param {number} at in ms since the epoch */
-  tell(data, at) {
+  add(data, at) {
     const key = data.channels ? null : `${data.session} ${data.event}`;
-    if (key !== null && this.#told.some((each) => each.key === key)) return;
-    const before = this.#told.findIndex((each) => each.at <= at);
-    this.#told.splice(before < 0 ? this.#told.length : before, 0, { at, key, data, row: null });
-    if (this.#told.length > ROWS) this.#told.pop();
+    if (key !== null && this.#changes.some((each) => each.key === key)) return;
+    const before = this.#changes.findIndex((each) => each.at <= at);
+    this.#changes.splice(before < 0 ? this.#changes.length : before, 0, { at, key, data, row: null });
+    if (this.#changes.length > ROWS) this.#changes.pop();
   }
 
   draw() {
-    arrange(this.#list, this.#told.map((each) => (each.row ??= row(each))));
+    arrange(this.#list, this.#changes.map((each) => (each.row ??= row(each))));
   }
 }
 

@@ -1,0 +1,226 @@
+/** The Bayeux client's states, with a server that is a function: what it is sent, and what it makes of the replies. */
+
+import assert from "node:assert/strict";
+import { afterEach, test } from "node:test";
+
+import { Backoff } from "../../static/client/backoff.js";
+import { Bayeux } from "../../static/client/bayeux.js";
+
+const HELD = Symbol("a connect that is held");
+const clients = new Set();
+afterEach(async () => {
+  globalThis.fetch = async () => Response.json([]);
+  for (const client of clients) await client.disconnect();
+  clients.clear();
+});
+
+/** A client of a server that answers each message by the function of its channel, or grants it. */
+function connected(answers = {}, options = {}) {
+  let sessions = 0;
+  const sent = []; // the requests, each as its messages
+  const usual = {
+    "/meta/handshake": () => ({ clientId: `s${(sessions += 1)}`, ext: { ack: true } }),
+    "/meta/connect": ({ advice }) => (advice?.timeout === 0 ? {} : HELD),
+  };
+  globalThis.fetch = async (url, { body, signal }) => {
+    const messages = JSON.parse(body);
+    sent.push(messages);
+    const replies = [];
+    for (const message of messages) {
+      const answer = (answers[message.channel] ?? usual[message.channel] ?? (() => ({})))(message, sent.flat());
+      if (answer instanceof Response) return answer;
+      if (answer === HELD) {
+        await new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+      }
+      const [reply, ...events] = [answer].flat();
+      replies.push(...events, { channel: message.channel, id: message.id, successful: true, ...reply });
+    }
+    return Response.json(replies);
+  };
+  const bayeux = new Bayeux("http://127.0.0.1/bayeux", options);
+  const heard = [];
+  for (const type of ["message", "refused", "missed"]) bayeux.addEventListener(type, ({ detail }) => heard.push([type, detail]));
+  clients.add(bayeux);
+  bayeux.connect();
+  return { bayeux, sent, heard };
+}
+
+/** Wait until the client is as wanted; its events say when it has changed. */
+async function until(bayeux, isSo) {
+  const deadline = Date.now() + 5_000;
+  while (!isSo()) {
+    assert.ok(Date.now() < deadline, `the client stayed ${bayeux.state}: ${bayeux.error}`);
+    await new Promise((resolve) => setTimeout(resolve, 1));
+  }
+}
+
+const channelsOf = (sent) => sent.flat().map(({ channel }) => channel);
+
+test("it shakes hands, proves the connection by a connect that is not held, then holds one", async () => {
+  const { bayeux, sent } = connected({}, { token: () => "secret" });
+  await until(bayeux, () => sent.length === 3);
+  assert.equal(bayeux.state, "connected");
+  assert.deepEqual(channelsOf(sent), ["/meta/handshake", "/meta/connect", "/meta/connect"]);
+  const [[handshake], [first], [second]] = sent;
+  assert.deepEqual(handshake.ext, { ack: true, authentication: "secret" });
+  assert.deepEqual([first.clientId, first.advice, first.ext], ["s1", { timeout: 0 }, { ack: 0 }]);
+  assert.deepEqual([second.clientId, second.advice], ["s1", undefined]);
+});
+
+test("messages of one turn share a request, in their order, and each gets its own reply", async () => {
+  const { bayeux, sent } = connected({ "/b": () => ({ successful: false, error: "403::publish_denied" }) });
+  await until(bayeux, () => bayeux.state === "connected");
+  const results = await Promise.allSettled([bayeux.publish("/a", 1), bayeux.publish("/b", 2), bayeux.publish("/c", 3)]);
+  assert.deepEqual(results.map(({ status }) => status), ["fulfilled", "rejected", "fulfilled"]);
+  assert.equal(results[1].reason.message, "403::publish_denied");
+  assert.equal(results[1].reason.isOutcomeUnknown, false);
+  assert.deepEqual(sent.find((messages) => messages[0].data).map(({ data }) => data), [1, 2, 3]);
+});
+
+test("a publish whose request failed may have taken effect", async () => {
+  const { bayeux } = connected({ "/a": () => { throw new TypeError("reset"); }, "/b": () => new Response("", { status: 413 }) });
+  await until(bayeux, () => bayeux.state === "connected");
+  await assert.rejects(bayeux.publish("/a", 1), { message: "the server cannot be reached", isOutcomeUnknown: true });
+  await assert.rejects(bayeux.publish("/b", 1), { message: "the server responded with HTTP 413" });
+});
+
+test("without a session nothing is published", async () => {
+  const bayeux = new Bayeux("http://127.0.0.1/bayeux");
+  await assert.rejects(bayeux.publish("/a", 1), { message: "not connected" });
+});
+
+test("a server that has forgotten the session is given a new one, without a pause, and the subscriptions again", async () => {
+  let isForgotten = true;
+  const forget = () => {
+    isForgotten = false;
+    return { successful: false, error: "402::session_unknown", advice: { reconnect: "handshake", interval: 0 } };
+  };
+  const { bayeux, sent } = connected({
+    "/meta/connect": ({ advice }) => (advice?.timeout === 0 ? {} : isForgotten ? forget() : HELD),
+  });
+  bayeux.subscribe("/a/*", { replay: { "/a/*": 7 } });
+  await until(bayeux, () => bayeux.session === "s2" && bayeux.isGranted("/a/*"));
+  const asked = sent.flat().filter(({ channel }) => channel === "/meta/subscribe");
+  assert.deepEqual(asked.map(({ clientId, ext }) => [clientId, ext.replay["/a/*"]]), [["s1", 7], ["s2", 7]]);
+});
+
+test("a later session continues a replay where it stopped, and says what is lost", async () => {
+  const connects = [
+    {},
+    { ext: { ack: 3, replay: { "/a": 12 }, replay_gap: { "/a": [8, 9] } } },
+    { successful: false, error: "402::session_unknown", advice: { reconnect: "handshake" } },
+    {},
+  ];
+  const { bayeux, sent, heard } = connected({ "/meta/connect": () => connects.shift() ?? HELD });
+  bayeux.subscribe("/a", { replay: { "/a": 5 } });
+  assert.deepEqual(bayeux.replayed, ["/a"]);
+  await until(bayeux, () => bayeux.session === "s2" && bayeux.isGranted("/a"));
+  const positions = sent.flat().filter(({ channel }) => channel === "/meta/subscribe").map(({ ext }) => ext.replay["/a"]);
+  assert.deepEqual(positions, [5, 12]);
+  assert.deepEqual(sent.flat().filter(({ channel }) => channel === "/meta/connect").map(({ ext }) => ext.ack), [0, 0, 3, 0, 0]);
+  assert.deepEqual(heard, [["missed", { channel: "/a", first: 8, last: 9 }]]);
+});
+
+test("a subscription that is refused is dropped; one whose session was unknown is not", async () => {
+  const { bayeux, heard } = connected({
+    "/meta/subscribe": ({ subscription }, all) => {
+      const isFirst = all.filter((message) => message.subscription === subscription).length === 1;
+      if (subscription === "/no") return { successful: false, error: "403::subscribe_denied" };
+      return isFirst ? { successful: false, error: "402::session_unknown" } : {};
+    },
+    "/meta/connect": (_, all) => (all.filter(({ channel }) => channel === "/meta/connect").length < 4 ? {} : HELD),
+  });
+  bayeux.subscribe("/no");
+  bayeux.subscribe("/yes");
+  await until(bayeux, () => bayeux.isGranted("/yes"));
+  assert.deepEqual(bayeux.subscriptions, ["/yes"]);
+  assert.deepEqual(heard.map(([type, { channel, error }]) => [type, channel, error.message]), [["refused", "/no", "403::subscribe_denied"]]);
+});
+
+test("events are delivered, replies and meta messages are not, and a revoked subscription is given up", async () => {
+  const event = { channel: "/a", data: 1 };
+  const revoked = { channel: "/meta/unsubscribe", subscription: "/a", successful: true, ext: { revoked: true } };
+  const forged = { channel: "/meta/connect", data: 1 };
+  const { bayeux, heard } = connected({ "/meta/connect": ({ advice }) => (advice ? [{}, event, forged, revoked] : HELD) });
+  bayeux.subscribe("/a");
+  await until(bayeux, () => bayeux.state === "connected");
+  assert.deepEqual(heard[0], ["message", event]);
+  assert.deepEqual([heard.length, heard[1][0], heard[1][1].channel], [2, "refused", "/a"]);
+  assert.deepEqual(bayeux.subscriptions, []);
+});
+
+test("advice against reconnecting ends it, with the server's error", async () => {
+  const { bayeux, sent } = connected({
+    "/meta/handshake": () => ({ successful: false, error: "403::token_invalid", advice: { reconnect: "none" } }),
+  });
+  await until(bayeux, () => bayeux.state === "disconnected");
+  assert.equal(bayeux.error.message, "403::token_invalid");
+  assert.equal(sent.length, 1);
+});
+
+test("advice for the transport takes precedence, and new advice replaces all of the old", async () => {
+  const advice = { timeout: 1, interval: 5, "long-polling": { interval: 0 } };
+  const { bayeux } = connected({ "/meta/connect": (message) => (message.advice ? { advice } : HELD) });
+  await until(bayeux, () => bayeux.state === "connected");
+  assert.deepEqual([bayeux.advice.interval, bayeux.advice.timeout, bayeux.advice.reconnect], [0, 1, "retry"]);
+});
+
+test("advice that a later reply omits is no longer in force", async () => {
+  const replies = [{ advice: { timeout: 1 } }, { advice: { interval: 3 } }];
+  const { bayeux, sent } = connected({ "/meta/connect": () => replies.shift() ?? HELD });
+  await until(bayeux, () => sent.length === 4);
+  assert.deepEqual([bayeux.advice.interval, bayeux.advice.timeout], [3, 60_000]);
+});
+
+test("an event that comes with a reply to an earlier session is not delivered", async () => {
+  let release;
+  const { bayeux, sent, heard } = connected({ "/slow": () => [{}, { channel: "/a", data: 1 }] });
+  await until(bayeux, () => sent.length === 3);
+  const answering = globalThis.fetch;
+  globalThis.fetch = async (url, options) => {
+    if (options.body.includes("/slow")) await new Promise((resolve) => (release = resolve));
+    return answering(url, options);
+  };
+  const published = bayeux.publish("/slow", 1);
+  await until(bayeux, () => release);
+  await bayeux.disconnect();
+  release();
+  await published;
+  assert.deepEqual(heard, []);
+});
+
+test("while it reconnects, connect() tries at once", async () => {
+  let isUp = false;
+  const { bayeux, sent } = connected({ "/meta/handshake": () => (isUp ? { clientId: "s" } : new Response("", { status: 502 })) });
+  await until(bayeux, () => bayeux.state === "reconnecting");
+  assert.ok(bayeux.retryAt > Date.now());
+  isUp = true;
+  bayeux.connect();
+  await until(bayeux, () => bayeux.state === "connected");
+  assert.equal(sent[1][0].channel, "/meta/handshake");
+  assert.equal(bayeux.error, null);
+});
+
+test("disconnect ends the session, rejects what waits, and no reply brings it back", async () => {
+  const { bayeux, sent } = connected();
+  await until(bayeux, () => sent.length === 3);
+  const waiting = bayeux.publish("/a", 1);
+  const leaving = bayeux.disconnect();
+  await assert.rejects(waiting, { message: "disconnected" });
+  await leaving;
+  assert.deepEqual([bayeux.state, bayeux.session], ["disconnected", null]);
+  assert.deepEqual(sent.at(-1).map(({ channel, clientId }) => [channel, clientId]), [["/meta/disconnect", "s1"]]);
+});
+
+test("pauses grow to a minute; a forgotten session costs none, once", () => {
+  const backoff = new Backoff();
+  assert.equal(backoff.next(true), 0);
+  const pauses = Array.from({ length: 200 }, () => backoff.next(true));
+  for (const [index, pause] of pauses.entries()) {
+    const most = Math.min(60_000, (index + 2) * 1_000);
+    assert.ok(pause >= most / 2 && pause <= most, `${pause} of ${most}`);
+  }
+  backoff.reset();
+  assert.equal(backoff.next(true), 0);
+  assert.ok(backoff.next(false) <= 2_000);
+});
