@@ -28,9 +28,9 @@ class CannotJoin(Exception):
 class OtherNodes:
     """The other nodes of a cluster, as the node `node` reaches them (`wamp.state.Nodes`, `transports.relay.Relay`).
 
-    `id` are the four letters that this node puts in front of the ids of its sessions. `settings` returns the settings
-    that count now. `members` are the nodes that are alive; None while this one is alone. `nt4` is NetworkTables, where
-    it is enabled, with the file of its topics.
+    `id` is what the ids of this node's sessions begin with. `settings` returns the settings that count now. `members`
+    are the nodes that are alive; None while this one is alone. `nt4` is NetworkTables, where it is enabled, with the
+    file of its topics.
     """
 
     def __init__(self, node: str, settings: Callable[[], Settings]) -> None:
