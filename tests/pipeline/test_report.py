@@ -88,7 +88,7 @@ def test_the_numbers_are_those_of_the_lake(lake):
     assert sum(each.events for each in found.commits) == rows
     assert all(each.oldest_us <= each.newest_us < each.at_us for each in found.commits)
     assert [each["kind"] for each in found.alerts] == ["silence", "<b>spike"]
-    assert [(each["kind"], each["first"], each["last"]) for each in found.losses] == [
+    assert [(kind, first, last) for kind, _, first, last in found.losses] == [
         ("gap", 500, 600),
         ("rejected", 7, 7),
     ]
