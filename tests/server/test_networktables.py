@@ -214,7 +214,7 @@ async def test_what_is_erased_while_it_is_saved_is_not_in_the_file_afterwards(tm
     """A save that has begun before may end after the erasing; the file gets what there is then."""
     house = House(tmp_path, save_every_s=1.0)
     robot_of(house, x=1.0)
-    saved, erasures = house.saver._take()
+    saved, erasures = house.saver._unsaved()
     (work,) = house.broker.erase(Erasure(Pattern(Match.EXACT, "x"), None))[-1:]
     work()
     house.saver._save(saved, erasures)
