@@ -264,7 +264,7 @@ async def test_a_disk_that_stays_full_ends_it_in_a_sentence(tmp_path, monkeypatc
     durable = (Record("/replay/**", durable=True),)
     async with serving(brisk(data_dir=str(tmp_path), history=KEEPING, record=durable)) as served:
         writer = served.house.apis.archive().history.writer
-        monkeypatch.setattr(writer, "_look", lambda: None)  # does not check the free space
+        monkeypatch.setattr(writer, "_check_files", lambda: None)  # does not check the free space
         writer._is_full = True
         with pytest.raises(JobFailed, match=r"^the server accepts no more events: 503::history_unavailable$"):
             await replay(served, tmp_path / "lake", at_full_speed(served))

@@ -14,7 +14,7 @@ their own threads. Nothing here uses the event loop, and nothing is awaited.
     seals.py             the seal of a full segment: digests of its blocks; the thread that seals
     writer.py            the writer's thread: groups, one fsync each, failures, rolling over to the next segment
 
-    segment_reader.py    what a segment can be asked for; the pool of open ones, and which are verified
+    segment_reader.py    what a segment can be asked for; the pool of open ones: which has an offset, which are verified
     query.py             a query's filters, and the ways to read one segment by them
     reader.py            a query's page, or all rows, from one segment after another
     recent_keys.py       the idempotency keys that a server remembers when it starts

@@ -11,9 +11,7 @@ import errno
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
-from typing import NamedTuple
 
 from halley.broker.events import Event, Publications
 from halley.broker.names import Pattern
@@ -22,34 +20,8 @@ from halley.history.damage import Corrupt, joined, outside
 from halley.history.folder import Folder, Segment, begin_of
 from halley.history.query import Batch, Budget, QueryFilter, SegmentScan
 from halley.history.rules import NEVER, Rules
-from halley.history.segment_reader import SegmentGone, SegmentPool, SegmentReader
+from halley.history.segment_reader import Bounds, SegmentGone, SegmentPool
 from halley.history.stored import Stored, event_of
-
-
-class Bounds(NamedTuple):
-    """A range of offsets to read, both ends included, and from which end."""
-
-    low: int
-    high: int
-    is_reverse: bool
-
-    def cut(self, low: int, high: int) -> Bounds:
-        """The part of the range between `low` and `high`."""
-        return Bounds(max(self.low, low), min(self.high, high), self.is_reverse)
-
-    def beyond(self, reached: int) -> Bounds:
-        """The rest of the range after everything up to the offset `reached` was read."""
-        return self._replace(high=reached - 1) if self.is_reverse else self._replace(low=reached + 1)
-
-    @property
-    def end(self) -> int:
-        """The last offset in the order of reading."""
-        return self.low if self.is_reverse else self.high
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the range has no offsets."""
-        return self.low > self.high
 
 
 class LogReader:
@@ -162,7 +134,7 @@ class LogReader:
         if since_us is None:
             return True
         try:
-            with self._part(Bounds(start, start, is_reverse=False)) as (reader, _):
+            with self._pool.part(Bounds(start, start, is_reverse=False)) as (reader, _):
                 time_us = None if reader is None else reader.time_at(start)
         except (SegmentGone, Corrupt):
             return True
@@ -174,7 +146,7 @@ class LogReader:
         back = back._replace(is_reverse=not bounds.is_reverse)
         while not back.is_empty:
             try:
-                with self._part(back) as (reader, part):
+                with self._pool.part(back) as (reader, part):
                     found = None if reader is None else reader.end_row(part.low, part.high, is_reverse=part.is_reverse)
                 if found is not None:
                     return found[1]
@@ -194,38 +166,12 @@ class LogReader:
     def _batches(self, bounds: Bounds, wanted: QueryFilter, budget: Budget) -> Iterator[Batch]:
         """The rows within the bounds, segment by segment. Raises `SegmentGone`, `Corrupt`."""
         while not bounds.is_empty:
-            with self._part(bounds) as (reader, part):
+            with self._pool.part(bounds) as (reader, part):
                 if reader is not None:
                     scan = SegmentScan(reader, wanted, budget, is_reverse=part.is_reverse)
                     yield from scan.run(part.low, part.high)
             yield Batch([], part.end, [(part.low, part.high)] if reader is None else [])
             bounds = bounds.beyond(part.end)
-
-    @contextmanager
-    def _part(self, bounds: Bounds) -> Iterator[tuple[SegmentReader | None, Bounds]]:
-        """The next segment, and the part of the bounds that lies there; None for a hole, or a damaged segment.
-
-        Raises `SegmentGone`, `Corrupt`, `sqlite3.Error`.
-        """
-        segment, part = self._next_segment(bounds)
-        if segment is None or not self._pool.is_intact(segment):
-            yield None, part
-        else:
-            with self._pool.open(segment) as reader:
-                yield reader, part
-
-    def _next_segment(self, bounds: Bounds) -> tuple[Segment | None, Bounds]:
-        segments = self._folder.segments
-        at = bounds.high if bounds.is_reverse else bounds.low
-        index = bisect_right(segments, at, key=lambda segment: segment.first) - 1
-        end = segments[index + 1].first - 1 if index + 1 < len(segments) else bounds.high
-        if index < 0:
-            return None, bounds.cut(1, end)
-        segment = segments[index]
-        last = end if segment.last is None else min(segment.last, end)
-        if at > last:
-            return None, bounds.cut(last + 1, end)
-        return segment, bounds.cut(segment.first, last)
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The rows between two offsets, both included, in order and in batches. Blocks. Raises `OSError`.
@@ -236,7 +182,7 @@ class LogReader:
         at = first
         while at <= last:
             try:
-                with self._part(Bounds(at, last, is_reverse=False)) as (reader, part):
+                with self._pool.part(Bounds(at, last, is_reverse=False)) as (reader, part):
                     if reader is not None:
                         for rows in reader.rows_between(at, part.high):
                             self._check_holes(reader.segment, [at - 1, *(row.offset for row in rows)])
@@ -255,7 +201,7 @@ class LogReader:
         at = first
         while at <= last:
             try:
-                with self._part(Bounds(at, last, is_reverse=False)) as (reader, part):
+                with self._pool.part(Bounds(at, last, is_reverse=False)) as (reader, part):
                     found += [] if reader is None else reader.erased(at, part.high)
                 at = part.high + 1
             except (SegmentGone, Corrupt):

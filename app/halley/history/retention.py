@@ -8,7 +8,6 @@ cost.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from math import inf
 from time import monotonic
@@ -18,7 +17,7 @@ from halley.history.consumers import Consumers
 from halley.history.damage import Corrupt
 from halley.history.folder import Folder, Segment, begin_of
 from halley.history.rules import GRACE_S, NEVER, Rules
-from halley.history.segment_reader import SegmentGone, SegmentPool, SegmentReader
+from halley.history.segment_reader import Bounds, SegmentGone, SegmentPool, SegmentReader
 from halley.settings import History as Options
 
 _MOST_S = 1.0
@@ -111,22 +110,15 @@ class Retention:
         Young are rows of the times `span_us`, which is from the age's cutoff to the present.
         """
         segments, at = self._folder.segments, reach.at
-        if not segments:
+        if not segments or at > head:
             return reach
         if at < (first := segments[0].first):
             return _Reach(max(reach.start, begin_of(first, self._folder.identity.holes)), first)
-        index = bisect_right(segments, at, key=lambda segment: segment.first) - 1
-        segment, following = segments[index], segments[index + 1 : index + 2]
-        last = following[0].first - 1 if following else head
-        if at > last:
-            return reach
-        last_row = last if segment.last is None else min(last, segment.last)
-        if at > last_row:
-            return reach._replace(at=last + 1)
-        if not self._pool.is_intact(segment):
-            return reach._replace(at=last + 1)  # it is as old as what follows it
-        with self._pool.open(segment) as reader:
-            return _within(reader, reach, last_row, span_us, is_newest=not following)
+        with self._pool.part(Bounds(at, head, is_reverse=False)) as (reader, part):
+            if reader is None:
+                return reach._replace(at=part.high + 1)  # a damaged segment is as old as what follows it
+            is_newest = self._folder.segments[-1].first == reader.segment.first
+            return _within(reader, reach, part.high, span_us, is_newest=is_newest)
 
     def _time_of_day(self, now: float) -> float:
         wall_s = self._wall()

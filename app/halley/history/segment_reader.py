@@ -7,11 +7,12 @@ again, which next to a busy event loop takes far longer than the row (measured: 
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -230,6 +231,32 @@ class SegmentReader:
             raise Corrupt(self.segment.path) from error
 
 
+class Bounds(NamedTuple):
+    """A range of offsets to read, both ends included, and from which end."""
+
+    low: int
+    high: int
+    is_reverse: bool
+
+    def cut(self, low: int, high: int) -> Bounds:
+        """The part of the range between `low` and `high`."""
+        return Bounds(max(self.low, low), min(self.high, high), self.is_reverse)
+
+    def beyond(self, reached: int) -> Bounds:
+        """The rest of the range after everything up to the offset `reached` was read."""
+        return self._replace(high=reached - 1) if self.is_reverse else self._replace(low=reached + 1)
+
+    @property
+    def end(self) -> int:
+        """The last offset in the order of reading."""
+        return self.low if self.is_reverse else self.high
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the range has no offsets."""
+        return self.low > self.high
+
+
 class SegmentGone(Exception):
     """A segment was deleted, or replaced by another with its name; the folder lists the segments of now."""
 
@@ -294,6 +321,32 @@ class SegmentPool:
                 self._put_back(reader)
             else:
                 reader.close()
+
+    @contextmanager
+    def part(self, bounds: Bounds) -> Iterator[tuple[SegmentReader | None, Bounds]]:
+        """A context manager with the next segment's reader, and the part of the bounds that lies there.
+
+        The reader is None for a hole between two segments, and for a damaged one. Raises what `open` does.
+        """
+        segment, part = self._next_segment(bounds)
+        if segment is None or not self.is_intact(segment):
+            yield None, part
+        else:
+            with self.open(segment) as reader:
+                yield reader, part
+
+    def _next_segment(self, bounds: Bounds) -> tuple[Segment | None, Bounds]:
+        segments = self._folder.segments
+        at = bounds.high if bounds.is_reverse else bounds.low
+        index = bisect_right(segments, at, key=lambda segment: segment.first) - 1
+        end = segments[index + 1].first - 1 if index + 1 < len(segments) else bounds.high
+        if index < 0:
+            return None, bounds.cut(1, end)
+        segment = segments[index]
+        last = end if segment.last is None else min(segment.last, end)
+        if at > last:
+            return None, bounds.cut(last + 1, end)
+        return segment, bounds.cut(segment.first, last)
 
     def _connect(self, segment: Segment) -> SegmentReader:
         try:

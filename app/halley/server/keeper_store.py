@@ -1,6 +1,6 @@
 """What a keeper has of the history: a data folder, from which it answers other nodes too.
 
-How far it has come in the stream is saved next to the log, of which all events until there are on disk.
+Its place in the stream is saved next to the log, once all events up to there are on disk.
 """
 
 from __future__ import annotations
