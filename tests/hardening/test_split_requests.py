@@ -48,7 +48,7 @@ def same_ids(served, monkeypatch):
         session.disconnect()
     new_id = served.house.engine.sessions.new_id
     monkeypatch.setattr(
-        served.house.engine,
+        served.house.engine.sessions,
         "new_id",  # no two sessions can share an id: a handshake may still be processed when its peer has left
         lambda: new_id() if served.halley.session(CLIENT_ID) else CLIENT_ID,
     )

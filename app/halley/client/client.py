@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 from halley.client.errors import Refused
-from halley.client.messages import Event, Keyed, Outgoing
+from halley.client.messages import Event, Keyed
 from halley.client.sender import Sender
 from halley.client.session import Inbox, Link, Session, Timeouts
 from halley.client.wire import Wire
@@ -123,9 +123,7 @@ class Client:
         Returns for each value None, or the refusal. Raises the same as `publish` except `Refused`; the error's
         `settled` has the results that were known by then.
         """
-        ids = self._session.ids
-        messages = [Outgoing.of(next(ids), {"channel": channel, "data": value}) for value in values]
-        _, verdicts = await self._sender.settle(messages)
+        _, verdicts = await self._sender.settle({"channel": channel, "data": value} for value in values)
         return verdicts
 
     async def publish_keyed(self, events: Iterable[Keyed], *, is_strict: bool = False) -> list[Refused | None]:
@@ -136,19 +134,18 @@ class Client:
         with an error `503:...` can be published again with the same key. With `is_strict` the server also refuses the
         events after a refused one. Raises the same as `publish_many`.
         """
-        ids = self._session.ids
         messages, after = [], None
         for event in events:
             ext = {"idempotency_key": event.key, "audience": event.audience, "after": after}
             known = {name: value for name, value in ext.items() if value is not None}
-            messages.append(Outgoing.of(next(ids), {"channel": event.channel, "data": event.data, "ext": known}))
+            messages.append({"channel": event.channel, "data": event.data, "ext": known})
             after = event.key if is_strict else None
         _, verdicts = await self._sender.settle(messages, is_repeatable=True)
         return verdicts
 
     async def _change(self, channel: str, pattern: str, **more: Any) -> str:
         """Subscribe or unsubscribe, which can be repeated; returns the clientId for which it was done."""
-        message = Outgoing.of(next(self._session.ids), {"channel": channel, "subscription": pattern, **more})
+        message = {"channel": channel, "subscription": pattern, **more}
         client_id, [refused] = await self._sender.settle([message], is_repeatable=True)
         if refused is not None:
             raise refused

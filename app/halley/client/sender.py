@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from halley.client.errors import ClientError, OutcomeUnknown, Refused, Unconfirmed, Unreachable
-from halley.client.messages import Incoming, Outgoing, error_of
+from halley.client.messages import JSON, Incoming, Outgoing, error_of
 from halley.client.session import SESSION_UNKNOWN, Inbox, Session, Timeouts
 from halley.client.wire import Wire
 
@@ -31,18 +31,19 @@ class Sender:
         self._turn = asyncio.Lock()
 
     async def settle(
-        self, messages: Sequence[Outgoing], *, is_repeatable: bool = False
+        self, messages: Iterable[JSON], *, is_repeatable: bool = False
     ) -> tuple[str, list[Refused | None]]:
         """Send messages; returns the clientId with which the last was sent, and for each None or its refusal.
 
-        Raises `Unreachable` after `answer_s` without progress, `OutcomeUnknown` immediately (for repeatable messages
-        also after `answer_s`), or the error that has ended the session. The error's `settled` has the results that were
-        known by then.
+        Raises `ValueError` or `TypeError`, before anything is sent, if a message is not JSON; `Unreachable` after
+        `answer_s` without progress, `OutcomeUnknown` immediately (for repeatable messages also after `answer_s`), or
+        the error that has ended the session. The error's `settled` has the results that were known by then.
         """
+        outgoing = [Outgoing.of(next(self._session.ids), message) for message in messages]
         verdicts: list[Refused | None] = []
         async with self._turn:
             try:
-                return await self._settle(messages, verdicts, is_repeatable=is_repeatable), verdicts
+                return await self._settle(outgoing, verdicts, is_repeatable=is_repeatable), verdicts
             except ClientError as error:
                 error.settled = tuple(verdicts)
                 raise

@@ -187,11 +187,7 @@ class Authorization:
             raise Fault(denied.format(refused.reason), refused.advice, refused.ext) from None
 
     def _call(
-        self,
-        handler: RequestHandler,
-        service: Callable[..., Any],
-        session: BayeuxSession | None,
-        message: Message,
+        self, handler: RequestHandler, service: Callable[..., Any], session: BayeuxSession | None, message: Message
     ) -> Steps:
         """The answer of a service, awaited if need be; None if it raises or takes too long. Raises `Refused`."""
         try:

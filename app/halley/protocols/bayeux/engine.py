@@ -32,7 +32,7 @@ from halley.protocols.bayeux.extensions import Timesync
 from halley.protocols.bayeux.handshake import HandshakeHandler
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
-from halley.protocols.bayeux.messages import ECHOED_CHARS, Message, is_id, publish_reply, reply_to
+from halley.protocols.bayeux.messages import ECHOED_CHARS, Message, ReplyMessage, is_id, publish_reply, reply_to
 from halley.protocols.bayeux.names import CONNECT, HANDSHAKE, META, SERVICE
 from halley.protocols.bayeux.outcomes import (
     AwaitHook,
@@ -253,7 +253,7 @@ class BayeuxEngine:
             return pending
         return self.reply_to_publish(request, session, publish_reply(fields), now)
 
-    def _publish_in_batch(self, handler: RequestHandler, fields: dict[str, Any]) -> dict[str, Any] | bytes | None:
+    def _publish_in_batch(self, handler: RequestHandler, fields: dict[str, Any]) -> ReplyMessage | None:
         """Handle a usual publish among other messages, and return its reply. Raises `Fault`.
 
         Returns None, without any effect, if the message is another, or waits for one of the program's hooks.
@@ -278,7 +278,7 @@ class BayeuxEngine:
         return reply
 
     def reply_to_publish(
-        self, request: Request, session: BayeuxSession | None, reply: dict[str, Any] | bytes, now: float
+        self, request: Request, session: BayeuxSession | None, reply: ReplyMessage, now: float
     ) -> Reply:
         """Make the response to a usual request with a publish."""
         if session is None:
@@ -434,7 +434,7 @@ class _PendingPublish(Deferred):
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
         """Make the reply, and have it written: the event is stored or refused (`Waiter.settled`)."""
         engine = self._engine
-        reply: dict[str, Any] | bytes
+        reply: ReplyMessage
         if refusal is not None:
             reply = engine.replies.refusal(self._session, self._fields, fault_of(refusal))
         else:

@@ -28,6 +28,9 @@ _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 ECHOED_CHARS: Final = 255
 _ECHOED_SUBSCRIPTIONS = 128
 
+ReplyMessage = dict[str, Any] | bytes
+"""A reply to one message, which may be encoded already."""
+
 ABSENT: Any = object()
 """A placeholder for a field that was not sent, as distinct from `null`."""
 
@@ -157,7 +160,7 @@ def _is_echoable(subscription: object) -> bool:
     )
 
 
-def encode(message: dict[str, Any] | bytes) -> bytes:
+def encode(message: ReplyMessage) -> bytes:
     """Encode a reply as JSON, unless it is. `<` is escaped, so that echoed text can never be read as markup."""
     if type(message) is bytes:
         return message

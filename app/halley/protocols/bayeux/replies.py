@@ -21,6 +21,7 @@ from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import (
+    ReplyMessage,
     decode_data,
     encode,
     escaped_bytes,
@@ -144,7 +145,7 @@ class Replies:
     def make(
         self,
         session: BayeuxSession | None,
-        messages: Sequence[dict[str, Any] | bytes],
+        messages: Sequence[ReplyMessage],
         events: list[Event],
         now: float,
         connection: Any,
@@ -200,11 +201,7 @@ class Replies:
         return reply
 
     def _extended(
-        self,
-        session: BayeuxSession | None,
-        messages: Sequence[dict[str, Any] | bytes],
-        events: Sequence[Event],
-        now: float,
+        self, session: BayeuxSession | None, messages: Sequence[ReplyMessage], events: Sequence[Event], now: float
     ) -> list[bytes]:
         """The JSON texts of messages and then events, as the extensions pass them on, or with timestamps."""
         frame = _frame_for(session)

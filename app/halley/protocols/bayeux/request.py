@@ -13,7 +13,7 @@ from halley.broker.policy import ANONYMOUS, Identities, Identity, Proof
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault, fault_of
 from halley.protocols.bayeux.hooks import Fields, Refused
-from halley.protocols.bayeux.messages import Message, encode, encode_data
+from halley.protocols.bayeux.messages import Message, ReplyMessage, encode, encode_data
 from halley.protocols.bayeux.names import CONNECT
 from halley.protocols.bayeux.outcomes import AwaitHook, AwaitTurn, Paused, Request, Steps
 from halley.protocols.bayeux.session import BayeuxSession
@@ -57,7 +57,7 @@ class RequestHandler:
         self.request = request
         self.now = now
         self.session: BayeuxSession | None = request.session
-        self.replies: list[dict[str, Any] | bytes] = []
+        self.replies: list[ReplyMessage] = []
         self.extra: list[dict[str, Any]] = []
         self.latest: dict[Pattern, None] = {}
         self.held_back: dict[Event, list[tuple[dict[str, Any], dict[str, Any]]]] = {}  # (reply, fields) pairs
