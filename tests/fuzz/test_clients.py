@@ -32,7 +32,6 @@ def spoiled_text(choose, value):
 @asynccontextmanager
 async def answering(answer):
     """Serve HTTP; `answer` is called with a request's path and body, and returns headers and a body."""
-
     served = set()
 
     async def handle(reader, writer):
