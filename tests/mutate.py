@@ -1,10 +1,12 @@
 """Mutation testing: make single faults in the program and see which of them the tests notice.
 
     python tests/mutate.py --faults 100 --seed 1 --report before.json
+    python tests/mutate.py --rooms cluster nats --faults 20
     python tests/mutate.py --again before.json --revision HEAD --report after.json
 
 The first command draws 100 faults from the lines of `ROOMS` that tests execute, and tries each of them in a clone of
-HEAD. The second tries the same faults in the source of another revision and reports which are no longer noticed. Run it
+HEAD. The second draws them in some rooms, and measures only what their own tests execute: a minute instead of many. The
+third tries the same faults in the source of another revision and reports which are no longer noticed. Run it
 with the interpreter of an environment that has Halley's extras `test` and `check`.
 
 A fault is one small change: a reversed comparison, a negated condition, a number off by one, another string, a value
@@ -279,11 +281,11 @@ def measure(clone: Clone, options: list[str], keep: Path | None) -> Coverage:
     return Coverage(data)
 
 
-def draw(clone: Clone, coverage: Coverage, count: int, seed: int) -> list[Fault]:
-    """Draw `count` faults, no two in one line."""
+def draw(clone: Clone, coverage: Coverage, rooms: list[str], count: int, seed: int) -> list[Fault]:
+    """Draw `count` faults in these rooms, no two in one line."""
     lines: dict[tuple[str, int], list[Fault]] = {}
     for path, data in clone.sources():
-        covered = coverage.tests(path)
+        covered = coverage.tests(path) if _room_of(path) in rooms else {}
         for fault in faults_of(path, data):
             if fault.line in covered:
                 lines.setdefault((path, fault.line), []).append(fault)
@@ -306,6 +308,10 @@ def find_again(clone: Clone, faults: list[Fault]) -> tuple[list[Fault], list[Fau
         else:
             gone.append(fault)
     return found, gone
+
+
+def _room_of(path: str) -> str:
+    return next(place for place in ROOMS if path.startswith(place + "/"))
 
 
 def _starts_processes(path: Path) -> bool:
@@ -351,7 +357,7 @@ class Trial:
         return ""
 
     def _rounds(self, clone: Clone, fault: Fault) -> Iterator[list[str]]:
-        room = next(tests for place, tests in ROOMS.items() if fault.path.startswith(place + "/"))
+        room = ROOMS[_room_of(fault.path)]
         covering = self._coverage.tests(fault.path).get(fault.line, set())
         own = sorted(test for test in covering if test.startswith(room + "/"))
         if own:
@@ -387,6 +393,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=100, help="how many to draw")
     parser.add_argument("--seed", type=int, default=1)
+    names = {place.removeprefix("app/halley/"): place for place in ROOMS}
+    parser.add_argument("--rooms", nargs="+", choices=names, metavar="ROOM", help=f"of {', '.join(names)}")
     parser.add_argument("--again", type=Path, help="try the faults of this report instead of drawing some")
     parser.add_argument("--revision", default="HEAD", help="of this repository, whose source and tests are tried")
     parser.add_argument("--report", type=Path, help="where to write all faults and what noticed them, as JSON")
@@ -395,17 +403,19 @@ def main() -> None:
     parser.add_argument("--measure", default="", help="more options for pytest while measuring")
     parser.add_argument("--try", dest="options", default="", help="more options for pytest while trying")
     arguments = parser.parse_args()
+    rooms = [names[name] for name in arguments.rooms or names]
+    own = [ROOMS[room] for room in rooms] if arguments.rooms else []
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         clones = [Clone(Path(folder, str(number)), arguments.revision) for number in range(arguments.jobs)]
         first = clones[0]
-        coverage = measure(first, arguments.measure.split(), arguments.coverage)
+        coverage = measure(first, [*own, *arguments.measure.split()], arguments.coverage)
         before: list[Fault] = []
         gone: list[Fault] = []
         if arguments.again:
             before = [Fault(**each) for each in json.loads(arguments.again.read_text())]
             faults, gone = find_again(first, before)
         else:
-            faults = draw(first, coverage, arguments.faults, arguments.seed)
+            faults = draw(first, coverage, rooms, arguments.faults, arguments.seed)
         trial = Trial(clones, coverage, arguments.options.split())
         with ThreadPoolExecutor(arguments.jobs) as threads:
             for number, tried in enumerate(as_completed([threads.submit(trial.run, fault) for fault in faults]), 1):

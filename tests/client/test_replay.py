@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from clients.server_thread import ServerThread
+from support.answering import answering
 from support.server import brisk, serving
 
-from halley.client import ALL, ONLY_NEW, Client, Link, Refused, Timeouts
+from halley.client import ALL, ONLY_NEW, Client, Dismissed, Link, Refused, Timeouts
 from halley.client.session import ReplayPositions
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -94,3 +96,22 @@ async def test_another_log():
     resumption.greet({"ext": {"replay_log": "other"}})
     assert resumption.ext({"/a": None}) == {"ext": {"replay": {"/a": ONLY_NEW}, "replay_log": "other"}}
     assert not resumption.is_whole
+
+
+async def test_events_that_the_history_has_lost_are_reported():
+    """A connect's reply names the range of positions that are missing; the connection is fine."""
+
+    def answer(_, body):
+        replies = [
+            {"channel": asked["channel"], "id": asked["id"], "successful": True, "clientId": "abc"}
+            for asked in json.loads(body)
+        ]
+        if replies[0]["channel"] == "/meta/connect":
+            replies[0] |= {"ext": {"replay_gap": {"/a": [5, 9], "/b": "x"}}, "advice": {"reconnect": "none"}}
+        return b"", json.dumps(replies).encode()
+
+    links = []
+    async with answering(answer) as url, Client(url, on_link=lambda *link: links.append(link)) as client:
+        with pytest.raises(Dismissed):
+            await take(client, 1)
+    assert links == [(Link.MISSED, "/a, positions 5 to 9")]

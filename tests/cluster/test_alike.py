@@ -101,8 +101,11 @@ def test_a_node_is_odd_itself_where_most_others_have_made_something_else():
 @pytest.mark.parametrize("answer", [None, b"", b"[]", b'{"node":"b"}', b'{"node":"b","body":{"later":"0123"}}'])
 async def test_a_foreign_answer_stops_no_node(answer):
     """A stranger may answer when a node asks the others for their rules, or nobody does."""
+    asked = []
 
     async def first_answer(subject, data):
+        asked.append(subject)
         return answer
 
     await _check_rules(SimpleNamespace(first_answer=first_answer), Settings())
+    assert asked == ["halley.q"]

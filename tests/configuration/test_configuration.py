@@ -234,6 +234,14 @@ def test_a_long_value_is_cut_where_it_is_shown():
     [
         (lambda path: None, "halley.toml: cannot be read: No such file or directory"),
         (lambda path: path.mkdir(), "halley.toml: cannot be read: Is a directory"),
+        (
+            lambda path: path.write_text("port = " + "9" * 5_000),
+            "halley.toml: cannot be read: a number is too long, or arrays are too deep",
+        ),
+        (
+            lambda path: path.write_text("port = " + "[" * 5_000),
+            "halley.toml: cannot be read: a number is too long, or arrays are too deep",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch, make, problem):

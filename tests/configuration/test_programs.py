@@ -21,16 +21,16 @@ def mistakes(settings):
     return {problem.key: problem.text for problem in raised.value.problems}
 
 
-@pytest.mark.parametrize("key", [*KNOBS, *LISTS])
-def test_a_value_of_the_wrong_type_is_refused(key):
+def test_a_value_of_the_wrong_type_is_refused():
     """Every setting there is; the message names it."""
-    assert [*mistakes(assemble(DEFAULTS | {key: object()}))] == [key]
+    for key in (*KNOBS, *LISTS):
+        assert [*mistakes(assemble(DEFAULTS | {key: object()}))] == [key]
 
 
-@pytest.mark.parametrize("key", [key for key, knob in KNOBS.items() if knob.low is not None])
-def test_a_value_out_of_bounds_is_refused(key):
-    knob = KNOBS[key]
-    assert [*mistakes(assemble(DEFAULTS | {key: knob.kind(knob.low - 1)}))] == [key]
+def test_a_value_out_of_bounds_is_refused():
+    for key, knob in KNOBS.items():
+        if knob.low is not None:
+            assert [*mistakes(assemble(DEFAULTS | {key: knob.kind(knob.low - 1)}))] == [key]
 
 
 def test_all_mistakes_are_reported_at_once():

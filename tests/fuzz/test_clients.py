@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from random import Random
 
 import msgpack
 import pytest
 from fuzz import inputs
+from support.answering import answering
 from support.nt4 import V41
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed
@@ -27,28 +28,6 @@ USUAL = {"successful": True, "clientId": "abc", "advice": {"interval": 0, "timeo
 
 def spoiled_text(choose, value):
     return inputs.text_of(choose, inputs.spoiled(choose, value, choose.choice((0, 1, 1, 2))))
-
-
-@asynccontextmanager
-async def answering(answer):
-    """Serve HTTP; `answer` is called with a request's path and body, and returns headers and a body."""
-    served = set()
-
-    async def handle(reader, writer):
-        served.add(asyncio.current_task())
-        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                sizes = [int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-                more, body = answer(head.split(b" ")[1].decode(), await reader.readexactly(sum(sizes)))
-                writer.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (more, len(body), body))
-        writer.transport.abort()
-
-    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        for task in served:
-            task.cancel()
-        await asyncio.gather(*served)
 
 
 def replies(asked):

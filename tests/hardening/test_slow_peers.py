@@ -8,6 +8,7 @@ import json
 import time
 
 import pytest
+from support.clock import ServerClock
 from support.messages import connect, publish
 from support.refusals import PUBLISH
 from support.server import ASGI, SHORT_WAY, THOROUGHLY, brisk, serving
@@ -197,22 +198,10 @@ async def test_an_early_answer_does_not_take_the_next_request_for_the_body():
         assert served.house.broker.published <= 1
 
 
-class Clock:
-    """The server's clock for deadlines of connections; only the test moves it, so a busy machine does not matter."""
-
-    def __init__(self):
-        self.now = time.monotonic()
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
-    for module in (halley.server.sweeper, halley.host.http, halley.host.peer):
-        monkeypatch.setattr(module, "monotonic", clock)
-    return clock
+    """The clock for deadlines of connections."""
+    return ServerClock(monkeypatch, halley.server.sweeper, halley.host.http, halley.host.peer)
 
 
 async def stand_still(served, clock, seconds):

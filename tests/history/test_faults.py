@@ -13,7 +13,7 @@ import pytest
 FAILING = Path(__file__).with_name("failing.py")
 EIO, ENOSPC, SHORT = range(3)
 WRITE, SYNC, ALL = 2, 4, 127
-SHARE = 0 if os.environ.get("HALLEY_FULL") == "1" else 25
+SHARE = 0 if os.environ.get("HALLEY_FULL") == "1" else 15
 UNTIL_REPAIRED = 1_000_000
 
 

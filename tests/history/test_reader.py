@@ -140,7 +140,7 @@ def logs_and_queries(draw):
     return segments, query, ages
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(logs_and_queries(), st.sampled_from([64, 1, 0]), st.sampled_from([20_000, 3]), st.booleans())
 def test_paging_either_way_to_the_end_gives_exactly_what_was_asked_for(made, most_pairs, most_rows, by_publication):
     """All combinations of filters, over segments, clock steps, audiences and purged rows, with and without an index."""
@@ -167,7 +167,7 @@ def offsets_of(segments, skip):
         begin += len(rows) + skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(logs_and_queries(), st.sets(st.integers(1, 160)), st.integers(0, 3), st.sampled_from([64, 0]))
 def test_what_is_damaged_or_lost_is_never_served_and_always_told(made, damaged, skip, most_pairs):
     """H3: a segment with a wrong checksum is a gap, and so is a hole between two; the rows of others are found."""

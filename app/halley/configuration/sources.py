@@ -86,6 +86,8 @@ def from_file(file: Path | None) -> Source:
         source.problems.append(Problem(f"{file}:{line}", "", "expected UTF-8 text"))
     except tomllib.TOMLDecodeError as error:
         source.problems.append(_syntax_problem(file, text, str(error)))
+    except (ValueError, RecursionError):  # a number of thousands of digits, arrays in each other a thousand times
+        source.problems.append(Problem(str(file), "", "cannot be read: a number is too long, or arrays are too deep"))
     else:
         lines = key_lines(text)
         _read_table(source, tables, "", lambda key: f"{file}:{lines[key]}")

@@ -20,7 +20,7 @@ from halley.broker.ports import Durability
 from halley.protocols.bayeux.names import to_topic
 from halley.protocols.bayeux.session import Reply
 
-RUNS, STEPS, BUNDLES = 1_000, 70, 10
+RUNS, STEPS, BUNDLES = 500, 70, 5
 
 PATTERNS = {"/a": ("/a",), "/b": ("/b",), "/w/**": ("/w/x", "/w/y/z"), "/n": ("/n",), "/v": ("/v",)}
 CHANNELS = [channel for channels in PATTERNS.values() for channel in channels]

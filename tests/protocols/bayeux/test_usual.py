@@ -221,25 +221,25 @@ SITUATIONS = {
 
 
 @pytest.mark.parametrize("options", [{}, {"ack": True}, {"timestamp": True}], ids=str)
-@pytest.mark.parametrize("prepare", SITUATIONS.values(), ids=SITUATIONS)
 @pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
-def test_both_ways_have_the_same_results(message, prepare, options):
+def test_both_ways_have_the_same_results(message, options):
     """The same bytes and the same state, whether a request takes the early exit or not."""
-    results = []
-    for way in ("hurry", "ask"):
-        house = House(**options)
-        prepare(house)
-        outcome = getattr(house, way)(message(house))
-        if outcome is None:  # declined
-            outcome = house.ask(message(house))
-        written = [
-            (reply.parts, reply.status, reply.is_last)
-            for outlet in list(house.broker.ready)
-            for _, reply in flushed(outlet)
-        ]
-        shown = "held" if isinstance(outcome, Hold) else (outcome.parts, outcome.answers_connect, outcome.is_last)
-        results.append((shown, written, house.books()))
-    assert results[0] == results[1]
+    for situation, prepare in SITUATIONS.items():
+        results = []
+        for way in ("hurry", "ask"):
+            house = House(**options)
+            prepare(house)
+            outcome = getattr(house, way)(message(house))
+            if outcome is None:  # declined
+                outcome = house.ask(message(house))
+            written = [
+                (reply.parts, reply.status, reply.is_last)
+                for outlet in list(house.broker.ready)
+                for _, reply in flushed(outlet)
+            ]
+            shown = "held" if isinstance(outcome, Hold) else (outcome.parts, outcome.answers_connect, outcome.is_last)
+            results.append((shown, written, house.books()))
+        assert results[0] == results[1], situation
 
 
 VISITORS = {
@@ -257,19 +257,19 @@ VISITORS = {
 
 @pytest.mark.parametrize("anonymous_publish", [True, False])
 @pytest.mark.parametrize("transport", [Transport.LONG_POLLING, Transport.CALLBACK_POLLING])
-@pytest.mark.parametrize("prepare", SITUATIONS.values(), ids=SITUATIONS)
 @pytest.mark.parametrize("message", VISITORS.values(), ids=VISITORS)
-def test_publishes_without_a_session_have_the_same_results(message, prepare, transport, anonymous_publish):
+def test_publishes_without_a_session_have_the_same_results(message, transport, anonymous_publish):
     """The same bytes and the same state, as for a script with curl; a page's script may not publish so."""
-    results = []
-    for is_watched in (False, True):
-        house = House(anonymous_publish=anonymous_publish)
-        prepare(house)
-        house.hooks.channel_created += [lambda _: None] * is_watched
-        reply = house.engine.receive(Request([message()], transport, "connection"), NOW)
-        written = [(each.parts, each.status) for outlet in list(house.broker.ready) for _, each in flushed(outlet)]
-        results.append((reply.parts, reply.answers_connect, reply.is_last, written, house.books()))
-    assert results[0] == results[1]
+    for situation, prepare in SITUATIONS.items():
+        results = []
+        for is_watched in (False, True):
+            house = House(anonymous_publish=anonymous_publish)
+            prepare(house)
+            house.hooks.channel_created += [lambda _: None] * is_watched
+            reply = house.engine.receive(Request([message()], transport, "connection"), NOW)
+            written = [(each.parts, each.status) for outlet in list(house.broker.ready) for _, each in flushed(outlet)]
+            results.append((reply.parts, reply.answers_connect, reply.is_last, written, house.books()))
+        assert results[0] == results[1], situation
 
 
 def test_a_publish_without_a_session_is_taken_early():
@@ -311,17 +311,17 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("options", [{}, {"timestamp": True}], ids=str)
-@pytest.mark.parametrize("prepare", SITUATIONS.values(), ids=SITUATIONS)
 @pytest.mark.parametrize("messages", BATCHES.values(), ids=BATCHES)
-def test_batches_have_the_same_results(messages, prepare, options):
+def test_batches_have_the_same_results(messages, options):
     """The same bytes and the same state, whether the publishes of a batch are taken early or not."""
-    results = []
-    for way in ("batch", "ask"):
-        house = House(**options)
-        prepare(house)
-        outcome = getattr(house, way)(*messages(house))
-        results.append((outcome.parts, outcome.answers_connect, outcome.is_last, house.books()))
-    assert results[0] == results[1]
+    for situation, prepare in SITUATIONS.items():
+        results = []
+        for way in ("batch", "ask"):
+            house = House(**options)
+            prepare(house)
+            outcome = getattr(house, way)(*messages(house))
+            results.append((outcome.parts, outcome.answers_connect, outcome.is_last, house.books()))
+        assert results[0] == results[1], situation
 
 
 async def test_numbers_that_json_does_not_carry_are_refused():
