@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from halley import telemetry
 from halley.broker.aging import TimeoutQueue
-from halley.host.timeouts import Asking, ServerContext
+from halley.host.timeouts import Requester, ServerContext
 from halley.transports.guard import TEXT_HEADERS
 from halley.transports.head import CLOSE, Header
 
@@ -76,7 +76,7 @@ class Peer(HttpToolsProtocol):
         self._was_cut = False
         self._lingering: asyncio.TimerHandle | None = None  # when the peer must have read why its request was refused
         self._discarded_bytes: int | None = None  # received since a request was refused; None before
-        self._timeouts: TimeoutQueue[Asking] | None = None  # the one whose deadline runs: for heads or for bodies
+        self._timeouts: TimeoutQueue[Requester] | None = None  # the one whose deadline runs: for heads or for bodies
 
     # asyncio.Protocol
 
@@ -244,7 +244,7 @@ class Peer(HttpToolsProtocol):
             for report in reports:
                 report(is_written)
 
-    def _set_timeout(self, timeouts: TimeoutQueue[Asking] | None) -> None:
+    def _set_timeout(self, timeouts: TimeoutQueue[Requester] | None) -> None:
         """Start the deadline of this queue and end that of any other."""
         if timeouts is not self._timeouts:
             if self._timeouts is not None:

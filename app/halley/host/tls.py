@@ -257,7 +257,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     def _go_on(self) -> None:
         if not (self._is_working or self._is_paused):
             self._is_working = True
-            if not self._turns.take(self):
+            if not self._turns.run(self):
                 self._below.pause_reading()
 
     def _stops(self) -> bool:

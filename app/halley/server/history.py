@@ -34,7 +34,7 @@ from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.protocols.contract import Count
 from halley.protocols.wamp.names import spaces_of, within
 from halley.settings import Settings
-from halley.transports.api.archive import KeptArchive, NoHistory
+from halley.transports.api.archive import LocalArchive, NoHistory
 
 Result = TypeVar("Result")
 
@@ -133,7 +133,7 @@ class OpenLog:
         return self._broker.commits.tail.head
 
     @property
-    def kept(self) -> KeptArchive | None:
+    def local(self) -> LocalArchive | None:
         """The log with all its rows, if they are on this server."""
         return None
 
@@ -295,10 +295,10 @@ class OpenHistory(OpenLog):
         """Where the history is, for the terminal."""
         return str(self.folder)
 
-    # The interface `transports.api.archive.KeptArchive`
+    # The interface `transports.api.archive.LocalArchive`
 
     @property
-    def kept(self) -> KeptArchive:
+    def local(self) -> LocalArchive:
         """This log itself: all of its rows are on this server."""
         return self
 
@@ -334,20 +334,20 @@ class OpenHistory(OpenLog):
 
     async def report(self, consumer: str, offset: int) -> None:
         """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
-        await self.aside(lambda: self.history.consumers.report(consumer, offset))
+        await self.in_thread(lambda: self.history.consumers.report(consumer, offset))
 
     async def forget(self, consumer: str) -> bool:
         """Delete a consumer, so that retention no longer waits for it; False if there is none of that name.
 
         Raises `TimeoutError`, `OSError`.
         """
-        return await self.aside(lambda: self.history.consumers.forget(consumer))
+        return await self.in_thread(lambda: self.history.consumers.forget(consumer))
 
     async def read(self, query: Query) -> Page:
         """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
-        return await self.aside(lambda: self.history.read(query))
+        return await self.in_thread(lambda: self.history.read(query))
 
-    async def aside(self, work: Callable[[], Result]) -> Result:
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""
         async with asyncio.timeout(self._options.read_s):
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -298,11 +298,11 @@ class KeptHistory(SharedHistory, OpenHistory):
                     return found, found[-1].offset
             return found, min(last, self.history.head)
 
-        return await self.aside(read)
+        return await self.in_thread(read)
 
     async def erased(self, first: int, last: int) -> list[int]:
         """The offsets of erased events, as other nodes ask for them."""
-        return await self.aside(lambda: self.history.erased(first, last))
+        return await self.in_thread(lambda: self.history.erased(first, last))
 
     def sweep(self, now: float) -> bool:
         """Do periodic work, and save the state from time to time."""
@@ -348,7 +348,7 @@ class KeptHistory(SharedHistory, OpenHistory):
     # Erasing
 
     async def absent(self) -> Sequence[str]:
-        """The other nodes that have not erased what was erased until now; see `KeptArchive.absent`.
+        """The other nodes that have not erased what was erased until now; see `LocalArchive.absent`.
 
         A node that has just begun waits until it must know all others that are alive.
         """
@@ -364,7 +364,7 @@ class KeptHistory(SharedHistory, OpenHistory):
         return {name: sequence if isinstance(sequence, int) else 0 for name, sequence in told.items()}
 
     async def _purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
-        """Erase on all nodes, and from the stream; see `KeptArchive.purge`."""
+        """Erase on all nodes, and from the stream; see `LocalArchive.purge`."""
         if self._log.stream_refusal is not None:
             raise CannotPurge("the cluster takes nothing at present")
         try:
