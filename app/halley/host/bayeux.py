@@ -42,7 +42,7 @@ _REMEMBERED_LENGTHS = 1_024
 
 
 class BayeuxContext:
-    """What all connections of one server share for the short way: parts of the server, and the paths of Bayeux."""
+    """What all connections of one server share: the parts of the server that serve Bayeux, and its paths."""
 
     def __init__(self, server: Server, endpoint: BayeuxEndpoint) -> None:
         self.engine = server.engine

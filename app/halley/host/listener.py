@@ -275,13 +275,6 @@ def nt4_server(server: Server, bound: socket.socket) -> SideServer:
     return side
 
 
-def home_server(server: Server) -> HomeServer:
-    """Return the server of NetworkTables' own port, for a node of a cluster."""
-    side = HomeServer(server)
-    _serve_nt4(side, server, side.serves)
-    return side
-
-
 def _serve_nt4(side: SideServer, server: Server, serves: Serves | None = None) -> None:
     route = nt4_route(server.protocol("nt4"), server.settings, server.settings.nt4.host, serves)
     side.shared.sockets.append(WebSockets(route, server.proxies, side.shared, side.server_state.connections))
@@ -301,6 +294,7 @@ class HomeServer(SideServer):
         self._again_at = 0.0
         self._last_reason = ""
         server.on_sweep.append(self._check)
+        _serve_nt4(self, server, self.serves)
 
     def _check(self, now: float) -> None:
         """Begin or end to listen, if it is time to; called a few times a second."""

@@ -223,7 +223,7 @@ class Peer(HttpToolsProtocol):
             running.waiting_for_100_continue = False  # nor is the body wanted
             running.message_event.set()
         if not is_answered:
-            self.transport.write(text_response(status, text, headers))
+            self.transport.write(response(status, (*TEXT_HEADERS, *headers, CLOSE), text.encode()))
         if self.transport.can_write_eof():
             with suppress(OSError):  # the peer may have reset the connection
                 self.transport.write_eof()
@@ -284,8 +284,3 @@ def begin(status: int, headers: Iterable[Header]) -> bytes:
 def response(status: int, headers: Iterable[Header], body: bytes) -> bytes:
     """Return a whole response as bytes; its Content-Length is added to `headers`."""
     return b"%b%d\r\n\r\n%b" % (begin(status, headers), len(body), body)
-
-
-def text_response(status: int, text: str, headers: Iterable[Header]) -> bytes:
-    """Return an error response with a plain text; it announces that the connection is closed."""
-    return response(status, (*TEXT_HEADERS, *headers, CLOSE), text.encode())

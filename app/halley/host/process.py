@@ -44,12 +44,12 @@ from halley.host.bayeux import BayeuxConnection, BayeuxContext
 from halley.host.http import Connection
 from halley.host.listener import (
     CannotListen,
+    HomeServer,
     HttpServer,
     Listeners,
     SideServer,
     close,
     config_of,
-    home_server,
     listen,
     nt4_server,
     url_of,
@@ -142,7 +142,7 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
     shared = ServerContext(server.settings.limits, server.broker.hits)
     side_servers: list[SideServer] = [] if listeners.nt4 is None else [nt4_server(server, listeners.nt4)]
     if listeners.nt4 is None and server.settings.nt4.enabled:
-        side_servers.append(home_server(server))
+        side_servers.append(HomeServer(server))
     if listeners.nodes is not None:
         side_servers.append(NodeServer(server, listeners.nodes))
     contexts = [shared, *(side.shared for side in side_servers)]

@@ -73,10 +73,7 @@ class Guard:
         return self.is_private or bool(self._origins)
 
     def check_names(self, headers: Iterable[Header], target: bytes = b"/") -> None:
-        """Check the names in a head: `check_host`, the host of a `target` in absolute form, and one Origin at most.
-
-        Raises `Rejection`.
-        """
+        """Check `check_host`, the host of a `target` in absolute form, and one Origin at most. Raises `Rejection`."""
         hosts, origins = [], []
         for name, value in headers:
             if name == b"host":
@@ -101,10 +98,7 @@ class Guard:
             raise Rejection(400, "this Host is not served here")
 
     def check(self, head: Head, methods: tuple[str, ...]) -> tuple[Header, ...]:
-        """Check everything but the Host of a request to a path that accepts `methods`.
-
-        Returns the CORS headers for any response to it. Raises `Rejection`.
-        """
+        """Check all but the Host of a request; return CORS headers for any response to it. Raises `Rejection`."""
         if head.method not in methods:
             *others, last = methods
             raise Rejection(

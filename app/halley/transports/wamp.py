@@ -31,8 +31,8 @@ from halley.transports.asgi import host_connection
 from halley.transports.bodies import Disconnected, disconnected, read_body
 from halley.transports.endpoint import shutting_down
 from halley.transports.guard import Guard, Rejection
-from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, Header, route_path
-from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
+from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, route_path
+from halley.transports.middleware import GuardedResponse, GuardMiddleware, Note, head_in
 from halley.transports.relay import is_relayed
 from halley.transports.websocket import TURN_S, UPGRADE, WebSocketEndpoint, WebSocketRoute
 
@@ -247,7 +247,8 @@ class WampEndpoint(WebSocketEndpoint):
         poll = Poll(subprotocol, account, now)
         poll.engine = self.route.protocol.connect(poll, head, now)
         self._polls[name] = poll
-        return _Complete(request, JSON, orjson.dumps({"protocol": subprotocol, "transport": name}))
+        opened = orjson.dumps({"protocol": subprotocol, "transport": name})
+        return GuardedResponse(request, opened, JSON, *UNCACHED)
 
     def _admit(self, account: str | None) -> None:
         """Check that the limits allow one more connection, before any HELLO. Raises `Rejection` (503)."""
@@ -282,10 +283,7 @@ class WampEndpoint(WebSocketEndpoint):
         return _nothing(request)
 
     async def _wait(self, request: Request, poll: Poll) -> bool:
-        """Wait for messages, at most `poll_s`; False if a newer receive has replaced this one.
-
-        Raises `Disconnected`.
-        """
+        """Wait for messages, at most `poll_s`; False if a newer receive replaces this one. Raises `Disconnected`."""
         await self._body(request)
         poll.received_at = monotonic()
         if poll.wake is not None:
@@ -352,19 +350,11 @@ def _offered(body: bytes) -> list[str]:
     return names
 
 
-class _Complete(Response):
-    """A response with all of the content that a request asks for."""
-
-    def __init__(self, request: Request, content_type: Header, body: bytes) -> None:
-        super().__init__(body)
-        self.raw_headers[:0] = [content_type, *UNCACHED, *cors_in(request.scope)]
-
-
-class _Messages(_Complete):
+class _Messages(GuardedResponse):
     """The response to a receive, which reports to the poll whether its messages were written."""
 
     def __init__(self, request: Request, poll: Poll, taken: list[bytes]) -> None:
-        super().__init__(request, _BINARY if poll.is_binary else JSON, b"".join(taken))
+        super().__init__(request, b"".join(taken), _BINARY if poll.is_binary else JSON, *UNCACHED)
         self._poll = poll
         self._taken = taken
 
@@ -383,9 +373,7 @@ class _Messages(_Complete):
 
 
 def _nothing(request: Request) -> Response:
-    response = Response(status_code=204)
-    response.raw_headers = [*UNCACHED, *cors_in(request.scope)]
-    return response
+    return GuardedResponse(request, None, *UNCACHED, status=204)
 
 
 async def _turn_away(_scope: Scope, _receive: Receive, _send: Send) -> None:

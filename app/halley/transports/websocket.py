@@ -59,10 +59,7 @@ class WebSocketRoute:
 
 
 def check(head: Head, headers: Sequence[Header], route: WebSocketRoute) -> str:
-    """Check a request that opens a WebSocket, and choose one of the subprotocols in all its headers.
-
-    Raises `Rejection`.
-    """
+    """Check a request that opens a WebSocket, and choose one of its subprotocols. Raises `Rejection`."""
     route.guard.check_names(headers)
     route.guard.check_origin(head)
     route.check_path(head.path)

@@ -68,10 +68,7 @@ class LocalArchive(Archive, Protocol):
         """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
 
     async def forget(self, consumer: str) -> bool:
-        """Delete a consumer, so that retention no longer waits for it; False if there is none of that name.
-
-        Raises `TimeoutError`, `OSError`.
-        """
+        """Delete a consumer, for which retention waits; False if there is none. Raises `TimeoutError`, `OSError`."""
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""

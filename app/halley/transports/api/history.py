@@ -127,10 +127,7 @@ class Reading:
 
 
 def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Reading:
-    """Parse a request for `/history` + `channel`; `most` is the largest number of events on a page.
-
-    Raises `Rejection`.
-    """
+    """Parse a request for `/history` + `channel`, for `most` events on a page at most. Raises `Rejection`."""
     if len(channel) < 2:
         raise Rejection(400, NO_CHANNEL)
     try:
