@@ -257,11 +257,11 @@ class BayeuxConnection(Connection):
         engine = self._bayeux.engine
         if reply.status == 200 and reply.set_cookie is None and not (reply.is_last or self._cors):
             body = b",".join(reply.parts)
-            has_left = self.respond(_head_for(len(body)) + body + b"]")
+            is_written = self.respond(_head_for(len(body)) + body + b"]")
         else:
             headers = (*HEADERS, *self._cors, *self._bayeux.endpoint.headers(reply, self._source[1]))
-            has_left = self.respond(response(reply.status, headers, reply.body()), closes=reply.is_last)
-        if has_left:
+            is_written = self.respond(response(reply.status, headers, reply.body()), closes=reply.is_last)
+        if is_written:
             engine.written(reply)
         else:
             engine.delayed(reply, monotonic())

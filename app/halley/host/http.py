@@ -307,8 +307,8 @@ class Connection(Peer):
         self._set_timeout(None)
         self._unset_keepalive_if_required()
         self.transport.resume_reading()
-        kept, self._unparsed = self._unparsed or b"", None
-        successor.begin(self.transport, accepted, rest + kept)
+        unparsed, self._unparsed = self._unparsed or b"", None
+        successor.begin(self.transport, accepted, rest + unparsed)
         self.connections.discard(self)
         self.parser = None  # type: ignore[assignment]  # breaks a reference cycle
 

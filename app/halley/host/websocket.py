@@ -416,13 +416,13 @@ class WebSockets:
     def open(self, peer: Peer) -> tuple[WebSocket, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
         headers, parser = peer.headers, peer.parser
-        seen: tuple[str, str] = (peer.address, peer.scheme or "http")
+        source: tuple[str, str] = (peer.address, peer.scheme or "http")
         port = peer.port
         if peer.address in self._proxies:
-            seen, port = self._proxies.client_of(*seen, headers), 0
+            source, port = self._proxies.client_of(*source, headers), 0
         path, _, query = peer.url.partition(b"?")
         fields = dict(reversed(headers))
-        head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *seen, port)
+        head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *source, port)
         subprotocol = check(head, headers, self.route)
         if head.method != "GET":
             raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
