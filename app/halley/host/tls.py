@@ -117,9 +117,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._on_failure = on_failure
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._engine = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._received = (
-            b""  # not yet given to OpenSSL, but for `_consumed_bytes` at its begin; nearly always empty
-        )
+        self._received = b""  # not yet given to OpenSSL, but for the first `_consumed_bytes`; nearly always empty
         self._consumed_bytes = 0
         self._below: asyncio.Transport
         self._is_established = False  # the handshake is over

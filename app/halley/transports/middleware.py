@@ -38,7 +38,7 @@ class GuardMiddleware:
         self._methods = (*methods, "OPTIONS")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request (ASGI)."""
+        """Check and serve one request (ASGI)."""
         head = Head.of(scope)
         cors: tuple[Header, ...] = ()
         try:
