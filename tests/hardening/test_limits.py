@@ -232,7 +232,7 @@ async def reading(served):
     assert (await wire.post(publish("/a", 1))).messages[0]["successful"]
     await wire.post(subscribe(client_id, "/a", ext={"replay": {"/a": -2}}))
     is_over = threading.Event()
-    hung = asyncio.create_task(served.house.history.archive.aside(is_over.wait))  # like a disk that hangs
+    hung = asyncio.create_task(served.house.history.archive.in_thread(is_over.wait))  # like a disk that hangs
     await asyncio.sleep(0)
     (reply,) = (await wire.post(connect(client_id))).messages
     is_over.set()

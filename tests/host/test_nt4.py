@@ -15,7 +15,7 @@ from support.tables import NEW, OLD, PARTS, REASON, RTT, Heard
 from support.wire import request
 
 from halley.host.timeouts import ServerContext
-from halley.host.websocket import Sockets, WebSocket
+from halley.host.websocket import WebSocket, WebSockets
 from halley.protocols.nt4.names import client_name
 from halley.settings import Limits, Nt4, Settings
 from halley.transports.addresses import Proxies
@@ -291,7 +291,8 @@ def looked_at():
         settings, tables, watch = Settings(nt4=Nt4(enabled=True)), NoTables(), ServerContext(Limits())
         route = nt4_route(tables, settings, settings.nt4.host)
         transport = Transport()
-        connection = WebSocket(Head("GET", "/nt/a", b"", {}, "", "http"), protocol, Sockets(route, Proxies(()), watch))
+        sockets = WebSockets(route, Proxies(()), watch)
+        connection = WebSocket(Head("GET", "/nt/a", b"", {}, "", "http"), protocol, sockets)
         connection.begin(transport, b"\0\0", b"")
         transport.written.clear()
         return connection, transport.written, watch, tables
@@ -305,9 +306,9 @@ def test_na7_a_client_of_4_1_is_asked_steadily(protocol, looked_at):
     connection, written, _, tables = looked_at(protocol)
     began = monotonic()
     for step in range(200):
-        connection.look(began + step * 0.051)
+        connection.check_silence(began + step * 0.051)
         if step % 10 == 9:
-            connection._heard_at = began + step * 0.051  # as if a message was received
+            connection._received_at = began + step * 0.051  # as if a message was received
     assert [frame.opcode for frame in written] == [PING] * 50
     assert tables.lost_times == 0
 
@@ -316,11 +317,11 @@ def test_na7_a_client_of_4_1_is_asked_steadily(protocol, looked_at):
 def test_na7_a_client_of_4_1_that_was_not_heard_for_a_second_has_left(protocol, looked_at):
     """NA7: it is closed with 1001 "connection timed out", and counted."""
     connection, written, watch, tables = looked_at(protocol)
-    heard_at = connection._heard_at
+    heard_at = connection._received_at
     for step in range(20):
-        connection.look(heard_at + step * 0.05)
+        connection.check_silence(heard_at + step * 0.05)
     assert {frame.opcode for frame in written} == {PING}
-    connection.look(heard_at + 1.0)
+    connection.check_silence(heard_at + 1.0)
     assert (written[-1].opcode, written[-1].code, written[-1].reason) == (CLOSE, 1001, "connection timed out")
     assert (tables.lost_times, watch.hits["pong_s"]) == (1, 1)
 
@@ -328,13 +329,13 @@ def test_na7_a_client_of_4_1_that_was_not_heard_for_a_second_has_left(protocol, 
 def test_na7_nobody_is_blamed_for_a_server_that_stood_still(looked_at):
     """NA7: after SIGSTOP or a long turn of the server a peer is pinged first, and then has the usual time to reply."""
     connection, written, _, tables = looked_at(NEW)
-    heard_at = connection._heard_at
-    connection.look(heard_at)
-    connection._heard_at = heard_at + 0.1
+    heard_at = connection._received_at
+    connection.check_silence(heard_at)
+    connection._received_at = heard_at + 0.1
     for later_s in (3.0, 3.2, 3.7):
-        connection.look(heard_at + later_s)
+        connection.check_silence(heard_at + later_s)
     assert ({frame.opcode for frame in written}, tables.lost_times) == ({PING}, 0)
-    connection.look(heard_at + 3.85)
+    connection.check_silence(heard_at + 3.85)
     assert (written[-1].opcode, tables.lost_times) == (CLOSE, 1)
 
 
@@ -342,7 +343,7 @@ def test_na7_a_client_of_4_0_is_never_asked(looked_at):
     """NA7: it is not pinged even after a long silence."""
     connection, written, _, tables = looked_at(OLD)
     for step in range(10_000):
-        connection.look(connection._heard_at + step)
+        connection.check_silence(connection._received_at + step)
     assert (written, tables.lost_times) == ([], 0)
 
 
@@ -395,7 +396,7 @@ async def test_the_server_leaves_and_its_clients_are_told(door):
     async with doors({"ping_s": 50, "pong_s": 100}, drain={"grace_s": grace_s}) as open_doors:
         wire = await open_doors.shaken(door)
         began = monotonic()
-        open_doors.served.server.leave()
+        open_doors.served.server.begin_shutdown()
         assert (await last_frame(wire)).code == 1001
         assert await wire.is_closed()
         assert monotonic() - began < grace_s, "the whole grace was waited for"

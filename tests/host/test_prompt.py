@@ -37,7 +37,7 @@ async def _connect_while_leaving(turns):
                 client.connect(listener.getsockname())
             for _ in range(turns):
                 await asyncio.sleep(0)
-            server.leave()
+            server.begin_shutdown()
             with suppress(ConnectionResetError):
                 assert await loop.sock_recv(client, 1) == b""
             await running

@@ -20,7 +20,7 @@ from support.server import brisk, serving
 from support.wire import post
 from uvicorn.server import ServerState
 
-from halley.host.bayeux import BayeuxConnection, ShortWay
+from halley.host.bayeux import BayeuxConnection, BayeuxContext
 from halley.host.listener import config_of
 from halley.host.repeated import Repeated, head_of
 from halley.host.timeouts import ServerContext
@@ -217,13 +217,13 @@ class Side:
         self.shared = ServerContext(SETTINGS.limits, server.broker.hits)
         config = config_of(server.application, SETTINGS, BayeuxConnection, 5)
         config.load()
-        way = ShortWay(server, server.endpoint)
+        bayeux = BayeuxContext(server, server.endpoint)
         self.times_known = 0
         self.transports = [Transport() for _ in range(3)]
         self.connections = []
         for transport in self.transports:
             connection = BayeuxConnection(
-                config=config, server_state=ServerState(), app_state={}, shared=self.shared, short_way=way
+                config=config, server_state=ServerState(), app_state={}, shared=self.shared, bayeux=bayeux
             )
             connection._serve_repeated = self._counting(connection._serve_repeated) if remembers else lambda _: False
             connection.connection_made(transport)

@@ -44,7 +44,7 @@ async def until_all(busy):
 async def test_a_little_work_is_done_immediately():
     worked = []
     worker = Busy(worked, 1)
-    assert Turns().take(worker)
+    assert Turns().run(worker)
     assert [each for each, _ in worked] == [worker]
 
 
@@ -52,7 +52,7 @@ async def test_many_connections_together_have_one_turn_s_in_each_turn_of_the_loo
     """However many connections have work, other events of the loop wait for `TURN_S` and one slice at most."""
     turns, worked = Turns(), []
     busy = [Busy(worked, 5) for _ in range(20)]
-    taken = [turns.take(each) for each in busy]
+    taken = [turns.run(each) for each in busy]
     assert taken == [False] * 20
     await until_all(busy)
     slices = [turn for _, turn in worked]
@@ -63,7 +63,7 @@ async def test_connections_are_processed_a_slice_at_a_time_in_the_order_of_their
     turns, worked = Turns(), []
     busy = [Busy(worked, 3) for _ in range(4)]
     for each in busy:
-        turns.take(each)
+        turns.run(each)
     await until_all(busy)
     assert [each for each, _ in worked] == [busy[0], *busy, *busy, *busy[1:]]
 
@@ -71,7 +71,7 @@ async def test_connections_are_processed_a_slice_at_a_time_in_the_order_of_their
 async def test_work_of_many_connections_that_finish_immediately_ends_the_turn_too():
     turns, worked = Turns(), []
     busy = [Busy(worked, 1) for _ in range(20)]
-    taken = [turns.take(each) for each in busy]
+    taken = [turns.run(each) for each in busy]
     assert taken[0]
     assert not taken[-1]
     await until_all(busy)
@@ -82,13 +82,13 @@ async def test_a_connection_whose_processing_fails_does_not_hold_up_others():
     turns, worked, reported = Turns(), [], []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
     first, last = Busy(worked, 2), Busy(worked, 2)
-    turns.take(first)
-    turns.take(Broken())
-    turns.take(last)
+    turns.run(first)
+    turns.run(Broken())
+    turns.run(last)
     await until_all([first, last])
     assert [type(each) for each in reported] == [ArithmeticError]
 
 
 async def test_a_connection_whose_processing_fails_immediately_is_reported_to_its_transport():
     with pytest.raises(ArithmeticError):
-        Turns().take(Broken())
+        Turns().run(Broken())

@@ -341,6 +341,6 @@ async def test_the_server_leaves_and_the_sockets_end_in_time(tls):
     async with speaking(tls=tls, wamp={"kill_s": 0.1}) as served:
         wire = await served.wire()
         await shake(wire)
-        served.server.leave()
+        served.server.begin_shutdown()
         assert (await next_frame(wire)).code == 1001
         assert await wire.is_closed()

@@ -62,7 +62,7 @@ class MemoryArchive:
         return len(self.rows_of)
 
     @property
-    def kept(self) -> MemoryArchive:
+    def local(self) -> MemoryArchive:
         """The archive itself."""
         return self
 
@@ -110,7 +110,7 @@ class MemoryArchive:
         is_end = not seen or reached == (first if query.is_reverse else last)
         return Page(events, reached, is_end=is_end, gaps=self.gaps)
 
-    async def aside(self, work: Callable[[], Result]) -> Result:
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Do the work immediately, on the event loop."""
         return work()
 
@@ -155,7 +155,7 @@ class DiskArchive:
         return self.history.head
 
     @property
-    def kept(self) -> DiskArchive:
+    def local(self) -> DiskArchive:
         """The archive itself."""
         return self
 
@@ -176,11 +176,11 @@ class DiskArchive:
 
     async def report(self, consumer: str, offset: int) -> None:
         """Note that `consumer` reads `offset` next."""
-        await self.aside(lambda: self.history.consumers.report(consumer, offset))
+        await self.in_thread(lambda: self.history.consumers.report(consumer, offset))
 
     async def forget(self, consumer: str) -> bool:
         """Delete a consumer; False if there is none of that name."""
-        return await self.aside(lambda: self.history.consumers.forget(consumer))
+        return await self.in_thread(lambda: self.history.consumers.forget(consumer))
 
     async def settle(self) -> None:
         """Count the call; the test has waited for its commits."""
@@ -188,9 +188,9 @@ class DiskArchive:
 
     async def read(self, query: Query) -> Page:
         """Return one page."""
-        return await self.aside(lambda: self.history.read(query))
+        return await self.in_thread(lambda: self.history.read(query))
 
-    async def aside(self, work: Callable[[], Result]) -> Result:
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Do the work on a thread."""
         return await asyncio.to_thread(work)
 
@@ -204,7 +204,7 @@ class DiskArchive:
 
     async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
         """Erase events, and return their number."""
-        return await self.aside(lambda: self.history.purge(erasure, tell))
+        return await self.in_thread(lambda: self.history.purge(erasure, tell))
 
 
 def given(served: Served) -> MemoryArchive:

@@ -190,7 +190,7 @@ async def serving(
             await served.until(lambda: server.started)
             yield served
         finally:
-            server.leave()
+            server.begin_shutdown()
             async with asyncio.timeout(DEADLINE_S):
                 await running
             await served.hang_up()

@@ -9,13 +9,15 @@ import sys
 import httpx
 import pytest
 import pytest_asyncio
-from support.archive import given
+from structlog.testing import capture_logs
+from support.archive import MemoryArchive, given
 from support.server import brisk, serving
 from support.wire import DEADLINE_S, request
 
 from halley.access.tokens import hash_of
 from halley.broker.events import Audience
 from halley.broker.ports import Erasure
+from halley.embed import Halley
 from halley.history.history import PurgeUnderWay
 from halley.history.stored import COLUMNS, Stored
 from halley.settings import Access, Record, Token
@@ -214,6 +216,37 @@ async def test_a_reader_that_reads_nothing_is_cut():
         came = await wire.rest()
         assert len(came) < 10_000_000
         assert not came.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/log"), ("POST", "/log/purge")])
+async def test_a_reader_that_reads_nothing_gets_no_second_response_from_another_server(method, path):
+    """Halley's own host cuts it; in another server the request ends, with what was begun left incomplete."""
+    halley = Halley(brisk(limits={"write_s": 0.1}))
+    archive = MemoryArchive()
+    archive.record("a")
+    halley.server.apis.archive = lambda: archive
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers, "scheme": "http"}
+    body = [{"type": "http.request", "body": b'{"channel": "/a"}'}]
+    sent = []
+
+    async def receive():
+        return body.pop() if body else await asyncio.Event().wait()
+
+    async def send(event):
+        sent.append(event)
+        if event["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    with capture_logs() as lines:
+        async with asyncio.timeout(DEADLINE_S):
+            await halley.app(scope, receive, send)
+    assert [(event["type"], event.get("more_body")) for event in sent] == [
+        ("http.response.start", None),
+        ("http.response.body", True),
+    ]
+    assert not [line for line in lines if line["event"] == "fault"]
+    await halley.server.lifecycle.stop()
 
 
 async def test_a_fault_in_the_middle_is_not_taken_for_the_end(served, monkeypatch):

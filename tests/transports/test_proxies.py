@@ -16,7 +16,7 @@ def seen(*forwarded, peer=PROXY, scheme="http", **fields):
     named = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in fields.items()]
     headers = [(b"x-forwarded-for", value.encode("latin-1")) for value in forwarded] + named
     scope = {"type": "http", "client": (peer, 4711), "scheme": scheme, "headers": headers}
-    Proxies(LISTED).reveal(scope)
+    Proxies(LISTED).set_client(scope)
     return scope["client"][0], scope["scheme"]
 
 
@@ -125,7 +125,7 @@ def test_s44_from_anyone_else_it_means_nothing(peer):
 def test_the_scheme_is_what_the_proxy_alone_says(values, expected):
     """The last item of a list counts: its first one may be the client's own."""
     headers = [(b"x-forwarded-proto", value.encode()) for value in values]
-    assert Proxies(LISTED).seen_through(PROXY, "http", headers) == (PROXY, expected)
+    assert Proxies(LISTED).client_of(PROXY, "http", headers) == (PROXY, expected)
 
 
 def test_a_proxy_that_speaks_tls_to_us_can_say_http():
@@ -145,5 +145,5 @@ def test_other_headers_are_nobodys():
 def test_a_server_that_does_not_know_the_peer_trusts_nothing():
     """So on a Unix-domain socket of a foreign server."""
     scope = {"type": "http", "client": None, "scheme": "http", "headers": [(b"x-forwarded-for", CLIENT.encode())]}
-    Proxies(LISTED).reveal(scope)
+    Proxies(LISTED).set_client(scope)
     assert scope["client"] is None

@@ -320,7 +320,7 @@ async def test_the_server_leaves_while_a_receive_waits():
         client = await Client.open(served)
         held = await client.held()
         await served.until(lambda: waiting(served, client) is not None)
-        served.house.mounts[0].endpoint.leave(monotonic())
+        served.house.mounts[0].endpoint.end_waits(monotonic())
         assert (await held.read()).status == 404
         assert (await client.wire.request(asked("open", {"protocols": ["wamp.2.json"]}))).status == 503
 
@@ -330,7 +330,7 @@ async def test_the_server_leaves_and_the_last_word_can_be_fetched():
     async with own() as served:
         said, silent = await Client.open(served), await Client.open(served)
         await said.send(CLOSE)
-        served.house.mounts[0].endpoint.leave(monotonic())
+        served.house.mounts[0].endpoint.end_waits(monotonic())
         assert (await said.receive()).body == BYE
         assert (await silent.receive()).status == 404
 

@@ -152,7 +152,7 @@ async def test_held_polls_are_answered_with_retry_when_the_server_leaves():
             wires.append(await served.wire())
             await wires[-1].send(post(json.dumps([connect(client_id)]).encode()))
         await served.until(lambda: served.house.engine.sessions.holds == 20)
-        served.server.leave()
+        served.server.begin_shutdown()
         for answer in await asyncio.gather(*(wire.read() for wire in wires)):
             assert answer.status == 200
             assert answer.messages[0]["successful"] is True

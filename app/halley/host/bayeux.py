@@ -26,7 +26,7 @@ from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcom
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.protocols.bayeux.sessions import Sessions
 from halley.server.composition import Server
-from halley.transports.endpoint import HEADERS, BayeuxEndpoint, PostHead, leaving
+from halley.transports.endpoint import HEADERS, BayeuxEndpoint, PostHead, shutting_down
 from halley.transports.guard import TEXT_HEADERS, Rejection
 from halley.transports.head import CLOSE, Head, Header
 from halley.transports.relay import Answer, Failure, Relaying
@@ -41,8 +41,8 @@ _NO_POST = PostHead(b"", (), None)
 _REMEMBERED_LENGTHS = 1_024
 
 
-class ShortWay:
-    """What all connections of one server share for the short way: parts of the server, and the paths of Bayeux."""
+class BayeuxContext:
+    """What all connections of one server share: the parts of the server that serve Bayeux, and its paths."""
 
     def __init__(self, server: Server, endpoint: BayeuxEndpoint) -> None:
         self.engine = server.engine
@@ -60,33 +60,33 @@ class ShortWay:
 class BayeuxConnection(Connection):
     """A connection that serves hot requests itself. The engine knows it as the `connection` of each of them."""
 
-    __slots__ = ("_cors", "_fields", "_hold", "_is_proxy", "_post", "_relaying", "_repeated", "_seen", "_way")
+    __slots__ = ("_bayeux", "_cors", "_fields", "_hold", "_is_proxy", "_post", "_relaying", "_repeated", "_source")
 
     _HIDDEN_HEADERS = 0
     """The number of headers in a head that are not among `headers`."""
 
-    def __init__(self, *arguments: Any, short_way: ShortWay, **named: Any) -> None:
+    def __init__(self, *arguments: Any, bayeux: BayeuxContext, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._way = short_way
+        self._bayeux = bayeux
         self._hold: Hold | None = None
         self._relaying: Relaying | None = None  # the request that another node is to answer
-        self._repeated: Repeated | None = None  # the latest request that was taken; `_cors` and `_seen` are its own
+        self._repeated: Repeated | None = None  # the latest request that was taken; `_cors` and `_source` are its own
         self._fields: dict[bytes, bytes] = {}  # the headers of the request that was parsed and taken
         self._post = _NO_POST  # what its head says of its messages
-        self._seen = ("", "http")  # the client's address and scheme
+        self._source = ("", "http")  # the client's address and scheme
         self._is_proxy = False
         self._cors: tuple[Header, ...] = ()  # CORS headers for its response
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer has connected; if it is a proxy, each request names the client."""
         super().connection_made(transport)
-        self._seen = (self.address, self.scheme or "http")
-        self._is_proxy = self.address in self._way.proxies
+        self._source = (self.address, self.scheme or "http")
+        self._is_proxy = self.address in self._bayeux.proxies
 
-    def _takes(self, fields: dict[bytes, bytes]) -> bool:
-        way, parser = self._way, self.parser
+    def _accepts(self, fields: dict[bytes, bytes]) -> bool:
+        bayeux, parser = self._bayeux, self.parser
         if (
-            (self.url not in way.mounts and not way.matches(self.url))
+            (self.url not in bayeux.mounts and not bayeux.matches(self.url))
             or parser.get_method() != b"POST"
             or b"content-length" not in fields  # chunks have none
             or b"transfer-encoding" in fields
@@ -95,19 +95,19 @@ class BayeuxConnection(Connection):
             or len(fields) != len(self.headers)
             or not parser.should_keep_alive()
             or b"host" not in fields
-            or not way.guard.serves(fields[b"host"])
+            or not bayeux.guard.serves(fields[b"host"])
             or (b"connection" in fields and parser.get_http_version() != "1.1")
         ):
             return False
         self._repeated = None
         if self._is_proxy:
-            self._seen = way.proxies.seen_through(self.address, self.scheme or "http", self.headers)
+            self._source = bayeux.proxies.client_of(self.address, self.scheme or "http", self.headers)
         try:
-            self._cors = way.guard.check_fields(fields, self._seen[1])
+            self._cors = bayeux.guard.check_fields(fields, self._source[1])
         except Rejection:  # the application rejects it, for the same reason
             return False
         self._fields = fields
-        self._post = post = way.endpoint.read_head(fields)
+        self._post = post = bayeux.endpoint.read_head(fields)
         if self._has_served:  # a client that sends one request only needs no memory
             limit = self.shared.limits.head_bytes
             self._repeated = Repeated.of(self._window, len(fields) + self._HIDDEN_HEADERS, limit, post)
@@ -131,7 +131,7 @@ class BayeuxConnection(Connection):
         return True
 
     def _head_of(self, data: bytes) -> Head:
-        return head_of(data, self._seen)
+        return head_of(data, self._source)
 
     def _connect_again(self, session: BayeuxSession, repeated: Repeated, data: bytes) -> bool:
         """Pass a connect to the engine that differs from the one before only in its id; False if it is another."""
@@ -140,7 +140,9 @@ class BayeuxConnection(Connection):
             return False
         self._is_answering = True
         try:
-            outcome = self._way.engine.sessions.connect_again(session, repeated.cookies, message_id, self, monotonic())
+            outcome = self._bayeux.engine.sessions.connect_again(
+                session, repeated.cookies, message_id, self, monotonic()
+            )
             if outcome is None:
                 self._is_answering = False
                 return False
@@ -154,27 +156,27 @@ class BayeuxConnection(Connection):
 
     def _receive(self, post: PostHead, body: bytes, head: Callable[[], Head]) -> None:
         """Pass a request to the engine; `head` makes its whole head, for those who want to see it."""
-        way = self._way
+        bayeux = self._bayeux
         try:
-            request = way.endpoint.request(post, body, self, head)
-            outcome = way.engine.receive(request, monotonic())
-            if type(outcome) is Hold and self._repeated is not None and not way.engine.hooks.extensions:
+            request = bayeux.endpoint.request(post, body, self, head)
+            outcome = bayeux.engine.receive(request, monotonic())
+            if type(outcome) is Hold and self._repeated is not None and not bayeux.engine.hooks.extensions:
                 self._repeated.remember_connect(body, request.messages, outcome.session)
-            self._take_outcome(outcome)
+            self._act_on(outcome)
         except Rejection as rejection:
-            way.endpoint.note(rejection, head())
+            bayeux.endpoint.note(rejection, head())
             self._reject(rejection)
         except Misdirected as misdirected:
-            self._pass_on(misdirected, head(), body)
+            self._relay_request(misdirected, head(), body)
         except Exception as error:  # noqa: BLE001 - after any error the client gets a response
             self._fail(error)
 
-    def _pass_on(self, misdirected: Misdirected, head: Head, body: bytes) -> None:
+    def _relay_request(self, misdirected: Misdirected, head: Head, body: bytes) -> None:
         """Have the node that has the session of a request answer it."""
-        endpoint = self._way.endpoint
+        endpoint = self._bayeux.endpoint
         assert endpoint.relay is not None
         try:
-            done = partial(self._take_relayed, misdirected)
+            done = partial(self._act_on_relayed, misdirected)
             self._relaying = endpoint.relay.send(misdirected.node, self.url, head, body, self, done)
         except Rejection as rejection:
             endpoint.note(rejection, head)
@@ -182,7 +184,7 @@ class BayeuxConnection(Connection):
         else:
             self.headers, self._fields = _NO_HEADERS, _NO_FIELDS
 
-    def _take_relayed(self, misdirected: Misdirected, outcome: Relayed) -> None:
+    def _act_on_relayed(self, misdirected: Misdirected, outcome: Relayed) -> None:
         relaying, self._relaying = self._relaying, None
         if isinstance(outcome, Rejection) and outcome.closes:
             self.refuse(outcome.status, outcome.text, outcome.headers)
@@ -198,33 +200,33 @@ class BayeuxConnection(Connection):
             self.cut("relay_lost")
         else:
             try:
-                self._take_outcome(self._way.engine.receive_here(misdirected.request, monotonic()))
+                self._act_on(self._bayeux.engine.receive_here(misdirected.request, monotonic()))
             except Exception as error:  # noqa: BLE001 - after any error the client gets a response
                 self._fail(error)
 
     async def _wait(self, outcome: Outcome) -> None:
         """Await the embedding program's hooks; only this needs a task."""
-        engine = self._way.engine
+        engine = self._bayeux.engine
         try:
             while isinstance(outcome, AwaitHook):
                 outcome = engine.resume(outcome, await verdict_on(outcome, engine.options.policy_s), monotonic())
-            self._take_outcome(outcome)
+            self._act_on(outcome)
         except asyncio.CancelledError:  # the server shuts down, and the grace period has ended
-            reason = leaving()
+            reason = shutting_down()
             self.refuse(reason.status, reason.text, reason.headers)
         except Exception as error:  # noqa: BLE001 - after any error the client gets a response
             self._fail(error)
 
     def _head(self) -> Head:
-        return Head("POST", self.url.decode(), b"", self._fields, *self._seen)
+        return Head("POST", self.url.decode(), b"", self._fields, *self._source)
 
-    def _take_outcome(self, outcome: Outcome) -> None:
+    def _act_on(self, outcome: Outcome) -> None:
         if type(outcome) is Reply:
             self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # before the next request, which may be parsed now
             self._write(outcome)
         elif type(outcome) is Hold:
             if self._is_lost or self._has_ended:
-                self._way.engine.sessions.lost(outcome, monotonic())
+                self._bayeux.engine.sessions.lost(outcome, monotonic())
             self._hold = outcome
             self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # there may be very many held connects
         elif type(outcome) is AwaitHook:
@@ -240,28 +242,28 @@ class BayeuxConnection(Connection):
         elif isinstance(outcome, Cut):
             self.cut("replaced")
         else:
-            self._take_outcome(outcome)
+            self._act_on(outcome)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: if a connect was held on it, notify the engine."""
         super().connection_lost(exc)
         hold, self._hold = self._hold, None
         if hold is not None:
-            self._way.engine.sessions.lost(hold, monotonic())  # does nothing if it has been answered
+            self._bayeux.engine.sessions.lost(hold, monotonic())  # does nothing if it has been answered
         relaying, self._relaying = self._relaying, None
         if relaying is not None:
             relaying.settle(False)  # noqa: FBT003 - the callback's one meaning
         self._repeated = None
 
     def _write(self, reply: Reply) -> None:
-        sessions = self._way.engine.sessions
+        sessions = self._bayeux.engine.sessions
         if reply.status == 200 and reply.set_cookie is None and not (reply.is_last or self._cors):
             body = b",".join(reply.parts)
-            has_left = self.respond(_head_for(len(body)) + body + b"]")
+            is_written = self.respond(_head_for(len(body)) + body + b"]")
         else:
-            headers = (*HEADERS, *self._cors, *self._way.endpoint.headers(reply, self._seen[1]))
-            has_left = self.respond(response(reply.status, headers, reply.body()), closes=reply.is_last)
-        if has_left:
+            headers = (*HEADERS, *self._cors, *self._bayeux.endpoint.headers(reply, self._source[1]))
+            is_written = self.respond(response(reply.status, headers, reply.body()), closes=reply.is_last)
+        if is_written:
             sessions.settle(reply)
         else:
             sessions.delayed(reply, monotonic())

@@ -3,7 +3,7 @@
 * Head: limits for its size and number of headers, and a deadline; bytes are counted when they are received, before any
   parser has buffered them.
 * Body: a deadline; the size limit includes the framing of chunks.
-* While a request is being processed nothing further is parsed: bytes received meanwhile are kept, up to the size of one
+* While a request is being processed nothing further is parsed: bytes received meanwhile wait, up to the size of one
   head and body. So reading does not stop, and a peer that closes is noticed immediately.
 * More than a piece is parsed in turns that all connections share (`timeouts.py`); reading is paused while it waits.
 
@@ -26,11 +26,11 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from halley import telemetry
 from halley.broker.aging import TimeoutQueue
 from halley.host.peer import DISCARDED_BYTES, Peer
-from halley.host.timeouts import SLICE_S, Asking
+from halley.host.timeouts import SLICE_S, Requester
 from halley.host.websocket import WebSocket, open_socket
 from halley.transports.guard import Rejection
 
-_LOOSE_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
+_SPACED_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _PIECE_BYTES = 16_384
 """The largest piece fed to the parser: a body's framing is counted after each piece, so to this precision."""
@@ -46,7 +46,7 @@ class _Refused(Exception):
 class Connection(Peer):
     """A guarded connection, which feeds the parser and passes the application one request after the other.
 
-    A subclass can take some requests and respond itself: `_takes`, `_serve`, `_serve_repeated` and `respond` are for
+    A subclass can take some requests and respond itself: `_accepts`, `_serve`, `_serve_repeated` and `respond` are for
     that.
     """
 
@@ -55,18 +55,18 @@ class Connection(Peer):
         "_fed_bytes",
         "_has_begun",
         "_has_served",
+        "_idle_since",
         "_is_answering",
         "_is_feeding",
+        "_is_first",
         "_is_in_head",
-        "_is_leaving",
-        "_is_stuck",
-        "_is_working",
-        "_kept",
+        "_is_parsing",
+        "_is_shutting_down",
+        "_is_unread",
         "_lacks_body",
-        "_may_be_loose",
-        "_may_take",
+        "_may_have_spaces",
         "_opening",
-        "_quiet_since",
+        "_unparsed",
         "_window",
     )
 
@@ -75,21 +75,21 @@ class Connection(Peer):
 
         # Per-connection state
         self._is_answering = False  # a request that the subclass took is not answered yet
-        self._is_stuck = False  # the peer does not read the response that the subclass wrote
-        self._kept: bytearray | None = None  # received and not parsed, as a request is being processed, or it is much
-        self._is_working = False  # the kept bytes are being parsed, now or in a later turn
-        self._quiet_since = 0.0  # when the subclass' latest response was sent
+        self._is_unread = False  # the peer does not read the response that the subclass wrote
+        self._unparsed: bytearray | None = None  # received meanwhile, or too much for one turn
+        self._is_parsing = False  # the unparsed bytes are being parsed, now or in a later turn
+        self._idle_since = 0.0  # when the subclass' latest response was sent
         self._has_served = False  # at least one whole request was received
         self._is_feeding = False
-        self._is_leaving = False  # the server is shutting down
+        self._is_shutting_down = False  # the server is shutting down
 
         # Per-request state
         self._is_in_head = True  # the parser is in the head of a request, or before one
         self._has_begun = False  # part of a head has been parsed
         self._lacks_body = False  # the request asks for an upgrade, and httptools skips the body of such a request
         self._window = b""  # the piece being parsed, after earlier ones that have a part of the same head
-        self._may_be_loose: bool | None = None  # a request line in the window may have too many spaces; None: unknown
-        self._may_take = False  # no other request precedes this one in the window
+        self._may_have_spaces: bool | None = None  # a request line in the window has; None: unknown
+        self._is_first = False  # no other request precedes this one in the window
         self._body: bytes | bytearray | None = None  # the received part of the body, if the subclass took the request
         self._opening: tuple[WebSocket, bytes] | None = None  # the WebSocket that the request opens, and the response
         self._fed_bytes = 0  # bytes of this head, or of this body with its framing
@@ -99,52 +99,52 @@ class Connection(Peer):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer has connected; the deadline of its first request starts now."""
         super().connection_made(transport)
-        self._quiet_since = monotonic()
-        self.shared.idle.add(self, self._quiet_since)
+        self._idle_since = monotonic()
+        self.shared.idle.add(self, self._idle_since)
         self._choose_timeout()
 
     def data_received(self, data: bytes) -> None:
-        """Parse the received bytes, keep them for later, or discard them."""
+        """Parse the received bytes, now or later, or discard them."""
         if self._discarded_bytes is not None:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES:
                 self.cut("sends_on")
-        elif self._kept is None and not self._is_answering and (self._running is None or not self._is_busy()):
+        elif self._unparsed is None and not self._is_answering and (self._running is None or not self._is_busy()):
             is_at_rest = self._is_in_head and not (self._has_begun or self._fed_bytes or self.timeout_keep_alive_task)
             if is_at_rest and self._serve_repeated(data):
                 return
             if len(data) <= _HEAD_PIECE_BYTES:
                 self._feed(data)
             else:
-                self._kept = bytearray(data)
-                self._go_on_with_kept()
+                self._unparsed = bytearray(data)
+                self._parse_unparsed()
         else:
-            self._kept = self._kept or bytearray()
-            self._kept += data
+            self._unparsed = self._unparsed or bytearray()
+            self._unparsed += data
             limits = self.shared.limits
-            if len(self._kept) > limits.head_bytes + limits.body_bytes:
+            if len(self._unparsed) > limits.head_bytes + limits.body_bytes:
                 self.cut("too_much_ahead")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: drop the bytes that were received."""
         super().connection_lost(exc)
-        self._kept = self._body = self._opening = None
+        self._unparsed = self._body = self._opening = None
         self._window = b""
 
     def work(self, now: float) -> bool:
-        """Parse kept bytes until they contain a whole request; see `Worker`."""
-        while self._kept and not self._is_busy():
+        """Parse the unparsed bytes until they contain a whole request; see `Worker`."""
+        while self._unparsed and not self._is_busy():
             if self._is_lost or self._discarded_bytes is not None or self.transport.is_closing():
                 break
             if monotonic() - now > SLICE_S:
                 return True
             nbytes = _HEAD_PIECE_BYTES if self._is_in_head else _PIECE_BYTES
-            piece = bytes(self._kept[:nbytes])
-            del self._kept[:nbytes]
+            piece = bytes(self._unparsed[:nbytes])
+            del self._unparsed[:nbytes]
             self._feed(piece)
-        self._is_working = False
-        if not (self._is_busy() and self._kept):
-            self._kept = None
+        self._is_parsing = False
+        if not (self._is_busy() and self._unparsed):
+            self._unparsed = None
         if not (self._is_lost or self.transport.is_closing()):
             self.transport.resume_reading()
             self._choose_timeout()
@@ -153,14 +153,14 @@ class Connection(Peer):
     def resume_writing(self) -> None:
         """All written bytes are in the kernel: go on with the next request."""
         super().resume_writing()
-        if self._is_stuck:
-            self._is_stuck = self._is_answering = False
+        if self._is_unread:
+            self._is_unread = self._is_answering = False
             if not self.transport.is_closing():
-                self._go_on()
+                self._serve_next()
 
     def shutdown(self) -> None:
         """Close the connection because the server shuts down: now if it is idle, else after its response."""
-        self._is_leaving = True
+        self._is_shutting_down = True
         if not self._is_answering and self._body is None:
             super().shutdown()
 
@@ -170,7 +170,7 @@ class Connection(Peer):
         False after a response of the application: uvicorn's own keep-alive timer runs then.
         """
         is_at_rest = not self._is_busy() and self._is_in_head and not self._has_begun and self._body is None
-        return is_at_rest and self.timeout_keep_alive_task is None and self._quiet_since <= since
+        return is_at_rest and self.timeout_keep_alive_task is None and self._idle_since <= since
 
     def timeout_keep_alive_handler(self) -> None:
         """Close the connection: there was no request since the application's latest response."""
@@ -179,7 +179,7 @@ class Connection(Peer):
 
     # For subclasses that respond to requests themselves
 
-    def _takes(self, fields: dict[bytes, bytes]) -> bool:  # noqa: ARG002 - for subclasses
+    def _accepts(self, fields: dict[bytes, bytes]) -> bool:  # noqa: ARG002 - for subclasses
         """Whether `_serve` is to be called with the request whose head was received, once its body is complete.
 
         `fields` has its headers by lower-case name; of repeated ones, the last.
@@ -205,25 +205,25 @@ class Connection(Peer):
             return False
         transport = self.transport
         transport.write(response)
-        if closes or self._is_leaving:
+        if closes or self._is_shutting_down:
             transport.close()
         if self.flow.write_paused:
-            self._is_stuck = True
+            self._is_unread = True
             return False
         self._is_answering = False
-        self._quiet_since = monotonic()
+        self._idle_since = monotonic()
         if transport.is_closing():
             return False
         if self._is_feeding:
             return not self._has_ended
-        if self.pipeline or self._kept or self._has_begun:
-            self._go_on()
+        if self.pipeline or self._unparsed or self._has_begun:
+            self._serve_next()
         return not self._has_ended
 
-    def _go_on(self) -> None:
+    def _serve_next(self) -> None:
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
-        self._look_at_kept()
+        self._parse_next()
 
     # Parsing
 
@@ -239,13 +239,13 @@ class Connection(Peer):
             self._unset_keepalive_if_required()
         self._fed_bytes += len(data)
         self._is_feeding = True
-        self._may_take = self._may_take or not self._window
+        self._is_first = self._is_first or not self._window
         self._window = self._window + data if self._window else data
-        self._may_be_loose = None
+        self._may_have_spaces = None
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._pass_over(data, upgrade.args[0])
+            self._upgrade(data, upgrade.args[0])
         except httptools.HttpParserError as error:
             self._refuse_piece(data, error)
         self._is_feeding = False
@@ -256,7 +256,7 @@ class Connection(Peer):
         if self._fed_bytes:  # of an incomplete head or body
             self._check_fed()
         if self.pipeline:
-            self.flow.resume_reading()  # else a peer that closes would not be noticed; bytes are kept, and bounded
+            self.flow.resume_reading()  # else a peer that closes would not be noticed; what it sends is bounded
         self._choose_timeout()
 
     def _refuse_piece(self, data: bytes, error: httptools.HttpParserError) -> None:
@@ -272,20 +272,20 @@ class Connection(Peer):
         else:
             self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
 
-    def _look_at_kept(self) -> None:
-        if self._kept and not self._is_busy():
-            self._go_on_with_kept()
+    def _parse_next(self) -> None:
+        if self._unparsed and not self._is_busy():
+            self._parse_unparsed()
         else:
             self._choose_timeout()
 
-    def _go_on_with_kept(self) -> None:
-        """Parse the kept bytes, now or in later turns."""
-        if not self._is_working:
-            self._is_working = True
-            if not self.shared.turns.take(self):
+    def _parse_unparsed(self) -> None:
+        """Parse what is unparsed, now or in later turns."""
+        if not self._is_parsing:
+            self._is_parsing = True
+            if not self.shared.turns.run(self):
                 self.transport.pause_reading()
 
-    def _pass_over(self, data: bytes, parsed_bytes: int) -> None:
+    def _upgrade(self, data: bytes, parsed_bytes: int) -> None:
         """Switch to the requested WebSocket; other upgrades are ignored (RFC 9110, 7.8), and HTTP/1.1 goes on."""
         if self._opening is not None:
             self._hand_over(*self._opening, data[parsed_bytes:])
@@ -297,8 +297,8 @@ class Connection(Peer):
             self.parser.feed_data(self._body_head())
         rest = data[parsed_bytes:]
         if rest:
-            self._kept = bytearray(rest) + (self._kept or b"")
-            self._go_on_with_kept()
+            self._unparsed = bytearray(rest) + (self._unparsed or b"")
+            self._parse_unparsed()
 
     def _hand_over(self, successor: WebSocket, accepted: bytes, rest: bytes) -> None:
         """Make the connection a WebSocket."""
@@ -307,8 +307,8 @@ class Connection(Peer):
         self._set_timeout(None)
         self._unset_keepalive_if_required()
         self.transport.resume_reading()
-        kept, self._kept = self._kept or b"", None
-        successor.begin(self.transport, accepted, rest + kept)
+        unparsed, self._unparsed = self._unparsed or b"", None
+        successor.begin(self.transport, accepted, rest + unparsed)
         self.connections.discard(self)
         self.parser = None  # type: ignore[assignment]  # breaks a reference cycle
 
@@ -329,7 +329,7 @@ class Connection(Peer):
     def _choose_timeout(self) -> None:
         """Start the deadline for what the peer must send next, if anything; none runs while a request is processed."""
         shared = self.shared
-        timeouts: TimeoutQueue[Asking] | None = None
+        timeouts: TimeoutQueue[Requester] | None = None
         if self._is_lost or self._discarded_bytes is not None or self._is_busy():
             pass
         elif not self._is_in_head:
@@ -367,9 +367,9 @@ class Connection(Peer):
         if len(self.pipeline) >= _PIPELINED_REQUESTS:
             self.cut("too_much_ahead")
             raise _Refused
-        if self._may_be_loose is None:
-            self._may_be_loose = b"  " in self._window
-        if self._may_be_loose and self._is_loose():
+        if self._may_have_spaces is None:
+            self._may_have_spaces = b"  " in self._window
+        if self._may_have_spaces and self._has_extra_spaces():
             self._refuse_head(HTTPStatus.BAD_REQUEST, "bad request")
         fields = dict(self.headers)
         limits = self.shared.limits
@@ -377,8 +377,8 @@ class Connection(Peer):
         self._is_in_head = self._has_begun = False
         if self._timeouts is not None:
             self._set_timeout(None)
-        is_next = self._may_take and (self.cycle is None or self.cycle.response_complete)
-        if is_sound and is_next and (self._opens_socket(fields) or self._takes(fields)):
+        is_next = self._is_first and (self.cycle is None or self.cycle.response_complete)
+        if is_sound and is_next and (self._opens_socket(fields) or self._accepts(fields)):
             self._fed_bytes = 0
             self._body = b""
             return
@@ -406,15 +406,15 @@ class Connection(Peer):
                 raise _Refused from None
         return self._opening is not None
 
-    def _is_loose(self) -> bool:
+    def _has_extra_spaces(self) -> bool:
         """Whether the request line has more spaces than two, which the parser takes for one of two (RFC 9112, 3).
 
         Where a request begins behind another one is not known, so there any line counts that could be one.
         """
-        if self._may_take:
+        if self._is_first:
             return self._window.lstrip(b"\r\n").partition(b"\r\n")[0].count(b" ") != 2
-        self._may_be_loose = _LOOSE_LINE.search(self._window) is not None
-        return self._may_be_loose
+        self._may_have_spaces = _SPACED_LINE.search(self._window) is not None
+        return self._may_have_spaces
 
     def _check_head(self, fields: dict[bytes, bytes]) -> None:
         limits = self.shared.limits
@@ -448,13 +448,13 @@ class Connection(Peer):
         if self._lacks_body:
             return
         self._is_in_head = self._has_served = True
-        self._may_take = False
+        self._is_first = False
         self._fed_bytes = 0
         if self._timeouts is not None:
             self._set_timeout(None)
         if self._body is not None:
             body, self._body = bytes(self._body), None
-            if self._opening is None:  # else `_pass_over` hands the connection over
+            if self._opening is None:  # else `_upgrade` hands the connection over
                 self._is_answering = True
                 self._serve(body)
             return
@@ -472,7 +472,7 @@ class Connection(Peer):
         if cycle is not None and cycle.response_complete and not (cycle.more_body or self._has_begun):
             self._forget_answered()
         if not self.transport.is_closing():
-            self._look_at_kept()
+            self._parse_next()
 
     def _forget_answered(self) -> None:
         """Forget a request that is answered and complete: an idle connection keeps no part of its head."""

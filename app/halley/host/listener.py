@@ -22,7 +22,7 @@ from halley import telemetry
 from halley.host.http import Connection
 from halley.host.peer import UNSENT_BYTES, limit_unsent
 from halley.host.timeouts import ServerContext
-from halley.host.websocket import Sockets
+from halley.host.websocket import WebSockets
 from halley.protocols.nt4.protocol import NetworkTables
 from halley.server.composition import Server
 from halley.settings import Limits, Settings
@@ -124,7 +124,7 @@ class _Members(set[Any]):
 
 
 class HttpServer:
-    """Serves an ASGI application on some sockets; `serve` runs it and `leave` ends it.
+    """Serves an ASGI application on some sockets; `serve` runs it and `begin_shutdown` ends it.
 
     Its connections are objects of uvicorn's protocol class, or of one derived from it, which enter themselves and the
     tasks of running requests into the sets of `server_state`.
@@ -133,7 +133,7 @@ class HttpServer:
     def __init__(self, config: uvicorn.Config) -> None:
         self.config = config
         self.started = False
-        self.is_leaving = False
+        self.is_shutting_down = False
         self.is_forced = False
         self._news = asyncio.Event()
         self._listeners: list[asyncio.Server] = []
@@ -142,14 +142,14 @@ class HttpServer:
         self.server_state.tasks = _Members(self._news.set)
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
-        """Serve until `leave` is called, and then until all connections are closed or the grace period has ended."""
+        """Serve until `begin_shutdown`, and then until all connections are closed or the grace period has ended."""
         await self.startup(sockets)
-        await self._until(lambda: self.is_leaving)
+        await self._until(lambda: self.is_shutting_down)
         await self.shutdown(sockets)
 
-    def leave(self, *, is_forced: bool = False) -> None:
+    def begin_shutdown(self, *, is_forced: bool = False) -> None:
         """Begin to shut down; if `is_forced`, stop waiting for requests. Call it from the event loop."""
-        self.is_leaving = True
+        self.is_shutting_down = True
         self.is_forced = self.is_forced or is_forced
         self._news.set()
 
@@ -265,7 +265,7 @@ class SideServer(HttpServer):
     async def end(self) -> None:
         """Shut down; return when all connections are closed or the grace period has ended."""
         if self._running is not None:
-            self.leave()
+            self.begin_shutdown()
             await self._running
 
 
@@ -276,18 +276,11 @@ def nt4_server(server: Server, bound: socket.socket) -> SideServer:
     return side
 
 
-def home_server(server: Server) -> HomeServer:
-    """Return the server of NetworkTables' own port, for a node of a cluster."""
-    side = HomeServer(server)
-    _serve_nt4(side, server, side.serves)
-    return side
-
-
 def _serve_nt4(side: SideServer, server: Server, serves: Serves | None = None) -> None:
     protocol = server.protocol("nt4")
     assert protocol is not None  # it is enabled
     route = nt4_route(protocol, server.settings, server.settings.nt4.host, serves)
-    side.shared.add_sockets(Sockets(route, server.proxies, side.shared, side.server_state.connections))
+    side.shared.add_sockets(WebSockets(route, server.proxies, side.shared, side.server_state.connections))
 
 
 class HomeServer(SideServer):
@@ -302,31 +295,32 @@ class HomeServer(SideServer):
         nt4 = server.protocol("nt4")
         assert isinstance(nt4, NetworkTables)
         self.serves: Serves = nt4.serves
-        self._changing: asyncio.Task[None] | None = None
+        self._change: asyncio.Task[None] | None = None
         self._again_at = 0.0
-        self._told = ""
-        server.on_sweep(self._look)
+        self._last_reason = ""
+        server.on_sweep(self._check)
+        _serve_nt4(self, server, self.serves)
 
-    def _look(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         """Begin or end to listen, if it is time to; called a few times a second."""
-        is_home = self.started and not self.is_leaving and self.serves(now)
-        is_idle = self._changing is None or self._changing.done()
+        is_home = self.started and not self.is_shutting_down and self.serves(now)
+        is_idle = self._change is None or self._change.done()
         if is_idle and is_home != (self._bound is not None) and now >= self._again_at:
             if not is_home:
                 telemetry.log.info("not_listening", url=self.url)
                 self.url = ""
-            self._changing = asyncio.create_task(self._listen(now) if is_home else self._stop())
+            self._change = asyncio.create_task(self._listen(now) if is_home else self._stop())
 
     async def _listen(self, now: float) -> None:
         try:
             bound = bind(self._options.host, self._options.port, "--nt4-port")
         except CannotListen as error:  # a node on the same machine that stands still may have the port
             self._again_at = now + _AGAIN_S
-            if self._told != str(error):
+            if self._last_reason != str(error):
                 telemetry.log.warning("nt4_port", reason=str(error))
-            self._told = str(error)
+            self._last_reason = str(error)
             return
-        self._told = ""
+        self._last_reason = ""
         self._bound, self.url = bound, url_of(bound, "ws")
         await self.listen_at(bound)
         telemetry.log.info("listening", url=self.url)
@@ -340,9 +334,9 @@ class HomeServer(SideServer):
 
     async def end(self) -> None:
         """See `SideServer`; it does not listen any more then."""
-        self.leave()
-        if self._changing is not None:
-            await asyncio.gather(self._changing, return_exceptions=True)
+        self.begin_shutdown()
+        if self._change is not None:
+            await asyncio.gather(self._change, return_exceptions=True)
         if self._bound is not None:
             await self._stop()
         await super().end()

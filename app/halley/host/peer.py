@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from halley import telemetry
 from halley.broker.aging import TimeoutQueue
-from halley.host.timeouts import Asking, ServerContext
+from halley.host.timeouts import Requester, ServerContext
 from halley.transports.guard import TEXT_HEADERS
 from halley.transports.head import CLOSE, Header
 
@@ -76,7 +76,7 @@ class Peer(HttpToolsProtocol):
         self._was_cut = False
         self._lingering: asyncio.TimerHandle | None = None  # when the peer must have read why its request was refused
         self._discarded_bytes: int | None = None  # received since a request was refused; None before
-        self._timeouts: TimeoutQueue[Asking] | None = None  # the one whose deadline runs: for heads or for bodies
+        self._timeouts: TimeoutQueue[Requester] | None = None  # the one whose deadline runs: for heads or for bodies
 
     # asyncio.Protocol
 
@@ -223,7 +223,7 @@ class Peer(HttpToolsProtocol):
             running.waiting_for_100_continue = False  # nor is the body wanted
             running.message_event.set()
         if not is_answered:
-            self.transport.write(text_response(status, text, headers))
+            self.transport.write(response(status, (*TEXT_HEADERS, *headers, CLOSE), text.encode()))
         if self.transport.can_write_eof():
             with suppress(OSError):  # the peer may have reset the connection
                 self.transport.write_eof()
@@ -244,7 +244,7 @@ class Peer(HttpToolsProtocol):
             for report in reports:
                 report(is_written)
 
-    def _set_timeout(self, timeouts: TimeoutQueue[Asking] | None) -> None:
+    def _set_timeout(self, timeouts: TimeoutQueue[Requester] | None) -> None:
         """Start the deadline of this queue and end that of any other."""
         if timeouts is not self._timeouts:
             if self._timeouts is not None:
@@ -284,8 +284,3 @@ def begin(status: int, headers: Iterable[Header]) -> bytes:
 def response(status: int, headers: Iterable[Header], body: bytes) -> bytes:
     """Return a whole response as bytes; its Content-Length is added to `headers`."""
     return b"%b%d\r\n\r\n%b" % (begin(status, headers), len(body), body)
-
-
-def text_response(status: int, text: str, headers: Iterable[Header]) -> bytes:
-    """Return an error response with a plain text; it announces that the connection is closed."""
-    return response(status, (*TEXT_HEADERS, *headers, CLOSE), text.encode())

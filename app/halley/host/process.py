@@ -39,16 +39,16 @@ from halley.configuration import Configuration
 from halley.configuration.protection import NotProtected
 from halley.embed import Halley, load
 from halley.history.folder import FolderLocked, FolderUnusable
-from halley.host.bayeux import BayeuxConnection, ShortWay
+from halley.host.bayeux import BayeuxConnection, BayeuxContext
 from halley.host.http import Connection
 from halley.host.listener import (
     CannotListen,
+    HomeServer,
     HttpServer,
     Listeners,
     SideServer,
     close,
     config_of,
-    home_server,
     listen,
     nt4_server,
     url_of,
@@ -56,7 +56,7 @@ from halley.host.listener import (
 from halley.host.relayed import NodeServer
 from halley.host.timeouts import ServerContext
 from halley.host.tls import BadCertificate, Certificate, Tls
-from halley.host.websocket import Sockets
+from halley.host.websocket import WebSockets
 from halley.processes import raise_file_limit
 from halley.server import metrics
 from halley.server.composition import Server
@@ -79,7 +79,7 @@ _COLLECT_AFTER = (50_000, 20, 100)
 _OK, _WRONG_USE, _SIGNALLED, _INTERRUPTED = 0, 2, 128, 130
 
 
-_WRONG = (
+_CORRECTABLE = (
     BadCertificate,
     BadKeys,
     BadRecord,
@@ -111,7 +111,7 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
             load(name, halley)
         listeners = listen(settings)
         halley.server.lifecycle.open()
-    except _WRONG as error:
+    except _CORRECTABLE as error:
         close(listeners or ())
         telemetry.write_line(f"halley: {error}")
         return _WRONG_USE
@@ -141,13 +141,13 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
     asyncio.get_running_loop().set_exception_handler(_report)
     server = halley.server
     shared = ServerContext(server.settings.limits, server.broker.hits)
-    beside: list[SideServer] = [] if listeners.nt4 is None else [nt4_server(server, listeners.nt4)]
+    side_servers: list[SideServer] = [] if listeners.nt4 is None else [nt4_server(server, listeners.nt4)]
     if listeners.nt4 is None and server.settings.nt4.enabled:
-        beside.append(home_server(server))
+        side_servers.append(HomeServer(server))
     if listeners.nodes is not None:
-        beside.append(NodeServer(server, listeners.nodes))
-    contexts = [shared, *(side.shared for side in beside)]
-    public = HalleyServer(server, shared, certificate, beside, partial(announce, server, listeners))
+        side_servers.append(NodeServer(server, listeners.nodes))
+    contexts = [shared, *(side.shared for side in side_servers)]
+    public = HalleyServer(server, shared, certificate, side_servers, partial(announce, server, listeners))
     operations: SideServer | None = None
     if listeners.operations is not None:
         app = operations_app(
@@ -183,7 +183,7 @@ def _protocol(
     """Return the factory of the protocols for new public connections."""
     plain: Callable[..., Connection] = partial(Connection, shared=shared)
     if server.settings.short_way and server.endpoint is not None:
-        plain = partial(BayeuxConnection, shared=shared, short_way=ShortWay(server, server.endpoint))
+        plain = partial(BayeuxConnection, shared=shared, bayeux=BayeuxContext(server, server.endpoint))
     if certificate is None:
         return plain
 
@@ -199,7 +199,7 @@ class HalleyServer(HttpServer):
 
     It also leaves by itself, as after a first signal, if the history says so: `must_end` is why then.
 
-    The servers in `beside` start and shut down with it. `on_startup` is called when all serve.
+    The servers in `side_servers` start and shut down with it. `on_startup` is called when all serve.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class HalleyServer(HttpServer):
         server: Server,
         shared: ServerContext,
         certificate: Certificate | None = None,
-        beside: Sequence[SideServer] = (),
+        side_servers: Sequence[SideServer] = (),
         on_startup: Callable[[], None] = lambda: None,
     ) -> None:
         settings = server.settings
@@ -215,20 +215,20 @@ class HalleyServer(HttpServer):
         super().__init__(config_of(server.application, settings, protocol, settings.drain.grace_s))
         for route in (mount.endpoint.route for mount in server.mounts):
             if route is not None:
-                shared.add_sockets(Sockets(route, server.proxies, shared, self.server_state.connections))
-        server.on_sweep(shared.sweep, Resources(server.broker).sweep, self._look)
+                shared.add_sockets(WebSockets(route, server.proxies, shared, self.server_state.connections))
+        server.on_sweep(shared.sweep, Resources(server.broker).sweep, self._check_history)
         self._scheme = "https" if certificate else "http"
         if certificate is not None:
             server.reloading.register(certificate.reload)
         self._loop: asyncio.AbstractEventLoop
         self.signals: list[int] = []
         self.must_end = ""
-        self._beside = beside
+        self._side_servers = side_servers
         self._on_startup = on_startup
         self._server = server
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
-        """Serve until a signal or `leave` ends the server."""
+        """Serve until a signal or `begin_shutdown` ends the server."""
         with self._handling_signals():
             await super().serve(sockets)
 
@@ -251,9 +251,9 @@ class HalleyServer(HttpServer):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
         """Begin to shut down on the first signal; exit immediately on any further one."""
         is_forced = bool(self.signals)
-        self.is_leaving, self.is_forced = True, is_forced
+        self.is_shutting_down, self.is_forced = True, is_forced
         self.signals.append(sig)
-        self._loop.call_soon_threadsafe(partial(self.leave, is_forced=is_forced))
+        self._loop.call_soon_threadsafe(partial(self.begin_shutdown, is_forced=is_forced))
         self._log_soon(sig, "exits immediately" if is_forced else "shuts down")
 
     def handle_reload(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - signal.signal's form
@@ -261,37 +261,37 @@ class HalleyServer(HttpServer):
         self._log_soon(sig, "reloads")
         self._loop.call_soon_threadsafe(self._server.reloading.reload)
 
-    def _look(self, _now: float) -> None:
-        if not self.is_leaving and self._server.history.must_end:
+    def _check_history(self, _now: float) -> None:
+        if not self.is_shutting_down and self._server.history.must_end:
             self.must_end = self._server.history.must_end
-            self.leave()
+            self.begin_shutdown()
 
     def _log_soon(self, sig: int, then: str) -> None:
         """Log a signal on the event loop: it may have interrupted the writing of another line."""
         name = signal.Signals(sig).name
         self._loop.call_soon_threadsafe(partial(telemetry.log.info, "signal", name=name, then=then))
 
-    def leave(self, *, is_forced: bool = False) -> None:
+    def begin_shutdown(self, *, is_forced: bool = False) -> None:
         """Begin to shut down; with `is_forced` the side servers also stop waiting for requests."""
-        super().leave(is_forced=is_forced)
-        for side in self._beside if is_forced else ():
-            side.leave(is_forced=True)
+        super().begin_shutdown(is_forced=is_forced)
+        for side in self._side_servers if is_forced else ():
+            side.begin_shutdown(is_forced=True)
 
     async def startup(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to serve, and announce it."""
         self._server.lifecycle.start()
         await super().startup(sockets)
-        for side in self._beside:
+        for side in self._side_servers:
             side.begin()
         self._on_startup()
 
     async def shutdown(self, sockets: Sequence[socket.socket]) -> None:
         """Drain while still listening, then close everything."""
-        tell(STOPPING)
+        notify(STOPPING)
         await self._server.lifecycle.drain(is_forced=lambda: self.is_forced)
         for bound in sockets:
             telemetry.log.info("not_listening", url=url_of(bound, self._scheme))
-        for side in self._beside:
+        for side in self._side_servers:
             if side.url:
                 telemetry.log.info("not_listening", url=side.url)
             await side.end()  # before the sweeper ends: it cuts peers that do not close
@@ -305,14 +305,14 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
-def tell(state: bytes) -> None:
+def notify(state: bytes) -> None:
     """Send a state to the socket that the environment names; a supervisor that does not read it is not waited for."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.settimeout(0)
-        told.sendto(state, "\0" + address[1:] if address.startswith("@") else address)
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.settimeout(0)
+        supervisor.sendto(state, "\0" + address[1:] if address.startswith("@") else address)
 
 
 def announce(server: Server, listeners: Listeners) -> None:
@@ -338,14 +338,14 @@ def announce(server: Server, listeners: Listeners) -> None:
     is_plain = not (
         settings.access or settings.cluster.urls
     )  # access rules could refuse them, and a node is one of many
-    tries = try_next(trust + url + path) if is_plain else []
+    tries = examples(trust + url + path) if is_plain else []
     # The console's address is where it can be seen, above and below. Programs wait for the last line.
     lines += [*tries, f"halley is listening on {url} (console: {console})"]
     telemetry.write_line("\n".join(lines))
-    tell(READY)
+    notify(READY)
 
 
-def try_next(bayeux: str) -> list[str]:
+def examples(bayeux: str) -> list[str]:
     """Return lines with three curl commands; `bayeux` is the address, after any options that it needs."""
     handshake = '{"channel":"/meta/handshake","version":"1.0","supportedConnectionTypes":["long-polling"]}'
     batch = """[{\\"channel\\":\\"/meta/subscribe\\",\\"subscription\\":\\"/hello\\",\\"clientId\\":\\"$id\\"},"""

@@ -24,7 +24,7 @@ from halley import telemetry
 from halley.broker.aging import TimeoutQueue
 from halley.protocols.contract import Count
 from halley.settings import Settings, is_loopback
-from halley.transports.endpoint import leaving
+from halley.transports.endpoint import shutting_down
 from halley.transports.guard import Rejection
 from halley.transports.head import CLOSE, RETRY_AFTER, Head, Header
 from halley.transports.relay import Answer, Failure, Outcome
@@ -153,7 +153,7 @@ class Relay:
     def leave(self) -> None:
         """Refuse all requests that wait, because the server shuts down: their clients can go to other nodes."""
         for relaying in [each for each in self.waiting if not each.is_answered]:
-            relaying.fail(leaving())
+            relaying.fail(shutting_down())
 
     # Service
 

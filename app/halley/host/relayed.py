@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 from halley.broker.aging import TimeoutQueue
-from halley.host.bayeux import BayeuxConnection, ShortWay
+from halley.host.bayeux import BayeuxConnection, BayeuxContext
 from halley.host.listener import SideServer
 from halley.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, deadline_s
 from halley.server.composition import Server
@@ -94,7 +94,7 @@ class RelayedConnection(BayeuxConnection):
             except Rejection as rejection:
                 self._refuse_head(HTTPStatus(rejection.status), rejection.text)
             self.headers = [header for header in self.headers if header[0] != NODE]
-            self._seen = (address, scheme)
+            self._source = (address, scheme)
             self.client, self.scheme = (address, 0), scheme  # type: ignore[assignment]  # for the scope
         super().on_headers_complete()
 
@@ -140,7 +140,7 @@ class NodeServer(SideServer):
         assert members is not None  # the history is open
         door = Door(members.key, members.id, deadline_s(settings))
         assert server.endpoint is not None  # `halley serve` speaks every protocol
-        protocol = partial(RelayedConnection, door=door, short_way=ShortWay(server, server.endpoint))
+        protocol = partial(RelayedConnection, door=door, bayeux=BayeuxContext(server, server.endpoint))
         grace_s = settings.drain.grace_s
         limits = settings.limits
         limits = replace(limits, head_bytes=limits.head_bytes + _HEAD_BYTES, headers=limits.headers + 1)

@@ -115,11 +115,11 @@ class Repeated:
         return message_id.decode() if message_id.isalnum() else None
 
 
-def head_of(request: bytes, seen: tuple[str, str]) -> Head:
-    """Parse the head of a request, which hooks and the log can look at; `seen` are the client's address and scheme."""
+def head_of(request: bytes, source: tuple[str, str]) -> Head:
+    """Parse the head of a request, for hooks and the log; `source` are the client's address and scheme."""
     reader = _Reader()
     httptools.HttpRequestParser(reader).feed_data(request)
-    return Head("POST", reader.url.decode(), b"", reader.fields, *seen)
+    return Head("POST", reader.url.decode(), b"", reader.fields, *source)
 
 
 class _Reader:

@@ -26,7 +26,7 @@ SLICE_S = 0.001
 """How long the bytes of one connection are processed before those of others are; longer if one message takes longer."""
 
 
-_IDLE_LOOKS = 4
+_IDLE_CHECKS = 4
 """Checks in one `keep_alive_s`. To restart a deadline with each request would cost more than its head."""
 
 
@@ -40,7 +40,7 @@ class Writer(Protocol):
         """Abort the connection without sending anything."""
 
 
-class Asking(Writer, Protocol):
+class Requester(Writer, Protocol):
     """An HTTP connection, whose peer has a deadline for its request."""
 
     transport: Any
@@ -70,18 +70,18 @@ class Turns:
         self._spent_s = 0.0  # since others had their turn
         self._is_over = False  # nothing more is processed in this turn of the loop
 
-    def take(self, worker: Worker) -> bool:
+    def run(self, worker: Worker) -> bool:
         """Let a connection process received bytes, now or in later turns; False if it must pause reading until then."""
         if self._is_over:
             self._waiting.append(worker)
             return False
-        if is_left := self._works(worker):
+        if is_left := self._run(worker):
             self._waiting.append(worker)
         if is_left or self._spent_s >= TURN_S:
             self._end()
         return not is_left
 
-    def _works(self, worker: Worker) -> bool:
+    def _run(self, worker: Worker) -> bool:
         began, spent_s = monotonic(), self._spent_s
         is_left = worker.work(began)
         self._spent_s = spent_s + monotonic() - began  # includes what a worker above this one has spent
@@ -98,14 +98,14 @@ class Turns:
         try:
             while self._waiting and self._spent_s < TURN_S:
                 worker = self._waiting.popleft()
-                if self._works(worker):
+                if self._run(worker):
                     self._waiting.append(worker)
         finally:
             if self._waiting or self._spent_s >= TURN_S:
                 self._end()
 
 
-class Swept(Protocol):
+class UpgradeRoute(Protocol):
     """A route of WebSockets that a connection can become."""
 
     def sweep(self, now: float) -> bool:
@@ -127,26 +127,24 @@ class ServerContext:
     def __init__(self, limits: Limits, hits: Counter[str] | None = None) -> None:
         self.limits = limits
         self.hits = Counter() if hits is None else hits
-        self.heads: TimeoutQueue[Asking] = TimeoutQueue(limits.head_s)
-        self.bodies: TimeoutQueue[Asking] = TimeoutQueue(limits.body_s)
+        self.heads: TimeoutQueue[Requester] = TimeoutQueue(limits.head_s)
+        self.bodies: TimeoutQueue[Requester] = TimeoutQueue(limits.body_s)
         self.writes: TimeoutQueue[Writer] = TimeoutQueue(limits.write_s)
-        self.idle: TimeoutQueue[Asking] = TimeoutQueue(
-            limits.keep_alive_s / _IDLE_LOOKS
-        )  # all connections, each checked at this interval
+        self.idle: TimeoutQueue[Requester] = TimeoutQueue(limits.keep_alive_s / _IDLE_CHECKS)  # all connections
         self.turns = Turns()
-        self.sockets: list[Swept] = []  # the routes of WebSockets that a connection can become
+        self.sockets: list[UpgradeRoute] = []  # the routes of WebSockets that a connection can become
         self.connections = 0
         self.refused: dict[int, int] = {}  # by status
         self.cut = 0  # connections that were aborted, mostly for being too slow
         self.tls_failed = 0
 
-    def add_sockets(self, sockets: Swept) -> None:
+    def add_sockets(self, sockets: UpgradeRoute) -> None:
         """Let connections become WebSockets of this route."""
         self.sockets.append(sockets)
 
     def sweep(self, now: float) -> bool:
         """End connections whose deadline has passed, `now` in monotonic seconds; whether there are more."""
-        swept = [route.sweep(now) for route in self.sockets]
+        has_more = [route.sweep(now) for route in self.sockets]
         for connection in self.heads.overdue(now):
             self.hits["head_s"] += 1
             connection.cut("slow_head")
@@ -164,4 +162,5 @@ class ServerContext:
                 writer.cut("slow_reader")
             else:
                 self.writes.add(writer, now)
-        return any(swept) or any(queue.has_overdue(now) for queue in (self.heads, self.bodies, self.idle, self.writes))
+        queues = (self.heads, self.bodies, self.idle, self.writes)
+        return any(has_more) or any(queue.has_overdue(now) for queue in queues)

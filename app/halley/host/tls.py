@@ -117,12 +117,12 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._on_failure = on_failure
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._engine = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._received = b""  # and not yet given to OpenSSL, but for the first `_given` bytes; nearly always empty
-        self._given = 0
+        self._received = b""  # not yet given to OpenSSL, but for the first `_consumed_bytes`; nearly always empty
+        self._consumed_bytes = 0
         self._below: asyncio.Transport
-        self._is_agreed = False  # the handshake is over
-        self._has_left = False  # close_notify was sent: nothing can follow it
-        self._is_working = False  # received records are decrypted, now or in a later turn
+        self._is_established = False  # the handshake is over
+        self._is_close_sent = False  # close_notify was sent: nothing can follow it
+        self._is_scheduled = False  # received records are decrypted, now or in a later turn
         self._is_paused = False  # the connection above reads nothing for now
         self._has_ended = False  # the peer has ended its stream
 
@@ -135,28 +135,28 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process TLS records: of the handshake, or with bytes for the connection."""
-        if self._has_left:  # further bytes are discarded; the connection above closes soon
+        if self._is_close_sent:  # further bytes are discarded; the connection above closes soon
             return
         if len(data) <= _PIECE_BYTES and not self._received:
             self._incoming.write(data)
         else:
-            self._received, self._given = self._received[self._given :] + data, 0
-        self._go_on()
+            self._received, self._consumed_bytes = self._received[self._consumed_bytes :] + data, 0
+        self._schedule()
 
     def eof_received(self) -> bool | None:
         """The peer has ended its stream, without TLS' close_notify: pass that on after all bytes received before."""
-        if self._has_left:
+        if self._is_close_sent:
             return self._above.eof_received()
         self._has_ended = True
-        self._go_on()
+        self._schedule()
         return True
 
     def work(self, now: float) -> bool:
         """Decrypt what was received, and pass it on; see `Worker`."""
         try:
-            if not self._is_agreed:
-                self._agree()
-            while not self._stops():
+            if not self._is_established:
+                self._handshake()
+            while not self._is_stopped():
                 self._pass_on()
                 if monotonic() - now > SLICE_S:
                     return True
@@ -168,8 +168,8 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             self._end()
         except ssl.SSLError as error:
             self._fail(error.reason or "unknown")
-        self._is_working = False
-        if not self._stops():
+        self._is_scheduled = False
+        if not self._is_stopped():
             self._below.resume_reading()
         return False
 
@@ -195,7 +195,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Encrypt and send bytes; they are dropped before the end of the handshake and after close_notify."""
-        if not self._is_agreed or self._has_left or self._below.is_closing():
+        if not self._is_established or self._is_close_sent or self._below.is_closing():
             return
         rest, records = memoryview(data), []
         while rest:
@@ -209,12 +209,12 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     def write_eof(self) -> None:
         """Send close_notify, close the socket for writing, and go on reading."""
-        self._take_leave()
+        self._send_close_notify()
         self._below.write_eof()
 
     def close(self) -> None:
         """Close once all bytes are sent, without waiting for the peer's close_notify."""
-        self._take_leave()
+        self._send_close_notify()
         self._below.close()
 
     def abort(self) -> None:
@@ -242,7 +242,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         """Resume reading, of bytes first that have been received already."""
         if self._is_paused:
             self._is_paused = False
-            self._go_on()
+            self._schedule()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what is known of the socket, or `ssl_object`, or `sslcontext`, by which uvicorn recognizes https."""
@@ -254,22 +254,22 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         """Set the protocol above, when a connection becomes a WebSocket."""
         self._above = cast(asyncio.Protocol, protocol)
 
-    def _go_on(self) -> None:
-        if not (self._is_working or self._is_paused):
-            self._is_working = True
-            if not self._turns.take(self):
+    def _schedule(self) -> None:
+        if not (self._is_scheduled or self._is_paused):
+            self._is_scheduled = True
+            if not self._turns.run(self):
                 self._below.pause_reading()
 
-    def _stops(self) -> bool:
+    def _is_stopped(self) -> bool:
         """Whether nothing is passed on, for now or for ever."""
-        return self._is_paused or self._has_left or self._below.is_closing()
+        return self._is_paused or self._is_close_sent or self._below.is_closing()
 
-    def _agree(self) -> None:
+    def _handshake(self) -> None:
         """Go on with the handshake. Raises `ssl.SSLError` if it needs more bytes, or fails."""
-        while not self._is_agreed:
+        while not self._is_established:
             try:
                 self._engine.do_handshake()
-                self._is_agreed = True
+                self._is_established = True
             except ssl.SSLWantReadError:
                 if not self._feed():
                     raise
@@ -285,11 +285,11 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     def _feed(self) -> bool:
         """Give OpenSSL the next piece of what was received; False if there is none."""
-        end = self._given + _PIECE_BYTES
-        nbytes = self._incoming.write(self._received[self._given : end])
-        self._given = end
+        end = self._consumed_bytes + _PIECE_BYTES
+        nbytes = self._incoming.write(self._received[self._consumed_bytes : end])
+        self._consumed_bytes = end
         if end >= len(self._received):
-            self._received, self._given = b"", 0
+            self._received, self._consumed_bytes = b"", 0
         return nbytes > 0
 
     def _pass_on(self) -> None:
@@ -309,7 +309,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     def _end(self) -> None:
         """Pass on that the peer has ended its stream; close, unless the connection above has something to send."""
-        if not (self._has_left or self._below.is_closing() or self._above.eof_received()):
+        if not (self._is_close_sent or self._below.is_closing() or self._above.eof_received()):
             self.close()
 
     def _flush(self) -> None:
@@ -317,9 +317,9 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if data and not self._below.is_closing():
             self._below.write(data)
 
-    def _take_leave(self) -> None:
-        if self._is_agreed and not self._has_left:
-            self._has_left = True
+    def _send_close_notify(self) -> None:
+        if self._is_established and not self._is_close_sent:
+            self._is_close_sent = True
             with suppress(ssl.SSLError):  # raised because the peer's close_notify has not arrived; it is not waited for
                 self._engine.unwrap()
             self._flush()
@@ -330,5 +330,5 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             self._below.write(_SPEAKS_HTTPS)
         else:
             self._flush()  # OpenSSL's alert with the reason
-        self._has_left = True
+        self._is_close_sent = True
         self._below.close()

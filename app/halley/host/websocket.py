@@ -8,7 +8,7 @@ A WebSocket ends in one of four ways: the peer sends a close frame, which is ech
 has `kill_s` to echo; the peer violates the protocol and receives the code for that; or the connection is lost. The
 engine is notified once.
 
-`Sockets` are all WebSockets of one route: their opening handshake and their deadlines.
+`WebSockets` has those of one route: their opening handshake and their deadlines.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _OPTIONS = (
 """TCP's options; those that the platform has are set. macOS has another name for the first."""
 
 
-def probe(transport: asyncio.Transport) -> None:
+def set_keepalive(transport: asyncio.Transport) -> None:
     """Turn TCP keepalive on for a connection."""
     bound: socket.socket | None = transport.get_extra_info("socket")
     if bound is None:
@@ -80,22 +80,22 @@ class WebSocket(asyncio.Protocol):
     """A peer's WebSocket. `sockets` has what all of the same route share."""
 
     __slots__ = (
-        "_asked_at",
-        "_came",
         "_empty_frames",
         "_engine",
         "_fragments",
         "_has_ended",
-        "_has_lost",
         "_head",
-        "_heard_at",
+        "_is_reported",
         "_late_bytes",
         "_opcode",
         "_parts",
         "_pinged_at",
+        "_pinged_since",
         "_pings",
         "_pings_and_pongs",
         "_reader",
+        "_received",
+        "_received_at",
         "_sockets",
         "_transport",
         "_unread_bytes",
@@ -106,42 +106,40 @@ class WebSocket(asyncio.Protocol):
     kind = "websocket"
     text, binary = staticmethod(text_frame), staticmethod(binary_frame)
 
-    def __init__(self, head: Head, subprotocol: str, sockets: Sockets) -> None:
+    def __init__(self, head: Head, subprotocol: str, sockets: WebSockets) -> None:
         route = sockets.route
         self.subprotocol = subprotocol
         self._head = head
         self._sockets = sockets
         self._reader = FrameReader(route.service.message_bytes)
         self._pings = route.service.subprotocols[subprotocol]
-        self._pings_and_pongs = _a_second_of(route.service.pings_per_s)
-        self._empty_frames = _a_second_of(sockets.shared.limits.empty_frames_per_s)
+        self._pings_and_pongs = _per_second(route.service.pings_per_s)
+        self._empty_frames = _per_second(sockets.shared.limits.empty_frames_per_s)
         self._transport: asyncio.Transport
         self._engine: Engine
-        self._came: deque[bytes] = deque()  # received and not yet parsed; b"" is the end of the stream
-        self._work: Iterator[None] | None = None  # processes `_came`, while there is any
+        self._received: deque[bytes] = deque()  # received and not yet parsed; b"" is the end of the stream
+        self._work: Iterator[None] | None = None  # processes `_received`, while there is any
         self._parts = bytearray()  # a message in fragments, as far as received
         self._fragments = 0
         self._opcode = TEXT  # of that message
-        self._heard_at = monotonic()
-        self._asked_at = 0.0  # time of the first ping after which nothing was received; 0: none
+        self._received_at = monotonic()
+        self._pinged_since = 0.0  # time of the first ping after which nothing was received; 0: none
         self._pinged_at = 0.0  # time of the latest ping, where they are sent at fixed intervals
         self._unread_bytes = 0  # when the write deadline was last checked
         self._late_bytes = 0  # received after the end
         self._has_ended = False  # nothing more is written
-        self._has_lost = False  # the engine was notified of the end
+        self._is_reported = False  # the engine was notified of the end
 
     def begin(self, transport: asyncio.Transport, accepted: bytes, rest: bytes) -> None:
         """Take over a connection: send `accepted`, then process `rest`, the bytes received behind the head."""
         self._transport = transport
-        self._engine = self._sockets.route.protocol.connect(self, self._head, self._heard_at)
-        self._sockets.add(self, self._heard_at)
+        self._engine = self._sockets.route.protocol.connect(self, self._head, self._received_at)
+        self._sockets.add(self, self._received_at)
         transport.set_protocol(self)
-        limit_unsent(
-            transport.get_extra_info("socket"), 0
-        )  # as the system has it: reports of what is written are for HTTP
+        limit_unsent(transport.get_extra_info("socket"), 0)  # reports of what is written are for HTTP
         transport.write(accepted)
         if self._pings is None:
-            probe(transport)
+            set_keepalive(transport)
         if rest:
             self.data_received(rest)
 
@@ -169,10 +167,10 @@ class WebSocket(asyncio.Protocol):
             self._late_bytes += len(data)
             if self._late_bytes > DISCARDED_BYTES:
                 self.cut("sends_on")
-        self._came.append(data)
+        self._received.append(data)
         if self._work is None:
-            self._work = self._take_all()
-            if not self._sockets.shared.turns.take(self):
+            self._work = self._process()
+            if not self._sockets.shared.turns.run(self):
                 self._transport.pause_reading()
 
     def eof_received(self) -> bool:
@@ -195,10 +193,10 @@ class WebSocket(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's form
         """The connection is closed: notify the engine."""
-        self._came.clear()
+        self._received.clear()
         self._work = None
         self._sockets.remove(self)
-        self._lose()
+        self._report_lost()
         # The engine refers to this, and the cyclic collector may run much later: it counts objects, not their bytes.
         self._parts = bytearray()
         del self._engine, self._reader, self._head
@@ -216,32 +214,32 @@ class WebSocket(asyncio.Protocol):
         telemetry.log.info("connection_cut", reason=reason, address=self._head.address)
         self._transport.abort()
 
-    def look(self, now: float) -> None:
+    def check_silence(self, now: float) -> None:
         """Ping a silent peer; close the connection if it has not replied in time."""
         pings = self._pings
         if self._has_ended or pings is None:
             return
         if pings.is_steady:
-            self._ask_steadily(pings, now)
+            self._ping_steadily(pings, now)
             return
-        if self._heard_at > self._asked_at:
-            self._asked_at = 0.0
-        if self._asked_at:
-            if now - self._asked_at >= pings.pong_s:
+        if self._received_at > self._pinged_since:
+            self._pinged_since = 0.0
+        if self._pinged_since:
+            if now - self._pinged_since >= pings.pong_s:
                 self._fail(INTERNAL_ERROR, "no reply to a ping", "pong_s")
-        elif now - self._heard_at >= pings.ping_s:
-            self._asked_at = now
+        elif now - self._received_at >= pings.ping_s:
+            self._pinged_since = now
             self._transport.write(frame(PING, b""))
 
-    def _ask_steadily(self, pings: Pings, now: float) -> None:
-        if self._heard_at > self._asked_at:
-            self._asked_at = 0.0
+    def _ping_steadily(self, pings: Pings, now: float) -> None:
+        if self._received_at > self._pinged_since:
+            self._pinged_since = 0.0
         # A peer that was not pinged is not to blame for its silence: the server may have been stalled.
-        was_asked = self._asked_at and now - self._asked_at >= pings.pong_s - pings.ping_s
-        if was_asked and now - self._heard_at >= pings.pong_s:
+        was_pinged = self._pinged_since and now - self._pinged_since >= pings.pong_s - pings.ping_s
+        if was_pinged and now - self._received_at >= pings.pong_s:
             self._fail(GOING_AWAY, "connection timed out", "pong_s")
         elif now - self._pinged_at >= pings.ping_s:
-            self._asked_at = self._asked_at or now
+            self._pinged_since = self._pinged_since or now
             self._pinged_at = now
             self._transport.write(frame(PING, b""))
 
@@ -253,7 +251,7 @@ class WebSocket(asyncio.Protocol):
 
     def work(self, now: float) -> bool:
         """Process received bytes; see `Worker`."""
-        self._heard_at = now
+        self._received_at = now
         try:
             for _ in self._work or ():
                 if monotonic() - now > SLICE_S:
@@ -266,12 +264,12 @@ class WebSocket(asyncio.Protocol):
             self._transport.resume_reading()
         return False
 
-    def _take_all(self) -> Iterator[None]:
+    def _process(self) -> Iterator[None]:
         """Process received bytes; yields after each message and each frame."""
-        while self._came:
-            data = self._came.popleft()
+        while self._received:
+            data = self._received.popleft()
             if not data:
-                self._lose()
+                self._report_lost()
                 self._transport.close()
             if not self._reader.is_over:  # bytes after a close frame are ignored
                 self._reader.feed(data)
@@ -283,11 +281,11 @@ class WebSocket(asyncio.Protocol):
             while not is_closing() and (found := read()) is not None:
                 opcode, is_final, data = found
                 if opcode == CLOSE:
-                    self._close_as_asked(data)
+                    self._answer_close(data)
                 elif not self._has_ended:
-                    self._count(opcode, data, self._heard_at)
-                    for message in self._messages(opcode, data, self._heard_at, is_final=is_final):
-                        self._engine.receive(message, self._heard_at)
+                    self._count(opcode, data, self._received_at)
+                    for message in self._messages(opcode, data, self._received_at, is_final=is_final):
+                        self._engine.receive(message, self._received_at)
                         yield
                 yield
         except BadFrame as wrong:
@@ -295,8 +293,8 @@ class WebSocket(asyncio.Protocol):
 
     def _count(self, opcode: int, data: bytes, now: float) -> None:
         """Count a ping, a pong, or a frame without data; an expected pong is free."""
-        if opcode == PONG and self._asked_at:
-            self._asked_at = 0.0
+        if opcode == PONG and self._pinged_since:
+            self._pinged_since = 0.0
         elif opcode > CLOSE:
             if not self._pings_and_pongs.admits(now):
                 self._fail(POLICY_VIOLATION, "too many pings", "pings_per_s")
@@ -337,13 +335,13 @@ class WebSocket(asyncio.Protocol):
         if limit:
             self._sockets.shared.hits[limit] += 1
         self._end(code, reason)
-        self._lose()
+        self._report_lost()
 
-    def _close_as_asked(self, data: bytes) -> None:
+    def _answer_close(self, data: bytes) -> None:
         """End the connection because of the peer's close frame, which is echoed unless it is an echo itself."""
         if not self._has_ended:
             self._transport.write(frame(CLOSE, data))
-        self._lose()
+        self._report_lost()
         self._transport.close()
 
     def _refuse(self, wrong: BadFrame) -> None:
@@ -352,7 +350,7 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(close_frame(wrong.code, wrong.reason))
             if wrong.code == TOO_BIG:
                 self._sockets.shared.hits["message_bytes"] += 1
-        self._lose()
+        self._report_lost()
         self._linger()
 
     def _end(self, code: int, reason: str, frames: list[bytes] | None = None) -> None:
@@ -371,13 +369,13 @@ class WebSocket(asyncio.Protocol):
             except OSError:  # the peer may have reset the connection
                 self._transport.abort()
 
-    def _lose(self) -> None:
-        if not self._has_lost:
-            self._has_lost = self._has_ended = True
+    def _report_lost(self) -> None:
+        if not self._is_reported:
+            self._is_reported = self._has_ended = True
             self._engine.lost(monotonic())
 
 
-def _a_second_of(per_s: float) -> Meter:
+def _per_second(per_s: float) -> Meter:
     return Meter(per_s, max(1, round(per_s)))
 
 
@@ -398,7 +396,7 @@ _UPGRADE = (b"upgrade", b"websocket")
 _KEY_BYTES = 16
 
 
-class Sockets:
+class WebSockets:
     """The WebSockets of one route. `connections` are all of the server; it closes them when it shuts down."""
 
     def __init__(
@@ -409,7 +407,7 @@ class Sockets:
         self.connections: set[Any] = set() if connections is None else connections
         self.leaving: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.kill_s)
         self._proxies = proxies
-        self._looks: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.look_s)
+        self._checks: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.look_s)
 
     def matches(self, url: bytes) -> bool:
         """Whether a request target is one of the route's paths, with any query."""
@@ -418,13 +416,13 @@ class Sockets:
     def open(self, peer: Peer) -> tuple[WebSocket, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
         headers, parser = peer.headers, peer.parser
-        seen: tuple[str, str] = (peer.address, peer.scheme or "http")
+        source: tuple[str, str] = (peer.address, peer.scheme or "http")
         port = peer.port
         if peer.address in self._proxies:
-            seen, port = self._proxies.seen_through(*seen, headers), 0
+            source, port = self._proxies.client_of(*source, headers), 0
         path, _, query = peer.url.partition(b"?")
         fields = dict(reversed(headers))
-        head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *seen, port)
+        head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *source, port)
         subprotocol = check(head, headers, self.route)
         if head.method != "GET":
             raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
@@ -440,25 +438,25 @@ class Sockets:
     def add(self, socket: WebSocket, now: float) -> None:
         """Add a WebSocket that has replaced its HTTP connection."""
         self.connections.add(socket)
-        self._looks.add(socket, now)
+        self._checks.add(socket, now)
 
     def remove(self, socket: WebSocket) -> None:
         """Remove a WebSocket whose connection is closed."""
         self.shared.connections -= 1
         self.shared.writes.forget(socket)
         self.leaving.forget(socket)
-        self._looks.forget(socket)
+        self._checks.forget(socket)
         self.connections.discard(socket)
 
     def sweep(self, now: float) -> bool:
         """Ping silent peers, and cut those that have not closed in time; whether there are more."""
-        for each in list(self._looks.overdue(now)):
-            each.look(now)
-            self._looks.add(each, now)
+        for each in list(self._checks.overdue(now)):
+            each.check_silence(now)
+            self._checks.add(each, now)
         for each in self.leaving.overdue(now):
             self.shared.hits["kill_s"] += 1
             each.cut("lingers")
-        return self._looks.has_overdue(now) or self.leaving.has_overdue(now)
+        return self._checks.has_overdue(now) or self.leaving.has_overdue(now)
 
 
 def open_socket(peer: Peer) -> tuple[WebSocket, bytes] | None:

@@ -13,7 +13,7 @@ from halley.server.lifecycle import Lifecycle
 from halley.server.protocols import Mount
 from halley.transports.addresses import Proxies
 from halley.transports.asgi import target_of
-from halley.transports.endpoint import leaving
+from halley.transports.endpoint import shutting_down
 from halley.transports.guard import Guard, Rejection, check_framing
 from halley.transports.head import Head, route_path
 from halley.transports.middleware import reject
@@ -47,7 +47,7 @@ class Application:
             await send({"type": "websocket.close", "code": 1000})
             return
         self._lifecycle.start()
-        self._proxies.reveal(scope)
+        self._proxies.set_client(scope)
         try:
             guard = self._guard if endpoint is None else endpoint.guard
             guard.check_names(scope["headers"], target_of(scope))
@@ -61,7 +61,7 @@ class Application:
         except asyncio.CancelledError:
             if not self._lifecycle.is_draining:
                 raise
-            await reject(scope, send, leaving())
+            await reject(scope, send, shutting_down())
 
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         while True:

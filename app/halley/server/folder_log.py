@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 
 
 class Erasing(Protocol):
-    """How events are erased from a log that several servers have; see `KeptArchive`."""
+    """How events are erased from a log that several servers have; see `LocalArchive`."""
 
     async def purge(self, erasure: Erasure, on_progress: Progress) -> int:
         """Erase events at all of them; returns how many."""
@@ -45,7 +45,7 @@ class Erasing(Protocol):
 class FolderLog:
     """An open log in a data folder: the log of a single server (`HistoryService`), and what a keeper stores.
 
-    It implements `transports.api.archive.KeptArchive`.
+    It implements `transports.api.archive.LocalArchive`.
     """
 
     is_ready = True
@@ -114,7 +114,7 @@ class FolderLog:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self.reports.end()
 
-    # The interface `KeptArchive`
+    # The interface `LocalArchive`
 
     @property
     def archive(self) -> FolderLog:
@@ -122,7 +122,7 @@ class FolderLog:
         return self
 
     @property
-    def kept(self) -> FolderLog:
+    def local(self) -> FolderLog:
         """This log itself: all of its rows are on this server."""
         return self
 
@@ -167,20 +167,20 @@ class FolderLog:
 
     async def report(self, consumer: str, offset: int) -> None:
         """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
-        await self.aside(lambda: self.history.consumers.report(consumer, offset))
+        await self.in_thread(lambda: self.history.consumers.report(consumer, offset))
 
     async def forget(self, consumer: str) -> bool:
         """Delete a consumer, so that retention no longer waits for it; False if there is none of that name.
 
         Raises `TimeoutError`, `OSError`.
         """
-        return await self.aside(lambda: self.history.consumers.forget(consumer))
+        return await self.in_thread(lambda: self.history.consumers.forget(consumer))
 
     async def read(self, query: Query) -> Page:
         """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
-        return await self.aside(lambda: self.history.read(query))
+        return await self.in_thread(lambda: self.history.read(query))
 
-    async def aside(self, work: Callable[[], Result]) -> Result:
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""
         async with asyncio.timeout(self._options.read_s):
             return await self.in_pool(work)
@@ -194,11 +194,11 @@ class FolderLog:
         return self.history.rows(first, last)
 
     async def absent(self) -> Sequence[str]:
-        """Other servers with this log that have not erased what was erased; see `KeptArchive.absent`."""
+        """Other servers with this log that have not erased what was erased; see `LocalArchive.absent`."""
         return () if self._erasing is None else await self._erasing.absent()
 
     async def purge(self, erasure: Erasure, on_progress: Progress) -> int:
-        """Erase events from the log, and from everything else that has data of them; see `KeptArchive.purge`.
+        """Erase events from the log, and from everything else that has data of them; see `LocalArchive.purge`.
 
         Their idempotency keys are remembered nevertheless: a repeat must not bring back what was erased.
         """

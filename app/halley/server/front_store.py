@@ -21,7 +21,7 @@ from halley.server.folder_log import Progress, lags_of
 class FrontStore:
     """The store of a node that keeps no history (`ClusterHistory`), and its archive: pages come from the keepers."""
 
-    kept = None
+    local = None
     facts: Mapping[str, Callable[[], Any]] = {}
 
     def __init__(self, node: Node, state: State, rules: Rules) -> None:

@@ -154,11 +154,11 @@ class KeeperStore:
                     return found, found[-1].offset
             return found, min(last, history.head)
 
-        return await self.archive.aside(read)
+        return await self.archive.in_thread(read)
 
     async def erased(self, first: int, last: int) -> list[int]:
         """The offsets of erased events, as other nodes ask for them."""
-        return await self.archive.aside(lambda: self.archive.history.erased(first, last))
+        return await self.archive.in_thread(lambda: self.archive.history.erased(first, last))
 
     # The saved state
 
@@ -188,7 +188,7 @@ class KeeperStore:
     # Erasing
 
     async def absent(self) -> Sequence[str]:
-        """The other nodes that have not erased what was erased until now; see `KeptArchive.absent`.
+        """The other nodes that have not erased what was erased until now; see `LocalArchive.absent`.
 
         A node that has just begun waits until it must know all others that are alive.
         """
@@ -205,7 +205,7 @@ class KeeperStore:
         return {name: sequence if isinstance(sequence, int) else 0 for name, sequence in done.items()}
 
     async def purge(self, erasure: Erasure, on_progress: Progress) -> int:
-        """Erase on all nodes, and from the stream; see `KeptArchive.purge`."""
+        """Erase on all nodes, and from the stream; see `LocalArchive.purge`."""
         if self.log.stream_refusal is not None:
             raise CannotPurge("the cluster takes nothing at present")
         options = self.node.options

@@ -127,7 +127,7 @@ class Lifecycle:
             await asyncio.sleep(0)  # other tasks must run even where there is no time to spread over
         await self._pause(spread_s - (monotonic() - began), is_forced)  # for clients that were between two polls
         for mount in self._mounts:
-            mount.endpoint.leave(monotonic())
+            mount.endpoint.end_waits(monotonic())
         telemetry.log.info("drained", seconds=round(monotonic() - began, 3))
 
     def _holds(self) -> int:

@@ -94,7 +94,7 @@ class SystemEvents:
 
     def opened(self, session: Session) -> None:
         """Publish that a session was admitted."""
-        self._publish(SESSIONS, {"event": "opened", **self.who(session), "address": session.address})
+        self._publish(SESSIONS, {"event": "opened", **self.identity(session), "address": session.address})
 
     def closed(self, session: Session, reason: str) -> None:
         """Publish that a session has ended, after its subscriptions."""
@@ -103,7 +103,7 @@ class SystemEvents:
                 self.unsubscribed(session, [name])
         else:
             self.unsubscribed(session, session.subscription_names())
-        self._publish(SESSIONS, {"event": "closed", **self.who(session), "reason": reason})
+        self._publish(SESSIONS, {"event": "closed", **self.identity(session), "reason": reason})
 
     def subscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
         """Publish that a session has subscribed."""
@@ -113,7 +113,7 @@ class SystemEvents:
         """Publish that a session has unsubscribed."""
         self._subscription("unsubscribed", session, names)
 
-    def who(self, session: Session) -> dict[str, Any]:
+    def identity(self, session: Session) -> dict[str, Any]:
         """The fields that identify a session in these events: its hash, protocol, authid and role; its node, too."""
         return {
             "session": self._name(session),
@@ -354,7 +354,7 @@ class Ticker:
     def _queue(self, session: Session, now: float) -> dict[str, Any]:
         count, names = self._system_events.subscriptions(session, _LISTED_SUBSCRIPTIONS)
         return {
-            **self._system_events.who(session),
+            **self._system_events.identity(session),
             "address": session.address,
             "age_s": round(now - session.opened_at, 1),
             "queued": len(session.outbox),

@@ -45,14 +45,14 @@ class Proxies:
         """Whether an address is that of a listed proxy."""
         return bool(self._networks) and self._knows(address)
 
-    def reveal(self, scope: Scope) -> None:
+    def set_client(self, scope: Scope) -> None:
         """Put the real client and scheme into the scope of a request that was sent through a listed proxy."""
         peer = scope.get("client")
         if peer is not None and peer[0] in self:
-            address, scope["scheme"] = self.seen_through(peer[0], scope["scheme"], scope["headers"])
+            address, scope["scheme"] = self.client_of(peer[0], scope["scheme"], scope["headers"])
             scope["client"] = (address, 0)
 
-    def seen_through(self, proxy: str, scheme: str, headers: Sequence[Header]) -> tuple[str, str]:
+    def client_of(self, proxy: str, scheme: str, headers: Sequence[Header]) -> tuple[str, str]:
         """The client's address and scheme as a listed proxy reports them, else the proxy's address and `scheme`."""
         schemes = [value for name, value in headers if name == b"x-forwarded-proto"]
         if len(schemes) == 1:  # several may include one that the client itself has sent
@@ -64,9 +64,9 @@ class Proxies:
 
         Each proxy appends the peer it saw, so anything to the left of the last unlisted one is that peer's invention.
         """
-        told = b",".join(value for name, value in headers if name == b"x-forwarded-for")
+        forwarded = b",".join(value for name, value in headers if name == b"x-forwarded-for")
         client: Address | None = None
-        for entry in reversed(told.rsplit(b",", _HOPS)[-_HOPS:]):
+        for entry in reversed(forwarded.rsplit(b",", _HOPS)[-_HOPS:]):
             client = _parse(entry.decode("latin-1").strip())
             if client is None or not self._lists(client):
                 break

@@ -72,7 +72,7 @@ class AsgiConnection:
             if self._host is not None:
                 self._host.cut("replaced")
         elif self._outcome.done():
-            self._let_go(outcome)
+            self._give_back(outcome)
         else:
             self._outcome.set_result(outcome)
 
@@ -93,13 +93,13 @@ class AsgiConnection:
                     outcome = engine.resume(outcome, verdict, monotonic())
                 else:
                     departure = departure or asyncio.ensure_future(disconnected(self.receive))
-                    outcome = await self._later(outcome, departure)
+                    outcome = await self._wait_for(outcome, departure)
         finally:
             if departure is not None:
                 departure.cancel()
         return outcome
 
-    async def _later(self, waiting: Hold | Deferred, departure: asyncio.Future[None]) -> Outcome | None:
+    async def _wait_for(self, waiting: Hold | Deferred, departure: asyncio.Future[None]) -> Outcome | None:
         """Wait for the outcome that `write` brings; None if the peer has disconnected.
 
         A request whose peer has disconnected is processed to its end nevertheless.
@@ -109,25 +109,25 @@ class AsgiConnection:
         if isinstance(waiting, Hold):
             ends.append(departure)
             limit_s = waiting.wait_s
-        has_left = True
+        is_gone = True
         try:
             await asyncio.wait(ends, timeout=limit_s + _OVERDUE_S, return_when=asyncio.FIRST_COMPLETED)
-            has_left = departure.done()
+            is_gone = departure.done()
         finally:
             if isinstance(waiting, Hold):
                 self._engine.sessions.lost(waiting, monotonic())  # does nothing if the hold has been answered
-            come, self._outcome = self._outcome, asyncio.get_running_loop().create_future()
-            outcome = come.result() if come.done() else None
+            answered, self._outcome = self._outcome, asyncio.get_running_loop().create_future()
+            outcome = answered.result() if answered.done() else None
             if outcome is None:
                 self._outcome.cancel()  # an outcome that comes from now on is returned to the engine at once
-            elif has_left and not isinstance(outcome, AwaitHook):
-                self._let_go(outcome)
+            elif is_gone and not isinstance(outcome, AwaitHook):
+                self._give_back(outcome)
                 outcome = None
-        if outcome is None and not has_left:
+        if outcome is None and not is_gone:
             raise TimeoutError("a request was not answered by its deadline")
         return outcome
 
-    def _let_go(self, outcome: Outcome) -> None:
+    def _give_back(self, outcome: Outcome) -> None:
         """Return an outcome to the engine because the peer has disconnected."""
         if isinstance(outcome, Reply):
             self._engine.sessions.take_back(outcome)

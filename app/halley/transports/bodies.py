@@ -47,10 +47,7 @@ class Batch(NamedTuple):
 
 
 async def read_body(receive: Receive, limits: Limits) -> bytes:
-    """Read a request's whole body.
-
-    Raises `Rejection` (413) at the first byte beyond `limits.body_bytes`, and `Disconnected` if the peer disconnects.
-    """
+    """Read a request's body. Raises `Rejection` (413) at the first byte beyond `limits.body_bytes`, `Disconnected`."""
     chunks: list[bytes] = []
     nbytes = 0
     while True:
@@ -84,7 +81,8 @@ def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
     if text[:1] in (b"[", b"{"):
         return parse([text], limits)
     if b"message=" in text and b"json" not in content_type.lower():
-        return parse(_form_values(text, limits, charset), limits)
+        fields = form_fields(text, limits, charset)
+        return parse([value.encode() for name, value in fields if name == "message"], limits)
     raise Rejection(400, "body is not a Bayeux message")
 
 
@@ -115,10 +113,7 @@ def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dic
 
 
 def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tuple[str, str]]:
-    """The fields of a query or form, as pairs of name and value, with escapes in `charset`; `+` is a space.
-
-    Raises `Rejection`.
-    """
+    """The fields of a query or form as pairs, with escapes in `charset`; `+` is a space. Raises `Rejection`."""
     most = limits.messages + _ODD_FIELDS
     if text.count(b"&") >= most:
         raise Rejection(413, "too many fields", limit="messages")
@@ -126,10 +121,6 @@ def form_fields(text: bytes, limits: Limits, charset: str = "utf-8") -> list[tup
         return parse_qsl(text.decode(), keep_blank_values=True, encoding=charset, errors="strict")
     except ValueError:
         raise Rejection(400, "form is not in its charset") from None
-
-
-def _form_values(text: bytes, limits: Limits, charset: str) -> list[bytes]:
-    return [value.encode() for name, value in form_fields(text, limits, charset) if name == "message"]
 
 
 def parse(texts: Iterable[bytes], limits: Limits) -> Batch:

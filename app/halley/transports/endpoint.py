@@ -185,6 +185,6 @@ def browser_cookie(value: str, options: Cookie, *, is_secure: bool) -> bytes:
     return "; ".join(parts).encode("latin-1")
 
 
-def leaving() -> Rejection:
+def shutting_down() -> Rejection:
     """Return the rejection of a request that still runs when the server's grace period has ended."""
     return Rejection(503, "the server is shutting down", closes=True, headers=(RETRY_AFTER,))

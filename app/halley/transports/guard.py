@@ -51,11 +51,11 @@ class Rejection(Exception):
 class Guard:
     """Decides by a listener's settings which requests are served."""
 
-    def __init__(self, settings: Settings, *, takes_nameless: bool = False) -> None:
-        """Make a guard; with `takes_nameless` it accepts an empty Host, which no browser sends."""
+    def __init__(self, settings: Settings, *, accepts_nameless: bool = False) -> None:
+        """Make a guard; with `accepts_nameless` it accepts an empty Host, which no browser sends."""
         self.is_loopback = is_loopback(settings.host)
         self.is_private = self.is_loopback and not settings.proxies  # only programs of this machine can connect
-        self._takes_nameless = takes_nameless
+        self._accepts_nameless = accepts_nameless
         self._hosts = frozenset(name.lower() for name in settings.hosts)
         self._origins = frozenset(origin.lower() for origin in settings.cors.origins)
         self._body_bytes = settings.limits.body_bytes
@@ -73,10 +73,7 @@ class Guard:
         return self.is_private or bool(self._origins)
 
     def check_names(self, headers: Iterable[Header], target: bytes = b"/") -> None:
-        """Check the names in a head: `check_host`, the host of a `target` in absolute form, and one Origin at most.
-
-        Raises `Rejection`.
-        """
+        """Check `check_host`, the host of a `target` in absolute form, and one Origin at most. Raises `Rejection`."""
         hosts, origins = [], []
         for name, value in headers:
             if name == b"host":
@@ -101,10 +98,7 @@ class Guard:
             raise Rejection(400, "this Host is not served here")
 
     def check(self, head: Head, methods: tuple[str, ...]) -> tuple[Header, ...]:
-        """Check everything but the Host of a request to a path that accepts `methods`.
-
-        Returns the CORS headers for any response to it. Raises `Rejection`.
-        """
+        """Check all but the Host of a request; return CORS headers for any response to it. Raises `Rejection`."""
         if head.method not in methods:
             *others, last = methods
             raise Rejection(
@@ -172,7 +166,7 @@ class Guard:
 
     def _is_our_host(self, host: bytes) -> bool:
         if not host:
-            return self._takes_nameless
+            return self._accepts_nameless
         name, _ = _split(host.decode("latin-1"))
         if not name:
             return False

@@ -7,6 +7,7 @@ only then.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote
 
@@ -25,6 +26,7 @@ _PARAMETERS_LOOKED_AT = 100
 _SCHEMES: dict[str, str] = {"ws": "http", "wss": "https"}
 
 
+@dataclass(slots=True, eq=False)
 class Head:
     """Method, path (decoded), query, and the first of each header field by lower-case name.
 
@@ -33,26 +35,14 @@ class Head:
     A WebSocket's path keeps its percent escapes, since its engine decodes it (`contract.Context`).
     """
 
-    __slots__ = ("_headers", "address", "fields", "method", "path", "port", "query_string", "scheme")
-
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        query_string: bytes,
-        fields: dict[bytes, bytes],
-        address: str,
-        scheme: str,
-        port: int = 0,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.query_string = query_string
-        self.fields = fields
-        self.address = address
-        self.scheme = scheme
-        self.port = port
-        self._headers: Mapping[str, str] | None = None
+    method: str
+    path: str
+    query_string: bytes
+    fields: dict[bytes, bytes]
+    address: str
+    scheme: str
+    port: int = 0
+    _headers: Mapping[str, str] | None = None
 
     @classmethod
     def of(cls, scope: Scope) -> Head:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from halley import telemetry
@@ -36,7 +38,7 @@ class GuardMiddleware:
         self._methods = (*methods, "OPTIONS")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request (ASGI)."""
+        """Check and serve one request (ASGI)."""
         head = Head.of(scope)
         cors: tuple[Header, ...] = ()
         try:
@@ -56,6 +58,14 @@ class GuardMiddleware:
         except Exception as error:  # noqa: BLE001 - a fault of ours: the peer learns nothing of it
             telemetry.fault("request", error)
             await reject(scope, send, Rejection(500, "internal error", headers=cors))
+
+
+class GuardedResponse(Response):
+    """The response to a request that has passed the guard: these headers, and those of CORS."""
+
+    def __init__(self, request: Request, body: bytes | None, *headers: Header, status: int = 200) -> None:
+        super().__init__(body, status)
+        self.raw_headers[:0] = [*headers, *cors_in(request.scope)]
 
 
 def head_in(scope: Scope) -> Head:

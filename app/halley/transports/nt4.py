@@ -23,7 +23,7 @@ from halley.transports.websocket import WebSocketRoute
 
 Serves = Callable[[float], bool]
 
-_LOOKS = 4
+_CHECKS = 4
 """Looks at each client in one `ping_s`: how precisely silence is measured, by which a lost client is recognized."""
 
 _PAGE = "This is a NetworkTables 4.1 server; connect a WebSocket to /nt/NAME.\n"
@@ -82,7 +82,7 @@ def own_page() -> Starlette:
 def guard_at(host: str, settings: Settings) -> Guard:
     """The guard of NetworkTables on a listener at `host`: it admits pages of `nt4.origins` too, and an empty Host."""
     cors = replace(settings.cors, origins=(*settings.cors.origins, *settings.nt4.origins))
-    return Guard(replace(settings, host=host, cors=cors), takes_nameless=True)
+    return Guard(replace(settings, host=host, cors=cors), accepts_nameless=True)
 
 
 def nt4_route(protocol: WireProtocol, settings: Settings, host: str, serves: Serves | None = None) -> Nt4Route:
@@ -98,6 +98,6 @@ def nt4_route(protocol: WireProtocol, settings: Settings, host: str, serves: Ser
         options.message_bytes,
         options.pings_per_s,
         options.kill_s,
-        options.ping_s / _LOOKS,
+        options.ping_s / _CHECKS,
     )
     return Nt4Route(protocol, service, guard_at(host, settings), options.name_bytes, serves)

@@ -29,14 +29,14 @@ from halley.settings import Settings, Wamp
 from halley.transports.addresses import accounts
 from halley.transports.asgi import host_connection
 from halley.transports.bodies import Disconnected, disconnected, read_body
-from halley.transports.endpoint import leaving
+from halley.transports.endpoint import shutting_down
 from halley.transports.guard import Guard, Rejection
-from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, Header, route_path
-from halley.transports.middleware import GuardMiddleware, Note, cors_in, head_in
+from halley.transports.head import JSON, RETRY_AFTER, UNCACHED, route_path
+from halley.transports.middleware import GuardedResponse, GuardMiddleware, Note, head_in
 from halley.transports.relay import Relay, is_relayed
 from halley.transports.websocket import TURN_S, UPGRADE, WebSocketEndpoint, WebSocketRoute
 
-_LOOKS = 4
+_CHECKS = 4
 """Looks at each peer in one `ping_s`."""
 
 _ID_BYTES = 32
@@ -68,25 +68,25 @@ class Poll:
         self._is_batched = is_batched(subprotocol)
         self.account = account
         self.backlog_bytes = 0
-        self.heard_at = now  # the latest receive of the peer, or when the response to it was written
+        self.received_at = now  # the latest receive of the peer, or when the response to it was written
         self.wake: Callable[[], None] | None = None  # wakes the receive that waits
         self.is_ending = False  # the engine has sent its last message
         self._waiting: deque[bytes] = deque()
         self._is_paused = False  # the engine is
         self._is_settled = True  # what was taken last has been written
-        self._has_lost = False  # the engine has been notified that the peer is lost
+        self._is_lost = False  # the engine has been notified that the peer is lost
         self.engine = protocol.connect(self, context, now)
 
     def write(self, outcome: list[bytes] | Close) -> None:
         """Keep messages for the peer; a `Close` ends the connection after them. See `Link`."""
-        if self.is_ending or self._has_lost:
+        if self.is_ending or self._is_lost:
             return
         if isinstance(outcome, Close):
             self.is_ending = True
             outcome = outcome.frames
         self._waiting.extend(outcome)
         self.backlog_bytes += sum(map(len, outcome))
-        self._tell()
+        self._wake_receive()
         if not (self._is_paused or self.is_ending):
             self._is_paused = True
             self.engine.paused()
@@ -94,12 +94,12 @@ class Poll:
     @property
     def has_news(self) -> bool:
         """Whether a receive can be answered immediately."""
-        return self._is_settled and (bool(self._waiting) or self.is_ending or self._has_lost)
+        return self._is_settled and (bool(self._waiting) or self.is_ending or self._is_lost)
 
     @property
     def is_over(self) -> bool:
         """Whether the connection has ended, with nothing left to fetch."""
-        return self._has_lost or (self.is_ending and self._is_settled and not self._waiting)
+        return self._is_lost or (self.is_ending and self._is_settled and not self._waiting)
 
     @property
     def is_awaited(self) -> bool:
@@ -121,32 +121,32 @@ class Poll:
     def put_back(self, taken: list[bytes]) -> None:
         """Put back the messages of a receive that ended before its response was written."""
         self._is_settled = True
-        self.heard_at = monotonic()
-        if not self._has_lost:
+        self.received_at = monotonic()
+        if not self._is_lost:
             self._waiting.extendleft(reversed(taken))
             self.backlog_bytes += sum(map(len, taken))
-            self._tell()
+            self._wake_receive()
 
     def written(self) -> None:
         """Note that the messages taken last have been written to the peer."""
         self._is_settled = True
-        self.heard_at = monotonic()
+        self.received_at = monotonic()
         if self._waiting or self.is_over:
-            self._tell()
+            self._wake_receive()
         else:
             self._is_paused = False
             self.engine.resumed(monotonic())
 
     def lose(self, now: float) -> None:
         """End the connection: the peer has closed it or has timed out."""
-        if not self._has_lost:
-            self._has_lost = True
+        if not self._is_lost:
+            self._is_lost = True
             self._waiting.clear()
             self.backlog_bytes = 0
-            self._tell()
+            self._wake_receive()
             self.engine.lost(now)
 
-    def _tell(self) -> None:
+    def _wake_receive(self) -> None:
         if self.wake is not None:
             self.wake()
 
@@ -175,7 +175,7 @@ class WampEndpoint(WebSocketEndpoint):
         self._node_id = node_id  # the names of transports begin with it
         self._polls: dict[str, Poll] = {}
         self._round: Round[str] = Round()
-        self._is_leaving = False  # the server drains
+        self._is_draining = False  # the server drains
 
     def matches(self, path: str) -> bool:
         """Whether a path is one of WAMP's, or below one."""
@@ -233,26 +233,26 @@ class WampEndpoint(WebSocketEndpoint):
                 continue
             if poll.is_over:
                 poll.lose(now)
-            if poll.is_awaited and now - poll.heard_at > self._options.poll_gone_s:
+            if poll.is_awaited and now - poll.received_at > self._options.poll_gone_s:
                 self._forget(name, poll, now)
         return len(self._round) > 0
 
     def begin(self, now: float) -> None:
         """Accept connections from now on, without those of an earlier run."""
-        self._is_leaving = False
+        self._is_draining = False
         for name, poll in list(self._polls.items()):
             self._forget(name, poll, now)
 
-    def leave(self, now: float) -> None:
+    def end_waits(self, now: float) -> None:
         """End all waiting receives because the server drains; the engines' last messages can still be fetched."""
-        self._is_leaving = True
+        self._is_draining = True
         for poll in self._polls.values():
             if poll.wake is not None:
                 poll.lose(now)
 
     async def _open(self, request: Request) -> Response:
-        if self._is_leaving:
-            raise leaving()
+        if self._is_draining:
+            raise shutting_down()
         offered = _offered(await self._body(request))
         subprotocol = self.route.choose(offered)
         head = head_in(request.scope)
@@ -260,7 +260,8 @@ class WampEndpoint(WebSocketEndpoint):
         self._admit(account)
         name, now = self._node_id + secrets.token_urlsafe(_ID_BYTES), monotonic()
         self._polls[name] = Poll(self.route.protocol, subprotocol, head, account, now)
-        return _Complete(request, JSON, orjson.dumps({"protocol": subprotocol, "transport": name}))
+        opened = orjson.dumps({"protocol": subprotocol, "transport": name})
+        return GuardedResponse(request, opened, JSON, *UNCACHED)
 
     def _admit(self, account: str | None) -> None:
         """Check that the limits allow one more connection, before any HELLO. Raises `Rejection` (503)."""
@@ -295,16 +296,13 @@ class WampEndpoint(WebSocketEndpoint):
         return _nothing(request)
 
     async def _wait(self, request: Request, poll: Poll) -> bool:
-        """Wait for messages, at most `poll_s`; False if a newer receive has replaced this one.
-
-        Raises `Disconnected`.
-        """
+        """Wait for messages, at most `poll_s`; False if a newer receive replaces this one. Raises `Disconnected`."""
         await self._body(request)
-        poll.heard_at = monotonic()
+        poll.received_at = monotonic()
         if poll.wake is not None:
             poll.wake()
-        if self._is_leaving and not poll.has_news:
-            poll.lose(poll.heard_at)
+        if self._is_draining and not poll.has_news:
+            poll.lose(poll.received_at)
         if poll.has_news:
             return True
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -322,7 +320,7 @@ class WampEndpoint(WebSocketEndpoint):
             return poll.wake is wake
         finally:
             departure.cancel()
-            poll.heard_at = monotonic()
+            poll.received_at = monotonic()
             if poll.wake is wake:
                 poll.wake = None
 
@@ -344,7 +342,7 @@ def _route(protocol: WireProtocol, guard: Guard, options: Wamp) -> WebSocketRout
         options.message_bytes,
         options.pings_per_s,
         options.kill_s,
-        options.ping_s / _LOOKS,
+        options.ping_s / _CHECKS,
     )
     return WebSocketRoute(protocol, service, guard)
 
@@ -365,19 +363,11 @@ def _offered(body: bytes) -> list[str]:
     return names
 
 
-class _Complete(Response):
-    """A response with all of the content that a request asks for."""
-
-    def __init__(self, request: Request, content_type: Header, body: bytes) -> None:
-        super().__init__(body)
-        self.raw_headers[:0] = [content_type, *UNCACHED, *cors_in(request.scope)]
-
-
-class _Messages(_Complete):
+class _Messages(GuardedResponse):
     """The response to a receive, which reports to the poll whether its messages were written."""
 
     def __init__(self, request: Request, poll: Poll, taken: list[bytes]) -> None:
-        super().__init__(request, _BINARY if poll.is_binary else JSON, b"".join(taken))
+        super().__init__(request, b"".join(taken), _BINARY if poll.is_binary else JSON, *UNCACHED)
         self._poll = poll
         self._taken = taken
 
@@ -396,9 +386,7 @@ class _Messages(_Complete):
 
 
 def _nothing(request: Request) -> Response:
-    response = Response(status_code=204)
-    response.raw_headers = [*UNCACHED, *cors_in(request.scope)]
-    return response
+    return GuardedResponse(request, None, *UNCACHED, status=204)
 
 
 async def _turn_away(_scope: Scope, _receive: Receive, _send: Send) -> None:

@@ -58,10 +58,7 @@ class WebSocketRoute:
 
 
 def check(head: Head, headers: Sequence[Header], route: WebSocketRoute) -> str:
-    """Check a request that opens a WebSocket, and choose one of the subprotocols in all its headers.
-
-    Raises `Rejection`.
-    """
+    """Check a request that opens a WebSocket, and choose one of its subprotocols. Raises `Rejection`."""
     route.guard.check_names(headers)
     route.guard.check_origin(head)
     route.check_path(head.path)
@@ -92,7 +89,7 @@ class Endpoint:
     def sweep(self, now: float) -> bool | None:
         """Handle the deadlines of connections that the transport keeps itself; True if there are more."""
 
-    def leave(self, now: float) -> None:
+    def end_waits(self, now: float) -> None:
         """End what still waits at the end of the drain."""
 
 
@@ -137,7 +134,7 @@ class WebSocketEndpoint(Endpoint):
             await reject(scope, send, rejection)
             return
         await send({"type": "websocket.accept", "subprotocol": subprotocol})
-        await _Socket(head, subprotocol, self.route, self._limits, send).serve(receive)
+        await _AsgiWebSocket(head, subprotocol, self.route, self._limits, send).serve(receive)
 
 
 async def _turn_away(_scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -156,7 +153,7 @@ class _Binary(bytes):
     __slots__ = ()
 
 
-class _Socket:
+class _AsgiWebSocket:
     """One WebSocket; the engine's `Link`."""
 
     kind = "asgi"
@@ -232,17 +229,17 @@ class _Socket:
             while self._waiting:
                 frames, self._waiting = self._waiting, []
                 for frame in frames:
-                    if not await self._sends({"type": "websocket.send", **_shown(frame)}):
+                    if not await self._is_sent({"type": "websocket.send", **_content_of(frame)}):
                         return
                     self.backlog_bytes -= len(frame)
             if self._close is not None:
                 reason = reason_bytes(self._close.reason).decode()
-                await self._sends({"type": "websocket.close", "code": self._close.code, "reason": reason})
+                await self._is_sent({"type": "websocket.close", "code": self._close.code, "reason": reason})
                 return
             self._is_paused = False
             self._engine.resumed(monotonic())
 
-    async def _sends(self, event: dict[str, object]) -> bool:
+    async def _is_sent(self, event: dict[str, object]) -> bool:
         """Whether an event could be sent: the peer is connected, and reads."""
         try:
             async with asyncio.timeout(self._limits.write_s):
@@ -252,5 +249,5 @@ class _Socket:
         return True
 
 
-def _shown(frame: bytes) -> dict[str, object]:
+def _content_of(frame: bytes) -> dict[str, object]:
     return {"bytes": bytes(frame)} if isinstance(frame, _Binary) else {"text": frame.decode()}

@@ -84,7 +84,7 @@ class Apis:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Route a request by its path to an API, or else to `pages` (ASGI)."""
-        scope["root_path"] = scope.get("root_path", "").rstrip("/")
+        scope["root_path"] = scope.get("root_path", "").rstrip("/")  # with a slash there, no route would match
         await self.router(scope, receive, send)
 
     async def rights(self, request: Request) -> Response:

@@ -35,7 +35,7 @@ class Archive(Protocol):
         """The last committed offset."""
 
     @property
-    def kept(self) -> KeptArchive | None:
+    def local(self) -> LocalArchive | None:
         """The log with all its rows; None if they are on other servers only."""
 
     async def settle(self) -> None:
@@ -45,7 +45,7 @@ class Archive(Protocol):
         """One page of the history. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
 
 
-class KeptArchive(Archive, Protocol):
+class LocalArchive(Archive, Protocol):
     """A log of which every row can be read."""
 
     @property
@@ -68,12 +68,9 @@ class KeptArchive(Archive, Protocol):
         """Note that `consumer` reads `offset` next. Raises `TooManyConsumers`, `TimeoutError`, `OSError`."""
 
     async def forget(self, consumer: str) -> bool:
-        """Delete a consumer, so that retention no longer waits for it; False if there is none of that name.
+        """Delete a consumer, for which retention waits; False if there is none. Raises `TimeoutError`, `OSError`."""
 
-        Raises `TimeoutError`, `OSError`.
-        """
-
-    async def aside(self, work: Callable[[], Result]) -> Result:
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Run blocking `work` on a reader thread and return the result. Raises `TimeoutError` after `read_s`."""
 
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
@@ -82,11 +79,11 @@ class KeptArchive(Archive, Protocol):
     async def absent(self) -> Sequence[str]:
         """The names of servers with the same log that have not erased what was erased until now, and will later."""
 
-    async def purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
+    async def purge(self, erasure: Erasure, progress: Callable[[int, int], None], /) -> int:
         """Erase events and return their number.
 
-        A thread calls `tell` with the number of offsets that are done and the number of all. A purge runs to its end
-        even if its caller is cancelled. Raises `CannotPurge`, `OSError`.
+        A thread calls `progress` with the number of offsets that are done and the number of all. A purge runs to its
+        end even if its caller is cancelled. Raises `CannotPurge`, `OSError`.
         """
 
 
@@ -113,9 +110,9 @@ def archive_of(request: Request) -> Archive:
     return archive
 
 
-def kept_archive_of(request: Request) -> KeptArchive:
+def local_archive_of(request: Request) -> LocalArchive:
     """The log with all its rows. Raises `Rejection` (409) where they are on other servers only."""
-    kept = archive_of(request).kept
-    if kept is None:
+    local = archive_of(request).local
+    if local is None:
         raise Rejection(409, ELSEWHERE)
-    return kept
+    return local

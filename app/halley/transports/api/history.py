@@ -127,10 +127,7 @@ class Reading:
 
 
 def read(channel: str, query_string: bytes, bounds: Bounds, most: int) -> Reading:
-    """Parse a request for `/history` + `channel`; `most` is the largest number of events on a page.
-
-    Raises `Rejection`.
-    """
+    """Parse a request for `/history` + `channel`, for `most` events on a page at most. Raises `Rejection`."""
     if len(channel) < 2:
         raise Rejection(400, NO_CHANNEL)
     try:
@@ -266,16 +263,16 @@ def _headers(page: Page, links: Links) -> list[Header]:
 
 def _wants_lines(accept: str) -> bool:
     """Whether an Accept header names JSON lines, with a quality that is not below that of JSON."""
-    liked = {}
+    qualities = {}
     for entry in accept.lower().split(","):
         name, _, _ = entry.partition(";")
         quality = _QUALITY.search(entry)
         try:
-            liked[name.strip()] = 1.0 if quality is None else float(quality[1])
+            qualities[name.strip()] = 1.0 if quality is None else float(quality[1])
         except ValueError:
-            liked[name.strip()] = 0.0
-    lines = liked.get(_LINES.decode(), 0.0)
-    return lines > 0 and lines >= liked.get(_JSON.decode(), 0.0)
+            qualities[name.strip()] = 0.0
+    lines = qualities.get(_LINES.decode(), 0.0)
+    return lines > 0 and lines >= qualities.get(_JSON.decode(), 0.0)
 
 
 def _flag(given: dict[str, str], name: str) -> bool:

@@ -74,6 +74,6 @@ class IdentityMiddleware:
 
 
 def caller_of(request: Request) -> Caller:
-    """The caller of a request."""
+    """The caller of a request, with its rights."""
     caller: Caller = request.user
     return caller

@@ -28,7 +28,7 @@ from halley.history.segment import FORMAT
 from halley.history.stored import COLUMNS, Stored
 from halley.protocols.bayeux.names import Bounds, to_pattern
 from halley.settings import Settings
-from halley.transports.api.archive import KeptArchive, kept_archive_of
+from halley.transports.api.archive import LocalArchive, local_archive_of
 from halley.transports.api.identity import EVERYTHING, caller_of
 from halley.transports.api.parameters import check_no_parameters, parameters, whole
 from halley.transports.api.responses import Content, Stream, base_url
@@ -117,7 +117,7 @@ class LogApi:
 
     async def head(self, request: Request) -> Response:
         """What the log has, for programs that are about to read it. Raises `Rejection`."""
-        archive, caller = kept_archive_of(request), caller_of(request)
+        archive, caller = local_archive_of(request), caller_of(request)
         caller.require("export")
         check_no_parameters(request)
         await archive.settle()
@@ -136,7 +136,7 @@ class LogApi:
 
     async def rows(self, request: Request) -> Response:
         """The rows from one offset to another. Raises `Rejection`."""
-        archive, caller = kept_archive_of(request), caller_of(request)
+        archive, caller = local_archive_of(request), caller_of(request)
         caller.require("export")
         given = parameters(request.scope["query_string"], _RANGE, UNKNOWN)
         wanted = {name: whole(given, name, _OFFSET, 1) for name in given}
@@ -161,7 +161,7 @@ class LogApi:
 
     async def purge(self, request: Request) -> Response:
         """Erase what the body names; the response is the progress, line by line. Raises `Rejection`."""
-        archive, caller = kept_archive_of(request), caller_of(request)
+        archive, caller = local_archive_of(request), caller_of(request)
         _check_order(request)
         check_no_parameters(request)
         erasure = self._order(await read_body(request.receive, self._limits))
@@ -214,7 +214,7 @@ class LogApi:
 
     async def _report(self, request: Request, name: str) -> bytes:
         """Note a consumer's offset. It may also go back: a consumer that has lost its results must read again."""
-        archive = kept_archive_of(request)
+        archive = local_archive_of(request)
         offset = _offset_of(await read_body(request.receive, self._limits))
         await archive.settle()
         if not archive.start <= offset <= archive.head + 1:
@@ -226,7 +226,7 @@ class LogApi:
         return orjson.dumps({"offset": offset})
 
     async def _forget(self, request: Request, name: str) -> bytes:
-        if not await kept_archive_of(request).forget(name):
+        if not await local_archive_of(request).forget(name):
             raise Rejection(404, UNKNOWN_CONSUMER)
         return b'{"forgotten":true}'
 
@@ -243,7 +243,7 @@ def _check_order(request: Request) -> None:
 
 
 async def _batches(
-    archive: KeptArchive, form: Format, first: int, last: int, request: Request
+    archive: LocalArchive, form: Format, first: int, last: int, request: Request
 ) -> AsyncGenerator[bytes, None]:
     """The rows from offset `first` to `last` as bytes, until the peer has disconnected; nothing in answer to HEAD."""
 
@@ -255,14 +255,14 @@ async def _batches(
     departure = asyncio.ensure_future(disconnected(request.receive))
     try:
         while first and request.method != "HEAD" and not departure.done():
-            data, first = await archive.aside(batch)
+            data, first = await archive.in_thread(batch)
             yield data
     finally:
         departure.cancel()
 
 
 async def _progress(
-    archive: KeptArchive, working: asyncio.Future[int], steps: list[tuple[int, int]]
+    archive: LocalArchive, working: asyncio.Future[int], steps: list[tuple[int, int]]
 ) -> AsyncGenerator[bytes, None]:
     """The latest of the `steps` of a purge, whenever there is another, and at last its result: a line for each."""
     shown = 1

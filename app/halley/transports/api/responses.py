@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from halley import telemetry
 from halley.transports.asgi import host_connection
 from halley.transports.bodies import disconnected
 from halley.transports.head import UNCACHED, Header
-from halley.transports.middleware import Begun, cors_in
+from halley.transports.middleware import Begun, GuardedResponse, cors_in
 
 PRIVATE = (
     *UNCACHED,
@@ -23,12 +23,11 @@ PRIVATE = (
 _CUT_S = 1.0
 
 
-class Content(Response):
+class Content(GuardedResponse):
     """A response that is complete; `more` are further headers."""
 
     def __init__(self, request: Request, content_type: bytes, body: bytes, *more: Header) -> None:
-        super().__init__(body)
-        self.raw_headers[:0] = [(b"content-type", content_type), *PRIVATE, *more, *cors_in(request.scope)]
+        super().__init__(request, body, (b"content-type", content_type), *PRIVATE, *more)
 
 
 class Stream(StreamingResponse):
