@@ -17,9 +17,9 @@ def be_next():
     """Add to all that nodes send each other, and to what they save, something that this version does not know."""
     halley.__version__ = "99.0.0"
     replace(frames, "pack", lambda data: changed(data, lambda head: [*head[:-1], {**(head[-1] or {}), **NEW}]))
-    from halley.cluster import alike, applied, members, pages
+    from halley.cluster import applied, consistency, members, pages
 
-    add(alike, "digests")
+    add(consistency, "digests")
     add(applied.Applied, "saved")
     replace(pages, "told_query", lambda query: {**query, "new": None})
     replace(pages, "pack", lambda data: orjson.dumps([*orjson.loads(data), NEW]))

@@ -20,17 +20,17 @@ from halley.broker.names import Match, Pattern
 from halley.broker.ports import Durability
 from halley.cluster import broker_log
 from halley.cluster.applied import Applied
-from halley.cluster.asker import Asker, State
 from halley.cluster.broker_log import ClusterLog, Diverged, StreamUnavailable
 from halley.cluster.frames import Keeps, Kind, Row, pack, unpack
 from halley.cluster.front import Front
+from halley.cluster.keeper_client import Asker, State
 from halley.cluster.members import Member, Members
 from halley.cluster.membership import describe, stream_config
 from halley.history.folder import Identity
 from halley.history.rules import Rules
 from halley.nats import subscriptions
 from halley.nats.jetstream import Connection
-from halley.nats.places import Place
+from halley.nats.stream_position import Place
 from halley.nats.wire import Message
 from halley.settings import Cluster, History, Limits, Settings
 

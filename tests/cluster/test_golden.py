@@ -8,11 +8,11 @@ from cluster.golden import ASKED, FRAMES, HEARTBEAT, PAGE, QUERY, ROW, STATE, VA
 
 from halley.broker.ports import Page
 from halley.cluster import pages
-from halley.cluster.alike import State as StateDigests
 from halley.cluster.applied import AnotherVersion, Applied
-from halley.cluster.asker import LivingKeeper, State
+from halley.cluster.consistency import State as StateDigests
 from halley.cluster.exchange import question
 from halley.cluster.frames import BadFrame, LaterVersion, pack, unpack
+from halley.cluster.keeper_client import LivingKeeper, State
 from halley.cluster.members import Members, id_of
 from halley.cluster.membership import CannotJoin, describe, description_of
 from halley.cluster.requests import Unanswered

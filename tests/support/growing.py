@@ -23,14 +23,14 @@ from halley.broker.limits import Meters
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.policy import ANONYMOUS
-from halley.cluster.alike import State
 from halley.cluster.applied import Applied
+from halley.cluster.consistency import State
 from halley.cluster.frames import Kind, Row
 from halley.cluster.members import Members
 from halley.history.rules import Rules
 from halley.protocols.nt4.pacing import Backlog
 from halley.protocols.nt4.topics import Topic
-from halley.protocols.wamp import roster
+from halley.protocols.wamp import remote_sessions
 from halley.protocols.wamp.state import ON_JOIN
 from halley.server.composition import Server
 from halley.settings import Cluster, History, Limits, Settings, Wamp
@@ -412,7 +412,7 @@ def noted(bound: int) -> Growing:
     state = State()
 
     def add(number: int) -> None:
-        with mock.patch("halley.cluster.alike._REMEMBERED", bound):
+        with mock.patch("halley.cluster.consistency._REMEMBERED", bound):
             state.note(SimpleNamespace(sequence=number, offset=1, time_us=1, checksum=""))  # type: ignore[arg-type]
 
     return Growing(add, lambda: len(state._recent))
@@ -446,7 +446,7 @@ class OneOther:
 
     def others(self) -> dict[str, dict[str, Any]]:
         """See `Elsewhere`."""
-        return {} if self.is_gone else {"n": {roster.FACT: [1, 0]}}
+        return {} if self.is_gone else {"n": {remote_sessions.FACT: [1, 0]}}
 
 
 def news(bound: int) -> Growing:
@@ -458,7 +458,7 @@ def news(bound: int) -> Growing:
 
     def add(number: int) -> None:
         report = [1, number + 1, "realm1", ON_JOIN, [{"session": number, "authid": "a", "authrole": "r"}]]
-        with mock.patch("halley.protocols.wamp.roster._MOST", bound):
+        with mock.patch("halley.protocols.wamp.remote_sessions._MOST", bound):
             known.arrived("n", report, NOW)
 
     def turn() -> bool:

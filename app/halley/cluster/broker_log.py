@@ -29,9 +29,9 @@ from halley.broker.events import Event, EventRange
 from halley.broker.faults import for_each
 from halley.broker.names import RESERVED, SPACE, Pattern
 from halley.broker.ports import Durability
-from halley.cluster.alike import State
 from halley.cluster.applied import Applied
 from halley.cluster.arrivals import Arrivals
+from halley.cluster.consistency import State
 from halley.cluster.frames import BadFrame, Control, Frame, LaterVersion, Row, event_of, pack, pack_all, row_of, unpack
 from halley.cluster.members import Member
 from halley.cluster.membership import GAP, check_place, subject_of_node
@@ -39,7 +39,7 @@ from halley.cluster.store import Store
 from halley.history.stored import row_of as stored_row
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError, Connection
-from halley.nats.places import Place, is_behind, is_control, place_of
+from halley.nats.stream_position import Place, is_behind, is_control, place_of
 from halley.nats.wire import Message
 from halley.settings import Cluster
 

@@ -21,8 +21,8 @@ import orjson
 
 from halley import telemetry
 from halley.cluster.applied import AnotherVersion, Applied
-from halley.cluster.asker import State, state_of
 from halley.cluster.keeper import subject_of_keeper
+from halley.cluster.keeper_client import State, state_of
 from halley.cluster.requests import NobodyAnswers, Unanswered, ask
 from halley.history.folder import FolderLocked, HighWaterMark, delete, segment_files
 from halley.history.history import History

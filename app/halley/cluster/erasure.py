@@ -18,7 +18,7 @@ from halley import telemetry
 from halley.broker.ports import Erasure
 from halley.cluster.frames import BadFrame, unpack
 from halley.nats.jetstream import ApiError, Connection
-from halley.nats.places import place_of
+from halley.nats.stream_position import place_of
 
 _AGAIN_S = 5.0
 _AT_ONCE = 32

@@ -2,8 +2,8 @@
 
 The events that the stream gives it are reported to its log, and so delivered and acknowledged, when they count as
 stored: with `settled_by = "stream"` at once, with `keeper` when a keeper has said that they are on its disk. The front
-itself keeps the newest of them in memory only (`Commits.tail`). Older ones are at the keepers (`asker.py`), and so is
-what has been deleted of them: the front takes over from where on the keepers have events.
+itself keeps the newest of them in memory only (`Commits.tail`). Older ones are at the keepers (`keeper_client.py`), and
+what has been deleted of them is deleted for the front too: it learns the first offset that the keepers still have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from halley.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown
 from halley.broker.events import Event, EventRange
 from halley.broker.names import Pattern
 from halley.broker.ports import Durability
-from halley.cluster.asker import Asker, State
+from halley.cluster.keeper_client import Asker, State
 from halley.history.rules import Rules
 from halley.history.stored import Stored
 from halley.history.writer import Committed, NotWritten, Report

@@ -74,7 +74,7 @@ class Kept(Protocol):
         """A page. Raises `UnknownPublication`, `TimeoutError`, `sqlite3.Error`."""
 
     def state(self) -> dict[str, Any]:
-        """What the node has come to; see `asker.State`. Raises `Diverged`."""
+        """What the node has come to; see `keeper_client.State`. Raises `Diverged`."""
 
     async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
         """The answer to `rows`. Raises `OSError`, `TimeoutError`."""

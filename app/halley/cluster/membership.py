@@ -22,26 +22,26 @@ from typing import Any
 import orjson
 
 from halley.broker.ports import Erasure
-from halley.cluster.alike import RECORD, digests
 from halley.cluster.applied import AnotherVersion, Applied
-from halley.cluster.asker import State, state_of
 from halley.cluster.catch_up import CannotCatchUp, catch_up
+from halley.cluster.consistency import RECORD, digests
 from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
+from halley.cluster.keeper_client import State, state_of
 from halley.cluster.members import id_of
 from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.history import checksummed_json
 from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
 from halley.nats.client import REQUEST_S, AwayErrors
 from halley.nats.jetstream import ApiError, Connection
-from halley.nats.places import place_of
+from halley.nats.stream_position import place_of
 from halley.settings import Settings
 
 STATE_FILE = "cluster.json"
 """The file in the data folder with the state that is saved (`Applied`)."""
 
 SETTINGS = "settings"
-"""The question about the digests of a node's settings (`alike.py`)."""
+"""The question about the digests of a node's settings (`consistency.py`)."""
 
 WENT_BACK = "the stream ends before the last frame that this node applied: it was made again, or restored from a backup"
 GAP = "frames that this node needs have been deleted from the stream: restart the node, which copies them from a keeper"

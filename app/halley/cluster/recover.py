@@ -24,7 +24,7 @@ from halley.history.folder import HighWaterMark
 from halley.history.history import History
 from halley.history.stored import Stored
 from halley.nats.jetstream import ApiError, Connection
-from halley.nats.places import place_of
+from halley.nats.stream_position import place_of
 from halley.nats.wire import Message
 from halley.settings import Settings
 

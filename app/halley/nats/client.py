@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from halley import __version__, telemetry
-from halley.nats.proof import TLS, Proof, authorities_of_the_system, proof_of
+from halley.nats.credentials import TLS, Proof, authorities_of_the_system, proof_of
 from halley.nats.subscriptions import Handler, Subscriptions, dropped
 from halley.nats.wire import Message, Wire
 from halley.settings import Cluster

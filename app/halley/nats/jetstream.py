@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from halley.nats.client import AwayErrors, Client
-from halley.nats.places import LAST, is_control, place_of
+from halley.nats.stream_position import LAST, is_control, place_of
 from halley.nats.subscriptions import Handler
 from halley.nats.wire import Message
 from halley.settings import Cluster

@@ -8,8 +8,8 @@ from typing import Any
 
 from halley.broker.broker import Broker
 from halley.broker.ports import Page, Query
-from halley.cluster.asker import Asker
 from halley.cluster.front import Front
+from halley.cluster.keeper_client import Asker
 from halley.cluster.membership import join_without_folder
 from halley.server.history import lags_of, rules_of
 from halley.server.shared_history import SharedHistory, joined

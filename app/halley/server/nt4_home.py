@@ -1,6 +1,6 @@
 """NetworkTables at a node of a cluster: served while the node is its home, with the persistent topics of the cluster.
 
-It is what lives at the home (`cluster.home.Resident`). The topics are stored in the cluster instead of the data folder;
+It is what the home serves (`cluster.nt4_lease.Resident`). The topics are stored in the cluster, not in the data folder;
 where none were ever stored, the first home begins with those of its own folder, if it has a file of them.
 """
 
@@ -16,8 +16,8 @@ from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.ports import Erasure, Work
 from halley.cluster.exchange import Exchange
-from halley.cluster.home import Home
-from halley.cluster.standing import Standing
+from halley.cluster.nt4_lease import Home
+from halley.cluster.status import Standing
 from halley.cluster.values import ClusterValues
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError
@@ -103,7 +103,7 @@ class Nt4Home:
                 telemetry.fault("persistent_topics", error)
             self._fault = repr(error)
 
-    # cluster.home.Resident
+    # cluster.nt4_lease.Resident
 
     def serves(self, now: float) -> bool:
         """Whether clients are served here."""

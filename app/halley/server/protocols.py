@@ -18,7 +18,7 @@ from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Count, WireProtocol
 from halley.protocols.nt4.protocol import NetworkTables
-from halley.protocols.wamp import inquiry, roster
+from halley.protocols.wamp import meta_queries, remote_sessions
 from halley.protocols.wamp.authentication import Authentication
 from halley.protocols.wamp.names import realms_of
 from halley.protocols.wamp.protocol import Router
@@ -114,11 +114,11 @@ def wamp(parts: Parts) -> Mount:
     )
     whole, others = parts.whole, router.roster
     if whole is not None and others is not None:
-        whole.answers[inquiry.KIND] = lambda _node, question: router.answer(question, monotonic())
+        whole.answers[meta_queries.KIND] = lambda _node, question: router.answer(question, monotonic())
         whole.answers[META_EVENT] = lambda _node, news: router.arrived(news, monotonic())
         whole.answers[SESSION] = lambda node, report: others.arrived(node, report, monotonic())
-        whole.answers[roster.LIST] = lambda _node, question: others.page(question)
-        whole.facts[roster.FACT] = others.fact
+        whole.answers[remote_sessions.LIST] = lambda _node, question: others.page(question)
+        whole.facts[remote_sessions.FACT] = others.fact
     return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings, parts.node_id))
 
 

@@ -16,9 +16,9 @@ from halley.broker.broker import Broker
 from halley.broker.errors import HistoryUnavailable
 from halley.broker.events import LAST_PUBLICATION, Publications
 from halley.broker.ports import Erasure
-from halley.cluster.alike import digests
 from halley.cluster.applied import Applied
 from halley.cluster.broker_log import ClusterLog, Diverged
+from halley.cluster.consistency import digests
 from halley.cluster.erasure import Erasures, Tell, delete_frames
 from halley.cluster.exchange import Exchange
 from halley.cluster.frames import Control, Keeps
@@ -26,7 +26,7 @@ from halley.cluster.keeper import Keeper
 from halley.cluster.members import Members
 from halley.cluster.membership import SETTINGS, STATE_FILE, join, name_taken
 from halley.cluster.membership import CannotJoin as NotJoined
-from halley.cluster.standing import Standing
+from halley.cluster.status import Standing
 from halley.cluster.store import Store
 from halley.history import checksummed_json
 from halley.history.history import CannotPurge

@@ -10,8 +10,8 @@ from support.wamp_peers import Peer, World
 
 from halley.access.rules import AccessRules, Rule
 from halley.broker.names import Match, Pattern
-from halley.protocols.wamp import inquiry
-from halley.protocols.wamp.roster import FACT, LIST, Roster
+from halley.protocols.wamp import meta_queries
+from halley.protocols.wamp.remote_sessions import FACT, LIST, Roster
 from halley.protocols.wamp.state import META_EVENT, SESSION, CommonIds
 
 
@@ -42,7 +42,7 @@ class Elsewhere:
         return json.loads(json.dumps(roster_of(self.world).page(body)))
 
     def ask(self, kind: str, body: Any) -> Any:
-        assert kind == inquiry.KIND
+        assert kind == meta_queries.KIND
         if self.world is None or not self.is_complete:
             return [], False
         answer = self.world.router.answer(json.loads(json.dumps(body)), self.world.now)

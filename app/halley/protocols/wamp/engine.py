@@ -21,7 +21,6 @@ from halley.protocols.wamp.errors import Undecodable, Violation, WampError
 from halley.protocols.wamp.events import event_frame
 from halley.protocols.wamp.handshake import Handshake
 from halley.protocols.wamp.history import EventHistory
-from halley.protocols.wamp.inquiry import Inquiry
 from halley.protocols.wamp.messages import (
     ABORT,
     CALL,
@@ -48,6 +47,7 @@ from halley.protocols.wamp.messages import (
     Unsubscribe,
     read,
 )
+from halley.protocols.wamp.meta_queries import Inquiry
 from halley.protocols.wamp.procedures import Procedures
 from halley.protocols.wamp.publishing import Publisher
 from halley.protocols.wamp.serializers import Format

@@ -14,7 +14,6 @@ from halley.broker.errors import InvalidName
 from halley.protocols.wamp import errors
 from halley.protocols.wamp.errors import InvalidArgument, WampError, wamp_error
 from halley.protocols.wamp.history import EventHistory
-from halley.protocols.wamp.inquiry import Inquiry, Merge, pattern_of, to_json
 from halley.protocols.wamp.messages import (
     RESULT,
     Call,
@@ -24,6 +23,7 @@ from halley.protocols.wamp.messages import (
     optional_text_argument,
     text_argument,
 )
+from halley.protocols.wamp.meta_queries import Inquiry, Merge, pattern_of, to_json
 from halley.protocols.wamp.names import MATCHES, check_uri, own_topic
 from halley.protocols.wamp.serializers import is_absent
 from halley.protocols.wamp.session import WampSession

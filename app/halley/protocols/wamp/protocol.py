@@ -10,8 +10,8 @@ from halley.broker.policy import Rights
 from halley.protocols.contract import Context, Count, Link, WireProtocol
 from halley.protocols.wamp.authentication import Authentication
 from halley.protocols.wamp.engine import Engine, Handlers
-from halley.protocols.wamp.inquiry import pattern_of
-from halley.protocols.wamp.roster import Roster
+from halley.protocols.wamp.meta_queries import pattern_of
+from halley.protocols.wamp.remote_sessions import Roster
 from halley.protocols.wamp.session import SessionEngine
 from halley.protocols.wamp.state import Environment, RouterState
 from halley.settings import Realm, Wamp
@@ -51,7 +51,7 @@ class Router(RouterState, WireProtocol):
         return engine
 
     def answer(self, question: dict[str, Any], now: float) -> Any:
-        """Answer a question of another node (`inquiry.py`)."""
+        """Answer a question of another node (`meta_queries.py`)."""
         return self.handlers.inquiry.answer(question, now)
 
     def arrived(self, news: list[Any], now: float) -> None:

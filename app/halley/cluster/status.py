@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from halley import __version__, telemetry
-from halley.cluster.alike import State, differences
 from halley.cluster.applied import Applied
+from halley.cluster.consistency import State, differences
 from halley.cluster.members import Member, Members
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors
@@ -56,7 +56,7 @@ class Standing:
         return sorted([self._members.own(), *self._members.others()], key=lambda member: member.name)
 
     def differs(self) -> list[dict[str, Any]]:
-        """What differs among the nodes; see `alike.differences`."""
+        """What differs among the nodes; see `consistency.differences`."""
         return differences(self.nodes(), self._state.odd(self._members.others()))
 
     def figures(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.wamp_peers import Peer, World
 
-from halley.protocols.wamp.roster import FACT, LIST, Roster
+from halley.protocols.wamp.remote_sessions import FACT, LIST, Roster
 from halley.protocols.wamp.state import META_EVENT, ON_JOIN, ON_LEAVE, SESSION
 from halley.settings import Realm
 

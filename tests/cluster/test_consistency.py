@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from halley.cluster.alike import State, differences, digests
 from halley.cluster.applied import Applied
+from halley.cluster.consistency import State, differences, digests
 from halley.cluster.frames import Kind, Row, pack, unpack
 from halley.cluster.members import Member, id_of
 from halley.cluster.membership import _check_rules
