@@ -21,7 +21,7 @@ def be_next():
 
     add(consistency, "digests")
     add(applied.Applied, "saved")
-    replace(pages, "told_query", lambda query: {**query, "new": None})
+    replace(pages, "query_to_json", lambda query: {**query, "new": None})
     replace(pages, "pack", lambda data: orjson.dumps([*orjson.loads(data), NEW]))
     replace(members.Members, "own", with_more_facts)
     from halley.server import shared_history

@@ -21,16 +21,16 @@ from halley.broker.ports import Durability
 from halley.cluster import broker_log
 from halley.cluster.applied import Applied
 from halley.cluster.broker_log import ClusterLog, Diverged, StreamUnavailable
-from halley.cluster.frames import Keeps, Kind, Row, pack, unpack
+from halley.cluster.frames import KeeperAnnouncement, Kind, Row, pack, unpack
 from halley.cluster.front import Front
-from halley.cluster.keeper_client import Asker, State
+from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.cluster.members import Member, Members
 from halley.cluster.membership import describe, stream_config
 from halley.history.folder import Identity
 from halley.history.rules import Rules
 from halley.nats import subscriptions
 from halley.nats.jetstream import Connection
-from halley.nats.stream_position import Place
+from halley.nats.stream_position import Position
 from halley.nats.wire import Message
 from halley.settings import Cluster, History, Limits, Settings
 
@@ -105,7 +105,7 @@ def write(log, disk, *, fails=False):
 
 def come_back(log):
     """Let the oldest frame under way come back from the stream."""
-    return log._apply(Place(log.applied.sequence + 1, 1, 10**15, 0), unpack(log._under_way[0].data))
+    return log._apply(Position(log.applied.sequence + 1, 1, 10**15, 0), unpack(log._under_way[0].data))
 
 
 async def test_an_event_has_its_turn_behind_those_of_its_publisher(broker, log, disk, hearer):
@@ -207,8 +207,8 @@ async def test_events_past_the_stream_fit_into_messages(broker, log, monkeypatch
 async def test_frames_that_the_stream_has_lost_stop_the_node(broker, log):
     """It must not number what follows: the others have given those offsets to what is missing."""
     log._in_consumer = 1
-    assert log._is_next(Place(1, 1, 0, 0), None)
-    assert not log._is_next(Place(2, 1, 0, 0), None)
+    assert log._is_next(Position(1, 1, 0, 0), None)
+    assert not log._is_next(Position(2, 1, 0, 0), None)
     assert (log.is_diverged, log.went_back) == (True, False), "the others can go on"
     with pytest.raises(Diverged):
         publish(broker, 1)
@@ -330,26 +330,26 @@ async def test_while_another_node_says_that_the_stream_went_back_none_takes_even
 async def test_a_control_is_a_frame_of_its_own(broker, log, disk):
     """So that it stays in the stream when frames with erased events are deleted."""
     publish(broker, 1)
-    sent = log.send(Keeps("a"))
+    sent = log.send(KeeperAnnouncement("a"))
     log._send()
     log._send()
     frames = [unpack(each.data) for each in log._under_way]
-    assert [(frame.control, len(frame.rows)) for frame in frames] == [(Keeps("a"), 0), (None, 1)]
-    log._apply(Place(1, 1, 10**15, 0), frames[0])
+    assert [(frame.control, len(frame.rows)) for frame in frames] == [(KeeperAnnouncement("a"), 0), (None, 1)]
+    log._apply(Position(1, 1, 10**15, 0), frames[0])
     assert await sent == 1
 
 
 # A front
 
 
-STATE = State("k", "log", new_key(), 1, {"offset": 0}, 0)
+STATE = KeeperState("k", "log", new_key(), 1, {"offset": 0}, 0)
 
 
 @pytest.fixture
 def keepers():
     options = Cluster(node="a")
     nats = Connection(options)
-    return Asker(options, nats, Members(options, nats, 0.0), Rules([], []), STATE)
+    return KeeperClient(options, nats, Members(options, nats, 0.0), Rules([], []), STATE)
 
 
 @pytest.fixture
@@ -372,7 +372,7 @@ def front(broker, keepers):
 async def come(log, number, *rows):
     """Let a frame of another node come from the stream."""
     frame = unpack(pack("b-1", number, rows))
-    log._apply(Place(log.applied.sequence + 1, 1, 10**15, 0), frame)
+    log._apply(Position(log.applied.sequence + 1, 1, 10**15, 0), frame)
 
 
 def rows_on(*topics, key=None):

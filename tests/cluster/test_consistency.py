@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from halley.cluster.applied import Applied
-from halley.cluster.consistency import State, differences, digests
+from halley.cluster.consistency import StateHistory, differences, digests
 from halley.cluster.frames import Kind, Row, pack, unpack
 from halley.cluster.members import Member, id_of
 from halley.cluster.membership import _check_rules
@@ -47,7 +47,7 @@ def test_a_node_may_send_anything(facts):
     """It differs, and nothing fails."""
     own = member("a", settings=digests(Settings()))
     assert all(each["nodes"][0] for each in differences([own, member("b", **facts)], set()))
-    assert State().odd([member("b", **facts)]) == set()
+    assert StateHistory().odd([member("b", **facts)]) == set()
 
 
 def applied(state, applied, *payloads):
@@ -61,8 +61,8 @@ def applied(state, applied, *payloads):
 
 def test_a_node_that_made_something_else_of_the_stream_is_odd():
     """Also if it is not as far as this one, until it is seen to be right, or is gone."""
-    state, own = State(), Applied(10, 10)
-    other_state, other = State(), Applied(10, 10)
+    state, own = StateHistory(), Applied(10, 10)
+    other_state, other = StateHistory(), Applied(10, 10)
     applied(state, own, b"1", b"2", b"3", b"4")
 
     def facts():
@@ -80,7 +80,7 @@ def test_a_node_that_made_something_else_of_the_stream_is_odd():
 
 def test_a_node_is_odd_itself_where_most_others_have_made_something_else():
     """Of two nodes nobody knows which is right."""
-    made = State()
+    made = StateHistory()
     applied(made, Applied(10, 10), b"1")
     same, other = {"sequence": 1, "state": made.of(1)}, {"sequence": 1, "state": "2-1000-00000000"}
     for facts, is_odd in [
@@ -92,7 +92,7 @@ def test_a_node_is_odd_itself_where_most_others_have_made_something_else():
         ([other, other, other, same], True),
         ([other, other, {}], False),
     ]:
-        state = State()
+        state = StateHistory()
         applied(state, Applied(10, 10), b"1")
         nodes = [member(str(number), **each) for number, each in enumerate(facts)]
         assert state.is_odd(nodes) == is_odd, facts

@@ -24,7 +24,7 @@ from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.policy import ANONYMOUS
 from halley.cluster.applied import Applied
-from halley.cluster.consistency import State
+from halley.cluster.consistency import StateHistory
 from halley.cluster.frames import Kind, Row
 from halley.cluster.members import Members
 from halley.history.rules import Rules
@@ -409,7 +409,7 @@ def applied(bound: int) -> Growing:
 
 def noted(bound: int) -> Growing:
     """What a node has made of the latest messages of the stream."""
-    state = State()
+    state = StateHistory()
 
     def add(number: int) -> None:
         with mock.patch("halley.cluster.consistency._REMEMBERED", bound):
@@ -452,7 +452,7 @@ class OneOther:
 def news(bound: int) -> Growing:
     """Sessions at another node, by its news of them, and its end."""
     elsewhere = OneOther()
-    known = WampWorld(elsewhere=elsewhere).router.roster
+    known = WampWorld(elsewhere=elsewhere).router.remote_sessions
     assert known is not None
     known.look(NOW)
 

@@ -31,7 +31,7 @@ from halley.broker.names import RESERVED, SPACE, Pattern
 from halley.broker.ports import Durability
 from halley.cluster.applied import Applied
 from halley.cluster.arrivals import Arrivals
-from halley.cluster.consistency import State
+from halley.cluster.consistency import StateHistory
 from halley.cluster.frames import BadFrame, Control, Frame, LaterVersion, Row, event_of, pack, pack_all, row_of, unpack
 from halley.cluster.members import Member
 from halley.cluster.membership import GAP, check_place, subject_of_node
@@ -39,7 +39,7 @@ from halley.cluster.store import Store
 from halley.history.stored import row_of as stored_row
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError, Connection
-from halley.nats.stream_position import Place, is_behind, is_control, place_of
+from halley.nats.stream_position import Position, is_behind, is_control, position_of
 from halley.nats.wire import Message
 from halley.settings import Cluster
 
@@ -123,7 +123,7 @@ class ClusterLog:
 
         `controlled` is called with each control that counts and its sequence, when all before it is applied.
         """
-        self.applied, self.state = applied, State()
+        self.applied, self.state = applied, StateHistory()
         self.frames_in = self.frames_out = self.resent = self.repeats = self.foreign = 0
         self._options = options
         self._store = store
@@ -376,7 +376,7 @@ class ClusterLog:
             if is_behind(message, self._in_consumer):  # the last ones before it were lost, as with a connection
                 self._heard_at = 0.0
             return None
-        place, frame = place_of(message), self._frame_of(message)
+        place, frame = position_of(message), self._frame_of(message)
         self._in_consumer += 1
         if not self.is_diverged and self._is_next(place, frame):
             return self._apply(place, frame)
@@ -391,7 +391,7 @@ class ClusterLog:
             self.foreign += 1
         return None
 
-    def _is_next(self, place: Place, frame: Frame | None) -> bool:
+    def _is_next(self, place: Position, frame: Frame | None) -> bool:
         """Whether a message is the stream's next one. Where the consumer has lost one, another is begun."""
         applied = self.applied
         if place.in_consumer != self._in_consumer:
@@ -404,7 +404,7 @@ class ClusterLog:
             return place.sequence > applied.sequence
         return False
 
-    def _apply(self, place: Place, frame: Frame | None) -> Awaitable[None] | None:
+    def _apply(self, place: Position, frame: Frame | None) -> Awaitable[None] | None:
         self.frames_in += 1
         applied = self.applied
         if not applied.admit(place.sequence, place.time_us, frame) or frame is None:
@@ -431,7 +431,7 @@ class ClusterLog:
         return None
 
     async def _write(
-        self, entries: Sequence[Event | EventRange], place: Place, frame: Frame, back: _UnderWay | None
+        self, entries: Sequence[Event | EventRange], place: Position, frame: Frame, back: _UnderWay | None
     ) -> None:
         """Give the writer what is left of a frame, when it takes events again."""
         for entry in entries:
@@ -441,7 +441,7 @@ class ClusterLog:
         self._is_stalled = False
         self._end_of(place, frame, back)
 
-    def _end_of(self, place: Place, frame: Frame, back: _UnderWay | None) -> None:
+    def _end_of(self, place: Position, frame: Frame, back: _UnderWay | None) -> None:
         """Do what comes behind the events of a frame."""
         if frame.control is not None:
             self._controlled(frame.control, place.sequence)

@@ -22,7 +22,7 @@ import orjson
 from halley import telemetry
 from halley.cluster.applied import AnotherVersion, Applied
 from halley.cluster.keeper import subject_of_keeper
-from halley.cluster.keeper_client import State, state_of
+from halley.cluster.keeper_client import KeeperState, state_of
 from halley.cluster.requests import NobodyAnswers, Unanswered, ask
 from halley.history.folder import FolderLocked, HighWaterMark, delete, segment_files
 from halley.history.history import History
@@ -79,7 +79,7 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
         await asyncio.to_thread(copy.close)
 
 
-def _restored(settings: Settings, state: State) -> Applied:
+def _restored(settings: Settings, state: KeeperState) -> Applied:
     """The state of a keeper. Raises `Unanswered`."""
     found = Applied(settings.history.keys, 0)
     try:
@@ -89,7 +89,7 @@ def _restored(settings: Settings, state: State) -> Applied:
     return found
 
 
-async def _fill(nats: Connection, settings: Settings, copy: Copy, state: State, found: Applied) -> None:
+async def _fill(nats: Connection, settings: Settings, copy: Copy, state: KeeperState, found: Applied) -> None:
     """Compare the folder with a keeper's, copy what follows, and erase what is erased there.
 
     Raises `CannotCatchUp`, `Unanswered`, `NobodyAnswers`, and `OSError`, of which `TimeoutError` is that of a keeper.
@@ -140,8 +140,8 @@ class _Rows:
         return found
 
     async def _ask(self, what: str, first: int, last: int) -> Any:
-        wish = {"what": what, "first": first, "last": last}
-        return orjson.loads(await ask(self._nats, self._space, self._subject, wish, _ANSWER_S))
+        request = {"what": what, "first": first, "last": last}
+        return orjson.loads(await ask(self._nats, self._space, self._subject, request, _ANSWER_S))
 
 
 class Copy:

@@ -3,8 +3,8 @@
 A node's facts have a digest for each group of such settings. They are settings that everybody may know; secrets, such
 as tokens and passwords, are not compared.
 
-`State` compares what nodes have made of the stream. They pass its messages at different times, so each remembers for
-its latest messages what it had made of them.
+`StateHistory` compares what nodes have made of the stream. They apply its messages at different times, so each
+remembers its state after each of the latest messages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _changed(table: Any) -> dict[str, Any]:
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
-class State:
+class StateHistory:
     """What this node has made of the latest messages of the stream, and the nodes that have made something else."""
 
     def __init__(self) -> None:

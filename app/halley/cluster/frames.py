@@ -89,13 +89,13 @@ class Row(NamedTuple):
     value: Value | None = None
 
 
-class Keeps(NamedTuple):
+class KeeperAnnouncement(NamedTuple):
     """A control: the node has a folder, in which all events are that count up to here."""
 
     node: str
 
 
-Control = Keeps | Erasure
+Control = KeeperAnnouncement | Erasure
 """An erasure concerns the events that count up to its place in the stream."""
 
 
@@ -124,9 +124,9 @@ class Frame:
 
     def __init__(self, columns: Sequence[Any], payloads: bytes, checksum: str) -> None:
         """`columns` are those behind the version. Raises any of `_WRONG` for wrong ones."""
-        run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, told = columns
+        run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, control = columns
         # A compiled attribute takes True for a number, and a compiled call takes pairs for named arguments.
-        if type(run) is not str or type(number) is not int or type(told) not in (dict, type(None)):
+        if type(run) is not str or type(number) is not int or type(control) not in (dict, type(None)):
             raise TypeError
         (values,) = more or [{}]
         self.run: str = run
@@ -141,7 +141,7 @@ class Frame:
         self.keys = {int(place): _text(key) for place, key in keys.items()}
         self.stamps = None if stamps is None else [_stamp(*stamp) for stamp in stamps]
         self.values = {int(place): _value(*value) for place, value in values.items()}
-        self.control: Control | None = None if told is None else _control(**told)
+        self.control: Control | None = None if control is None else _control(**control)
         _check(self)
 
     @property
@@ -195,12 +195,12 @@ def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = N
     keys = {str(place): row.key for place, row in enumerate(rows) if row.key is not None}
     lengths = [len(row.payload) for row in rows]
     stamps = [row.stamp and (*row.stamp,) for row in rows] if rows and rows[0].stamp else None
-    told = [(*kind[:3], kind.audience and (*kind.audience,), *kind[4:]) for kind in kinds]
-    told_control = control and _told(control)
+    kind_rows = [(*kind[:3], kind.audience and (*kind.audience,), *kind[4:]) for kind in kinds]
+    control_json = control and _control_to_json(control)
     values = {str(place): (*row.value,) for place, row in enumerate(rows) if row.value is not None}
     more = [values] if values else []
     head = orjson.dumps(
-        [VERSION, run, number, [*topics], told, topic_of, kind_of, lengths, keys, stamps, *more, told_control]
+        [VERSION, run, number, [*topics], kind_rows, topic_of, kind_of, lengths, keys, stamps, *more, control_json]
     )
     whole = b"".join((head, b"\n", *(row.payload for row in rows)))
     return whole + b"%08x" % crc32(whole)
@@ -253,8 +253,8 @@ def may_have_control(data: bytes) -> bool:
     return data[: data.find(b"\n")].endswith(b"}]")
 
 
-def _told(control: Control) -> dict[str, Any]:
-    if isinstance(control, Keeps):
+def _control_to_json(control: Control) -> dict[str, Any]:
+    if isinstance(control, KeeperAnnouncement):
         return {"keeps": control.node}
     pattern = control.pattern
     match, topic = (None, None) if pattern is None else (pattern.match.value, pattern.topic)
@@ -263,7 +263,7 @@ def _told(control: Control) -> dict[str, Any]:
 
 def _control(keeps: Any = None, erase: Any = None, **_unknown: Any) -> Control | None:
     if keeps is not None:
-        return Keeps(_text(keeps))
+        return KeeperAnnouncement(_text(keeps))
     if erase is None:
         return None
     match, topic, publisher = erase

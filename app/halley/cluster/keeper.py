@@ -59,7 +59,7 @@ class _BadRequest(Exception):
     """The request is not of this form."""
 
 
-class Kept(Protocol):
+class KeeperStore(Protocol):
     """The history of a node with a data folder, from which `Keeper` answers."""
 
     @property
@@ -74,7 +74,7 @@ class Kept(Protocol):
         """A page. Raises `UnknownPublication`, `TimeoutError`, `sqlite3.Error`."""
 
     def state(self) -> dict[str, Any]:
-        """What the node has come to; see `keeper_client.State`. Raises `Diverged`."""
+        """What the node has come to; see `keeper_client.KeeperState`. Raises `Diverged`."""
 
     async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
         """The answer to `rows`. Raises `OSError`, `TimeoutError`."""
@@ -86,28 +86,28 @@ class Kept(Protocol):
 class Keeper:
     """Answers requests, each as a task of its own: one that takes long holds up no others."""
 
-    def __init__(self, options: Cluster, nats: Connection, kept: Kept) -> None:
+    def __init__(self, options: Cluster, nats: Connection, store: KeeperStore) -> None:
         """`nats` need not be connected yet."""
         self._options = options
         self._nats = nats
-        self._kept = kept
+        self._store = store
         self._answers: dict[str, Callable[[dict[str, Any]], Awaitable[bytes]]] = {
             "state": self._state,
             "read": self._read,
             "rows": self._rows,
             "erased": self._erased,
         }
-        self._told = 0
+        self._announced = 0
         self._more = asyncio.Event()  # set when more is written, and then replaced
         self._tasks = Tasks()
-        nats.subscribe(subject_of_keeper(options.space, options.node), self._asked)
-        nats.subscribe(subject_of_keepers(options.space), self._asked, queue="keepers")
+        nats.subscribe(subject_of_keeper(options.space, options.node), self._received)
+        nats.subscribe(subject_of_keepers(options.space), self._received, queue="keepers")
 
     async def close(self) -> None:
         """Leave what is not answered yet; its askers ask another keeper."""
         await self._tasks.cancel()
 
-    def _asked(self, message: Message) -> None:
+    def _received(self, message: Message) -> None:
         if len(self._tasks) < _MOST_REQUESTS:
             self._tasks.start(self._answer(message))
         else:
@@ -116,13 +116,13 @@ class Keeper:
     async def _answer(self, message: Message) -> None:
         nats = self._nats
         try:
-            wish = orjson.loads(message.data)
-            found = self._answers[wish["what"]]
+            request = orjson.loads(message.data)
+            found = self._answers[request["what"]]
         except (ValueError, TypeError, KeyError):
             refuse(nats, message.reply, "unknown")
             return
         try:
-            await answer(nats, message.reply, await found(wish))
+            await answer(nats, message.reply, await found(request))
         except _BadRequest:
             refuse(nats, message.reply, "unknown")
         except UnknownPublication:
@@ -133,46 +133,46 @@ class Keeper:
             telemetry.fault("keeper", error)
             refuse(nats, message.reply, "failed")
 
-    async def _state(self, _wish: dict[str, Any]) -> bytes:
-        state = self._kept.state()
+    async def _state(self, _request: dict[str, Any]) -> bytes:
+        state = self._store.state()
         async with asyncio.timeout(_LONGEST_S):
             await self._wrote(state["applied"]["offset"])
         return orjson.dumps(state)
 
-    async def _read(self, wish: dict[str, Any]) -> bytes:
+    async def _read(self, request: dict[str, Any]) -> bytes:
         try:
-            query, within_s = pages.query_of(wish["query"]), float(wish["within_s"])
+            query, within_s = pages.query_from_json(request["query"]), float(request["within_s"])
         except (ValueError, TypeError, KeyError):
             raise _BadRequest from None
         async with asyncio.timeout(min(within_s, _LONGEST_S)):
             await self._wrote(query.last)
-            page = await self._kept.read(query)
-        return pages.pack(page, self._kept.starts)
+            page = await self._store.read(query)
+        return pages.pack(page, self._store.starts)
 
-    async def _rows(self, wish: dict[str, Any]) -> bytes:
-        rows, reached = await self._kept.some_rows(*_range(wish))
+    async def _rows(self, request: dict[str, Any]) -> bytes:
+        rows, reached = await self._store.some_rows(*_range(request))
         return orjson.dumps([[tuple(row) for row in rows], reached])
 
-    async def _erased(self, wish: dict[str, Any]) -> bytes:
-        return orjson.dumps(await self._kept.erased(*_range(wish)))
+    async def _erased(self, request: dict[str, Any]) -> bytes:
+        return orjson.dumps(await self._store.erased(*_range(request)))
 
     async def _wrote(self, offset: int) -> None:
         """Wait until all up to an offset is on disk."""
-        while self._kept.written < offset:
+        while self._store.written < offset:
             await self._more.wait()
 
     def wrote(self) -> None:
         """Note that more is on disk, and let fronts know if they wait for that."""
         self._more.set()
         self._more = asyncio.Event()
-        written = self._kept.written
-        if self._options.settled_by == "keeper" and written > self._told:
-            self._told = written
+        written = self._store.written
+        if self._options.settled_by == "keeper" and written > self._announced:
+            self._announced = written
             self._nats.publish(subject_of_written(self._options.space, self._options.node), b"%d" % written)
 
 
-def _range(wish: dict[str, Any]) -> tuple[int, int]:
+def _range(request: dict[str, Any]) -> tuple[int, int]:
     try:
-        return int(wish["first"]), int(wish["last"])
+        return int(request["first"]), int(request["last"])
     except (ValueError, TypeError, KeyError):
         raise _BadRequest from None

@@ -24,7 +24,7 @@ _AGAIN_S, _LOOK_S = 0.1, 0.25
 _MOST_KEEPERS, _SILENT_S = 64, 3.5
 
 
-class State(NamedTuple):
+class KeeperState(NamedTuple):
     """What a keeper has, on its disk.
 
     node     the keeper
@@ -41,23 +41,23 @@ class State(NamedTuple):
     erased: int
 
     @classmethod
-    def of(cls, data: bytes) -> State:
+    def of(cls, data: bytes) -> KeeperState:
         """The state that a keeper has answered. Raises `Unanswered`."""
         try:
-            told = orjson.loads(data)
-            told["publication_key"] = int(told["publication_key"])  # a JSON number has 53 bits for many readers
-            return cls(*(told[name] for name in cls._fields))
+            fields = orjson.loads(data)
+            fields["publication_key"] = int(fields["publication_key"])  # a JSON number has 53 bits for many readers
+            return cls(*(fields[name] for name in cls._fields))
         except (TypeError, KeyError, ValueError):
             raise Unanswered("another version") from None
 
 
-async def state_of(nats: Connection, space: str, within_s: float, node: str = "") -> State:
+async def state_of(nats: Connection, space: str, within_s: float, node: str = "") -> KeeperState:
     """The state of the keeper `node`, or of any.
 
     Raises `NobodyAnswers`, `Unanswered`, `TimeoutError`.
     """
     subject = subject_of_keeper(space, node) if node else subject_of_keepers(space)
-    return State.of(await ask(nats, space, subject, {"what": "state"}, within_s))
+    return KeeperState.of(await ask(nats, space, subject, {"what": "state"}, within_s))
 
 
 class LivingKeeper(NamedTuple):
@@ -94,7 +94,7 @@ class LivingKeeper(NamedTuple):
         return None
 
 
-class Asker:
+class KeeperClient:
     """Reads pages from the keepers that are alive, and knows how far they have written.
 
     written   the highest offset that any of them has on disk; 0 without any
@@ -102,7 +102,7 @@ class Asker:
               it never goes back: no reader may be given less than it was promised
     """
 
-    def __init__(self, options: Cluster, nats: Connection, members: Members, rules: Rules, state: State) -> None:
+    def __init__(self, options: Cluster, nats: Connection, members: Members, rules: Rules, state: KeeperState) -> None:
         """`state` is that with which the front began."""
         self.written: int = state.applied["offset"]
         self.start = state.first
@@ -176,9 +176,9 @@ class Asker:
 
     async def _read(self, query: Query, keeper: LivingKeeper, within_s: float) -> Page:
         """A page of one keeper. Raises as `ask` does; `NobodyAnswers` too if the keeper is gone meanwhile."""
-        wish = {"what": "read", "query": pages.told_query(query), "within_s": within_s}
+        request = {"what": "read", "query": pages.query_to_json(query), "within_s": within_s}
         subject = subject_of_keeper(self._options.space, keeper.name)
-        asking = asyncio.create_task(ask(self._nats, self._options.space, subject, wish, within_s))
+        asking = asyncio.create_task(ask(self._nats, self._options.space, subject, request, within_s))
         try:
             while not (await asyncio.wait({asking}, timeout=_LOOK_S))[0]:
                 if not any(each.name == keeper.name for each in self._members.others()):

@@ -27,14 +27,14 @@ from halley.cluster.catch_up import CannotCatchUp, catch_up
 from halley.cluster.consistency import RECORD, digests
 from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
-from halley.cluster.keeper_client import State, state_of
+from halley.cluster.keeper_client import KeeperState, state_of
 from halley.cluster.members import id_of
 from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.history import checksummed_json
 from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
 from halley.nats.client import REQUEST_S, AwayErrors
 from halley.nats.jetstream import ApiError, Connection
-from halley.nats.stream_position import place_of
+from halley.nats.stream_position import position_of
 from halley.settings import Settings
 
 STATE_FILE = "cluster.json"
@@ -65,7 +65,7 @@ async def join(settings: Settings, folder: Path) -> Applied:
         return await _join(nats, settings, folder)
 
 
-async def join_without_folder(settings: Settings) -> tuple[State, Applied]:
+async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]:
     """Find the stream, and the state of a keeper, from which a node without a folder goes on. Raises `CannotJoin`."""
     space, join_s = settings.cluster.space, settings.cluster.join_s
     async with connected(settings) as nats:
@@ -88,7 +88,7 @@ async def join_without_folder(settings: Settings) -> tuple[State, Applied]:
     return state, applied
 
 
-async def _state(nats: Connection, space: str) -> State:
+async def _state(nats: Connection, space: str) -> KeeperState:
     while True:
         try:
             return await state_of(nats, space, REQUEST_S)
@@ -191,7 +191,7 @@ async def _needed(nats: Connection, applied: Applied, state: dict[str, Any]) -> 
         return int(state["first_seq"]) - 1, True
     try:
         async for message in nats.messages(following, last):
-            sequence = place_of(message).sequence
+            sequence = position_of(message).sequence
             if sequence != following:
                 needed, has_gap = sequence - 1, True
             with suppress(BadFrame):

@@ -64,19 +64,19 @@ _LONGEST_S = 3_600.0
 _STREAM_NOT_FOUND = 10_059
 
 
-class Resident(Protocol):
+class Leaseholder(Protocol):
     """What the home serves. Its methods are called on the event loop and never block."""
 
-    def move_in(self, topics: bytes | None, term: int, until: float) -> None:
+    def activate(self, topics: bytes | None, term: int, until: float) -> None:
         """Begin to serve until a monotonic time, with the stored topics; None where none were ever stored.
 
         `term` is greater than that of all homes before.
         """
 
-    def stay(self, until: float) -> None:
+    def renew(self, until: float) -> None:
         """Go on serving until a later monotonic time, since the lease was renewed."""
 
-    def move_out(self) -> bytes | None:
+    def deactivate(self) -> bytes | None:
         """Stop serving, and return the topics for the next home; None if it does not serve."""
 
     def serves(self, now: float) -> bool:
@@ -98,23 +98,23 @@ class _Lease(NamedTuple):
         return self.node is None or now - self.seen_at >= self.lease_s
 
 
-class Home:
+class Nt4Lease:
     """The lease, as one node sees it. Its methods are for the event loop."""
 
-    def __init__(self, options: Cluster, nats: Connection, resident: Resident) -> None:
+    def __init__(self, options: Cluster, nats: Connection, holder: Leaseholder) -> None:
         """`nats` need not be connected yet."""
         self._options = options
         self._nats = nats
-        self._resident = resident
+        self._holder = holder
         self._bucket = f"{options.space}-nt4"
-        self._about_home, self._about_topics = (f"{options.space}.v.{name}" for name in ("home", "topics"))
+        self._home_subject, self._topics_subject = (f"{options.space}.v.{name}" for name in ("home", "topics"))
         self._run = secrets.token_hex(8)
         self._number = 0  # messages that this node has sent about itself
         self._sent_at = -inf
         self._lease = _Lease()
         self._stored_at = 0  # the sequence of the stored topics
         self._logged: tuple[bool, str | None] = False, None
-        self._is_leaving = False
+        self._is_closing = False
         self._tasks = Tasks()
 
     def begin(self) -> None:
@@ -123,9 +123,9 @@ class Home:
 
     async def close(self) -> None:
         """Store the topics, and give the lease back; may be repeated."""
-        self._is_leaving = True
+        self._is_closing = True
         await self._tasks.cancel()
-        topics = self._resident.move_out()
+        topics = self._holder.deactivate()
         if topics is None:
             return
         with suppress(ApiError, *AwayErrors):
@@ -133,13 +133,13 @@ class Home:
                 try:
                     await self.store(topics)
                 finally:
-                    await self._give_back()
+                    await self._release()
 
     @property
     def node(self) -> str | None:
         """The node that is the home; None if none is known to be it."""
         now = monotonic()
-        if self._resident.serves(now):
+        if self._holder.serves(now):
             return self._options.node
         lease = self._lease
         return None if lease.run == self._run or lease.is_over(now) else lease.node
@@ -164,7 +164,7 @@ class Home:
     async def _make(self) -> None:
         config = {
             "name": self._bucket,
-            "subjects": [self._about_home, self._about_topics],
+            "subjects": [self._home_subject, self._topics_subject],
             "storage": "file",
             "num_replicas": 3 if self._options.settled_by == "stream" else 1,
             "max_msgs_per_subject": _VERSIONS,
@@ -173,10 +173,10 @@ class Home:
             await self._nats.ask(f"STREAM.CREATE.{self._bucket}", config)
 
     async def _look(self) -> None:
-        sequence, data = await self._nats.last_of(self._bucket, self._about_home)
+        sequence, data = await self._nats.last_of(self._bucket, self._home_subject)
         now = monotonic()
         if sequence != self._lease.sequence:
-            self._lease = _told(sequence, data, now)
+            self._lease = _lease_of(sequence, data, now)
         lease = self._lease
         if lease.run == self._run:
             if lease.number == self._number:  # also where only the reply was lost
@@ -184,7 +184,7 @@ class Home:
             is_due = now - self._sent_at >= self._options.nt4_lease_s / _RENEWALS
         else:
             is_due = lease.is_over(now)
-        if is_due and not self._is_leaving:
+        if is_due and not self._is_closing:
             sent_at = await self._send(self._options.node)
             await self._hold(sent_at)
 
@@ -196,15 +196,15 @@ class Home:
         self._number += 1
         self._sent_at = sent_at = monotonic()
         lease_s = self._options.nt4_lease_s
-        told = {"node": node, "run": self._run, "number": self._number, "lease_s": lease_s}
-        sequence = await self._nats.put(self._about_home, orjson.dumps(told), self._lease.sequence)
+        fields = {"node": node, "run": self._run, "number": self._number, "lease_s": lease_s}
+        sequence = await self._nats.put(self._home_subject, orjson.dumps(fields), self._lease.sequence)
         self._lease = _Lease(sequence, node, self._run, self._number, lease_s, sent_at)
         return sent_at
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         """Let another node take the lease at once. Raises `ApiError`, `AwayErrors`."""
-        sequence, data = await self._nats.last_of(self._bucket, self._about_home)
-        lease = _told(sequence, data, monotonic())
+        sequence, data = await self._nats.last_of(self._bucket, self._home_subject)
+        lease = _lease_of(sequence, data, monotonic())
         if lease.run == self._run:
             self._lease = lease
             await self._send(None)
@@ -215,17 +215,17 @@ class Home:
         now = monotonic()
         if now >= until:
             return
-        if self._resident.serves(now):
-            self._resident.stay(until)
+        if self._holder.serves(now):
+            self._holder.renew(until)
             return
         term = self._lease.sequence
         topics = await self._claimed()
         if monotonic() < until:
-            self._resident.move_in(topics, term, until)
+            self._holder.activate(topics, term, until)
 
     async def _claimed(self) -> bytes | None:
         """The stored topics, which this node has stored once more. Raises `ApiError`, `AwayErrors`."""
-        self._stored_at, topics = await self._nats.last_of(self._bucket, self._about_topics)
+        self._stored_at, topics = await self._nats.last_of(self._bucket, self._topics_subject)
         if self._stored_at == 0:
             return None
         await self._replace(topics)
@@ -239,8 +239,8 @@ class Home:
         try:
             await self._replace(topics)
         except ApiError as error:
-            if error.code == WRONG_LAST and self._resident.serves(monotonic()):
-                self._stored_at, _ = await self._nats.last_of(self._bucket, self._about_topics)
+            if error.code == WRONG_LAST and self._holder.serves(monotonic()):
+                self._stored_at, _ = await self._nats.last_of(self._bucket, self._topics_subject)
             raise
 
     async def clean(self, cleaned: Callable[[bytes], bytes | None]) -> None:
@@ -260,7 +260,7 @@ class Home:
         raise OSError("other nodes store topics all the time")
 
     async def _clean(self, cleaned: Callable[[bytes], bytes | None]) -> None:
-        stored_at, topics = await self._nats.last_of(self._bucket, self._about_topics)
+        stored_at, topics = await self._nats.last_of(self._bucket, self._topics_subject)
         rest = cleaned(topics) if stored_at else None
         if rest is not None:
             self._stored_at = stored_at
@@ -268,7 +268,7 @@ class Home:
 
     async def _replace(self, topics: bytes) -> None:
         before = self._stored_at
-        self._stored_at = await self._nats.put(self._about_topics, topics, before)
+        self._stored_at = await self._nats.put(self._topics_subject, topics, before)
         if before:
             with suppress(ApiError):  # it is gone
                 await self._nats.ask(f"STREAM.MSG.DELETE.{self._bucket}", {"seq": before})
@@ -276,7 +276,7 @@ class Home:
     def _report(self) -> None:
         """Log who is the home, when that has changed."""
         node = self.node
-        is_here = self._resident.serves(monotonic())
+        is_here = self._holder.serves(monotonic())
         if self._logged == (is_here, node):
             return
         self._logged = (is_here, node)
@@ -286,13 +286,13 @@ class Home:
             telemetry.log.info("nt4_standby", home=node or "")
 
 
-def _told(sequence: int, data: bytes, now: float) -> _Lease:
+def _lease_of(sequence: int, data: bytes, now: float) -> _Lease:
     """The lease that a message is about, if there is one; of another form it has no time."""
     if not sequence:
         return _Lease()
     try:
-        told = orjson.loads(data)
-        node, run, number, lease_s = (told[name] for name in ("node", "run", "number", "lease_s"))
+        fields = orjson.loads(data)
+        node, run, number, lease_s = (fields[name] for name in ("node", "run", "number", "lease_s"))
         if (node is None or isinstance(node, str)) and isinstance(run, str) and isinstance(number, int):
             return _Lease(sequence, node, run, number, min(float(lease_s), _LONGEST_S), now)
     except (ValueError, TypeError, KeyError):

@@ -1,6 +1,6 @@
 """Making a cluster's stream from a data folder: where the stream was lost or went back, and for a folder that is older.
 
-The new stream begins behind the last event of the folder, under another id: every node sees by it that its own place in
+The new stream begins behind the last event of the folder, under another id: every node sees by it that its position in
 the old stream means nothing any more. No offset is used again. The other nodes get the state from the node with that
 folder, and the events that they lack (`catch_up.py`).
 """
@@ -24,7 +24,7 @@ from halley.history.folder import HighWaterMark
 from halley.history.history import History
 from halley.history.stored import Stored
 from halley.nats.jetstream import ApiError, Connection
-from halley.nats.stream_position import place_of
+from halley.nats.stream_position import position_of
 from halley.nats.wire import Message
 from halley.settings import Settings
 
@@ -101,17 +101,17 @@ async def _only_there(
         times = {row.offset: row.time_us for rows in history.rows(applied.offset + 1, history.head) for row in rows}
         count = 0
         async for message in nats.messages(max(first, applied.sequence), last):
-            place, frame = place_of(message), _frame_of(message)
-            if place.sequence == applied.sequence and applied.checksum != (frame.checksum if frame else ""):
+            position, frame = position_of(message), _frame_of(message)
+            if position.sequence == applied.sequence and applied.checksum != (frame.checksum if frame else ""):
                 break
-            numbered = applied.apply(place.sequence, place.time_us, frame) or []
+            numbered = applied.apply(position.sequence, position.time_us, frame) or []
             count += any(each.repeats is None and times.get(each.offset) != each.time_us for each in numbered)
         else:
             return count, applied.offset
     count, used = 0, history.head
     async for message in nats.messages(first, last):
         frame = _frame_of(message)
-        if frame is not None and frame.count and place_of(message).time_us > last_us:
+        if frame is not None and frame.count and position_of(message).time_us > last_us:
             count, used = count + 1, used + frame.count
     return count, used
 

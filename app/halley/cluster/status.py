@@ -8,7 +8,7 @@ from typing import Any
 
 from halley import __version__, telemetry
 from halley.cluster.applied import Applied
-from halley.cluster.consistency import State, differences
+from halley.cluster.consistency import StateHistory, differences
 from halley.cluster.members import Member, Members
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors
@@ -16,18 +16,20 @@ from halley.nats.jetstream import ApiError, Connection
 from halley.settings import Cluster
 
 _LOOK_S = 1.0
-_FACTS = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps")
+_SHOWN = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps")
 """The facts of a node that are shown, as far as it has them."""
 
 
-class Standing:
+class ClusterStatus:
     """What one node knows of the cluster; it looks once a second.
 
     `behind`: how many messages of the stream this node has not applied yet, when it looked last. `nt4` returns the node
     that is the home of NetworkTables, where that is served.
     """
 
-    def __init__(self, options: Cluster, nats: Connection, members: Members, applied: Applied, state: State) -> None:
+    def __init__(
+        self, options: Cluster, nats: Connection, members: Members, applied: Applied, state: StateHistory
+    ) -> None:
         """Add the facts of this node to those of `members`."""
         self.behind = 0
         self.nt4: Callable[[], str | None] | None = None
@@ -67,7 +69,7 @@ class Standing:
             "space": self._options.space,
             "settled_by": self._options.settled_by,
             "nodes": [
-                {"node": each.name, "id": each.id, **{name: each.facts[name] for name in _FACTS if name in each.facts}}
+                {"node": each.name, "id": each.id, **{name: each.facts[name] for name in _SHOWN if name in each.facts}}
                 for each in self.nodes()
             ],
             "stream": self._stream,
@@ -88,7 +90,7 @@ class Standing:
 
     async def _ask(self) -> None:
         try:
-            self._stream = _told(await self._nats.ask(f"STREAM.INFO.{self._options.space}"))
+            self._stream = _stream_figures(await self._nats.ask(f"STREAM.INFO.{self._options.space}"))
         except (ApiError, *AwayErrors):
             self._stream = None
         else:
@@ -103,7 +105,7 @@ class Standing:
         self._reported = {*found}
 
 
-def _told(info: dict[str, Any]) -> dict[str, Any]:
+def _stream_figures(info: dict[str, Any]) -> dict[str, Any]:
     """What is shown of JetStream's description of the stream."""
     state, replicas = info["state"], info.get("cluster") or {}
     return {

@@ -135,7 +135,7 @@ class ClusterValues:
 
     # As the home
 
-    def move_in(self, term: int) -> None:
+    def activate(self, term: int) -> None:
         """Be the home from now on; topics are still to be created."""
         self._term, self._changes, self._topics = term, 0, {}
         self._ends += [
@@ -143,7 +143,7 @@ class ClusterValues:
             self._nats.subscribe(self._for_all, self._asked_for_all),
         ]
 
-    def move_out(self) -> None:
+    def deactivate(self) -> None:
         """Stop answering other nodes as the home; the mirror is stale until it is copied from the next one."""
         self._is_stale = True
         ends, self._ends = self._ends, []
@@ -206,16 +206,16 @@ class ClusterValues:
         if self._nats.away_since is not None:
             self._is_stale = True
             return
-        told = self._told()
-        if told is None:  # there is no home: what the last one had is all that is known
+        found = self._home_fields()
+        if found is None:  # there is no home: what the last one had is all that is known
             return
-        term, changes, _ = told
+        term, changes, _ = found
         is_doubtful = term == self._term and changes != self._changes
         if self._is_stale or term != self._term or (is_doubtful and changes == self._doubted):
             await self._copy()
         self._doubted = changes if is_doubtful else -1
 
-    def _told(self) -> list[Any] | None:
+    def _home_fields(self) -> list[Any] | None:
         """The facts of the home, of which there may be two for a moment."""
         return max((found for each in self._members.others() if (found := each.facts.get(NEWS))), default=None)
 
@@ -276,7 +276,7 @@ class ClusterValues:
         if self._serves(now):
             self._local.bridge.publish(event, now, without, source)
             return
-        if self._nats.away_since is not None or self._told() is None:
+        if self._nats.away_since is not None or self._home_fields() is None:
             raise NoHome
         if self._waiting_bytes and self._waiting_bytes + event.nbytes > self._broker.commits.options.inbox_bytes:
             raise InboxFull
@@ -320,7 +320,7 @@ class ClusterValues:
 
     async def _ask_home(self, sets: list[_Set]) -> None:
         outcomes: list[Any]
-        term, _, home_s = self._told() or (0, 0, 0)
+        term, _, home_s = self._home_fields() or (0, 0, 0)
         head = orjson.dumps([term, home_s])
         try:
             frame = pack("", 0, [_row(each) for each in sets])

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from halley.nats.client import AwayErrors, Client
-from halley.nats.stream_position import LAST, is_control, place_of
+from halley.nats.stream_position import LAST, is_control, position_of
 from halley.nats.subscriptions import Handler
 from halley.nats.wire import Message
 from halley.settings import Cluster
@@ -104,12 +104,12 @@ class Connection(Client):
                     if message.header(LAST) == str(count) and not message.header(_STALLED):
                         return  # there are no more
                     continue
-                place, count = place_of(message), count + 1
-                if place.in_consumer != count:
+                position, count = position_of(message), count + 1
+                if position.in_consumer != count:
                     raise TimeoutError
-                if place.sequence <= last:
+                if position.sequence <= last:
                     yield message
-                if place.sequence >= last or not place.pending:
+                if position.sequence >= last or not position.pending:
                     return
         finally:
             end()

@@ -9,7 +9,7 @@ from typing import Any
 from halley.broker.broker import Broker
 from halley.broker.ports import Page, Query
 from halley.cluster.front import Front
-from halley.cluster.keeper_client import Asker
+from halley.cluster.keeper_client import KeeperClient
 from halley.cluster.membership import join_without_folder
 from halley.server.history import lags_of, rules_of
 from halley.server.shared_history import SharedHistory, joined
@@ -26,11 +26,11 @@ class FrontHistory(SharedHistory):
         rules = rules_of(settings)
         state, applied = joined(join_without_folder(settings))
         super().__init__(settings, broker, flush, applied)
-        self._asker = Asker(self._cluster, self._nats, self.members, rules, state)
+        self._keepers = KeeperClient(self._cluster, self._nats, self.members, rules, state)
         self._front = Front(
             state,
             rules,
-            self._asker,
+            self._keepers,
             self._report,
             is_waiting=self._cluster.settled_by == "keeper",
             inbox_bytes=self._options.inbox_bytes,
@@ -45,7 +45,7 @@ class FrontHistory(SharedHistory):
         """Begin to listen to the keepers too; see `SharedHistory.listen`."""
         self._front.later = asyncio.get_running_loop().call_soon
         super().listen()
-        self._asker.begin(self._front.release)
+        self._keepers.begin(self._front.release)
 
     def _call_soon(self) -> None:
         """Have reports taken in the next turn: they are made on the loop, so it need not be woken."""
@@ -59,11 +59,11 @@ class FrontHistory(SharedHistory):
     @property
     def start(self) -> int:
         """The first offset that the keepers still have."""
-        return self._asker.start
+        return self._keepers.start
 
     async def read(self, query: Query) -> Page:
         """One page, from a keeper. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
-        return await self._asker.read(query, self._options.read_s)
+        return await self._keepers.read(query, self._options.read_s)
 
     def look(self, now: float) -> None:
         """See which keepers are there."""
@@ -72,7 +72,7 @@ class FrontHistory(SharedHistory):
 
     def figures(self) -> dict[str, Any]:
         """The figures that ticks show of the log, as the keeper has them that this node asks first."""
-        keeper = next(iter(self._asker.keepers()), None)
+        keeper = next(iter(self._keepers.keepers()), None)
         return {
             "first": self.start,
             "head": self.head,

@@ -112,7 +112,7 @@ def wamp(parts: Parts) -> Mount:
             elsewhere=parts.whole,
         ),
     )
-    whole, others = parts.whole, router.roster
+    whole, others = parts.whole, router.remote_sessions
     if whole is not None and others is not None:
         whole.answers[meta_queries.KIND] = lambda _node, question: router.answer(question, monotonic())
         whole.answers[META_EVENT] = lambda _node, news: router.arrived(news, monotonic())

@@ -19,14 +19,14 @@ from halley.broker.ports import Erasure
 from halley.cluster.applied import Applied
 from halley.cluster.broker_log import ClusterLog, Diverged
 from halley.cluster.consistency import digests
-from halley.cluster.erasure import Erasures, Tell, delete_frames
+from halley.cluster.erasure import Erasures, Progress, delete_frames
 from halley.cluster.exchange import Exchange
-from halley.cluster.frames import Control, Keeps
+from halley.cluster.frames import Control, KeeperAnnouncement
 from halley.cluster.keeper import Keeper
 from halley.cluster.members import Members
 from halley.cluster.membership import SETTINGS, STATE_FILE, join, name_taken
 from halley.cluster.membership import CannotJoin as NotJoined
-from halley.cluster.status import Standing
+from halley.cluster.status import ClusterStatus
 from halley.cluster.store import Store
 from halley.history import checksummed_json
 from halley.history.history import CannotPurge
@@ -105,7 +105,7 @@ class SharedHistory(OpenLog):
         nats, members = self._nats, self.members
         self._whole = whole
         self._exchange = Exchange(self._cluster, nats, members)
-        self._standing = Standing(self._cluster, nats, members, self._applied, self._log.state)
+        self._standing = ClusterStatus(self._cluster, nats, members, self._applied, self._log.state)
         members.facts["settings"] = lambda: digests(whole.settings())
         whole.answers[SETTINGS] = lambda _node, _body: digests(whole.settings())
         whole.join(self._exchange, members, self._standing)
@@ -159,7 +159,7 @@ class SharedHistory(OpenLog):
         if isinstance(control, Erasure):
             self._erasures.add(control, sequence, self._applied.offset)
 
-    async def _erase_here(self, erasure: Erasure, last: int, tell: Tell) -> int:  # noqa: ARG002 - a keeper's form
+    async def _erase_here(self, erasure: Erasure, last: int, tell: Progress) -> int:  # noqa: ARG002 - a keeper's form
         """Erase the events up to an offset from memory; see `OpenHistory.purge`."""
         await self._reported(last)
         self._broker.erase(erasure)
@@ -240,7 +240,7 @@ class KeptHistory(SharedHistory, OpenHistory):
         """Begin to answer other nodes too; see `SharedHistory.listen`."""
         super().listen()
         self._began_at = self._kept_at = monotonic()
-        self._log.send(Keeps(self._cluster.node))
+        self._log.send(KeeperAnnouncement(self._cluster.node))
 
     def _tell_broker(self, report: Report, until: float) -> None:
         if not self._log.is_diverged:
@@ -260,7 +260,7 @@ class KeptHistory(SharedHistory, OpenHistory):
             "takes": history.refusal is None,
         }
 
-    # What the keeper answers (`keeper.Kept`)
+    # What the keeper answers (`keeper.KeeperStore`)
 
     def state(self) -> dict[str, Any]:
         """How far the node has come in the stream. Raises `Diverged`."""
@@ -286,7 +286,7 @@ class KeptHistory(SharedHistory, OpenHistory):
         return [self.start, *self.history.starts]
 
     async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
-        """Stored rows, as other nodes ask for them; see `keeper.Kept.some_rows`."""
+        """Stored rows, as other nodes ask for them; see `keeper.KeeperStore.some_rows`."""
 
         def read() -> tuple[list[Stored], int]:
             found: list[Stored] = []
@@ -313,7 +313,7 @@ class KeptHistory(SharedHistory, OpenHistory):
     def _keep_state(self, now: float) -> None:
         if now - self._kept_at >= _KEEPS_S:
             self._kept_at = now
-            self._log.send(Keeps(self._cluster.node))
+            self._log.send(KeeperAnnouncement(self._cluster.node))
         if self._erasures.is_busy:
             return
         sequence, saved_at = self._saved
@@ -382,7 +382,7 @@ class KeptHistory(SharedHistory, OpenHistory):
             await delete_frames(self._nats, self._cluster.space, erasure, sequence)
         return erased
 
-    async def _erase_here(self, erasure: Erasure, last: int, tell: Tell) -> int:
+    async def _erase_here(self, erasure: Erasure, last: int, tell: Progress) -> int:
         """Erase from the folder too, and save a state behind that: no frame with erased events is needed again."""
         await self._reported(last)
         erased = await self._erase(erasure, tell, last)

@@ -54,11 +54,11 @@ class Relaying(Protocol):
 class Relay(Protocol):
     """Passes on requests to the other nodes of a cluster."""
 
-    def home_of(self, session_id: str) -> str | None:
+    def node_of(self, session_id: str) -> str | None:
         """The id of the other node that has a session, if there may be one."""
 
     def send(
-        self, node: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
+        self, node_id: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
     ) -> Relaying:
         """Pass on a request; `done` is called later, with what has become of it. Raises `Rejection`.
 

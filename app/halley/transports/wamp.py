@@ -213,7 +213,7 @@ class WampEndpoint(Endpoint):
     async def _serve_elsewhere(self, name: str, context: RequestContext) -> None:
         """Have another node of the cluster respond, if it has this transport. Raises `Disconnected`, `Rejection`."""
         relay = self.relay
-        node = None if relay is None else relay.home_of(name)
+        node = None if relay is None else relay.node_of(name)
         if relay is None or node is None or not await is_relayed(relay, node, context, await self._body(context)):
             raise _unknown()
 

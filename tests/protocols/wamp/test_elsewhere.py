@@ -11,7 +11,7 @@ from support.wamp_peers import Peer, World
 from halley.access.rules import AccessRules, Rule
 from halley.broker.names import Match, Pattern
 from halley.protocols.wamp import meta_queries
-from halley.protocols.wamp.remote_sessions import FACT, LIST, Roster
+from halley.protocols.wamp.remote_sessions import FACT, LIST, RemoteSessions
 from halley.protocols.wamp.state import META_EVENT, SESSION, CommonIds
 
 
@@ -50,8 +50,8 @@ class Elsewhere:
         return [json.loads(json.dumps(answer))], True
 
 
-def roster_of(world: World) -> Roster:
-    roster = world.router.roster
+def roster_of(world: World) -> RemoteSessions:
+    roster = world.router.remote_sessions
     assert roster is not None
     return roster
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.wamp_peers import Peer, World
 
-from halley.protocols.wamp.remote_sessions import FACT, LIST, Roster
+from halley.protocols.wamp.remote_sessions import FACT, LIST, RemoteSessions
 from halley.protocols.wamp.state import META_EVENT, ON_JOIN, ON_LEAVE, SESSION
 from halley.settings import Realm
 
@@ -36,8 +36,8 @@ class Node:
         self.told: list[tuple[str, Any]] = []
 
     @property
-    def roster(self) -> Roster:
-        roster = self.world.router.roster
+    def roster(self) -> RemoteSessions:
+        roster = self.world.router.remote_sessions
         assert roster is not None
         return roster
 

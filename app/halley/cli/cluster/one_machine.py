@@ -135,9 +135,9 @@ jetstream {{
             return []
         command = [self._nats_server, "-c", str(self._nats_file)]
         # Its banner, and that the password is not encrypted in a file that only this user can read.
-        unheeded = r"\[INF\]|Plaintext passwords detected"
+        ignored = r"\[INF\]|Plaintext passwords detected"
         address = "127.0.0.1", self._nats_port
-        return [Program(Role.NATS, "nats", command, os.environ, address, _END_S, unheeded=re.compile(unheeded))]
+        return [Program(Role.NATS, "nats", command, os.environ, address, _END_S, ignored=re.compile(ignored))]
 
     def keeper(self) -> list[Program]:
         """The node that keeps the history."""

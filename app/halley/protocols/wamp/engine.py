@@ -47,7 +47,7 @@ from halley.protocols.wamp.messages import (
     Unsubscribe,
     read,
 )
-from halley.protocols.wamp.meta_queries import Inquiry
+from halley.protocols.wamp.meta_queries import MetaApiQueries
 from halley.protocols.wamp.procedures import Procedures
 from halley.protocols.wamp.publishing import Publisher
 from halley.protocols.wamp.serializers import Format
@@ -87,8 +87,8 @@ class Handlers:
         publisher = Publisher(state)
         self.testaments = Testaments(state, publisher)
         history = EventHistory(state, self.subscriber)
-        self.inquiry = Inquiry(state, self.subscriber)
-        self.procedures = Procedures(state, self.subscriber, history, self.testaments, self.inquiry)
+        self.queries = MetaApiQueries(state, self.subscriber)
+        self.procedures = Procedures(state, self.subscriber, history, self.testaments, self.queries)
         self.by_type: dict[type, Callable[[WampSession, Any, float], None]] = {
             Publish: publisher.publish,
             Subscribe: self.subscriber.subscribe,

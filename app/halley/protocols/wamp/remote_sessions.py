@@ -1,7 +1,7 @@
 """The sessions at the other nodes of a cluster, as the subscribers at this node know them.
 
 A node reports to the others each session that begins or ends (`state.SESSION`), and every second how many reports there
-were (`Roster.fact`). Here each other node has a list of its sessions. What is added to a list is published as
+were (`RemoteSessions.fact`). Here each other node has a list of its sessions. What is added to a list is published as
 `wamp.session.on_join`, what is removed from it as `on_leave`, and nothing else is. So a subscriber receives exactly one
 `on_join` for each session that is added and one `on_leave` for each that is removed, even if reports are lost, repeated
 or reordered.
@@ -47,7 +47,7 @@ _MOST = 100_000
 """Sessions on a node's list, more than a node can serve; nothing is published about further ones."""
 
 
-class Roster:
+class RemoteSessions:
     """The sessions at all other nodes; and what this one answers about its own."""
 
     def __init__(self, state: RouterState, elsewhere: Elsewhere) -> None:
@@ -74,17 +74,17 @@ class Roster:
             for number, session in realm.sessions.items()
             if number > after
         }
-        shown: list[list[Any]] = []
+        rows: list[list[Any]] = []
         nbytes = 0
         for number in nsmallest(_AT_ONCE, sessions):
             session = sessions[number]
             row = [session.realm.name, session.details()]
             nbytes += len(JSON.to_json(row))
-            if shown and nbytes > _PAGE_BYTES:
+            if rows and nbytes > _PAGE_BYTES:
                 break
-            shown.append(row)
+            rows.append(row)
         run, reports = self.fact()
-        return {"run": run, "reports": reports, "sessions": shown, "is_last": len(shown) == len(sessions)}
+        return {"run": run, "reports": reports, "sessions": rows, "is_last": len(rows) == len(sessions)}
 
     # From the other nodes
 
