@@ -14,8 +14,8 @@ from halley.cluster.exchange import question
 from halley.cluster.frames import BadFrame, LaterVersion, pack, unpack
 from halley.cluster.keeper_client import KeeperState, LivingKeeper
 from halley.cluster.members import Members, id_of
-from halley.cluster.membership import CannotJoin, describe, description_of
 from halley.cluster.requests import Unanswered
+from halley.cluster.stream import CannotJoin, describe, description_of
 from halley.history.folder import Identity
 from halley.history.stored import Stored, event_of
 from halley.host.relay import NODE, _request

@@ -16,7 +16,7 @@ from support.messages import publish
 from support.nats import nats_servers, node, rows
 from support.wire import DEADLINE_S
 
-from halley.cluster.broker_log import LATER, ODD
+from halley.cluster.availability import LATER, ODD
 
 pytestmark = pytest.mark.slow
 

@@ -37,6 +37,9 @@ from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
 
 VERSION = 1
+FRAME_BYTES: Final = 524_288
+"""About how many bytes of events go into one frame."""
+
 _TAIL_BYTES: Final = 8
 _WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 """What Python raises where columns are not what they should be."""

@@ -68,6 +68,11 @@ def id_of(node: str) -> str:
     return base64.b32encode(hashlib.blake2b(node.encode(), digest_size=5).digest())[:4].decode().lower()
 
 
+def subject_of_node(space: str, node: str) -> str:
+    """The subject on which a running node says its name, so that no other one takes that, or one with the same id."""
+    return f"{space}.n.{id_of(node)}"
+
+
 @dataclass(slots=True)
 class Member:
     """Another node; `heard_at`: when its last message came, in seconds of the monotonic clock.
@@ -113,6 +118,7 @@ class Members:
         self.taken_by = ""
         """The other node that goes on with this one's name or id, so that this one has to end; "" without one."""
         self._subject = f"{options.space}.h"
+        self._name_subject = subject_of_node(options.space, options.node)
         self._nats = nats
         self._others: dict[str, Member] = {}
         self._began_at = began_at
@@ -123,6 +129,7 @@ class Members:
     def begin(self) -> None:
         """Listen, and send as soon as the connection is open."""
         self._nats.subscribe(f"{self._subject}.*", self._received)
+        self._nats.subscribe(self._name_subject, lambda asked: self._nats.publish(asked.reply, self.node.encode()))
         self._tasks.start(self._beat())
 
     async def close(self) -> None:

@@ -12,14 +12,8 @@ from typing import Any, NamedTuple
 from halley.cluster.applied import AnotherVersion, Applied, First, UsedKey
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.members import alive
-from halley.cluster.membership import (
-    STREAM_NOT_FOUND,
-    describe,
-    description_of,
-    save,
-    saved_state,
-    stream_of,
-)
+from halley.cluster.membership import save, saved_state
+from halley.cluster.stream import STREAM_NOT_FOUND, describe, description_of, stream_of
 from halley.history.folder import HighWaterMark
 from halley.history.history import History
 from halley.history.stored import Stored

@@ -52,7 +52,7 @@ from halley.broker.names import Match, Pattern, matcher
 from halley.broker.ports import Erasure, Values
 from halley.broker.sessions import Session
 from halley.cluster.exchange import Exchange
-from halley.cluster.frames import BadFrame, Stamp, event_of, pack, row_of, unpack
+from halley.cluster.frames import FRAME_BYTES, BadFrame, Stamp, event_of, pack, row_of, unpack
 from halley.cluster.requests import NobodyAnswers, Unanswered, answer, ask, refuse
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors, NobodyThere
@@ -64,7 +64,6 @@ _ALL = Pattern(Match.DESCENDANTS, "")
 _LOOK_S = 0.5
 _LATE_S = 3.0
 _ALL_S = 5.0
-_FRAME_BYTES = 524_288
 _NO_VALUE, _NO_HOME, _WRONG_TYPE, _TOO_MANY_TOPICS = "no_value", "no_home", "wrong_type", "too_many_topics"
 
 
@@ -312,7 +311,7 @@ class ClusterValues:
         sets, self._sets = self._sets, []
         while sets:
             nbytes = count = 0
-            while count < len(sets) and nbytes < _FRAME_BYTES:
+            while count < len(sets) and nbytes < FRAME_BYTES:
                 nbytes += sets[count].event.nbytes
                 count += 1
             self._tasks.start(self._ask_home(sets[:count]))

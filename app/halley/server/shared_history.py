@@ -17,7 +17,8 @@ from halley.broker.errors import HistoryUnavailable
 from halley.broker.events import LAST_PUBLICATION, Publications
 from halley.broker.ports import Erasure
 from halley.cluster.applied import Applied
-from halley.cluster.broker_log import ClusterLog, Diverged
+from halley.cluster.availability import Diverged
+from halley.cluster.broker_log import ClusterLog
 from halley.cluster.consistency import digests
 from halley.cluster.erasure import Erasures, Progress, delete_frames
 from halley.cluster.exchange import Exchange
@@ -25,9 +26,9 @@ from halley.cluster.frames import Control, KeeperAnnouncement
 from halley.cluster.keeper import Keeper
 from halley.cluster.members import Members
 from halley.cluster.membership import SETTINGS, STATE_FILE, join, name_taken
-from halley.cluster.membership import CannotJoin as NotJoined
 from halley.cluster.status import ClusterStatus
 from halley.cluster.store import Store
+from halley.cluster.stream import CannotJoin as NotJoined
 from halley.history import checksummed_json
 from halley.history.history import CannotPurge
 from halley.history.stored import Stored
@@ -76,7 +77,7 @@ class SharedHistory(OpenLog):
             "offset": lambda: applied.offset,
             "sessions": lambda: len(broker.sessions),
             "erased": lambda: self._erasures.done_to(applied.sequence),
-            "went_back": lambda: self._log.went_back,
+            "went_back": lambda: self._log.availability.is_stream_replaced,
             "keeps": lambda: not cluster.front,
         }
         super().__init__(settings, broker, flush)
@@ -97,15 +98,15 @@ class SharedHistory(OpenLog):
         self._log = ClusterLog(
             self._cluster, self._nats, store, self._broker.commits, self._applied, self._flush, self._controlled
         )
-        self._broker.commits.begin(self._log, store.head, self._log.share, self._log.reach)
-        return self._log
+        self._broker.commits.begin(self._log, store.head, self._log.direct.share, self._log.writer.reach)
+        return self._log.writer
 
     def join(self, whole: Whole) -> None:
         """Give the parts of the server the way to the other nodes; call it before `listen`."""
         nats, members = self._nats, self.members
         self._whole = whole
         self._exchange = Exchange(self._cluster, nats, members)
-        self._standing = ClusterStatus(self._cluster, nats, members, self._applied, self._log.state)
+        self._standing = ClusterStatus(self._cluster, nats, members, self._applied, self._log.states)
         members.facts["settings"] = lambda: digests(whole.settings())
         whole.answers[SETTINGS] = lambda _node, _body: digests(whole.settings())
         whole.join(self._exchange, members, self._standing)
@@ -124,7 +125,7 @@ class SharedHistory(OpenLog):
     @property
     def is_ready(self) -> bool:
         """Whether new clients are welcome: NATS was there within `cluster.lost_s`, and has this node's stream."""
-        return self._log.away_s < self._cluster.lost_s and not (self._log.is_diverged or self.must_end)
+        return self._nats.away_s < self._cluster.lost_s and not (self._log.is_diverged or self.must_end)
 
     @property
     def must_end(self) -> str:
@@ -152,7 +153,7 @@ class SharedHistory(OpenLog):
         """Do periodic work, once a second."""
         others = self.members.others()
         self._log.compare(others)
-        self._log.share_stream(len(others) + 1)
+        self._log.sender.share_stream(len(others) + 1, self._log.frames_in)
         super().look(now)
 
     def _controlled(self, control: Control, sequence: int) -> None:
@@ -198,8 +199,8 @@ class SharedHistory(OpenLog):
         yield from super().counts()
         log = self._log
         yield Count("halley_cluster_frames_in", "Frames that were applied, of all nodes.", log.frames_in)
-        yield Count("halley_cluster_frames_out", "Frames that were sent, also those sent again.", log.frames_out)
-        yield Count("halley_cluster_resent", "Frames that were sent again.", log.resent)
+        yield Count("halley_cluster_frames_out", "Frames that were sent, also those sent again.", log.sender.frames)
+        yield Count("halley_cluster_resent", "Frames that were sent again.", log.sender.resent)
         yield Count("halley_cluster_repeats", "Frames that were dropped, since they came again.", log.repeats)
         yield Count(
             "halley_cluster_foreign", "Messages of the stream that are not frames, and were dropped.", log.foreign
@@ -240,7 +241,7 @@ class KeptHistory(SharedHistory, OpenHistory):
         """Begin to answer other nodes too; see `SharedHistory.listen`."""
         super().listen()
         self._began_at = self._kept_at = monotonic()
-        self._log.send(KeeperAnnouncement(self._cluster.node))
+        self._log.sender.command(KeeperAnnouncement(self._cluster.node))
 
     def _tell_broker(self, report: Report, until: float) -> None:
         if not self._log.is_diverged:
@@ -313,7 +314,7 @@ class KeptHistory(SharedHistory, OpenHistory):
     def _keep_state(self, now: float) -> None:
         if now - self._kept_at >= _KEEPS_S:
             self._kept_at = now
-            self._log.send(KeeperAnnouncement(self._cluster.node))
+            self._log.sender.command(KeeperAnnouncement(self._cluster.node))
         if self._erasures.is_busy:
             return
         sequence, saved_at = self._saved
@@ -365,11 +366,11 @@ class KeptHistory(SharedHistory, OpenHistory):
 
     async def _purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:
         """Erase on all nodes, and from the stream; see `KeptArchive.purge`."""
-        if self._log.stream_refusal is not None:
+        if self._log.availability.refusal is not None:
             raise CannotPurge("the cluster takes nothing at present")
         try:
             async with asyncio.timeout(self._options.commit_s):
-                sequence = await self._log.send(erasure)
+                sequence = await self._log.sender.command(erasure)
         except TimeoutError:
             raise CannotPurge("the stream does not take it at present; it may be erased nevertheless") from None
         async with asyncio.timeout(self._cluster.erase_s):

@@ -88,7 +88,7 @@ async def _check(settings: Settings, monitors: tuple[str, ...]) -> int:
 
 async def _as_agreed(nats: Connection, settings: Settings) -> Settings:
     """The settings, with `cluster.settled_by` as the nodes have it, if there is a stream already."""
-    from halley.cluster.membership import CannotJoin, description_of
+    from halley.cluster.stream import CannotJoin, description_of
     from halley.nats.client import AwayErrors
     from halley.nats.jetstream import ApiError
 
@@ -100,7 +100,7 @@ async def _as_agreed(nats: Connection, settings: Settings) -> Settings:
 
 async def _of_jetstream(nats: Connection, settings: Settings) -> list[str]:
     """What is wrong with JetStream and the user's rights. Raises `AwayErrors` if the connection is lost."""
-    from halley.cluster.membership import hint
+    from halley.cluster.stream import hint
     from halley.nats.client import AwayErrors
     from halley.nats.jetstream import ApiError
 
@@ -139,7 +139,7 @@ async def _of_rights(nats: Connection, space: str) -> list[str]:
 
 async def _of_stream(nats: Connection, settings: Settings) -> list[str]:
     """What is wrong with the stream, or with one that is made to try it. Raises `ApiError`, `AwayErrors`."""
-    from halley.cluster.membership import STREAM_NOT_FOUND, stream_config
+    from halley.cluster.stream import STREAM_NOT_FOUND, stream_config
     from halley.nats.jetstream import ApiError
 
     cluster = settings.cluster

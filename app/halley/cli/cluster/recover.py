@@ -61,8 +61,9 @@ def _recover(settings: Settings, folder: Path, *, is_sure: bool, discards: bool)
 
 
 async def _made(settings: Settings, history: History, *, is_sure: bool, discards: bool) -> int:
-    from halley.cluster.membership import CannotJoin, connected
+    from halley.cluster.membership import connected
     from halley.cluster.recover import CannotRecover, look, make_stream
+    from halley.cluster.stream import CannotJoin
     from halley.nats.client import AwayErrors
     from halley.nats.jetstream import ApiError
 
