@@ -23,16 +23,16 @@ def be_next():
     add(applied.Applied, "saved")
     replace(pages, "query_to_json", lambda query: {**query, "new": None})
     replace(pages, "pack", lambda data: orjson.dumps([*orjson.loads(data), NEW]))
-    replace(members.Members, "own", with_more_facts)
+    replace(members.Members, "own", with_more_fields)
     from halley.server import shared_history
 
     add(shared_history.KeptHistory, "state")
 
 
-def with_more_facts(own):
-    """Add facts, and something to a fact that others know."""
-    kept = own.facts.get("kept")
-    own.facts |= NEW if kept is None else {**NEW, "kept": {**kept, **NEW}}
+def with_more_fields(own):
+    """Add fields, and something to a field that others know."""
+    kept = own.heartbeat.get("kept")
+    own.heartbeat |= NEW if kept is None else {**NEW, "kept": {**kept, **NEW}}
     return own
 
 

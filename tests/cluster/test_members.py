@@ -23,20 +23,20 @@ def made(node, began_at=0.0):
     return Members(options, connection, began_at)
 
 
-def beat(node, **facts):
+def beat(node, **fields):
     """Return what a node sends."""
-    return json.dumps({"node": node, "id": id_of(node), **facts}).encode()
+    return json.dumps({"node": node, "id": id_of(node), **fields}).encode()
 
 
 SAME_ID = "n1328", "n1832"
 
 
-def test_a_node_that_is_heard_is_there_with_its_facts(members):
+def test_a_node_that_is_heard_is_there_with_its_heartbeat(members):
     changes = []
     members.on_change.append(lambda name, is_there: changes.append((name, is_there)))
     members.heard(beat("b", offset=3), 10.0)
     members.heard(beat("b", offset=4), 11.0)
-    assert [(each.name, each.facts, each.heard_at) for each in members.others()] == [("b", {"offset": 4}, 11.0)]
+    assert [(each.name, each.heartbeat, each.heard_at) for each in members.others()] == [("b", {"offset": 4}, 11.0)]
     assert members.with_id(id_of("b")).name == "b"
     assert members.with_id(id_of("c")) is None
     assert changes == [("b", True)]
@@ -91,11 +91,11 @@ def test_a_node_that_stood_still_forgets_no_other_at_once(members):
     assert members.others() == []
 
 
-def test_the_key_of_a_node_is_not_among_its_facts(members):
+def test_the_key_of_a_node_is_not_in_its_heartbeat(members):
     """Facts may be shown; the key proves to a node that a request comes from another one."""
     members.heard(json.dumps({"node": "b", "id": id_of("b"), "key": "secret", "url": "http://b:1"}).encode(), 10.0)
     (other,) = members.others()
-    assert (other.key, other.facts) == ("secret", {"url": "http://b:1"})
+    assert (other.key, other.heartbeat) == ("secret", {"url": "http://b:1"})
     assert members.key not in str(members.own())
 
 
@@ -203,4 +203,4 @@ def test_no_more_than_64_nodes_are_kept(members):
         members.heard(beat(f"n{number}"), 10.0)
     assert len(members.others()) == 64
     members.heard(beat("n5", offset=1), 11.0)
-    assert next(each for each in members.others() if each.name == "n5").facts == {"offset": 1}
+    assert next(each for each in members.others() if each.name == "n5").heartbeat == {"offset": 1}

@@ -84,21 +84,21 @@ def test_figures_stay_as_they_were_sent():
     whole.join(others, others, None)
     shared.send("t", own := rates(1, 10))
     assert "delays" not in shared.merged("t", own, 0.0)
-    assert "delays" in others.told[0][1]["figures"]
+    assert "delays" in others.sent[0][1]["figures"]
 
 
 class Others:
     """Stands for the way to two other nodes, b and c."""
 
     def __init__(self):
-        self.facts = {}
-        self.told = []
+        self.heartbeat = {}
+        self.sent = []
 
     def others(self):
-        return [type("Member", (), {"name": name, "facts": {"hears": ["t"]}}) for name in ("b", "c")]
+        return [type("Member", (), {"name": name, "heartbeat": {"hears": ["t"]}}) for name in ("b", "c")]
 
-    def tell(self, kind, body):
-        self.told.append((kind, body))
+    def notify(self, kind, body):
+        self.sent.append((kind, body))
 
 
 @pytest.mark.parametrize("strange", [{}, {"topics": None, "others": 1}, {"topics": [1], "others": 1}, None])
@@ -108,10 +108,10 @@ def test_figures_of_another_form_are_left_out(strange):
     shared = SharedTicks(whole, Ticks(), lambda _: True, {"t": (merge_topics, 5)})
     whole.join(others, others, None)
     assert shared.has_subscribers("t")
-    assert others.facts["hears"]() == ["t"]
+    assert others.heartbeat["hears"]() == ["t"]
     own = {"topics": [topic("/a", 1, "01")], "others": 0}
     shared.send("t", own)
-    assert others.told == [("figures", {"topic": "t", "figures": own})]
+    assert others.sent == [("figures", {"topic": "t", "figures": own})]
     whole.answers["figures"]("b", {"topic": "t", "figures": strange})
     whole.answers["figures"]("c", {"topic": "t", "figures": own})
     whole.answers["figures"]("d", {"topic": "t", "figures": own})

@@ -446,7 +446,7 @@ class OneOther:
 
     def others(self) -> dict[str, dict[str, Any]]:
         """See `Elsewhere`."""
-        return {} if self.is_gone else {"n": {remote_sessions.FACT: [1, 0]}}
+        return {} if self.is_gone else {"n": {remote_sessions.REPORT_COUNT: [1, 0]}}
 
 
 def news(bound: int) -> Growing:

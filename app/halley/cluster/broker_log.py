@@ -113,7 +113,7 @@ class ClusterLog:
 
     def compare(self, others: list[Member]) -> None:
         """Compare this node with the others; to be called once a second."""
-        self.availability.is_disputed = any(each.facts.get("went_back") for each in others)
+        self.availability.is_disputed = any(each.heartbeat.get("went_back") for each in others)
         if self.states.is_odd(others):
             self.availability.diverge(ODD)
 

@@ -1,7 +1,7 @@
-"""What should be alike at all nodes, and where it is not: settings, Halley's version, what they made of the stream.
+"""What should be the same at all nodes, and where it is not: settings, Halley's version, what they made of the stream.
 
-A node's facts have a digest for each group of such settings. They are settings that everybody may know; secrets, such
-as tokens and passwords, are not compared.
+A node's heartbeat has a digest for each group of such settings. They are settings that everybody may know; secrets,
+such as tokens and passwords, are not compared.
 
 `StateHistory` compares what nodes have made of the stream. They apply its messages at different times, so each
 remembers its state after each of the latest messages.
@@ -21,7 +21,7 @@ from halley.cluster.members import Member
 from halley.settings import Settings
 
 _REMEMBERED = 4_096
-"""Messages of the stream; more than a cluster has in the second between two facts."""
+"""Messages of the stream; more than a cluster has in the second between two heartbeats."""
 
 RECORD = "record"
 """The name of the settings that decide what is recorded: nodes that differ in them cannot be one cluster."""
@@ -68,7 +68,7 @@ class StateHistory:
     def odd(self, others: list[Member]) -> set[str]:
         """The nodes that have made something else of the same part of the stream."""
         for member in others:
-            sequence, state = member.facts.get("sequence"), member.facts.get("state")
+            sequence, state = member.heartbeat.get("sequence"), member.heartbeat.get("state")
             own = self.of(sequence) if isinstance(sequence, int) else None
             if own is not None and isinstance(state, str):
                 (self._odd.discard if state == own else self._odd.add)(member.name)
@@ -91,9 +91,9 @@ def differences(nodes: list[Member], odd: set[str]) -> list[dict[str, Any]]:
     """
     compared: dict[str, dict[str, list[str]]] = {}
     for member in nodes:
-        settings = member.facts.get("settings")
+        settings = member.heartbeat.get("settings")
         found = {**settings} if isinstance(settings, dict) else {}
-        found |= {"version": member.facts.get("version"), "stream": "odd" if member.name in odd else ""}
+        found |= {"version": member.heartbeat.get("version"), "stream": "odd" if member.name in odd else ""}
         for what, value in found.items():
             compared.setdefault(what, {}).setdefault(str(value), []).append(member.name)
     return [

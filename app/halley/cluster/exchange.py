@@ -1,6 +1,6 @@
 """News and questions between the nodes that are alive, past the stream: nothing of it is kept, or sent a second time.
 
-    SPACE.q               {"node", "news": [[kind, body]]}: what a node has to say to all others in a turn of its loop;
+    SPACE.q               {"node", "news": [[kind, body]]}: what a node reports to all others in a turn of its loop;
                           or with a reply subject a question, which is one such pair; with `to`, the name of
                           a node, it is for that one alone
     SPACE.r.RUN.NUMBER    {"node", "body"}: a node's answer
@@ -64,7 +64,7 @@ class Exchange:
         nats.subscribe(f"{self._replies}.*", self._answered)
         nats.subscribe(self._subject, self._heard)
 
-    def tell(self, kind: str, body: Any) -> None:
+    def notify(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes, which may not get it."""
         if self.members.others():
             if not self._news:

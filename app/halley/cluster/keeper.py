@@ -12,7 +12,7 @@ A request is a JSON object whose `what` says what is asked:
 
 Any keeper answers on `subject_of_keepers`; `subject_of_keeper` is for one of them. Where a keeper settles events, it
 says on `subject_of_written` up to which offset it has them, after each commit. What other nodes need to know besides is
-among its facts (`members.py`), as `kept`.
+in its heartbeat (`members.py`), as `kept`.
 """
 
 from __future__ import annotations

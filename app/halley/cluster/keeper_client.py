@@ -82,7 +82,7 @@ class LivingKeeper(NamedTuple):
     @classmethod
     def of(cls, member: Member) -> LivingKeeper | None:
         """A node as keeper; None for a front, and for one that has diverged from the stream."""
-        match member.facts.get("kept"):
+        match member.heartbeat.get("kept"):
             case {
                 "head": int(head),
                 "starts": list(starts),

@@ -1,9 +1,9 @@
-"""The nodes that are alive. Each sends its facts to the others every second, and forgets those that fall silent.
+"""The nodes that are alive. Each sends a heartbeat to the others every second, and forgets those that fall silent.
 
-A message is one JSON object: `node`, the name; `id`, the four letters with which the ids of its sessions begin; `key`,
-what other nodes prove with that they are of this cluster; `age_s`, for how many whole seconds it has run; and what the
-parts of the server have put into `Members.facts`. A node that stops sends `{"node": NAME, "left": true}`. Nothing here
-decides what is stored: that is the stream alone (`applied.py`).
+A heartbeat is one JSON object: `node`, the name; `id`, the four letters with which the ids of its sessions begin;
+`key`, with which other nodes prove that they are of this cluster; `age_s`, for how many whole seconds it has run; and
+what the parts of the server have put into `Members.heartbeat`. A node that stops sends `{"node": NAME, "left": true}`.
+Nothing here decides what is stored: that is the stream alone (`applied.py`).
 
 While NATS is away no node is forgotten, since silence says nothing then; nor at once when this node itself stood still.
 
@@ -56,8 +56,8 @@ _MOST_NODES = 64
 _MOST_BYTES = 65_536
 _KEY_BYTES = 16
 
-Fact = Callable[[], Any]
-"""Makes one fact of this node, a JSON value; called once a second, on the event loop."""
+Field = Callable[[], Any]
+"""Makes one field of this node's heartbeat, a JSON value; called once a second, on the event loop."""
 
 
 def id_of(node: str) -> str:
@@ -78,12 +78,12 @@ class Member:
     """Another node; `heard_at`: when its last message came, in seconds of the monotonic clock.
 
     `key` is a secret that the node has made at its start. Only those have it who can read what the nodes send to each
-    other, and these could be a node themselves. It is not among the facts, which may be shown.
+    other, and these could be a node themselves. It is not in `heartbeat`, which may be shown.
     """
 
     name: str
     id: str
-    facts: dict[str, Any]
+    heartbeat: dict[str, Any]
     heard_at: float
     key: str = ""
 
@@ -112,7 +112,7 @@ class Members:
     def __init__(self, options: Cluster, nats: Connection, began_at: float) -> None:
         """`nats` need not be connected yet; the node has begun to run at the monotonic time `began_at`."""
         self.node, self.id, self.key = options.node, id_of(options.node), secrets.token_hex(_KEY_BYTES)
-        self.facts: dict[str, Fact] = {}
+        self.heartbeat: dict[str, Field] = {}
         self.on_change: list[Callable[[str, bool], None]] = []
         """Called with the name of a node that has come (True) or gone (False)."""
         self.taken_by = ""
@@ -140,8 +140,8 @@ class Members:
                 self._send({"node": self.node, "left": True})
 
     def own(self) -> Member:
-        """This node in the form of the others, with its facts as they are now."""
-        return Member(self.node, self.id, {name: make() for name, make in self.facts.items()}, monotonic())
+        """This node in the form of the others, with its heartbeat as it would be now."""
+        return Member(self.node, self.id, {name: make() for name, make in self.heartbeat.items()}, monotonic())
 
     def others(self) -> list[Member]:
         """The other nodes that are alive, by name."""
@@ -162,14 +162,14 @@ class Members:
             try:
                 self._send_own(monotonic())
                 self.look(monotonic())
-            except Exception as error:  # noqa: BLE001 - a fact that fails once must not make the node fall silent
+            except Exception as error:  # noqa: BLE001 - a field that fails once must not make the node fall silent
                 telemetry.fault("cluster_members", error)
             await asyncio.sleep(_BEAT_S)
 
     def _send_own(self, now: float) -> None:
         if not self.taken_by:
             own = self.own()
-            self._send({"node": own.name, "id": own.id, "key": self.key, "age_s": self._age_s(now), **own.facts})
+            self._send({"node": own.name, "id": own.id, "key": self.key, "age_s": self._age_s(now), **own.heartbeat})
 
     def _age_s(self, now: float) -> int:
         return int(now - self._began_at)
@@ -186,22 +186,22 @@ class Members:
     def heard(self, data: bytes, now: float) -> None:
         """Take what a node has sent; what is not of this form is dropped."""
         try:
-            facts = orjson.loads(data) if len(data) <= _MOST_BYTES else None
+            fields = orjson.loads(data) if len(data) <= _MOST_BYTES else None
         except orjson.JSONDecodeError:
             return
-        if not isinstance(facts, dict):
+        if not isinstance(fields, dict):
             return
-        name, node_id, key = facts.pop("node", None), facts.pop("id", None), facts.pop("key", "")
-        age_s = facts.pop("age_s", None)
+        name, node_id, key = fields.pop("node", None), fields.pop("id", None), fields.pop("key", "")
+        age_s = fields.pop("age_s", None)
         if not isinstance(name, str):
             return
-        if facts.get("left"):
+        if fields.get("left"):
             self._forget(name)
         elif _are_words(node_id, key):
             if (name == self.node or node_id == self.id) and key != self.key and isinstance(age_s, int):
                 self._met(name, _rank(age_s, key), now)
             if name != self.node:
-                self._note(Member(name, node_id, facts, now, key))
+                self._note(Member(name, node_id, fields, now, key))
 
     def _met(self, name: str, rank: tuple[int, str], now: float) -> None:
         """Take note of another node with this one's name or id; see above."""

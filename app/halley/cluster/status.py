@@ -17,7 +17,7 @@ from halley.settings import Cluster
 
 _LOOK_S = 1.0
 _SHOWN = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps")
-"""The facts of a node that are shown, as far as it has them."""
+"""What is shown of a node's heartbeat."""
 
 
 class ClusterStatus:
@@ -30,7 +30,7 @@ class ClusterStatus:
     def __init__(
         self, options: Cluster, nats: Connection, members: Members, applied: Applied, state: StateHistory
     ) -> None:
-        """Add the facts of this node to those of `members`."""
+        """Add to the heartbeat of this node."""
         self.behind = 0
         self.nt4: Callable[[], str | None] | None = None
         self._options = options
@@ -41,9 +41,9 @@ class ClusterStatus:
         self._stream: dict[str, Any] | None = None
         self._reported: set[str] = set()  # what differed when that was logged
         self._tasks = Tasks()
-        members.facts["version"] = lambda: __version__
-        members.facts["state"] = lambda: state.of(applied.sequence)
-        members.facts["behind"] = lambda: None if self._stream is None else self.behind
+        members.heartbeat["version"] = lambda: __version__
+        members.heartbeat["state"] = lambda: state.of(applied.sequence)
+        members.heartbeat["behind"] = lambda: None if self._stream is None else self.behind
 
     def begin(self) -> None:
         """Begin to look, as soon as NATS is connected: ask about the stream, and log what differs."""
@@ -69,7 +69,8 @@ class ClusterStatus:
             "space": self._options.space,
             "settled_by": self._options.settled_by,
             "nodes": [
-                {"node": each.name, "id": each.id, **{name: each.facts[name] for name in _SHOWN if name in each.facts}}
+                {"node": each.name, "id": each.id}
+                | {name: each.heartbeat[name] for name in _SHOWN if name in each.heartbeat}
                 for each in self.nodes()
             ],
             "stream": self._stream,
@@ -84,7 +85,7 @@ class ClusterStatus:
             try:
                 await self._ask()
                 self._report()
-            except Exception as error:  # noqa: BLE001 - a fact of another node may be anything
+            except Exception as error:  # noqa: BLE001 - a heartbeat may have anything
                 telemetry.fault("cluster_standing", error)
             await asyncio.sleep(_LOOK_S)
 

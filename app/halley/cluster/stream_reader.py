@@ -1,4 +1,4 @@
-"""Reading the stream: each message once and in order, whatever consumers and NATS servers lose.
+"""Reading the stream: each message once and in order, also when a consumer loses some or a NATS server dies.
 
 A node that receives nothing for `_QUIET_S` begins another consumer, behind what it has applied, and leaves a NATS
 server that does not answer.

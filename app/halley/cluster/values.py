@@ -11,13 +11,13 @@ to whom asks for them, and knows what is a value.
                    node's loop. The answer has for each null, or why it was refused. Only the home subscribes to it, so
                    NATS says at once if there is none: then the publisher is refused, and nothing has changed. A home
                    whose time is over does not answer, since another one may; without an answer the outcome is unknown.
-                   `time` is the home's own clock in its latest facts, so that it can refuse what was under way for
+                   `time` is the home's own clock in its latest heartbeat, so that it can refuse what was under way for
                    longer than `_LATE_S`: a robot must not get what was set before a network came back
     SPACE.v.all    a request to the home for all: one line of JSON, [term, changes, topics], and a frame of their values
     "nt4"          news of the home to all others: [term, number of this change, topic, whether it is there]
 
 A mirror begins with `SPACE.v.all`, and goes on with the news and with the values that arrive as events. Changes are
-numbered, and the home's facts have the number of the last one, so a node that has missed one asks for all again; it
+numbered, and the home's heartbeat has the number of the last one, so a node that has missed one asks for all again; it
 also does after it was cut off from NATS. Each home has another `term`: late news of an earlier one is passed over.
 
 What is set at another node is answered a round trip later; what the same session publishes next to other topics may be
@@ -114,7 +114,7 @@ class ClusterValues:
         self._tasks = Tasks()
         self._ends: list[Callable[[], None]] = []
         exchange.answers[NEWS] = self._changed
-        members.facts[NEWS] = lambda: [self._term, self._changes, monotonic()] if self._is_home else None
+        members.heartbeat[NEWS] = lambda: [self._term, self._changes, monotonic()] if self._is_home else None
         broker.holders.append(self)
 
     def begin(self) -> None:
@@ -152,7 +152,7 @@ class ClusterValues:
     def topic_changed(self, topic: str, is_there: bool) -> None:  # noqa: FBT001 - a callback of the tables
         """Let the others know that a shared topic was created or deleted at the home."""
         self._change(topic, is_there=is_there)
-        self._exchange.tell(NEWS, [self._term, self._changes, topic, is_there])
+        self._exchange.notify(NEWS, [self._term, self._changes, topic, is_there])
 
     def _asked_to_set(self, message: Message) -> None:
         now = monotonic()
@@ -197,7 +197,7 @@ class ClusterValues:
             try:
                 if not self._is_home:
                     await self._look()
-            except Exception as error:  # noqa: BLE001 - a fact of another node may be anything
+            except Exception as error:  # noqa: BLE001 - a heartbeat of another node may be anything
                 telemetry.fault("nt4_values", error)
             await asyncio.sleep(_LOOK_S)
 
@@ -215,8 +215,8 @@ class ClusterValues:
         self._doubted = changes if is_doubtful else -1
 
     def _home_fields(self) -> list[Any] | None:
-        """The facts of the home, of which there may be two for a moment."""
-        return max((found for each in self._members.others() if (found := each.facts.get(NEWS))), default=None)
+        """What the home sends in its heartbeat, of which there may be two for a moment."""
+        return max((found for each in self._members.others() if (found := each.heartbeat.get(NEWS))), default=None)
 
     async def _copy(self) -> None:
         """Ask the home for all; if it does not answer, the next look does."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import httptools
 
@@ -28,6 +28,9 @@ from halley.transports.endpoint import leaving
 from halley.transports.guard import Rejection
 from halley.transports.head import CLOSE, RETRY_AFTER, Head, Header
 from halley.transports.relay import Answer, Failure, Outcome
+
+if TYPE_CHECKING:
+    from halley.cluster.members import Member, Members
 
 NODE = b"halley-node"
 CONFIRMATION = b"\n"
@@ -48,28 +51,6 @@ _OF_THE_CONNECTION = frozenset(
         *(b"content-length", b"expect", NODE),
     )
 )
-
-
-class Member(Protocol):
-    """Another node that is alive (`cluster/members.py`)."""
-
-    name: str
-    id: str
-    facts: dict[str, Any]
-    heard_at: float
-    key: str
-
-
-class Members(Protocol):
-    """The nodes that are alive (`cluster/members.py`)."""
-
-    id: str
-
-    def with_id(self, node_id: str) -> Any:
-        """The other node with that id; None if it is not alive."""
-
-    def is_complete(self, now: float) -> bool:
-        """Whether every living node is known."""
 
 
 def machine() -> str:
@@ -116,7 +97,7 @@ class Relay:
         self, node_id: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
     ) -> Relaying:
         """See `transports.relay.Relay`."""
-        member: Member | None = self._members.with_id(node_id)
+        member = self._members.with_id(node_id)
         if member is None:
             raise Rejection(503, "the nodes of the cluster are not known yet", headers=(RETRY_AFTER,))
         if len(self.waiting) >= self._most:
@@ -141,13 +122,13 @@ class Relay:
 
     def _place_of(self, node: RemoteNode) -> tuple[str, int]:
         """The host and port of a node. Raises `Rejection`."""
-        facts = node.member.facts
-        url = facts.get("url")
+        heartbeat = node.member.heartbeat
+        url = heartbeat.get("url")
         match = _URL.fullmatch(url) if isinstance(url, str) else None
         if match is None:
             raise node.unreachable("it has no URL")
         host, port = match["host"].strip("[]"), int(match["port"])
-        if is_loopback(host) and facts.get("machine") != self.machine:
+        if is_loopback(host) and heartbeat.get("machine") != self.machine:
             raise node.unreachable("it listens for its own machine only: set cluster.listen")
         return host, min(port, 65_535)
 

@@ -153,7 +153,7 @@ class NodeServer(SideServer):
         for mount in server.mounts:
             mount.endpoint.relay = relay
         url = settings.cluster.advertise or self.url
-        members.facts |= {"url": lambda: url, "machine": lambda: relay.machine}
+        members.heartbeat |= {"url": lambda: url, "machine": lambda: relay.machine}
 
     async def end(self) -> None:
         """Shut down: let the clients of other nodes go to others, and serve the other nodes' requests to their end."""

@@ -118,7 +118,7 @@ def wamp(parts: Parts) -> Mount:
         whole.answers[META_EVENT] = lambda _node, news: router.arrived(news, monotonic())
         whole.answers[SESSION] = lambda node, report: others.arrived(node, report, monotonic())
         whole.answers[remote_sessions.LIST] = lambda _node, question: others.page(question)
-        whole.facts[remote_sessions.FACT] = others.fact
+        whole.facts[remote_sessions.REPORT_COUNT] = others.report_count
     return Mount(router, WampEndpoint(router, parts.middleware, parts.guard, settings, parts.node_id))
 
 

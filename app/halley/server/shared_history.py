@@ -72,7 +72,7 @@ class SharedHistory(OpenLog):
         self._nats = Connection(cluster)
         self._erasures = Erasures(self._erase_here)
         self.members = Members(cluster, self._nats, monotonic())
-        self.members.facts |= {
+        self.members.heartbeat |= {
             "sequence": lambda: applied.sequence,
             "offset": lambda: applied.offset,
             "sessions": lambda: len(broker.sessions),
@@ -107,7 +107,7 @@ class SharedHistory(OpenLog):
         self._whole = whole
         self._exchange = Exchange(self._cluster, nats, members)
         self._standing = ClusterStatus(self._cluster, nats, members, self._applied, self._log.states)
-        members.facts["settings"] = lambda: digests(whole.settings())
+        members.heartbeat["settings"] = lambda: digests(whole.settings())
         whole.answers[SETTINGS] = lambda _node, _body: digests(whole.settings())
         whole.join(self._exchange, members, self._standing)
         if whole.nt4 is not None:
@@ -209,7 +209,7 @@ class SharedHistory(OpenLog):
         yield Count("halley_cluster_behind_frames", text, self._standing.behind, is_gauge=True)
         nodes = self._standing.nodes()
         yield Count("halley_cluster_nodes", "Nodes that are alive, with this one.", len(nodes), is_gauge=True)
-        keepers = sum(bool(node.facts.get("keeps", True)) for node in nodes)
+        keepers = sum(bool(node.heartbeat.get("keeps", True)) for node in nodes)
         yield Count("halley_cluster_keepers", "Nodes that are alive and keep the history.", keepers, is_gauge=True)
         text = "Settings and other things that differ among the nodes and should not."
         yield Count("halley_cluster_differs", text, len(self._standing.differs()), is_gauge=True)
@@ -231,7 +231,7 @@ class KeptHistory(SharedHistory, OpenHistory):
         self._began_at = self._kept_at = 0.0
         super().__init__(settings, broker, flush, applied)
         self._keeper = Keeper(self._cluster, self._nats, self)
-        self.members.facts["kept"] = self._told
+        self.members.heartbeat["kept"] = self._told
 
     def __str__(self) -> str:
         """Where the history is, and of which cluster, for the terminal."""
@@ -361,7 +361,9 @@ class KeptHistory(SharedHistory, OpenHistory):
 
     def _done_by_others(self) -> dict[str, int]:
         """Up to where in the stream each other node that is alive has erased."""
-        told = {each.name: each.facts.get("erased", each.facts.get("sequence")) for each in self.members.others()}
+        told = {
+            each.name: each.heartbeat.get("erased", each.heartbeat.get("sequence")) for each in self.members.others()
+        }
         return {name: sequence if isinstance(sequence, int) else 0 for name, sequence in told.items()}
 
     async def _purge(self, erasure: Erasure, tell: Callable[[int, int], None]) -> int:

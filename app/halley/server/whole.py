@@ -31,7 +31,7 @@ class Nodes(Protocol):
 
     answers: dict[str, Callable[[str, Any], Any]]
 
-    def tell(self, kind: str, body: Any) -> None:
+    def notify(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes."""
 
     async def ask(self, kind: str, body: Any, node: str | None = None) -> Answers:
@@ -42,20 +42,20 @@ class Member(Protocol):
     """Another node that is alive (`cluster.members.Member`)."""
 
     name: str
-    facts: dict[str, Any]
+    heartbeat: dict[str, Any]
 
 
 class Members(Protocol):
-    """The nodes that are alive (`cluster.members.Members`); `facts` are this node's own."""
+    """The nodes that are alive (`cluster.members.Members`); `heartbeat` is this node's own."""
 
-    facts: dict[str, Callable[[], Any]]
+    heartbeat: dict[str, Callable[[], Any]]
 
     def others(self) -> Sequence[Member]:
         """The other nodes that are alive, by name; this node is not among them."""
 
 
 class Standing(Protocol):
-    """What is known of the cluster (`cluster.standing.Standing`)."""
+    """What is known of the cluster (`cluster.status.ClusterStatus`)."""
 
     def figures(self) -> dict[str, Any]:
         """The figures of `/halley/cluster`."""
@@ -83,7 +83,7 @@ class Whole:
         """Reach the other nodes from now on."""
         self._nodes, self._members, self._standing = nodes, members, standing
         nodes.answers = self.answers
-        members.facts |= self.facts
+        members.heartbeat |= self.facts
 
     def leave(self) -> None:
         """Stop reaching other nodes."""
@@ -92,7 +92,7 @@ class Whole:
     def tell(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes, which may not get it."""
         if self._nodes is not None:
-            self._nodes.tell(kind, body)
+            self._nodes.notify(kind, body)
 
     async def ask(self, kind: str, body: Any) -> tuple[list[Any], bool]:
         """The answers of all other nodes, and whether every one has answered in time."""
@@ -110,7 +110,7 @@ class Whole:
 
     def others(self) -> dict[str, dict[str, Any]]:
         """The facts of the other nodes that are alive, by name."""
-        return {} if self._members is None else {each.name: each.facts for each in self._members.others()}
+        return {} if self._members is None else {each.name: each.heartbeat for each in self._members.others()}
 
     def figures(self) -> dict[str, Any] | None:
         """The figures of `/halley/cluster`; None while the node is alone."""

@@ -11,7 +11,7 @@ from support.wamp_peers import Peer, World
 from halley.access.rules import AccessRules, Rule
 from halley.broker.names import Match, Pattern
 from halley.protocols.wamp import meta_queries
-from halley.protocols.wamp.remote_sessions import FACT, LIST, RemoteSessions
+from halley.protocols.wamp.remote_sessions import LIST, REPORT_COUNT, RemoteSessions
 from halley.protocols.wamp.state import META_EVENT, SESSION, CommonIds
 
 
@@ -34,7 +34,7 @@ class Elsewhere:
 
     def others(self) -> dict[str, dict[str, Any]]:
         assert self.world is not None
-        return {"other": {FACT: roster_of(self.world).fact()}}
+        return {"other": {REPORT_COUNT: roster_of(self.world).report_count()}}
 
     def ask_one(self, node: str, kind: str, body: Any) -> Any:
         assert (node, kind) == ("other", LIST)

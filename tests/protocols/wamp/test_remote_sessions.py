@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.wamp_peers import Peer, World
 
-from halley.protocols.wamp.remote_sessions import FACT, LIST, RemoteSessions
+from halley.protocols.wamp.remote_sessions import LIST, REPORT_COUNT, RemoteSessions
 from halley.protocols.wamp.state import META_EVENT, ON_JOIN, ON_LEAVE, SESSION
 from halley.settings import Realm
 
@@ -120,7 +120,7 @@ class Net:
 
     def beat(self) -> None:
         """Let each node that runs hear of the others that do."""
-        facts = {node.name: {FACT: node.roster.fact()} for node in self.running()}
+        facts = {node.name: {REPORT_COUNT: node.roster.report_count()} for node in self.running()}
         for node in self.running():
             node.seen = {name: fact for name, fact in facts.items() if name != node.name}
 
@@ -488,7 +488,7 @@ def test_a_node_without_the_fact_is_not_asked(fact: Any) -> None:
     """It is of another version, or does not speak WAMP."""
     net = Net("a")
     (a,) = net.nodes.values()
-    a.seen = {"b": {FACT: fact}}
+    a.seen = {"b": {REPORT_COUNT: fact}}
     net.look()
     assert net.questions == []
     a.seen = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halley.nats.wire import Message
 
 _LISTEN_S = 2.5
-"""Each node sends its facts once a second."""
+"""Each node sends a heartbeat once a second."""
 
 _MOST_NODES = 64
 _COLUMNS = ("node", "role", "version", "sequence", "behind", "offset", "sessions")
@@ -74,19 +74,19 @@ async def _show(settings: Settings, *, is_json: bool) -> int:
 
 
 async def _nodes(nats: Connection, space: str, last: int) -> list[dict[str, Any]]:
-    """The facts of each node that sends some, by name, and how far it is behind `last`, a sequence of the stream."""
+    """The nodes that send heartbeats, by name, and how far each is behind `last`, a sequence of the stream."""
     found: dict[str, dict[str, Any]] = {}
 
     def take(message: Message) -> None:
         with suppress(ValueError, KeyError, TypeError, AttributeError):  # of a stranger
-            facts = json.loads(message.data)
-            name = facts["node"]
-            if facts.get("left"):
+            fields = json.loads(message.data)
+            name = fields["node"]
+            if fields.get("left"):
                 found.pop(name, None)
             elif name in found or len(found) < _MOST_NODES:
-                facts["role"] = "keeper" if facts.get("keeps") else "front"
-                facts["behind"] = max(last - int(facts["sequence"]), 0)
-                found[name] = {fact: facts.get(fact) for fact in _COLUMNS}
+                fields["role"] = "keeper" if fields.get("keeps") else "front"
+                fields["behind"] = max(last - int(fields["sequence"]), 0)
+                found[name] = {column: fields.get(column) for column in _COLUMNS}
 
     nats.subscribe(f"{space}.h.*", take)
     await asyncio.sleep(_LISTEN_S)

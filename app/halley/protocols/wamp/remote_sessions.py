@@ -1,7 +1,7 @@
 """The sessions at the other nodes of a cluster, as the subscribers at this node know them.
 
-A node reports to the others each session that begins or ends (`state.SESSION`), and every second how many reports there
-were (`RemoteSessions.fact`). Here each other node has a list of its sessions. What is added to a list is published as
+A node reports to the others each session that begins or ends (`state.SESSION`), and in its heartbeat how many reports
+there were (`REPORT_COUNT`). Here each other node has a list of its sessions. What is added to a list is published as
 `wamp.session.on_join`, what is removed from it as `on_leave`, and nothing else is. So a subscriber receives exactly one
 `on_join` for each session that is added and one `on_leave` for each that is removed, even if reports are lost, repeated
 or reordered.
@@ -29,8 +29,8 @@ from halley.protocols.wamp.state import ON_JOIN, ON_LEAVE, Elsewhere, RouterStat
 LIST = "wamp.sessions"
 """The kind of questions for a page of a node's sessions: `{"after": NUMBER}`, those with greater numbers."""
 
-FACT = "wamp"
-"""The name of the fact how many reports a node has sent: [RUN, COUNT]."""
+REPORT_COUNT = "wamp"
+"""The field of a heartbeat that says how many reports the node has sent: [RUN, COUNT]."""
 
 _AT_ONCE = 500
 _IN_A_TURN = 500
@@ -60,8 +60,8 @@ class RemoteSessions:
 
     # For the other nodes
 
-    def fact(self) -> list[int]:
-        """How many reports this node has sent since its start (`FACT`)."""
+    def report_count(self) -> list[int]:
+        """How many reports this node has sent since its start (`REPORT_COUNT`)."""
         meta = self._state.meta
         return [meta.run, meta.reports]
 
@@ -83,7 +83,7 @@ class RemoteSessions:
             if rows and nbytes > _PAGE_BYTES:
                 break
             rows.append(row)
-        run, reports = self.fact()
+        run, reports = self.report_count()
         return {"run": run, "reports": reports, "sessions": rows, "is_last": len(rows) == len(sessions)}
 
     # From the other nodes
@@ -115,10 +115,10 @@ class RemoteSessions:
         if now != self._looked_at:
             self._looked_at, self._room = now, _AT_ONCE
             others = self._elsewhere.others()
-            for name, facts in others.items():
+            for name, heartbeat in others.items():
                 if name not in self._nodes:
                     self._nodes[name] = _Node(name)
-                self._nodes[name].seen(facts.get(FACT))
+                self._nodes[name].seen(heartbeat.get(REPORT_COUNT))
             for name, other in self._nodes.items():
                 if name not in others:
                     other.lost()
@@ -263,14 +263,16 @@ class _Node:
         self.question: _Question | None = None
         self.asked_at = -inf
 
-    def seen(self, fact: Any) -> None:
-        """Take the node's `FACT`, which it need not have sent."""
+    def seen(self, count: Any) -> None:
+        """Take the node's `REPORT_COUNT`, which it need not have sent."""
         if self.is_gone:
             self.is_gone = False
             self.ended = []
-        if not (isinstance(fact, list) and len(fact) >= 2 and isinstance(fact[0], int) and isinstance(fact[1], int)):
-            return
-        run, self.reports = fact[0], fact[1]
+        match count:
+            case [int(run), int(reports), *_]:
+                self.reports = reports
+            case _:
+                return
         if run != self.run:
             self.run, self.at = run, 0
             self.forget_question()
