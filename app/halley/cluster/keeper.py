@@ -37,7 +37,7 @@ from halley.settings import Cluster
 UNKNOWN_PUBLICATION = "unknown publication"
 _LONGEST_S = 60.0
 _MOST_REQUESTS = 1_000
-"""Requests that are answered at a time; one more is refused, and its asker asks another keeper or later."""
+"""Requests that are answered at a time; one more is refused, and its sender asks another keeper or later."""
 
 
 def subject_of_keepers(space: str) -> str:
@@ -53,10 +53,6 @@ def subject_of_keeper(space: str, node: str) -> str:
 def subject_of_written(space: str, node: str) -> str:
     """The subject on which that keeper says how far it has written."""
     return f"{space}.w.{node}"
-
-
-class _BadRequest(Exception):
-    """The request is not of this form."""
 
 
 class KeeperStore(Protocol):
@@ -92,10 +88,12 @@ class Keeper:
         self._nats = nats
         self._store = store
         self._answers: dict[str, Callable[[dict[str, Any]], Awaitable[bytes]]] = {
-            "state": self._state,
-            "read": self._read,
-            "rows": self._rows,
-            "erased": self._erased,
+            "state": lambda _: self._state(),
+            "read": lambda request: self._read(
+                pages.query_from_json(request["query"]), min(float(request["within_s"]), _LONGEST_S)
+            ),
+            "rows": lambda request: self._rows(int(request["first"]), int(request["last"])),
+            "erased": lambda request: self._erased(int(request["first"]), int(request["last"])),
         }
         self._announced = 0
         self._more = asyncio.Event()  # set when more is written, and then replaced
@@ -104,7 +102,7 @@ class Keeper:
         nats.subscribe(subject_of_keepers(options.space), self._received, queue="keepers")
 
     async def close(self) -> None:
-        """Leave what is not answered yet; its askers ask another keeper."""
+        """Leave what is not answered yet; their senders ask another keeper."""
         await self._tasks.cancel()
 
     def _received(self, message: Message) -> None:
@@ -117,44 +115,38 @@ class Keeper:
         nats = self._nats
         try:
             request = orjson.loads(message.data)
-            found = self._answers[request["what"]]
+            found = self._answers[request["what"]](request)
         except (ValueError, TypeError, KeyError):
             refuse(nats, message.reply, "unknown")
             return
         try:
-            await answer(nats, message.reply, await found(request))
-        except _BadRequest:
-            refuse(nats, message.reply, "unknown")
+            await answer(nats, message.reply, await found)
         except UnknownPublication:
             refuse(nats, message.reply, UNKNOWN_PUBLICATION)
         except (TimeoutError, HistoryUnavailable):
             refuse(nats, message.reply, "busy")
-        except Exception as error:  # noqa: BLE001 - the asker asks another keeper then
+        except Exception as error:  # noqa: BLE001 - the sender asks another keeper then
             telemetry.fault("keeper", error)
             refuse(nats, message.reply, "failed")
 
-    async def _state(self, _request: dict[str, Any]) -> bytes:
+    async def _state(self) -> bytes:
         state = self._store.state()
         async with asyncio.timeout(_LONGEST_S):
             await self._wrote(state["applied"]["offset"])
         return orjson.dumps(state)
 
-    async def _read(self, request: dict[str, Any]) -> bytes:
-        try:
-            query, within_s = pages.query_from_json(request["query"]), float(request["within_s"])
-        except (ValueError, TypeError, KeyError):
-            raise _BadRequest from None
-        async with asyncio.timeout(min(within_s, _LONGEST_S)):
+    async def _read(self, query: Query, within_s: float) -> bytes:
+        async with asyncio.timeout(within_s):
             await self._wrote(query.last)
             page = await self._store.read(query)
         return pages.pack(page, self._store.starts)
 
-    async def _rows(self, request: dict[str, Any]) -> bytes:
-        rows, reached = await self._store.some_rows(*_range(request))
+    async def _rows(self, first: int, last: int) -> bytes:
+        rows, reached = await self._store.some_rows(first, last)
         return orjson.dumps([[tuple(row) for row in rows], reached])
 
-    async def _erased(self, request: dict[str, Any]) -> bytes:
-        return orjson.dumps(await self._store.erased(*_range(request)))
+    async def _erased(self, first: int, last: int) -> bytes:
+        return orjson.dumps(await self._store.erased(first, last))
 
     async def _wrote(self, offset: int) -> None:
         """Wait until all up to an offset is on disk."""
@@ -169,10 +161,3 @@ class Keeper:
         if self._options.settled_by == "keeper" and written > self._announced:
             self._announced = written
             self._nats.publish(subject_of_written(self._options.space, self._options.node), b"%d" % written)
-
-
-def _range(request: dict[str, Any]) -> tuple[int, int]:
-    try:
-        return int(request["first"]), int(request["last"])
-    except (ValueError, TypeError, KeyError):
-        raise _BadRequest from None

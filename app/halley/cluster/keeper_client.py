@@ -16,10 +16,12 @@ from halley.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subjec
 from halley.cluster.members import Member, Members
 from halley.cluster.requests import NobodyAnswers, Unanswered, ask
 from halley.history.rules import Rules
+from halley.history.stored import Stored
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
 from halley.settings import Cluster
 
+_ROWS_S = 10.0
 _AGAIN_S, _LOOK_S = 0.1, 0.25
 _MOST_KEEPERS, _SILENT_S = 64, 3.5
 
@@ -51,13 +53,48 @@ class KeeperState(NamedTuple):
             raise Unanswered("another version") from None
 
 
-async def state_of(nats: Connection, space: str, within_s: float, node: str = "") -> KeeperState:
-    """The state of the keeper `node`, or of any.
+class KeeperRequests:
+    """What can be asked of the keeper `node`, or of any (`keeper.py`).
 
-    Raises `NobodyAnswers`, `Unanswered`, `TimeoutError`.
+    Its methods raise `NobodyAnswers`, `Unanswered`, `TimeoutError`.
     """
-    subject = subject_of_keeper(space, node) if node else subject_of_keepers(space)
-    return KeeperState.of(await ask(nats, space, subject, {"what": "state"}, within_s))
+
+    def __init__(self, nats: Connection, space: str, node: str = "") -> None:
+        self._nats, self._space = nats, space
+        self._subject = subject_of_keeper(space, node) if node else subject_of_keepers(space)
+
+    async def _ask(self, limit_s: float, what: str, **arguments: Any) -> bytes:
+        return await ask(self._nats, self._space, self._subject, {"what": what, **arguments}, limit_s)
+
+    async def state(self, within_s: float) -> KeeperState:
+        """How far the keeper has come, when all of that is on its disk."""
+        return KeeperState.of(await self._ask(within_s, "state"))
+
+    async def page(self, query: Query, within_s: float) -> tuple[Page, list[int]]:
+        """A page of the history, and the first offsets that the keeper has (`Rules.starts`)."""
+        data = await self._ask(within_s, "read", query=pages.query_to_json(query), within_s=within_s)
+        try:
+            return pages.unpack(data)
+        except (ValueError, TypeError):
+            raise Unanswered("another version") from None
+
+    async def rows(self, first: int, last: int) -> tuple[list[Stored], int]:
+        """Some of the rows between two offsets, and the offset up to which those are all that the keeper has."""
+        data = await self._ask(_ROWS_S, "rows", first=first, last=last)
+        try:
+            values, reached = orjson.loads(data)
+            rows = [Stored(*each) for each in values]
+            is_range = first - 1 <= reached <= last and all(first <= row.offset <= reached for row in rows)
+            if not (is_range and all(row.is_intact for row in rows)):
+                raise ValueError
+        except (TypeError, ValueError):
+            raise Unanswered("damaged") from None
+        return rows, reached
+
+    async def erased(self, first: int, last: int) -> list[int]:
+        """The offsets of erased events between two."""
+        found: list[int] = orjson.loads(await self._ask(_ROWS_S, "erased", first=first, last=last))
+        return found
 
 
 class LivingKeeper(NamedTuple):
@@ -175,17 +212,14 @@ class KeeperClient:
         raise TimeoutError
 
     async def _read(self, query: Query, keeper: LivingKeeper, within_s: float) -> Page:
-        """A page of one keeper. Raises as `ask` does; `NobodyAnswers` too if the keeper is gone meanwhile."""
-        request = {"what": "read", "query": pages.query_to_json(query), "within_s": within_s}
-        subject = subject_of_keeper(self._options.space, keeper.name)
-        asking = asyncio.create_task(ask(self._nats, self._options.space, subject, request, within_s))
+        """A page of one keeper. Raises as `KeeperRequests.page` does, and `NobodyAnswers` if that keeper is gone."""
+        requests = KeeperRequests(self._nats, self._options.space, keeper.name)
+        asking = asyncio.create_task(requests.page(query, within_s))
         try:
             while not (await asyncio.wait({asking}, timeout=_LOOK_S))[0]:
                 if not any(each.name == keeper.name for each in self._members.others()):
                     raise NobodyAnswers
-            page, starts = pages.unpack(await asking)
-        except (ValueError, TypeError):
-            raise Unanswered("another version") from None
+            page, starts = await asking
         finally:
             asking.cancel()
         self._learn(starts)

@@ -23,7 +23,7 @@ from halley.cluster.catch_up import CannotCatchUp, catch_up
 from halley.cluster.consistency import RECORD, digests
 from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
-from halley.cluster.keeper_client import KeeperState, state_of
+from halley.cluster.keeper_client import KeeperRequests, KeeperState
 from halley.cluster.members import subject_of_node
 from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.cluster.stream import (
@@ -87,7 +87,7 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
 async def _state(nats: Connection, space: str) -> KeeperState:
     while True:
         try:
-            return await state_of(nats, space, REQUEST_S)
+            return await KeeperRequests(nats, space).state(REQUEST_S)
         except (NobodyAnswers, Unanswered, TimeoutError):
             await asyncio.sleep(_AGAIN_S)
 
