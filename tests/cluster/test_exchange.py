@@ -35,7 +35,7 @@ def exchange():
     nats = Nats(options)
     members = Members(options, nats, 0.0)
     for name in ("b", "c"):
-        members.heard(json.dumps({"node": name, "id": id_of(name)}).encode(), 0.0)
+        members.receive(json.dumps({"node": name, "id": id_of(name)}).encode(), 0.0)
     made = Exchange(options, nats, members)
     made.answers["echo"] = lambda node, body: [node, body]
     return made, nats

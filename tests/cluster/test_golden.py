@@ -72,11 +72,11 @@ def test_heartbeats():
     members = Members(options, Connection(options), 0.0)
     told = orjson.loads(HEARTBEAT)
     told["later"], told["kept"]["later"] = {"a": 1}, [1]
-    members.heard(orjson.dumps(told), 10.0)
+    members.receive(orjson.dumps(told), 10.0)
     (member,) = members.others()
     assert (member.name, member.id, member.key) == ("n1", id_of("n1"), told["key"])
     assert LivingKeeper.of(member) == LivingKeeper("n1", 44, [1, 7], True, 8192, {"lake": 12}, 10.0)
-    members.heard(b'{"node":"n1","left":true,"later":1}', 11.0)
+    members.receive(b'{"node":"n1","left":true,"later":1}', 11.0)
     assert members.others() == []
 
 
@@ -130,7 +130,7 @@ def test_the_description_of_the_stream():
 def test_the_head_of_a_request_that_is_passed_on():
     options = Cluster(node="n2")
     members = Members(options, Connection(options), 0.0)
-    members.heard(HEARTBEAT, 10.0)
+    members.receive(HEARTBEAT, 10.0)
     (member,) = members.others()
     head = Head("POST", "/bayeux", b"", {b"content-type": b"application/json"}, "10.0.0.7", "https")
     proof = f"{member.key} {member.id} https 10.0.0.7".encode()

@@ -119,7 +119,7 @@ class Front:
         self._keepers.look()
         self.release()
         keepers = self._keepers.keepers()
-        is_there = now - max((each.heard_at for each in keepers), default=self._began_at) < _NO_KEEPER_S
+        is_there = now - max((each.received_at for each in keepers), default=self._began_at) < _NO_KEEPER_S
         takes = not keepers or any(each.takes for each in keepers)
         self.refusal = None if not self._is_waiting or (is_there and takes) else KeeperUnavailable()
 

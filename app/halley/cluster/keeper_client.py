@@ -105,7 +105,7 @@ class LivingKeeper(NamedTuple):
     takes      whether it can write to its disk
     nbytes     of its history
     consumers  of its log, each with the offset that it reads next
-    heard_at   when it said so, in seconds of the monotonic clock
+    received_at   when it said so, in seconds of the monotonic clock
     """
 
     name: str
@@ -114,7 +114,7 @@ class LivingKeeper(NamedTuple):
     takes: bool
     nbytes: int
     consumers: dict[str, int]
-    heard_at: float
+    received_at: float
 
     @classmethod
     def of(cls, member: Member) -> LivingKeeper | None:
@@ -127,7 +127,7 @@ class LivingKeeper(NamedTuple):
                 "bytes": int(nbytes),
                 "consumers": dict(consumers),
             } if starts and all(isinstance(each, int) for each in (*starts, *consumers.values())):
-                return cls(member.name, head, starts, takes, nbytes, consumers, member.heard_at)
+                return cls(member.name, head, starts, takes, nbytes, consumers, member.received_at)
         return None
 
 

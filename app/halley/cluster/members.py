@@ -75,7 +75,7 @@ def subject_of_node(space: str, node: str) -> str:
 
 @dataclass(slots=True)
 class Member:
-    """Another node; `heard_at`: when its last message came, in seconds of the monotonic clock.
+    """Another node; `received_at`: when its last message came, in seconds of the monotonic clock.
 
     `key` is a secret that the node has made at its start. Only those have it who can read what the nodes send to each
     other, and these could be a node themselves. It is not in `heartbeat`, which may be shown.
@@ -84,7 +84,7 @@ class Member:
     name: str
     id: str
     heartbeat: dict[str, Any]
-    heard_at: float
+    received_at: float
     key: str = ""
 
 
@@ -95,10 +95,10 @@ async def alive(nats: Connection, space: str) -> list[str]:
     """
     found: set[str] = set()
 
-    def heard(message: Message) -> None:
+    def received(message: Message) -> None:
         found.add(message.subject.rpartition(".")[2])
 
-    end = nats.subscribe(f"{space}.h.*", heard)
+    end = nats.subscribe(f"{space}.h.*", received)
     await asyncio.sleep(2 * _BEAT_S)
     end()
     if nats.away_since is not None:
@@ -113,8 +113,6 @@ class Members:
         """`nats` need not be connected yet; the node has begun to run at the monotonic time `began_at`."""
         self.node, self.id, self.key = options.node, id_of(options.node), secrets.token_hex(_KEY_BYTES)
         self.heartbeat: dict[str, Field] = {}
-        self.on_change: list[Callable[[str, bool], None]] = []
-        """Called with the name of a node that has come (True) or gone (False)."""
         self.taken_by = ""
         """The other node that goes on with this one's name or id, so that this one has to end; "" without one."""
         self._subject = f"{options.space}.h"
@@ -122,7 +120,7 @@ class Members:
         self._nats = nats
         self._others: dict[str, Member] = {}
         self._began_at = began_at
-        self._listens_since, self._deaf_at, self._doubted_at = math.inf, -math.inf, -math.inf
+        self._listens_since, self._away_at, self._doubted_at = math.inf, -math.inf, -math.inf
         self._looked_at = math.inf
         self._tasks = Tasks()
 
@@ -179,11 +177,11 @@ class Members:
 
     def _received(self, message: Message) -> None:
         known, now = len(self._others), monotonic()
-        self.heard(message.data, now)
+        self.receive(message.data, now)
         if len(self._others) > known:  # one that has just started is not to wait for the next second
             self._send_own(now)
 
-    def heard(self, data: bytes, now: float) -> None:
+    def receive(self, data: bytes, now: float) -> None:
         """Take what a node has sent; what is not of this form is dropped."""
         try:
             fields = orjson.loads(data) if len(data) <= _MOST_BYTES else None
@@ -199,11 +197,11 @@ class Members:
             self._forget(name)
         elif _are_words(node_id, key):
             if (name == self.node or node_id == self.id) and key != self.key and isinstance(age_s, int):
-                self._met(name, _rank(age_s, key), now)
+                self._met_namesake(name, _rank(age_s, key), now)
             if name != self.node:
                 self._note(Member(name, node_id, fields, now, key))
 
-    def _met(self, name: str, rank: tuple[int, str], now: float) -> None:
+    def _met_namesake(self, name: str, rank: tuple[int, str], now: float) -> None:
         """Take note of another node with this one's name or id; see above."""
         if rank < _rank(self._age_s(now), self.key) or self.taken_by:
             return
@@ -220,27 +218,21 @@ class Members:
             return
         self._others[member.name] = member
         if is_new:
-            self._changed(member.name, is_there=True)
+            telemetry.log.info("cluster_member", node=member.name)
 
     def look(self, now: float) -> None:
         """Forget the nodes that have been silent for too long while this one could receive; called once a second."""
         if self._nats.away_since is not None or now - self._looked_at > _STILL_S:
-            self._deaf_at = now
+            self._away_at = now
         self._looked_at = now
-        for member in [each for each in self._others.values() if now - max(each.heard_at, self._deaf_at) > _SILENT_S]:
+        for member in [
+            each for each in self._others.values() if now - max(each.received_at, self._away_at) > _SILENT_S
+        ]:
             self._forget(member.name)
 
     def _forget(self, name: str) -> None:
         if self._others.pop(name, None) is not None:
-            self._changed(name, is_there=False)
-
-    def _changed(self, name: str, *, is_there: bool) -> None:
-        if is_there:
-            telemetry.log.info("cluster_member", node=name)
-        else:
             telemetry.log.info("cluster_member_gone", node=name)
-        for report in self.on_change:
-            report(name, is_there)
 
 
 def _rank(age_s: int, key: str) -> tuple[int, str]:

@@ -210,7 +210,7 @@ class Nt4Lease:
             await self._send(None)
 
     async def _hold(self, sent_at: float) -> None:
-        """Serve, since the stream has taken the message that was sent then."""
+        """Serve, since the stream has taken the message that was sent then. Raises `ApiError`, `AwayErrors`."""
         until = sent_at + _SERVES * self._options.nt4_lease_s
         now = monotonic()
         if now >= until:
@@ -219,17 +219,12 @@ class Nt4Lease:
             self._holder.renew(until)
             return
         term = self._lease.sequence
-        topics = await self._claimed()
-        if monotonic() < until:
-            self._holder.activate(topics, term, until)
-
-    async def _claimed(self) -> bytes | None:
-        """The stored topics, which this node has stored once more. Raises `ApiError`, `AwayErrors`."""
         self._stored_at, topics = await self._nats.last_of(self._bucket, self._topics_subject)
-        if self._stored_at == 0:
-            return None
-        await self._replace(topics)
-        return topics
+        were_stored = self._stored_at > 0
+        if were_stored:  # once more, so that what an earlier home has under way comes too late
+            await self._replace(topics)
+        if monotonic() < until:
+            self._holder.activate(topics if were_stored else None, term, until)
 
     async def store(self, topics: bytes) -> None:
         """Store the topics, as the home; what was stored before is overwritten. Raises `ApiError`, `AwayErrors`.

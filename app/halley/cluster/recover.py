@@ -16,7 +16,6 @@ from halley.cluster.membership import save, saved_state
 from halley.cluster.stream import STREAM_NOT_FOUND, describe, description_of, stream_of
 from halley.history.folder import HighWaterMark
 from halley.history.history import History
-from halley.history.stored import Stored
 from halley.nats.jetstream import ApiError, Connection
 from halley.nats.stream_position import position_of
 from halley.nats.wire import Message
@@ -54,8 +53,9 @@ async def look(nats: Connection, settings: Settings, history: History) -> Found:
     running = await alive(nats, space)
     if running:
         raise CannotRecover(f"these nodes of the cluster {space} are running: {', '.join(running)}; stop them first")
-    last = _last_row(history)
-    last_us = last.time_us if last else 0
+    last_us = 0
+    for rows in history.rows(max(history.start, history.head - _LOOK_BACK), history.head):
+        last_us = rows[-1].time_us
     try:
         info = await nats.stream_info()
     except ApiError as error:
@@ -66,13 +66,6 @@ async def look(nats: Connection, settings: Settings, history: History) -> Found:
         raise CannotRecover(f"the stream {space} has another history than {history.folder.path}: choose cluster.space")
     only_there, used = await _only_there(nats, settings, info, history, last_us)
     return Found(last_us, info["state"]["messages"], only_there, max(used, history.head))
-
-
-def _last_row(history: History) -> Stored | None:
-    last = None
-    for rows in history.rows(max(history.start, history.head - _LOOK_BACK), history.head):
-        last = rows[-1]
-    return last
 
 
 async def _only_there(

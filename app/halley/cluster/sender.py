@@ -216,10 +216,10 @@ class Sender:
 
     def give_up(self) -> list[Event]:
         """Take back all events that have not come back: whether they are stored is unknown."""
-        given_up = [event for frame in self._under_way for event in frame.events] + [*self._inbox]
+        abandoned = [event for frame in self._under_way for event in frame.events] + [*self._inbox]
         for command in filter(None, [*(frame.command for frame in self._under_way), *self._commands]):
             command.applied.cancel()
         self._commands.clear()
         self._under_way.clear()
         self._inbox.clear()
-        return given_up
+        return abandoned

@@ -16,7 +16,7 @@ from halley.nats.jetstream import ApiError, Connection
 from halley.settings import Cluster
 
 _LOOK_S = 1.0
-_SHOWN = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps")
+_PUBLISHED = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps")
 """What is shown of a node's heartbeat."""
 
 
@@ -70,7 +70,7 @@ class ClusterStatus:
             "settled_by": self._options.settled_by,
             "nodes": [
                 {"node": each.name, "id": each.id}
-                | {name: each.heartbeat[name] for name in _SHOWN if name in each.heartbeat}
+                | {name: each.heartbeat[name] for name in _PUBLISHED if name in each.heartbeat}
                 for each in self.nodes()
             ],
             "stream": self._stream,

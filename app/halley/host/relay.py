@@ -108,19 +108,19 @@ class Relay:
             node = self._nodes[node_id] = RemoteNode(self, member)
         node.member = member
         connection = node.take_free(id(client))
-        place = self._place_of(node) if connection is None else None
+        address = self._address_of(node) if connection is None else None
         relaying = Relaying(node, id(client), _request(member, target, head, body), done)
         self.waiting.add(relaying, monotonic())
         self._sent += 1
         if connection is not None:
             connection.start(relaying)
-        elif place is not None:
-            task = asyncio.get_running_loop().create_task(node.connect(relaying, *place))
+        elif address is not None:
+            task = asyncio.get_running_loop().create_task(node.connect(relaying, *address))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
         return relaying
 
-    def _place_of(self, node: RemoteNode) -> tuple[str, int]:
+    def _address_of(self, node: RemoteNode) -> tuple[str, int]:
         """The host and port of a node. Raises `Rejection`."""
         heartbeat = node.member.heartbeat
         url = heartbeat.get("url")
@@ -132,7 +132,7 @@ class Relay:
             raise node.unreachable("it listens for its own machine only: set cluster.listen")
         return host, min(port, 65_535)
 
-    def leave(self) -> None:
+    def refuse_waiting(self) -> None:
         """Refuse all requests that wait, because the server shuts down: their clients can go to other nodes."""
         for relaying in [each for each in self.waiting if not each.is_answered]:
             relaying.fail(leaving())
@@ -153,7 +153,7 @@ class Relay:
 
     async def close(self) -> None:
         """Refuse the requests that wait, and close the connections that are not in use."""
-        self.leave()
+        self.refuse_waiting()
         for task in self._connecting:
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)
@@ -232,7 +232,7 @@ class RemoteNode:
         """What a refused connection means: the node is gone, unless a message of it has come since the first one."""
         if self._refused_at is None:
             self._refused_at = monotonic()
-        if self.member.heard_at > self._refused_at:
+        if self.member.received_at > self._refused_at:
             return self.unreachable("connection refused")
         return Failure.GONE
 

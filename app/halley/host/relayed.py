@@ -157,5 +157,5 @@ class NodeServer(SideServer):
 
     async def end(self) -> None:
         """Shut down: let the clients of other nodes go to others, and serve the other nodes' requests to their end."""
-        self._relay.leave()
+        self._relay.refuse_waiting()
         await super().end()

@@ -73,7 +73,7 @@ class Client:
         self._name = f"halley {options.node}"
         self._options = options
         # Nodes have the same list, and are not all to be at the same server.
-        self._given = [_server_of(url) for url in random.sample(options.urls, len(options.urls))]
+        self._configured = [_server_of(url) for url in random.sample(options.urls, len(options.urls))]
         self._learned: deque[_Server] = deque(maxlen=_MOST_LEARNED)
         self._subscriptions = Subscriptions()
         self._wire = Wire(self._on_error)
@@ -150,7 +150,7 @@ class Client:
     async def _connect(self, proof: Proof) -> _Server:
         """Try one server after another, until one lets this node in; returns that."""
         while True:
-            servers = [*self._given, *self._learned]
+            servers = [*self._configured, *self._learned]
             self._turn = (self._turn + 1) % len(servers)
             try:
                 async with asyncio.timeout(_CONNECT_S):
@@ -198,7 +198,9 @@ class Client:
         for url in urls if isinstance(urls, list) else ():
             with suppress(ValueError):
                 found = _server_of(f"nats://{url}", is_encrypted=server.is_encrypted)
-                if all((each.host, each.port) != (found.host, found.port) for each in (*self._given, *self._learned)):
+                if all(
+                    (each.host, each.port) != (found.host, found.port) for each in (*self._configured, *self._learned)
+                ):
                     self._learned.append(found._replace(name=server.name) if _is_address(found.host) else found)
 
     async def _until_lost(self) -> None:

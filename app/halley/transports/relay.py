@@ -70,19 +70,19 @@ class Relay(Protocol):
 async def is_relayed(relay: Relay, node: str, context: RequestContext, body: bytes) -> bool:
     """Have another node respond to a request; False if that node is gone. Raises `Disconnected`, `Rejection`."""
     socket = socket_of(context.scope)
-    come: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    result: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def done(outcome: Outcome) -> None:
-        if not come.done():
-            come.set_result(outcome)
+        if not result.done():
+            result.set_result(outcome)
         elif socket is not None:
             socket.cut("relay_lost")
 
     relaying = relay.send(node, target_of(context.scope), context.head, body, socket or done, done)
     departure = asyncio.ensure_future(disconnected(context.receive))
     try:
-        await asyncio.wait((come, departure), return_when=asyncio.FIRST_COMPLETED)
-        outcome = come.result() if come.done() else Failure.LOST
+        await asyncio.wait((result, departure), return_when=asyncio.FIRST_COMPLETED)
+        outcome = result.result() if result.done() else Failure.LOST
         if outcome is Failure.GONE:
             return False
         if isinstance(outcome, Rejection):

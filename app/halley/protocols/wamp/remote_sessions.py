@@ -202,7 +202,7 @@ class RemoteSessions:
         realm, number, authid, authrole, details = session
         if other.question is not None:
             other.question.unconfirmed.discard(number)
-            if number in other.question.left:  # the page was made before
+            if number in other.question.ended_numbers:  # the page was made before
                 return 0
         if number in other.sessions or len(other.sessions) >= _MOST:
             return 0
@@ -213,7 +213,7 @@ class RemoteSessions:
         """Remove a session from a node's list, and publish that if it was there; returns the deliveries."""
         if other.question is not None:
             other.question.unconfirmed.discard(number)
-            other.question.left.add(number)
+            other.question.ended_numbers.add(number)
         known = other.sessions.pop(number, None)
         if known is None:
             return 0
@@ -235,14 +235,15 @@ class _Question:
     """A question for a node's list, page by page.
 
     `after` is the greatest number in the pages until now; `is_answered` if there are no more. `unconfirmed` are the
-    sessions that were known before the first one, and are in none and not reported since; those in `left` have ended.
+    sessions that were known before the first one, and are in none and not reported since; those in `ended_numbers` have
+    ended.
     """
 
     def __init__(self) -> None:
         self.after = 0
         self.is_answered = False
         self.unconfirmed: set[int] = set()
-        self.left: set[int] = set()
+        self.ended_numbers: set[int] = set()
 
 
 class _Node:
@@ -268,11 +269,9 @@ class _Node:
         if self.is_gone:
             self.is_gone = False
             self.ended = []
-        match count:
-            case [int(run), int(reports), *_]:
-                self.reports = reports
-            case _:
-                return
+        if not (isinstance(count, list) and len(count) >= 2 and all(isinstance(each, int) for each in count[:2])):
+            return
+        run, self.reports = count[0], count[1]
         if run != self.run:
             self.run, self.at = run, 0
             self.forget_question()
