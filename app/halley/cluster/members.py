@@ -225,10 +225,9 @@ class Members:
         if self._nats.away_since is not None or now - self._looked_at > _STILL_S:
             self._away_at = now
         self._looked_at = now
-        for member in [
-            each for each in self._others.values() if now - max(each.received_at, self._away_at) > _SILENT_S
-        ]:
-            self._forget(member.name)
+        for name, member in [*self._others.items()]:
+            if now - max(member.received_at, self._away_at) > _SILENT_S:
+                self._forget(name)
 
     def _forget(self, name: str) -> None:
         if self._others.pop(name, None) is not None:

@@ -198,9 +198,7 @@ class Client:
         for url in urls if isinstance(urls, list) else ():
             with suppress(ValueError):
                 found = _server_of(f"nats://{url}", is_encrypted=server.is_encrypted)
-                if all(
-                    (each.host, each.port) != (found.host, found.port) for each in (*self._configured, *self._learned)
-                ):
+                if (found.host, found.port) not in [each[:2] for each in (*self._configured, *self._learned)]:
                     self._learned.append(found._replace(name=server.name) if _is_address(found.host) else found)
 
     async def _until_lost(self) -> None:
