@@ -6,17 +6,16 @@ import asyncio
 import json
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from halley.cli.cluster.access import nats_options
 from halley.cli.terminal import DONE, FAILED, run, say
+from halley.nats.client import AwayErrors
+from halley.nats.jetstream import ApiError, Connection
+from halley.nats.wire import Message
 from halley.settings import Settings
-
-if TYPE_CHECKING:
-    from halley.nats.jetstream import Connection
-    from halley.nats.wire import Message
 
 _LISTEN_S = 2.5
 """Each node sends a heartbeat once a second."""
@@ -38,8 +37,6 @@ def status(*, settings: Settings, is_json: bool) -> None:
 
 
 async def _show(settings: Settings, *, is_json: bool) -> int:
-    from halley.nats.client import AwayErrors
-    from halley.nats.jetstream import ApiError, Connection
 
     space = settings.cluster.space
     nats = Connection(settings.cluster)
