@@ -424,7 +424,7 @@ def members(bound: int) -> Growing:
 
     def add(number: int) -> None:
         message = {"node": f"n{number}", "id": f"i{number}", "key": "k", "age_s": 1}
-        with mock.patch("halley.cluster.members._MOST_NODES", bound):
+        with mock.patch("halley.cluster.members.MOST_NODES", bound):
             known.receive(json.dumps(message).encode(), NOW)
 
     return Growing(add, lambda: len(known.others()))

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from halley import telemetry
 from halley.broker.ports import Erasure
 from halley.cluster.frames import BadFrame, unpack
-from halley.nats.jetstream import ApiError, Connection
+from halley.nats.jetstream import NO_MESSAGE, ApiError, Connection
 from halley.nats.stream_position import position_of
 
 _AGAIN_S = 5.0
 _AT_ONCE = 32
-_NO_MESSAGE = 10_037
 
 Progress = Callable[[int, int], None]
 """Called with how many offsets are done, and of how many."""
@@ -120,7 +119,7 @@ async def _delete(nats: Connection, space: str, erasure: Erasure, batch: list[tu
         try:
             await nats.ask(f"STREAM.MSG.DELETE.{space}", {"seq": sequence})
         except ApiError as error:
-            if error.code != _NO_MESSAGE:
+            if error.code != NO_MESSAGE:
                 raise
 
 

@@ -52,7 +52,7 @@ _STILL_S = 2.0
 _COMPLETE_S = 1.5
 """After which every living node is known: it sends once a second, and at once when a new one has sent."""
 
-_MOST_NODES = 64
+MOST_NODES = 64
 _MOST_BYTES = 65_536
 _KEY_BYTES = 16
 
@@ -214,7 +214,7 @@ class Members:
 
     def _note(self, member: Member) -> None:
         is_new = member.name not in self._others
-        if is_new and len(self._others) >= _MOST_NODES:
+        if is_new and len(self._others) >= MOST_NODES:
             return
         self._others[member.name] = member
         if is_new:

@@ -43,7 +43,7 @@ import orjson
 from halley import telemetry
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors
-from halley.nats.jetstream import WRONG_LAST, ApiError, Connection
+from halley.nats.jetstream import STREAM_NOT_FOUND, WRONG_LAST, ApiError, Connection
 from halley.settings import Cluster
 
 _SERVES = 0.8
@@ -60,8 +60,6 @@ What the stream itself removes, since there are more, stays in the files.
 _TRIES = 10
 _LONGEST_S = 3_600.0
 """What a message may say at most about the time of a lease."""
-
-_STREAM_NOT_FOUND = 10_059
 
 
 class Leaseholder(Protocol):
@@ -150,7 +148,7 @@ class Nt4Lease:
             try:
                 await self._look()
             except ApiError as error:
-                if error.code == _STREAM_NOT_FOUND:
+                if error.code == STREAM_NOT_FOUND:
                     await self._make()
                 else:
                     telemetry.log.debug("nt4_lease", error=str(error))
@@ -244,9 +242,9 @@ class Nt4Lease:
             try:
                 await self._clean(cleaned)
             except ApiError as error:
-                if error.code not in (WRONG_LAST, _STREAM_NOT_FOUND):
+                if error.code not in (WRONG_LAST, STREAM_NOT_FOUND):
                     raise OSError(str(error)) from error
-                if error.code == _STREAM_NOT_FOUND:
+                if error.code == STREAM_NOT_FOUND:
                     return
             except AwayErrors as error:
                 raise OSError("NATS does not answer") from error

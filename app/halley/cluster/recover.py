@@ -13,10 +13,10 @@ from halley.cluster.applied import AnotherVersion, Applied, First, UsedKey
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.members import alive
 from halley.cluster.membership import save, saved_state
-from halley.cluster.stream import STREAM_NOT_FOUND, describe, description_of, stream_of
+from halley.cluster.stream import describe, description_of, stream_of
 from halley.history.folder import HighWaterMark
 from halley.history.history import History
-from halley.nats.jetstream import ApiError, Connection
+from halley.nats.jetstream import STREAM_NOT_FOUND, ApiError, Connection
 from halley.nats.stream_position import position_of
 from halley.nats.wire import Message
 from halley.settings import Settings

@@ -17,13 +17,11 @@ import orjson
 from halley.cluster.applied import Applied
 from halley.history.folder import Identity
 from halley.nats.client import AwayErrors
-from halley.nats.jetstream import ApiError, Connection
+from halley.nats.jetstream import NAME_IN_USE, STREAM_NOT_FOUND, ApiError, Connection
 from halley.settings import Settings
 
 REPLACED = "the stream ends before the last frame that this node applied: it was made again, or restored from a backup"
 GAP = "frames that this node needs have been deleted from the stream: restart the node, which copies them from a keeper"
-STREAM_NOT_FOUND = 10_059
-_NAME_IN_USE = 10_058
 _VERSION = 1
 _AGAIN_S = 0.2
 
@@ -81,7 +79,7 @@ async def stream_of(nats: Connection, settings: Settings, described: dict[str, A
                 raise CannotJoin(why_not)
             return await nats.ask(f"STREAM.CREATE.{options.space}", stream_config(settings, described))
         except ApiError as error:
-            if error.code != _NAME_IN_USE and monotonic() > until - options.join_s / 2:
+            if error.code != NAME_IN_USE and monotonic() > until - options.join_s / 2:
                 raise CannotJoin(f"NATS refuses the stream {options.space}: {error}{hint(settings)}") from error
         except AwayErrors as error:
             if monotonic() > until:

@@ -21,8 +21,9 @@ from halley.settings import Cluster
 
 _NEXT_S, _AT_ONCE = 10.0, 64
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
-_NO_MESSAGE = 10_037
-WRONG_LAST = 10_071
+NO_MESSAGE, NAME_IN_USE, STREAM_NOT_FOUND, WRONG_LAST = 10_037, 10_058, 10_059, 10_071
+"""Codes of errors (`ApiError`)."""
+
 _STALLED = "Nats-Consumer-Stalled"
 
 
@@ -56,7 +57,7 @@ class Connection(Client):
         try:
             found = (await self.ask(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}))["message"]
         except ApiError as error:
-            if error.code != _NO_MESSAGE:
+            if error.code != NO_MESSAGE:
                 raise
             return 0, b""
         return int(found["seq"]), base64.b64decode(found.get("data", ""))

@@ -27,19 +27,19 @@ class Elsewhere:
         if self.world is not None:
             news = json.loads(json.dumps(body))
             if kind == SESSION:
-                roster_of(self.world).arrived("other", news, self.world.now)
+                remote_sessions_of(self.world).arrived("other", news, self.world.now)
             else:
                 self.world.router.arrived(news, self.world.now)
             self.world.turn()
 
     def others(self) -> dict[str, dict[str, Any]]:
         assert self.world is not None
-        return {"other": {REPORT_COUNT: roster_of(self.world).report_count()}}
+        return {"other": {REPORT_COUNT: remote_sessions_of(self.world).report_count()}}
 
     def ask_one(self, node: str, kind: str, body: Any) -> Any:
         assert (node, kind) == ("other", LIST)
         assert self.world is not None
-        return json.loads(json.dumps(roster_of(self.world).page(body)))
+        return json.loads(json.dumps(remote_sessions_of(self.world).page(body)))
 
     def ask(self, kind: str, body: Any) -> Any:
         assert kind == meta_queries.KIND
@@ -50,10 +50,10 @@ class Elsewhere:
         return [json.loads(json.dumps(answer))], True
 
 
-def roster_of(world: World) -> RemoteSessions:
-    roster = world.router.remote_sessions
-    assert roster is not None
-    return roster
+def remote_sessions_of(world: World) -> RemoteSessions:
+    remote_sessions = world.router.remote_sessions
+    assert remote_sessions is not None
+    return remote_sessions
 
 
 def two(**options: Any) -> tuple[World, World, Elsewhere]:

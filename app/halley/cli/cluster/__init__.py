@@ -24,7 +24,7 @@ _FLAGS: SettingFlags = {
     "open": ("--open", "Let other machines connect although there are no access rules.", {"is_flag": True}),
 }
 _MOST_NODES = 64
-"""As many as a cluster has (`halley/cluster/members.py`)."""
+"""As many as a cluster has (`MOST_NODES` in `halley/cluster/members.py`)."""
 
 _BASE_PORT, _LAST_BASE = 8100, 65_000
 _VERBS = {verb: f"halley.cli.cluster.{verb}:{verb}" for verb in ("check", "recover", "status")}

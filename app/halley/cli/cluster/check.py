@@ -19,9 +19,9 @@ import click
 from halley.cli.cluster.access import nats_options
 from halley.cli.terminal import DONE, FAILED, run
 from halley.cluster.membership import least_payload
-from halley.cluster.stream import STREAM_NOT_FOUND, CannotJoin, description_of, hint, stream_config
+from halley.cluster.stream import CannotJoin, description_of, hint, stream_config
 from halley.nats.client import AwayErrors
-from halley.nats.jetstream import ApiError, Connection
+from halley.nats.jetstream import STREAM_NOT_FOUND, ApiError, Connection
 from halley.settings import Settings
 
 _CLOCK = timedelta(seconds=1)

@@ -12,6 +12,7 @@ import click
 
 from halley.cli.cluster.access import nats_options
 from halley.cli.terminal import DONE, FAILED, run, say
+from halley.cluster.members import MOST_NODES
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError, Connection
 from halley.nats.wire import Message
@@ -20,7 +21,6 @@ from halley.settings import Settings
 _LISTEN_S = 2.5
 """Each node sends a heartbeat once a second."""
 
-_MOST_NODES = 64
 _COLUMNS = ("node", "role", "version", "sequence", "behind", "offset", "sessions")
 
 
@@ -80,7 +80,7 @@ async def _nodes(nats: Connection, space: str, last: int) -> list[dict[str, Any]
             name = fields["node"]
             if fields.get("left"):
                 found.pop(name, None)
-            elif name in found or len(found) < _MOST_NODES:
+            elif name in found or len(found) < MOST_NODES:
                 fields["role"] = "keeper" if fields.get("keeps") else "front"
                 fields["behind"] = max(last - int(fields["sequence"]), 0)
                 found[name] = {column: fields.get(column) for column in _COLUMNS}
