@@ -47,7 +47,7 @@ def test_a_node_may_send_anything(facts):
     """It differs, and nothing fails."""
     own = member("a", settings=digests(Settings()))
     assert all(each["nodes"][0] for each in differences([own, member("b", **facts)], set()))
-    assert StateHistory().odd([member("b", **facts)]) == set()
+    assert StateHistory().deviating([member("b", **facts)]) == set()
 
 
 def applied(state, applied, *payloads):
@@ -68,14 +68,14 @@ def test_a_node_that_made_something_else_of_the_stream_is_odd():
     def facts():
         return {"sequence": other.sequence, "state": other_state.of(other.sequence)}
 
-    assert state.odd([member("b", **facts())]) == set()
+    assert state.deviating([member("b", **facts())]) == set()
     applied(other_state, other, b"1")
-    assert state.odd([member("b", **facts())]) == set()
+    assert state.deviating([member("b", **facts())]) == set()
     applied(other_state, other, b"TWO")
-    assert state.odd([member("b", **facts())]) == {"b"}
+    assert state.deviating([member("b", **facts())]) == {"b"}
     applied(other_state, other, b"3", b"4", b"5")
-    assert state.odd([member("b", **facts())]) == {"b"}  # what this node has not seen says nothing
-    assert state.odd([]) == set()
+    assert state.deviating([member("b", **facts())]) == {"b"}  # what this node has not seen says nothing
+    assert state.deviating([]) == set()
 
 
 def test_a_node_is_odd_itself_where_most_others_have_made_something_else():
@@ -95,7 +95,7 @@ def test_a_node_is_odd_itself_where_most_others_have_made_something_else():
         state = StateHistory()
         applied(state, Applied(10, 10), b"1")
         nodes = [member(str(number), **each) for number, each in enumerate(facts)]
-        assert state.is_odd(nodes) == is_odd, facts
+        assert state.is_outvoted(nodes) == is_odd, facts
 
 
 @pytest.mark.parametrize("answer", [None, b"", b"[]", b'{"node":"b"}', b'{"node":"b","body":{"later":"0123"}}'])

@@ -16,8 +16,8 @@ REFUSED_S = 1.0
 """For how long publishes are refused after the stream has refused one; the next one tries it again."""
 
 LATER = "the stream has frames of a later version of Halley, which this node needs to go on"
-ODD = "most other nodes have made something else of the stream"
-_OF_THIS_NODE = frozenset((GAP, LATER, ODD))
+OUTVOTED = "most other nodes have made something else of the stream"
+_OF_THIS_NODE = frozenset((GAP, LATER, OUTVOTED))
 """Reasons that concern this node alone: the others can go on."""
 
 

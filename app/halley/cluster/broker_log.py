@@ -21,7 +21,7 @@ from halley.broker.names import Pattern
 from halley.broker.ports import Durability
 from halley.cluster.applied import Applied
 from halley.cluster.arrivals import Arrivals
-from halley.cluster.availability import AWAY_S, ODD, Availability, StreamUnavailable
+from halley.cluster.availability import AWAY_S, OUTVOTED, Availability, StreamUnavailable
 from halley.cluster.consistency import StateHistory
 from halley.cluster.direct import DirectEvents
 from halley.cluster.frames import Control, Frame
@@ -114,8 +114,8 @@ class ClusterLog:
     def compare(self, others: list[Member]) -> None:
         """Compare this node with the others; to be called once a second."""
         self.availability.is_disputed = any(each.heartbeat.get("went_back") for each in others)
-        if self.states.is_odd(others):
-            self.availability.diverge(ODD)
+        if self.states.is_outvoted(others):
+            self.availability.diverge(OUTVOTED)
 
     # Its life
 

@@ -53,7 +53,7 @@ class StateHistory:
 
     def __init__(self) -> None:
         self._recent: OrderedDict[int, str] = OrderedDict()  # by sequence, the oldest first
-        self._odd: set[str] = set()
+        self._deviating: set[str] = set()
 
     def note(self, applied: Applied) -> None:
         """Remember the present state."""
@@ -65,35 +65,35 @@ class StateHistory:
         """What this node had made of the stream up to a message; None if it does not remember that."""
         return self._recent.get(sequence)
 
-    def odd(self, others: list[Member]) -> set[str]:
+    def deviating(self, others: list[Member]) -> set[str]:
         """The nodes that have made something else of the same part of the stream."""
         for member in others:
             sequence, state = member.heartbeat.get("sequence"), member.heartbeat.get("state")
             own = self.of(sequence) if isinstance(sequence, int) else None
             if own is not None and isinstance(state, str):
-                (self._odd.discard if state == own else self._odd.add)(member.name)
-        self._odd &= {member.name for member in others}
-        return self._odd
+                (self._deviating.discard if state == own else self._deviating.add)(member.name)
+        self._deviating &= {member.name for member in others}
+        return self._deviating
 
-    def is_odd(self, others: list[Member]) -> bool:
+    def is_outvoted(self, others: list[Member]) -> bool:
         """Whether most nodes have made something else of the stream than this one."""
-        return 2 * len(self.odd(others)) > len(others) + 1
+        return 2 * len(self.deviating(others)) > len(others) + 1
 
 
 def _state(applied: Applied) -> str:
     return f"{applied.offset}-{applied.time_us}-{applied.checksum}"
 
 
-def differences(nodes: list[Member], odd: set[str]) -> list[dict[str, Any]]:
+def differences(nodes: list[Member], deviating: set[str]) -> list[dict[str, Any]]:
     """What differs among nodes: `what`, and `nodes`, groups of names that are alike, the largest first.
 
-    `odd` are the nodes that have made something else of the stream than the others.
+    `deviating` are the nodes that have made something else of the stream than the others.
     """
     compared: dict[str, dict[str, list[str]]] = {}
     for member in nodes:
         settings = member.heartbeat.get("settings")
         found = {**settings} if isinstance(settings, dict) else {}
-        found |= {"version": member.heartbeat.get("version"), "stream": "odd" if member.name in odd else ""}
+        found |= {"version": member.heartbeat.get("version"), "stream": "odd" if member.name in deviating else ""}
         for what, value in found.items():
             compared.setdefault(what, {}).setdefault(str(value), []).append(member.name)
     return [

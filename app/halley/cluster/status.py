@@ -59,7 +59,7 @@ class ClusterStatus:
 
     def differs(self) -> list[dict[str, Any]]:
         """What differs among the nodes; see `consistency.differences`."""
-        return differences(self.nodes(), self._state.odd(self._members.others()))
+        return differences(self.nodes(), self._state.deviating(self._members.others()))
 
     def figures(self) -> dict[str, Any]:
         """The cluster as JSON values, as `/halley/cluster` has it; `stream` is null while NATS does not answer."""
