@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 FRAMES_PER_S = 500.0
-"""The most frames that all nodes together send (`cluster/broker_log.py`): of more events, a frame has several."""
+"""The most frames that all nodes together send (`cluster/sender.py`): of more events, a frame has several."""
 
 WANTED = 0.05
 """For which part of the others' events a node has a subscriber, where the rate is given."""

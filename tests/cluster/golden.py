@@ -13,7 +13,7 @@ import orjson
 from halley.broker.events import Audience
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure, Query
-from halley.cluster.frames import Keeps, Kind, Row, Stamp, Value
+from halley.cluster.frames import KeeperAnnouncement, Kind, Row, Stamp, Value
 
 PLAIN = Kind("bayeux", "json", None, None, None, None)
 RICH = Kind("wamp", "args", '{"x":1}', Audience(("me",), None, (), ("guest",)), "me", "user")
@@ -47,7 +47,7 @@ VALUE = (
 )
 FRAMES = [
     (EVENTS, ("n1-0123456789ab", 1, ROWS, None)),
-    (KEEPS, ("n1-0123456789ab", 2, [], Keeps("n1"))),
+    (KEEPS, ("n1-0123456789ab", 2, [], KeeperAnnouncement("n1"))),
     (ERASE_TOPICS, ("n1-0123456789ab", 3, [], Erasure(Pattern(Match.DESCENDANTS, "private"), None))),
     (ERASE_PUBLISHER, ("n2-ba9876543210", 1, [], Erasure(None, "you"))),
     (NOT_RECORDED, ("n1-0123456789ab", 0, FLEETING, None)),

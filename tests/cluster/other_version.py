@@ -17,22 +17,22 @@ def be_next():
     """Add to all that nodes send each other, and to what they save, something that this version does not know."""
     halley.__version__ = "99.0.0"
     replace(frames, "pack", lambda data: changed(data, lambda head: [*head[:-1], {**(head[-1] or {}), **NEW}]))
-    from halley.cluster import alike, applied, members, pages
+    from halley.cluster import applied, consistency, members, pages
 
-    add(alike, "digests")
+    add(consistency, "digests")
     add(applied.Applied, "saved")
-    replace(pages, "told_query", lambda query: {**query, "new": None})
+    replace(pages, "query_to_json", lambda query: {**query, "new": None})
     replace(pages, "pack", lambda data: orjson.dumps([*orjson.loads(data), NEW]))
-    replace(members.Members, "own", with_more_facts)
+    replace(members.Members, "own", with_more_fields)
     from halley.server import keeper_store
 
     add(keeper_store.KeeperStore, "state")
 
 
-def with_more_facts(own):
-    """Add facts, and something to a fact that others know."""
-    kept = own.facts.get("kept")
-    own.facts |= NEW if kept is None else {**NEW, "kept": {**kept, **NEW}}
+def with_more_fields(own):
+    """Add fields, and something to a field that others know."""
+    kept = own.heartbeat.get("kept")
+    own.heartbeat |= NEW if kept is None else {**NEW, "kept": {**kept, **NEW}}
     return own
 
 

@@ -12,7 +12,17 @@ from halley.broker.events import Audience, Event, SessionFilter
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
 from halley.cluster.applied import Applied, First
-from halley.cluster.frames import BadFrame, Keeps, Kind, Row, event_of, may_have_control, pack, row_of, unpack
+from halley.cluster.frames import (
+    BadFrame,
+    KeeperAnnouncement,
+    Kind,
+    Row,
+    event_of,
+    may_have_control,
+    pack,
+    row_of,
+    unpack,
+)
 
 KEYS, KEY_AGE_US = 3, 5_000_000
 SECOND_US = 1_000_000
@@ -234,7 +244,7 @@ def test_a_repeat_names_its_first():
 
 @pytest.mark.parametrize(
     "control",
-    [Keeps("a"), Erasure(Pattern(Match.DESCENDANTS, "private"), None), Erasure(None, "me")],
+    [KeeperAnnouncement("a"), Erasure(Pattern(Match.DESCENDANTS, "private"), None), Erasure(None, "me")],
 )
 def test_a_control_is_read_as_it_was_packed(control):
     """It comes in the order of the stream, and takes no offset; one of a later version is passed over."""
@@ -250,10 +260,10 @@ def test_a_control_is_read_as_it_was_packed(control):
 def test_a_node_with_a_folder_is_remembered_for_a_day():
     """It is named where it has not erased yet; one that is gone for good is not named forever."""
     node = Applied(KEYS, KEY_AGE_US)
-    node.apply(1, 0, unpack(pack("a-1", 1, [], Keeps("a"))))
-    node.apply(2, 86_400_000_000, unpack(pack("b-1", 1, [], Keeps("b"))))
+    node.apply(1, 0, unpack(pack("a-1", 1, [], KeeperAnnouncement("a"))))
+    node.apply(2, 86_400_000_000, unpack(pack("b-1", 1, [], KeeperAnnouncement("b"))))
     assert [*node.keepers] == ["a", "b"]
-    node.apply(3, 86_400_000_001, unpack(pack("b-1", 2, [], Keeps("b"))))
+    node.apply(3, 86_400_000_001, unpack(pack("b-1", 2, [], KeeperAnnouncement("b"))))
     assert [*node.keepers] == ["b"]
 
 

@@ -18,19 +18,20 @@ from halley.broker.errors import DiskFull, InboxFull
 from halley.broker.events import Audience, Publications, new_key
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Durability
-from halley.cluster import broker_log
+from halley.cluster import store
 from halley.cluster.applied import Applied
-from halley.cluster.asker import Asker, State
-from halley.cluster.broker_log import ClusterLog, Diverged, StreamUnavailable
-from halley.cluster.frames import Keeps, Kind, Row, pack, unpack
+from halley.cluster.availability import Diverged, StreamUnavailable
+from halley.cluster.broker_log import ClusterLog
+from halley.cluster.frames import KeeperAnnouncement, Kind, Row, pack, unpack
 from halley.cluster.front import Front
+from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.cluster.members import Member, Members
-from halley.cluster.membership import describe, stream_config
+from halley.cluster.stream import describe, stream_config
 from halley.history.folder import Identity
 from halley.history.rules import Rules
 from halley.nats import subscriptions
 from halley.nats.jetstream import Connection
-from halley.nats.places import Place
+from halley.nats.stream_position import Position
 from halley.nats.wire import Message
 from halley.settings import Cluster, History, Limits, Settings
 
@@ -72,8 +73,8 @@ def log(broker, disk):
     log = ClusterLog(
         Cluster(node="a"), Connection(Cluster(node="a")), disk, broker.commits, Applied(100, 10**9), lambda: None
     )
-    log._nats.away_since, log._watching = None, object()
-    broker.commits.begin(log, 0, log.share)
+    log._nats.away_since, log.sender._is_running = None, True
+    broker.commits.begin(log, 0, log.direct.share)
     return log
 
 
@@ -96,16 +97,16 @@ def write(log, disk, *, fails=False):
     for each in queue:
         head = len(disk.written)
         if each.is_recorded and (fails or each.position != head + 1):
-            log.refused([each], DiskFull(), NOW)
+            log.writer.refused([each], DiskFull(), NOW)
             continue
         if each.is_recorded:
             disk.written.append(each.payload)
-        log.committed([each], head + 1, NOW)
+        log.writer.committed([each], head + 1, NOW)
 
 
 def come_back(log):
     """Let the oldest frame under way come back from the stream."""
-    return log._apply(Place(log.applied.sequence + 1, 1, 10**15, 0), unpack(log._under_way[0].data))
+    return log._apply(Position(log.applied.sequence + 1, 1, 10**15, 0), unpack(log.sender._under_way[0].data))
 
 
 async def test_an_event_has_its_turn_behind_those_of_its_publisher(broker, log, disk, hearer):
@@ -113,10 +114,10 @@ async def test_an_event_has_its_turn_behind_those_of_its_publisher(broker, log, 
     source = object()
     publish(broker, 1, source=source)
     publish(broker, 2, "none", source)
-    log._send()
+    log.sender._send()
     publish(broker, 3, "none", source)
     publish(broker, 4, source=source)
-    log._send()
+    log.sender._send()
     come_back(log)
     come_back(log)
     write(log, disk)
@@ -130,14 +131,14 @@ async def test_what_the_disk_has_not_taken_is_written_again_in_order(broker, log
     for number in (1, 2):
         publish(broker, number, source=source)
         publish(broker, f"{number}5", "none", source)
-        log._send()
+        log.sender._send()
     come_back(log)
     write(log, disk, fails=True)
     assert len(hearer.outbox) == 0
-    log._write_again()
+    log.writer.look()
     come_back(log)
     write(log, disk)
-    log._write_again()
+    log.writer.look()
     write(log, disk)
     assert payloads(hearer.outbox.take()) == [b"1", b"15", b"2", b"25"]
     assert (disk.written, len(broker.commits.pending)) == ([b"1", b"2"], 0)
@@ -156,15 +157,13 @@ async def test_what_waits_for_the_stream_is_bounded(broker, log):
 async def test_a_run_that_all_nodes_have_forgotten_is_begun_again(broker, log, disk, hearer):
     """A node that was cut off for more than a day sends what is under way under a new name."""
     publish(broker, 1)
-    log._send()
+    log.sender._send()
     come_back(log)
     publish(broker, 2)
-    log._send()
+    log.sender._send()
     log.applied._runs.clear()
-    frame = unpack(log._under_way[0].data)
-    assert log.applied.apply(2, 10**15, frame) is None
-    assert log._is_forgotten(frame)
-    log._renumber()
+    frame = unpack(log.sender._under_way[0].data)
+    log._apply(Position(2, 1, 10**15, 0), frame)
     come_back(log)
     write(log, disk)
     assert payloads(hearer.outbox.take()) == [b"1", b"2"]
@@ -173,12 +172,12 @@ async def test_a_run_that_all_nodes_have_forgotten_is_begun_again(broker, log, d
 async def test_a_frame_that_came_before_its_turn_is_sent_again_under_its_number(broker, log, disk):
     """A copy of the frame before it may still come: under another name the same events would be stored twice."""
     publish(broker, 1)
-    log._send()
+    log.sender._send()
     publish(broker, 2)
-    log._send()
-    second = unpack(log._under_way[1].data)
-    assert log.applied.apply(1, 10**15, second) is None
-    assert not log._is_forgotten(second)
+    log.sender._send()
+    second = unpack(log.sender._under_way[1].data)
+    log._apply(Position(1, 1, 10**15, 0), second)
+    assert unpack(log.sender._under_way[1].data).run == second.run
 
 
 async def test_a_frame_fits_into_a_message(broker, log):
@@ -186,9 +185,9 @@ async def test_a_frame_fits_into_a_message(broker, log):
     for number in range(60):
         publish(broker, number, f"{'n' * 1_000}/{number}")
     log._nats._wire.info["max_payload"] = 20_000
-    while log._inbox:
-        log._send()
-        assert len(log._under_way.popleft().data) <= 20_000
+    while log.sender._inbox:
+        log.sender._send()
+        assert len(log.sender._under_way.popleft().data) <= 20_000
 
 
 async def test_events_past_the_stream_fit_into_messages(broker, log, monkeypatch):
@@ -198,31 +197,36 @@ async def test_events_past_the_stream_fit_into_messages(broker, log, monkeypatch
     for number in range(100):
         each = event(number, "none")
         each.audience = Audience(tuple(f"{'x' * 200}{number}.{name}" for name in range(200)), None, (), ())
-        log.share(each)
-    log._send_fleeting()
+        log.direct.share(each)
+    log.direct._send()
     assert all(len(data) <= log._nats.max_payload for data in sent)
     assert [row.payload for data in sent for row in unpack(data).rows] == [b"%d" % number for number in range(100)]
 
 
 async def test_frames_that_the_stream_has_lost_stop_the_node(broker, log):
     """It must not number what follows: the others have given those offsets to what is missing."""
-    log._in_consumer = 1
-    assert log._is_next(Place(1, 1, 0, 0), None)
-    assert not log._is_next(Place(2, 1, 0, 0), None)
-    assert (log.is_diverged, log.went_back) == (True, False), "the others can go on"
+    log.reader._in_consumer = 1
+    assert log.reader._is_next(Position(1, 1, 0, 0), None)
+    assert not log.reader._is_next(Position(2, 1, 0, 0), None)
+    assert (log.is_diverged, log.availability.is_stream_replaced) == (True, False), "the others can go on"
     with pytest.raises(Diverged):
         publish(broker, 1)
 
 
 async def test_a_frame_of_a_later_version_stops_the_node(broker, log):
     """It cannot know which offsets the other nodes have given to what follows."""
-    log._in_consumer = 0
+    log.reader._in_consumer = 0
     for data in (b"garbage", sealed([2, "b-1", 1, "other columns"])):
         assert not log.is_diverged
         message = Message("subject", f"$JS.ACK.halley.c.1.{log.applied.sequence + 1}.1.5000.0", b"", data)
-        log._in_consumer = 0
-        log._delivered(message)
-    assert (log.is_diverged, log.went_back, log.foreign, log.applied.sequence) == (True, False, 1, 1)
+        log.reader._in_consumer = 0
+        log.reader._delivered(message)
+    assert (log.is_diverged, log.availability.is_stream_replaced, log.foreign, log.applied.sequence) == (
+        True,
+        False,
+        1,
+        1,
+    )
     with pytest.raises(Diverged):
         publish(broker, 1)
 
@@ -230,39 +234,39 @@ async def test_a_frame_of_a_later_version_stops_the_node(broker, log):
 async def test_a_node_stops_where_most_others_have_made_something_else_of_the_stream(broker, log):
     """The others go on."""
     log.applied.apply(1, 5, None)
-    log.state.note(log.applied)
+    log.states.note(log.applied)
     facts = {"sequence": 1, "state": "1-5-"}
     log.compare([Member("b", "bbbb", facts, 0.0)])
     assert not log.is_diverged
     log.compare([Member("b", "bbbb", facts, 0.0), Member("c", "cccc", facts, 0.0)])
-    assert (log.is_diverged, log.went_back) == (True, False)
+    assert (log.is_diverged, log.availability.is_stream_replaced) == (True, False)
 
 
 async def test_nodes_share_what_frames_there_may_be(log):
     """A node sends as many as the others leave, and its share where they leave less."""
-    log.share_stream(4)
-    assert log._frame_s == 1 / 500
+    log.sender.share_stream(4, log.frames_in)
+    assert log.sender._frame_s == 1 / 500
     for others, frames_per_s in ((100, 400), (100, 400), (450, 125), (2_000, 125), (0, 500)):
         log.frames_in += others + 7
-        log.frames_out += 7
-        log.share_stream(4)
-        assert log._frame_s == 1 / frames_per_s
+        log.sender.frames += 7
+        log.sender.share_stream(4, log.frames_in)
+        assert log.sender._frame_s == 1 / frames_per_s
 
 
 async def test_what_comes_next_waits_for_a_writer_that_takes_nothing(broker, log, disk, hearer, monkeypatch):
     """A full disk: events of the stream keep their order, and what is behind them is not done before."""
-    monkeypatch.setattr(broker_log, "_RETRY_S", 0.0)
+    monkeypatch.setattr(store, "_RETRY_S", 0.0)
     publish(broker, 1)
-    log._send()
+    log.sender._send()
     disk.refusal = DiskFull()
     rest = asyncio.ensure_future(come_back(log))
     for _ in range(5):
         await asyncio.sleep(0)
-    assert (rest.done(), log._is_stalled, disk.queue) == (False, True, [])
+    assert (rest.done(), log.writer.is_stalled, disk.queue) == (False, True, [])
     disk.refusal = None
     await rest
     write(log, disk)
-    assert (log._is_stalled, disk.written, payloads(hearer.outbox.take())) == (False, [b"1"], [b"1"])
+    assert (log.writer.is_stalled, disk.written, payloads(hearer.outbox.take())) == (False, [b"1"], [b"1"])
 
 
 @pytest.mark.slow
@@ -277,13 +281,13 @@ async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker
         await other.open()
         await other.ask(f"STREAM.CREATE.{options.space}", stream_config(Settings(cluster=options), described))
         log = ClusterLog(options, Connection(options), disk, broker.commits, applied, lambda: None)
-        broker.commits.begin(log, 0, log.share)
+        broker.commits.begin(log, 0, log.direct.share)
         disk.refusal = DiskFull()
         log.begin()
         for number in range(1, 201):
             row = Row("/a", b"%d" % number, Kind("bayeux", "json", None, None, None, None))
             await other.request(f"{options.space}.f.b", pack("b-1", number, [row]))
-        await until(lambda: log._is_stalled and "too much waits" in capsys.readouterr().out)
+        await until(lambda: log.writer.is_stalled and "too much waits" in capsys.readouterr().out)
         disk.refusal = None
         await until(lambda: len(disk.queue) == 200)
         assert [event.payload for event in disk.queue] == [b"%d" % number for number in range(1, 201)]
@@ -296,7 +300,7 @@ async def test_without_nats_what_is_in_no_frame_is_refused(broker, log, disk, he
     source, news = object(), []
     told = SimpleNamespace(settled=lambda event, refusal, _now: news.append((event.payload, type(refusal))))
     publish(broker, 1, source=source).waiters.append(told)
-    log._send()
+    log.sender._send()
     publish(broker, 2, source=source).waiters.append(told)
     publish(broker, 3, "none", source)
     log._nats.away_since = monotonic() - 0.9
@@ -310,46 +314,46 @@ async def test_without_nats_what_is_in_no_frame_is_refused(broker, log, disk, he
         publish(broker, 4)
     log._nats.away_since = None
     publish(broker, 5, source=source)
-    log._send()
+    log.sender._send()
     come_back(log)
     come_back(log)
     write(log, disk)
     assert payloads(hearer.outbox.take()) == [b"1", b"3", b"5"]
-    assert (disk.written, log._waiting_bytes) == ([b"1", b"5"], 0)
+    assert (disk.written, log.sender._waiting_bytes) == ([b"1", b"5"], 0)
 
 
 async def test_while_another_node_says_that_the_stream_went_back_none_takes_events(broker, log):
     """They might get the offsets of events that the other one has."""
-    log.is_disputed = True
+    log.availability.is_disputed = True
     with pytest.raises(Diverged):
         publish(broker, 1)
-    log.is_disputed = False
+    log.availability.is_disputed = False
     publish(broker, 1)
 
 
 async def test_a_control_is_a_frame_of_its_own(broker, log, disk):
     """So that it stays in the stream when frames with erased events are deleted."""
     publish(broker, 1)
-    sent = log.send(Keeps("a"))
-    log._send()
-    log._send()
-    frames = [unpack(each.data) for each in log._under_way]
-    assert [(frame.control, len(frame.rows)) for frame in frames] == [(Keeps("a"), 0), (None, 1)]
-    log._apply(Place(1, 1, 10**15, 0), frames[0])
+    sent = log.sender.command(KeeperAnnouncement("a"))
+    log.sender._send()
+    log.sender._send()
+    frames = [unpack(each.data) for each in log.sender._under_way]
+    assert [(frame.control, len(frame.rows)) for frame in frames] == [(KeeperAnnouncement("a"), 0), (None, 1)]
+    log._apply(Position(1, 1, 10**15, 0), frames[0])
     assert await sent == 1
 
 
 # A front
 
 
-STATE = State("k", "log", new_key(), 1, {"offset": 0}, 0)
+STATE = KeeperState("k", "log", new_key(), 1, {"offset": 0}, 0)
 
 
 @pytest.fixture
 def keepers():
     options = Cluster(node="a")
     nats = Connection(options)
-    return Asker(options, nats, Members(options, nats, 0.0), Rules([], []), STATE)
+    return KeeperClient(options, nats, Members(options, nats, 0.0), Rules([], []), STATE)
 
 
 @pytest.fixture
@@ -359,20 +363,20 @@ def front(broker, keepers):
         STATE,
         Rules([], []),
         keepers,
-        lambda report: log.committed(report.events, report.first, NOW),
+        lambda report: log.writer.committed(report.events, report.first, NOW),
         is_waiting=True,
         inbox_bytes=10_000_000,
     )
     options = Cluster(node="a", front=True)
     log = ClusterLog(options, Connection(options), store, broker.commits, Applied(100, 10**9), lambda: None)
-    broker.commits.begin(log, 0, log.share)
+    broker.commits.begin(log, 0, log.direct.share)
     return log
 
 
 async def come(log, number, *rows):
     """Let a frame of another node come from the stream."""
     frame = unpack(pack("b-1", number, rows))
-    log._apply(Place(log.applied.sequence + 1, 1, 10**15, 0), frame)
+    log._apply(Position(log.applied.sequence + 1, 1, 10**15, 0), frame)
 
 
 def rows_on(*topics, key=None):

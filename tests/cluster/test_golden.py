@@ -8,18 +8,18 @@ from cluster.golden import ASKED, FRAMES, HEARTBEAT, PAGE, QUERY, ROW, STATE, VA
 
 from halley.broker.ports import Page
 from halley.cluster import pages
-from halley.cluster.alike import State as StateDigests
 from halley.cluster.applied import AnotherVersion, Applied
-from halley.cluster.asker import LivingKeeper, State
+from halley.cluster.consistency import StateHistory
 from halley.cluster.exchange import question
 from halley.cluster.frames import BadFrame, LaterVersion, pack, unpack
+from halley.cluster.keeper_client import KeeperState, LivingKeeper
 from halley.cluster.members import Members, id_of
-from halley.cluster.membership import CannotJoin, describe, description_of
 from halley.cluster.requests import Unanswered
+from halley.cluster.stream import CannotJoin, describe, description_of
 from halley.history.folder import Identity
 from halley.history.stored import Stored, event_of
 from halley.host.relay import NODE, _request
-from halley.host.relayed import Door
+from halley.host.relayed import NodeAuthentication
 from halley.nats.jetstream import Connection
 from halley.settings import Cluster, Settings
 from halley.transports.head import Head
@@ -52,7 +52,7 @@ def test_frames_of_later_versions():
 
 def test_what_is_made_of_frames_and_saved():
     """All nodes must come to the same state, digit for digit, and compare a digest of it."""
-    applied, digests = Applied(10, 10**9), StateDigests()
+    applied, digests = Applied(10, 10**9), StateHistory()
     applied.begin("0123456789abcdef", 40, 1_799_999_999_000_000, 2, [])
     for sequence, (data, _) in enumerate(FRAMES, 1):
         applied.apply(sequence, 1_800_000_000_000_000 + sequence, unpack(data))
@@ -72,11 +72,11 @@ def test_heartbeats():
     members = Members(options, Connection(options), 0.0)
     told = orjson.loads(HEARTBEAT)
     told["later"], told["kept"]["later"] = {"a": 1}, [1]
-    members.heard(orjson.dumps(told), 10.0)
+    members.receive(orjson.dumps(told), 10.0)
     (member,) = members.others()
     assert (member.name, member.id, member.key) == ("n1", id_of("n1"), told["key"])
     assert LivingKeeper.of(member) == LivingKeeper("n1", 44, [1, 7], True, 8192, {"lake": 12}, 10.0)
-    members.heard(b'{"node":"n1","left":true,"later":1}', 11.0)
+    members.receive(b'{"node":"n1","left":true,"later":1}', 11.0)
     assert members.others() == []
 
 
@@ -87,14 +87,14 @@ def test_questions():
 
 def test_questions_to_keepers():
     """A keeper refuses what it would answer wrongly, since it does not know what is asked for."""
-    assert orjson.dumps(pages.told_query(QUERY)) == ASKED
+    assert orjson.dumps(pages.query_to_json(QUERY)) == ASKED
     told = orjson.loads(ASKED)
-    assert pages.query_of(told) == QUERY
-    assert pages.query_of({**told, "later": None, "much_later": False}) == QUERY
+    assert pages.query_from_json(told) == QUERY
+    assert pages.query_from_json({**told, "later": None, "much_later": False}) == QUERY
     with pytest.raises(ValueError, match="another version"):
-        pages.query_of({**told, "later": "x"})
+        pages.query_from_json({**told, "later": "x"})
     del told["until_publication"], told["first"]
-    assert pages.query_of(told) == QUERY
+    assert pages.query_from_json(told) == QUERY
 
 
 def test_answers_of_keepers():
@@ -109,10 +109,10 @@ def test_answers_of_keepers():
     state = (
         b'{"node":"n1","log_id":"a","publication_key":"9007199254740993","first":1,"applied":%b,"erased":5,"later":1}'
     )
-    found_state = State.of(state % STATE)
-    assert found_state == State("n1", "a", 9_007_199_254_740_993, 1, orjson.loads(STATE), 5)
+    found_state = KeeperState.of(state % STATE)
+    assert found_state == KeeperState("n1", "a", 9_007_199_254_740_993, 1, orjson.loads(STATE), 5)
     with pytest.raises(Unanswered):
-        State.of(b"{}")
+        KeeperState.of(b"{}")
 
 
 def test_the_description_of_the_stream():
@@ -130,7 +130,7 @@ def test_the_description_of_the_stream():
 def test_the_head_of_a_request_that_is_passed_on():
     options = Cluster(node="n2")
     members = Members(options, Connection(options), 0.0)
-    members.heard(HEARTBEAT, 10.0)
+    members.receive(HEARTBEAT, 10.0)
     (member,) = members.others()
     head = Head("POST", "/bayeux", b"", {b"content-type": b"application/json"}, "10.0.0.7", "https")
     proof = f"{member.key} {member.id} https 10.0.0.7".encode()
@@ -138,4 +138,4 @@ def test_the_head_of_a_request_that_is_passed_on():
         b"POST /bayeux HTTP/1.1\r\n%b: %b\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n[]"
         % (NODE, proof)
     )
-    assert Door(member.key, member.id, 1.0).check([proof + b" later"]) == ("10.0.0.7", "https")
+    assert NodeAuthentication(member.key, member.id, 1.0).check([proof + b" later"]) == ("10.0.0.7", "https")

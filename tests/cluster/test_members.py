@@ -1,6 +1,7 @@
 """Which nodes are alive, as one of them sees it. Time is an argument."""
 
 import json
+import re
 from heapq import heapify, heappop, heappush
 
 import pytest
@@ -23,43 +24,45 @@ def made(node, began_at=0.0):
     return Members(options, connection, began_at)
 
 
-def beat(node, **facts):
+def beat(node, **fields):
     """Return what a node sends."""
-    return json.dumps({"node": node, "id": id_of(node), **facts}).encode()
+    return json.dumps({"node": node, "id": id_of(node), **fields}).encode()
 
 
 SAME_ID = "n1328", "n1832"
 
 
-def test_a_node_that_is_heard_is_there_with_its_facts(members):
-    changes = []
-    members.on_change.append(lambda name, is_there: changes.append((name, is_there)))
-    members.heard(beat("b", offset=3), 10.0)
-    members.heard(beat("b", offset=4), 11.0)
-    assert [(each.name, each.facts, each.heard_at) for each in members.others()] == [("b", {"offset": 4}, 11.0)]
+def changes(capsys):
+    """Which nodes have come and gone since the last call, as the log says."""
+    return re.findall(r"(cluster_member(?:_gone)?)\s.*node=(\w+)", capsys.readouterr().out)
+
+
+def test_a_node_that_is_heard_is_there_with_its_heartbeat(members, capsys):
+    members.receive(beat("b", offset=3), 10.0)
+    members.receive(beat("b", offset=4), 11.0)
+    assert [(each.name, each.heartbeat, each.received_at) for each in members.others()] == [("b", {"offset": 4}, 11.0)]
     assert members.with_id(id_of("b")).name == "b"
     assert members.with_id(id_of("c")) is None
-    assert changes == [("b", True)]
+    assert changes(capsys) == [("cluster_member", "b")]
 
 
-def test_a_node_that_falls_silent_or_leaves_is_gone(members):
-    changes = []
+def test_a_node_that_falls_silent_or_leaves_is_gone(members, capsys):
     for name in ("b", "c"):
-        members.heard(beat(name), 10.0)
-    members.on_change.append(lambda name, is_there: changes.append((name, is_there)))
-    members.heard(beat("c"), 13.0)
+        members.receive(beat(name), 10.0)
+    changes(capsys)
+    members.receive(beat("c"), 13.0)
     members.look(13.4)
     assert [each.name for each in members.others()] == ["b", "c"]
     members.look(13.6)
     assert [each.name for each in members.others()] == ["c"]
-    members.heard(json.dumps({"node": "c", "left": True}).encode(), 13.7)
+    members.receive(json.dumps({"node": "c", "left": True}).encode(), 13.7)
     assert members.others() == []
-    assert changes == [("b", False), ("c", False)]
+    assert changes(capsys) == [("cluster_member_gone", "b"), ("cluster_member_gone", "c")]
 
 
 def test_while_nats_is_away_no_node_is_forgotten(members):
     """Nor in the first seconds after it is back: sessions of living nodes would be taken for ended."""
-    members.heard(beat("b"), 10.0)
+    members.receive(beat("b"), 10.0)
     members._nats.away_since = 11.0
     for now in (12.0, 20.0):
         members.look(now)
@@ -82,7 +85,7 @@ async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch,
 
 def test_a_node_that_stood_still_forgets_no_other_at_once(members):
     """What the others have sent meanwhile may not be read yet when it goes on."""
-    members.heard(beat("b"), 10.0)
+    members.receive(beat("b"), 10.0)
     members.look(10.5)
     for now in (20.0, 21.0, 22.0, 23.0):
         members.look(now)
@@ -91,11 +94,11 @@ def test_a_node_that_stood_still_forgets_no_other_at_once(members):
     assert members.others() == []
 
 
-def test_the_key_of_a_node_is_not_among_its_facts(members):
+def test_the_key_of_a_node_is_not_in_its_heartbeat(members):
     """Facts may be shown; the key proves to a node that a request comes from another one."""
-    members.heard(json.dumps({"node": "b", "id": id_of("b"), "key": "secret", "url": "http://b:1"}).encode(), 10.0)
+    members.receive(json.dumps({"node": "b", "id": id_of("b"), "key": "secret", "url": "http://b:1"}).encode(), 10.0)
     (other,) = members.others()
-    assert (other.key, other.facts) == ("secret", {"url": "http://b:1"})
+    assert (other.key, other.heartbeat) == ("secret", {"url": "http://b:1"})
     assert members.key not in str(members.own())
 
 
@@ -114,7 +117,7 @@ def played(nodes, seconds, lag_s):
     while due:
         now, at, message = heappop(due)
         if message and now >= nodes[at]._began_at:
-            nodes[at].heard(message, now)
+            nodes[at].receive(message, now)
         elif not message and (sent := told(nodes[at], now)) is not None:
             for other in range(len(nodes)):
                 heappush(due, (now + lag_s, other, sent))
@@ -143,7 +146,7 @@ def test_a_node_that_has_run_for_long_is_not_ended_by_a_newcomer(key):
     for now in range(1000, 1010):
         for one, other in ((old, new), (new, old)):
             if (message := told(one, now)) is not None:
-                other.heard(message, now)
+                other.receive(message, now)
     assert (old.taken_by, new.taken_by) == ("", "a")
 
 
@@ -152,7 +155,7 @@ def test_a_node_that_has_to_end_falls_silent(members):
     members.key = "0"
     assert json.loads(told(members, 5.0))["age_s"] == 5
     for now in (5.0, 6.0):
-        members.heard(beat("a", key="z", age_s=5), now)
+        members.receive(beat("a", key="z", age_s=5), now)
     assert members.taken_by == "a"
     assert told(members, 7.0) is None
 
@@ -160,11 +163,11 @@ def test_a_node_that_has_to_end_falls_silent(members):
 def test_what_a_node_has_sent_before_it_was_restarted_does_not_end_it(members):
     """It comes once, or in a burst of what was under way; and with its own key it is its own."""
     for now in (1.0, 1.1, 1.4, 10.0, 10.2, 20.0):
-        members.heard(beat("a", key="z", age_s=3600), now)
+        members.receive(beat("a", key="z", age_s=3600), now)
     for now in range(30, 40):
-        members.heard(beat("a", key=members.key, age_s=3600), now)
-        members.heard(beat("a", key="z", age_s="3600"), now)
-        members.heard(beat("a", key="z"), now)  # an earlier version
+        members.receive(beat("a", key=members.key, age_s=3600), now)
+        members.receive(beat("a", key="z", age_s="3600"), now)
+        members.receive(beat("a", key="z"), now)  # an earlier version
     assert members.taken_by == ""
     assert members.others() == []
 
@@ -194,13 +197,13 @@ def test_ids_are_four_letters_that_depend_on_the_name_alone():
     ],
 )
 def test_what_is_not_of_this_form_is_dropped(members, data):
-    members.heard(data, 10.0)
+    members.receive(data, 10.0)
     assert members.others() == []
 
 
 def test_no_more_than_64_nodes_are_kept(members):
     for number in range(100):
-        members.heard(beat(f"n{number}"), 10.0)
+        members.receive(beat(f"n{number}"), 10.0)
     assert len(members.others()) == 64
-    members.heard(beat("n5", offset=1), 11.0)
-    assert next(each for each in members.others() if each.name == "n5").facts == {"offset": 1}
+    members.receive(beat("n5", offset=1), 11.0)
+    assert next(each for each in members.others() if each.name == "n5").heartbeat == {"offset": 1}

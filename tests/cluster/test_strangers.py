@@ -100,5 +100,5 @@ def test_more_news_than_a_node_sends_at_once_are_dropped():
     exchange.answer("x", lambda node, body: heard.append(body))
     for count in (100, 101):
         data = orjson.dumps({"node": "z", "news": [["x", count]] * count})
-        exchange._heard(Message("halley.q", "", b"", data))
+        exchange._received(Message("halley.q", "", b"", data))
     assert heard == [100] * 100

@@ -16,7 +16,7 @@ from support.messages import publish
 from support.nats import nats_servers, node, rows
 from support.wire import DEADLINE_S
 
-from halley.cluster.broker_log import LATER, ODD
+from halley.cluster.availability import LATER, OUTVOTED
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +116,7 @@ async def test_a_node_that_would_count_otherwise_stops(tmp_path):
         )
         await others_known(faulty, 3)
         first = (await published(keeper, "/faulty/room", 1))["ext"]["position"]
-        assert json.loads(await faulty.until_logged("cluster_diverged"))["why"] == ODD
+        assert json.loads(await faulty.until_logged("cluster_diverged"))["why"] == OUTVOTED
         assert (await published(faulty, "/chat/room", 1))["error"] == "503::history_unavailable"
         assert (await published(front, "/chat/room", 2))["ext"]["position"] == first + 1
         keyed = {"ext": {"idempotency_key": "k"}}

@@ -19,13 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from halley.cluster import home, pages
-from halley.cluster.alike import State as Digests
-from halley.cluster.alike import differences
+from halley.cluster import nt4_lease, pages
 from halley.cluster.applied import AnotherVersion, Applied
-from halley.cluster.asker import LivingKeeper, State
+from halley.cluster.consistency import StateHistory, differences
 from halley.cluster.frames import BadFrame, event_of, unpack
 from halley.cluster.keeper import Keeper
+from halley.cluster.keeper_client import KeeperState, LivingKeeper
 from halley.cluster.members import Members
 from halley.cluster.requests import Unanswered
 from halley.history.stored import row_of
@@ -38,7 +37,7 @@ SEEDS = st.integers(0, 2**32)
 TIMES = 40
 """How many inputs an example makes."""
 
-QUERY_SENT = pages.told_query(QUERY)
+QUERY_SENT = pages.query_to_json(QUERY)
 KIND = ["wamp", "args", None, None, None, None]
 
 
@@ -93,12 +92,12 @@ def test_facts_of_other_nodes(seed):
     options = Cluster(node="a")
     members = Members(options, Connection(options), 0.0)
     for number in range(TIMES):
-        members.heard(
+        members.receive(
             inputs.text_of(choose, inputs.spoiled(choose, json.loads(HEARTBEAT), choose.choice((1, 2, 3)))), number
         )
         members.look(number)
     others = members.others()
-    orjson.dumps(differences(others, Digests().odd(others)))
+    orjson.dumps(differences(others, StateHistory().deviating(others)))
     for keeper in filter(None, map(LivingKeeper.of, others)):
         assert {type(each) for each in (keeper.head, *keeper.starts, *keeper.consumers.values())} <= {int, bool}
 
@@ -109,7 +108,7 @@ def test_the_state_of_a_keeper(seed):
     told = {"node": "b", "log_id": "l", "publication_key": "7", "first": 1, "applied": json.loads(STATE), "erased": 0}
     for _ in range(TIMES):
         with suppress(Unanswered, AnotherVersion):
-            state = State.of(inputs.text_of(choose, inputs.spoiled(choose, told, choose.choice((0, 1, 2)))))
+            state = KeeperState.of(inputs.text_of(choose, inputs.spoiled(choose, told, choose.choice((0, 1, 2)))))
             Applied(10, 100).restore(state.applied)
 
 
@@ -121,8 +120,10 @@ def test_pages_and_leases(seed):
         with suppress(ValueError, TypeError, AttributeError):
             pages.unpack(inputs.text_of(choose, inputs.spoiled(choose, json.loads(PAGE), choose.choice((0, 1, 2)))))
         told = {"node": "b", "run": "x", "number": 1, "lease_s": choose.choice((5.0, "nan", "inf", -1, 1e300))}
-        lease = home._told(3, inputs.text_of(choose, inputs.spoiled(choose, told, choose.choice((0, 0, 1)))), 1.0)
-        assert 0 <= lease.lease_s <= home._LONGEST_S
+        lease = nt4_lease._lease_of(
+            3, inputs.text_of(choose, inputs.spoiled(choose, told, choose.choice((0, 0, 1)))), 1.0
+        )
+        assert 0 <= lease.lease_s <= nt4_lease._LONGEST_S
 
 
 class Asked(Connection):

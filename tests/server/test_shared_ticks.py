@@ -84,7 +84,7 @@ def test_figures_stay_as_they_were_sent():
     others.join(cluster, cluster, None)
     shared.send("t", own := rates(1, 10))
     assert "delays" not in shared.merged("t", own, 0.0)
-    assert "delays" in cluster.told[0][1]["figures"]
+    assert "delays" in cluster.sent[0][1]["figures"]
 
 
 class Cluster:
@@ -92,20 +92,20 @@ class Cluster:
 
     def __init__(self):
         self.answers = {}
-        self.reports = {}
-        self.told = []
+        self.heartbeat = {}
+        self.sent = []
 
     def others(self):
-        return [type("Member", (), {"name": name, "facts": {"hears": ["t"]}}) for name in ("b", "c")]
+        return [type("Member", (), {"name": name, "heartbeat": {"hears": ["t"]}}) for name in ("b", "c")]
 
     def answer(self, kind, answer):
         self.answers[kind] = answer
 
     def report(self, name, value):
-        self.reports[name] = value
+        self.heartbeat[name] = value
 
-    def tell(self, kind, body):
-        self.told.append((kind, body))
+    def notify(self, kind, body):
+        self.sent.append((kind, body))
 
 
 @pytest.mark.parametrize("strange", [{}, {"topics": None, "others": 1}, {"topics": [1], "others": 1}, None])
@@ -115,10 +115,10 @@ def test_figures_of_another_form_are_left_out(strange):
     shared = SharedTicks(others, Ticks(), lambda _: True, {"t": (merge_topics, 5)})
     others.join(cluster, cluster, None)
     assert shared.has_subscribers("t")
-    assert cluster.reports["hears"]() == ["t"]
+    assert cluster.heartbeat["hears"]() == ["t"]
     own = {"topics": [topic("/a", 1, "01")], "others": 0}
     shared.send("t", own)
-    assert cluster.told == [("figures", {"topic": "t", "figures": own})]
+    assert cluster.sent == [("figures", {"topic": "t", "figures": own})]
     cluster.answers["figures"]("b", {"topic": "t", "figures": strange})
     cluster.answers["figures"]("c", {"topic": "t", "figures": own})
     cluster.answers["figures"]("d", {"topic": "t", "figures": own})

@@ -23,14 +23,14 @@ from halley.broker.limits import Meters
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
 from halley.broker.policy import ANONYMOUS
-from halley.cluster.alike import State
 from halley.cluster.applied import Applied
+from halley.cluster.consistency import StateHistory
 from halley.cluster.frames import Kind, Row
 from halley.cluster.members import Members
 from halley.history.rules import Rules
 from halley.protocols.nt4.pacing import Backlog
 from halley.protocols.nt4.topics import Topic
-from halley.protocols.wamp import roster
+from halley.protocols.wamp import remote_sessions
 from halley.protocols.wamp.state import ON_JOIN
 from halley.server.composition import Server
 from halley.settings import Cluster, History, Limits, Settings, Wamp
@@ -409,10 +409,10 @@ def applied(bound: int) -> Growing:
 
 def noted(bound: int) -> Growing:
     """What a node has made of the latest messages of the stream."""
-    state = State()
+    state = StateHistory()
 
     def add(number: int) -> None:
-        with mock.patch("halley.cluster.alike._REMEMBERED", bound):
+        with mock.patch("halley.cluster.consistency._REMEMBERED", bound):
             state.note(SimpleNamespace(sequence=number, offset=1, time_us=1, checksum=""))  # type: ignore[arg-type]
 
     return Growing(add, lambda: len(state._recent))
@@ -424,8 +424,8 @@ def members(bound: int) -> Growing:
 
     def add(number: int) -> None:
         message = {"node": f"n{number}", "id": f"i{number}", "key": "k", "age_s": 1}
-        with mock.patch("halley.cluster.members._MOST_NODES", bound):
-            known.heard(json.dumps(message).encode(), NOW)
+        with mock.patch("halley.cluster.members.MOST_NODES", bound):
+            known.receive(json.dumps(message).encode(), NOW)
 
     return Growing(add, lambda: len(known.others()))
 
@@ -446,19 +446,19 @@ class OneOther:
 
     def alive(self) -> dict[str, dict[str, Any]]:
         """See `Nodes`."""
-        return {} if self.is_gone else {"n": {roster.FACT: [1, 0]}}
+        return {} if self.is_gone else {"n": {remote_sessions.REPORT_COUNT: [1, 0]}}
 
 
 def news(bound: int) -> Growing:
     """Sessions at another node, by its news of them, and its end."""
     other = OneOther()
-    known = WampWorld(nodes=other).router.roster
+    known = WampWorld(nodes=other).router.remote_sessions
     assert known is not None
     known.look(NOW)
 
     def add(number: int) -> None:
         report = [1, number + 1, "realm1", ON_JOIN, [{"session": number, "authid": "a", "authrole": "r"}]]
-        with mock.patch("halley.protocols.wamp.roster._MOST", bound):
+        with mock.patch("halley.protocols.wamp.remote_sessions._MOST", bound):
             known.arrived("n", report, NOW)
 
     def turn() -> bool:

@@ -146,7 +146,7 @@ async def test_the_first_rates_that_a_session_receives_have_those_before():
         assert "past" not in (await client.receive())[4][0]
         assert "past" not in await heard("/halley/rates")
         await client.unsubscribe(subscription)
-        await until(lambda: len(served.house.ticker._past._subscribers) == 1)
+        await until(lambda: len(served.house.ticker._past._recipients) == 1)
         await client.subscribe("halley.rates")
         assert "past" in (await client.receive())[4][0]
 

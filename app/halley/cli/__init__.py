@@ -39,17 +39,24 @@ _INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """The program. Ctrl-C ends it with exit code 130 even where nothing else handles it, as during imports."""
+    """A group that imports a verb when it is named or listed; `places` has the module and the name of each.
+
+    Ctrl-C ends the program with exit code 130 even where nothing else handles it, as during imports.
+    """
+
+    def __init__(self, *arguments: Any, places: dict[str, str], **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all verbs, in alphabetical order."""
-        return sorted(COMMANDS)
+        return sorted(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """Import and return the verb with that name; None if there is none."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self._places:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
+        module, _, name = self._places[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
@@ -61,7 +68,11 @@ class LazyGroup(click.Group):
             sys.exit(_INTERRUPTED)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    places=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(f"{__version__} (compiled)" if is_compiled() else __version__, message="%(prog)s %(version)s")
 def main() -> None:
     """Real-time messaging in one process: a server for Bayeux, WAMP and NetworkTables, and a client to try it."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from halley.broker.aging import drop_expired
 from halley.broker.ports import Erasure
-from halley.cluster.frames import Frame, Keeps, Row
+from halley.cluster.frames import Frame, KeeperAnnouncement, Row
 
 STEP_US = 1_000_000
 """A clock that goes back by less is being adjusted: the latest time counts instead."""
@@ -111,7 +111,7 @@ class Applied:
         self._runs[frame.run] = frame.number, stream_us
         self._runs.move_to_end(frame.run)
         drop_expired(self._runs, lambda last: last[1] < stream_us - RUN_AGE_US, len(self._runs))
-        if isinstance(frame.control, Keeps):
+        if isinstance(frame.control, KeeperAnnouncement):
             self._keepers[frame.control.node] = stream_us
             self._keepers.move_to_end(frame.control.node)
             drop_expired(self._keepers, lambda said_us: said_us < stream_us - RUN_AGE_US, len(self._keepers))

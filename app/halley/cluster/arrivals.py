@@ -61,9 +61,9 @@ class Arrivals:
 
         def events(begin: int, end: int, topics: Collection[str]) -> list[Event]:
             found = []
-            for place, event in frame.events(begin, end, topics):
+            for index, event in frame.events(begin, end, topics):
                 event.is_recorded = True
-                self._stamp(event, first + place, time_us)
+                self._stamp(event, first + index, time_us)
                 found.append(event)
             return found
 

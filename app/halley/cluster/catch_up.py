@@ -15,15 +15,11 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from time import monotonic
-from typing import Any
-
-import orjson
 
 from halley import telemetry
 from halley.cluster.applied import AnotherVersion, Applied
-from halley.cluster.asker import State, state_of
-from halley.cluster.keeper import subject_of_keeper
-from halley.cluster.requests import NobodyAnswers, Unanswered, ask
+from halley.cluster.keeper_client import KeeperRequests, KeeperState
+from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.history.folder import FolderLocked, HighWaterMark, delete, segment_files
 from halley.history.history import History
 from halley.history.rules import Rules
@@ -53,7 +49,7 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
     try:
         while True:
             try:
-                state = await state_of(nats, settings.cluster.space, _ANSWER_S)
+                state = await KeeperRequests(nats, settings.cluster.space).state(_ANSWER_S)
                 found = _restored(settings, state)
                 if found.stream != applied.stream or not needed <= found.sequence == state.erased:
                     why = "no node has a state with which it could go on"
@@ -79,7 +75,7 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
         await asyncio.to_thread(copy.close)
 
 
-def _restored(settings: Settings, state: State) -> Applied:
+def _restored(settings: Settings, state: KeeperState) -> Applied:
     """The state of a keeper. Raises `Unanswered`."""
     found = Applied(settings.history.keys, 0)
     try:
@@ -89,12 +85,12 @@ def _restored(settings: Settings, state: State) -> Applied:
     return found
 
 
-async def _fill(nats: Connection, settings: Settings, copy: Copy, state: State, found: Applied) -> None:
+async def _fill(nats: Connection, settings: Settings, copy: Copy, state: KeeperState, found: Applied) -> None:
     """Compare the folder with a keeper's, copy what follows, and erase what is erased there.
 
     Raises `CannotCatchUp`, `Unanswered`, `NobodyAnswers`, and `OSError`, of which `TimeoutError` is that of a keeper.
     """
-    keeper = _Rows(nats, settings.cluster.space, state.node)
+    keeper = KeeperRequests(nats, settings.cluster.space, state.node)
     own, last = copy.head, found.offset
     if own == 0 and state.first > 1:
         await asyncio.to_thread(copy.begin_with, state.first)
@@ -113,35 +109,6 @@ async def _fill(nats: Connection, settings: Settings, copy: Copy, state: State, 
         until = min(own, first + _ERASED_AT_ONCE - 1)
         erased = await keeper.erased(first, until)
         await asyncio.to_thread(copy.erase, erased)
-
-
-class _Rows:
-    """The rows of a keeper. Its methods raise `Unanswered`, `NobodyAnswers`, `TimeoutError`."""
-
-    def __init__(self, nats: Connection, space: str, node: str) -> None:
-        self._nats, self._space, self._subject = nats, space, subject_of_keeper(space, node)
-
-    async def rows(self, first: int, last: int) -> tuple[list[Stored], int]:
-        """Some of the rows between two offsets, and the offset up to which those are all that it has."""
-        try:
-            values, reached = await self._ask("rows", first, last)
-            rows = [Stored(*each) for each in values]
-            if not first - 1 <= reached <= last or not all(first <= row.offset <= reached for row in rows):
-                raise ValueError
-            if not all(row.is_intact for row in rows):
-                raise ValueError
-        except (TypeError, ValueError):
-            raise Unanswered("damaged") from None
-        return rows, reached
-
-    async def erased(self, first: int, last: int) -> list[int]:
-        """The offsets of erased events between two."""
-        found: list[int] = await self._ask("erased", first, last)
-        return found
-
-    async def _ask(self, what: str, first: int, last: int) -> Any:
-        wish = {"what": what, "first": first, "last": last}
-        return orjson.loads(await ask(self._nats, self._space, self._subject, wish, _ANSWER_S))
 
 
 class Copy:

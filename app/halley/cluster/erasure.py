@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from halley import telemetry
 from halley.broker.ports import Erasure
 from halley.cluster.frames import BadFrame, unpack
-from halley.nats.jetstream import ApiError, Connection
-from halley.nats.places import place_of
+from halley.nats.jetstream import NO_MESSAGE, ApiError, Connection
+from halley.nats.stream_position import position_of
 
 _AGAIN_S = 5.0
 _AT_ONCE = 32
-_NO_MESSAGE = 10_037
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Called with how many offsets are done, and of how many."""
 
 
@@ -35,11 +34,11 @@ class _Due:
     sequence: int
     erasure: Erasure
     last: int
-    tells: list[Tell] = field(default_factory=list)
+    listeners: list[Progress] = field(default_factory=list)
     erased: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
-    def tell(self, done: int, of: int) -> None:
-        for each in self.tells:
+    def report(self, done: int, of: int) -> None:
+        for each in self.listeners:
             each(done, of)
 
 
@@ -49,7 +48,7 @@ class Erasures:
     `last` is the sequence of the latest erasure, 0 before the first.
     """
 
-    def __init__(self, erase: Callable[[Erasure, int, Tell], Awaitable[int]]) -> None:
+    def __init__(self, erase: Callable[[Erasure, int, Progress], Awaitable[int]]) -> None:
         """`erase` erases events up to an offset, and returns how many; after an exception it is called again."""
         self.last = 0
         self._erase = erase
@@ -72,10 +71,10 @@ class Erasures:
         if self._working is None or self._working.done():
             self._working = asyncio.get_running_loop().create_task(self._work())
 
-    async def finished(self, sequence: int, tell: Tell) -> int:
+    async def finished(self, sequence: int, report: Progress) -> int:
         """Wait until the erasure with that sequence is done, which is still due; returns how many events it erased."""
         due = next(each for each in self._due if each.sequence == sequence)
-        due.tells.append(tell)
+        due.listeners.append(report)
         return await asyncio.shield(due.erased)
 
     async def close(self) -> None:
@@ -88,7 +87,7 @@ class Erasures:
         while self._due:
             due = self._due[0]
             try:
-                erased = await self._erase(due.erasure, due.last, due.tell)
+                erased = await self._erase(due.erasure, due.last, due.report)
             except Exception as error:  # noqa: BLE001 - it must be erased in the end
                 telemetry.fault("purge", error)
                 await asyncio.sleep(_AGAIN_S)
@@ -105,7 +104,7 @@ async def delete_frames(nats: Connection, space: str, erasure: Erasure, last: in
     first = (await nats.stream_info())["state"]["first_seq"]
     batch: list[tuple[int, bytes]] = []
     async for message in nats.messages(max(first, 1), last):
-        batch.append((place_of(message).sequence, message.data))
+        batch.append((position_of(message).sequence, message.data))
         if len(batch) == _AT_ONCE:
             await _delete(nats, space, erasure, batch)
             batch = []
@@ -120,7 +119,7 @@ async def _delete(nats: Connection, space: str, erasure: Erasure, batch: list[tu
         try:
             await nats.ask(f"STREAM.MSG.DELETE.{space}", {"seq": sequence})
         except ApiError as error:
-            if error.code != _NO_MESSAGE:
+            if error.code != NO_MESSAGE:
                 raise
 
 

@@ -1,6 +1,6 @@
 """News and questions between the nodes that are alive, past the stream: nothing of it is kept, or sent a second time.
 
-    SPACE.q               {"node", "news": [[kind, body]]}: what a node has to say to all others in a turn of its loop;
+    SPACE.q               {"node", "news": [[kind, body]]}: what a node reports to all others in a turn of its loop;
                           or with a reply subject a question, which is one such pair; with `to`, the name of
                           a node, it is for that one alone
     SPACE.r.RUN.NUMBER    {"node", "body"}: a node's answer
@@ -38,15 +38,6 @@ class Answers(NamedTuple):
     is_complete: bool
 
 
-class _Question:
-    """A question that waits for the nodes in `missing`."""
-
-    def __init__(self, missing: set[str]) -> None:
-        self.missing = missing
-        self.by_node: dict[str, Any] = {}
-        self.is_answered = asyncio.Event()
-
-
 class Exchange:
     """What one node sends to the others and receives from them, over `nats`. Its methods are for the event loop."""
 
@@ -58,17 +49,15 @@ class Exchange:
         self.members = members
         self._subject = subject_of_questions(options.space)
         self._replies = f"{options.space}.r.{secrets.token_hex(8)}"
-        self._asked: dict[str, _Question] = {}
         self._last = 0
         self._news: list[tuple[str, Any]] = []
-        nats.subscribe(f"{self._replies}.*", self._answered)
-        nats.subscribe(self._subject, self._heard)
+        nats.subscribe(self._subject, self._received)
 
     def answer(self, kind: str, answer: Answer) -> None:
         """Answer questions of this kind, and take such news."""
         self._answers[kind] = answer
 
-    def tell(self, kind: str, body: Any) -> None:
+    def notify(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes, which may not get it."""
         if self.members.others():
             if not self._news:
@@ -80,29 +69,39 @@ class Exchange:
 
         Those that have not answered within a second are left out.
         """
-        names = {member.name for member in self.members.others() if node in (None, member.name)}
-        if not names or self.nats.away_since is not None:
-            return Answers({}, is_complete=not names)
-        asked = _Question(names)
+        missing = {member.name for member in self.members.others() if node in (None, member.name)}
+        if not missing or self.nats.away_since is not None:
+            return Answers({}, is_complete=not missing)
+        by_node: dict[str, Any] = {}
+        is_answered = asyncio.Event()
+
+        def answered(message: Message) -> None:
+            name, answer = _fields(message.data, "node", "body")
+            if isinstance(name, str) and name in missing:
+                missing.remove(name)
+                by_node[name] = answer
+                if not missing:
+                    is_answered.set()
+
         self._last += 1
         reply = f"{self._replies}.{self._last}"
-        self._asked[reply] = asked
+        end = self.nats.subscribe(reply, answered)
         try:
             async with asyncio.timeout(_ANSWER_S):
                 self.nats.publish(self._subject, question(self._node, kind, body, node), reply)
-                await asked.is_answered.wait()
+                await is_answered.wait()
         except TimeoutError:
             pass
         finally:
-            del self._asked[reply]
-        return Answers(asked.by_node, is_complete=not asked.missing)
+            end()
+        return Answers(by_node, is_complete=not missing)
 
     def _send_news(self) -> None:
         news, self._news = self._news, []
         for first in range(0, len(news), _AT_ONCE):
             self.nats.publish(self._subject, _packed(self._node, news[first : first + _AT_ONCE]))
 
-    def _heard(self, message: Message) -> None:
+    def _received(self, message: Message) -> None:
         """Take news, or answer a question; what is not of this form is dropped."""
         node, news, to = _fields(message.data, "node", "news", "to")
         is_for_this = isinstance(node, str) and node != self._node and to in (None, self._node)
@@ -118,15 +117,6 @@ class Exchange:
                         self.nats.publish(message.reply, orjson.dumps({"node": self._node, "body": made}))
             except Exception as error:  # noqa: BLE001 - a node may send anything, and this one goes on
                 telemetry.fault("cluster_exchange", error)
-
-    def _answered(self, message: Message) -> None:
-        node, body = _fields(message.data, "node", "body")
-        asked = self._asked.get(message.subject)
-        if asked is not None and isinstance(node, str) and node in asked.missing:
-            asked.missing.remove(node)
-            asked.by_node[node] = body
-            if not asked.missing:
-                asked.is_answered.set()
 
 
 def subject_of_questions(space: str) -> str:

@@ -5,11 +5,11 @@
     body  the payloads, one behind the other
     tail  CRC-32 of all before it, as 8 hexadecimal digits
 
-`topics` and `kinds` are tables, `topic_of` and `kind_of` point into them, `keys` has the idempotency keys by place. A
+`topics` and `kinds` are tables, `topic_of` and `kind_of` point into them, `keys` has the idempotency keys by index. A
 `run` is one life of a node, and `number` counts its frames from 1. Offset, time and publication of a recorded event are
 not in its frame: they follow from the stream's order (`applied.py`). An event that is not recorded is sent past the
 stream, in a frame with the number 0, with its stamps: time, publication, and the sessions that it is for. A value of
-NetworkTables has a type, a time, and the sessions that it is not for, by place as the keys are.
+NetworkTables has a type, a time, and the sessions that it is not for, by index as the keys are.
 
 `control` is null, or a command that must be applied in the stream's order: {"keeps": NODE}, or {"erase": [match, topic,
 publisher]}. A frame with it has no events, so that it stays when frames with erased events are deleted.
@@ -37,6 +37,9 @@ from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
 
 VERSION = 1
+FRAME_BYTES: Final = 524_288
+"""About how many bytes of events go into one frame."""
+
 _TAIL_BYTES: Final = 8
 _WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 """What Python raises where columns are not what they should be."""
@@ -89,13 +92,13 @@ class Row(NamedTuple):
     value: Value | None = None
 
 
-class Keeps(NamedTuple):
+class KeeperAnnouncement(NamedTuple):
     """A control: the node has a folder, in which all events are that count up to here."""
 
     node: str
 
 
-Control = Keeps | Erasure
+Control = KeeperAnnouncement | Erasure
 """An erasure concerns the events that count up to its place in the stream."""
 
 
@@ -103,7 +106,7 @@ class Frame:
     """A frame that was received; `checksum` is that of its bytes.
 
     Its columns have been checked, and its events are made of them when they are needed. `keys` and `values` are by
-    place; `ends` are where payloads end, behind a 0.
+    index; `ends` are where payloads end, behind a 0.
     """
 
     __slots__ = (
@@ -124,9 +127,9 @@ class Frame:
 
     def __init__(self, columns: Sequence[Any], payloads: bytes, checksum: str) -> None:
         """`columns` are those behind the version. Raises any of `_WRONG` for wrong ones."""
-        run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, told = columns
+        run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, control = columns
         # A compiled attribute takes True for a number, and a compiled call takes pairs for named arguments.
-        if type(run) is not str or type(number) is not int or type(told) not in (dict, type(None)):
+        if type(run) is not str or type(number) is not int or type(control) not in (dict, type(None)):
             raise TypeError
         (values,) = more or [{}]
         self.run: str = run
@@ -138,10 +141,10 @@ class Frame:
         self.kind_of: Sequence[int] = array("I", kind_of)
         self.ends = [*accumulate(array("I", lengths), initial=0)]
         self.payloads = payloads
-        self.keys = {int(place): _text(key) for place, key in keys.items()}
+        self.keys = {int(index): _text(key) for index, key in keys.items()}
         self.stamps = None if stamps is None else [_stamp(*stamp) for stamp in stamps]
-        self.values = {int(place): _value(*value) for place, value in values.items()}
-        self.control: Control | None = None if told is None else _control(**told)
+        self.values = {int(index): _value(*value) for index, value in values.items()}
+        self.control: Control | None = None if control is None else _control(**control)
         _check(self)
 
     @property
@@ -162,24 +165,24 @@ class Frame:
             Row(topics[topic], payloads[begin:end], kinds[kind])
             for topic, kind, (begin, end) in zip(self.topic_of, self.kind_of, pairwise(self.ends), strict=True)
         ]
-        for place, key in self.keys.items():
-            rows[place] = rows[place]._replace(key=key)
-        for place, value in self.values.items():
-            rows[place] = rows[place]._replace(value=value)
+        for index, key in self.keys.items():
+            rows[index] = rows[index]._replace(key=key)
+        for index, value in self.values.items():
+            rows[index] = rows[index]._replace(value=value)
         if self.stamps is not None:
             rows = [row._replace(stamp=stamp) for row, stamp in zip(rows, self.stamps, strict=True)]
         return rows
 
     def events(self, first: int, last: int, topics: Collection[str]) -> list[tuple[int, Event]]:
-        """Of one that is plain: the events from the place `first` to before `last` on these topics, with their places.
+        """Of one that is plain: the events from the index `first` to before `last` on these topics, with their indexes.
 
         They have no time and publication yet.
         """
         wanted = {number for number, topic in enumerate(self.topics) if topic in topics}
         ends = self.ends
         return [
-            (place, _event(self.topics[topic], self.payloads[ends[place] : ends[place + 1]], self.kinds[kind], None))
-            for place, topic, kind in zip(
+            (index, _event(self.topics[topic], self.payloads[ends[index] : ends[index + 1]], self.kinds[kind], None))
+            for index, topic, kind in zip(
                 range(first, last), self.topic_of[first:last], self.kind_of[first:last], strict=True
             )
             if topic in wanted
@@ -192,15 +195,15 @@ def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = N
     kinds: dict[Kind, int] = {}
     topic_of = [topics.setdefault(row.topic, len(topics)) for row in rows]
     kind_of = [kinds.setdefault(row.kind, len(kinds)) for row in rows]
-    keys = {str(place): row.key for place, row in enumerate(rows) if row.key is not None}
+    keys = {str(index): row.key for index, row in enumerate(rows) if row.key is not None}
     lengths = [len(row.payload) for row in rows]
     stamps = [row.stamp and (*row.stamp,) for row in rows] if rows and rows[0].stamp else None
-    told = [(*kind[:3], kind.audience and (*kind.audience,), *kind[4:]) for kind in kinds]
-    told_control = control and _told(control)
-    values = {str(place): (*row.value,) for place, row in enumerate(rows) if row.value is not None}
+    kind_rows = [(*kind[:3], kind.audience and (*kind.audience,), *kind[4:]) for kind in kinds]
+    control_json = control and _control_to_json(control)
+    values = {str(index): (*row.value,) for index, row in enumerate(rows) if row.value is not None}
     more = [values] if values else []
     head = orjson.dumps(
-        [VERSION, run, number, [*topics], told, topic_of, kind_of, lengths, keys, stamps, *more, told_control]
+        [VERSION, run, number, [*topics], kind_rows, topic_of, kind_of, lengths, keys, stamps, *more, control_json]
     )
     whole = b"".join((head, b"\n", *(row.payload for row in rows)))
     return whole + b"%08x" % crc32(whole)
@@ -241,7 +244,7 @@ def _check(frame: Frame) -> None:
         and (count == len(frame.kind_of) == len(ends) - 1 and ends[-1] == len(payloads))
         and max(frame.topic_of, default=-1) < len(frame.topics)
         and max(frame.kind_of, default=-1) < len(frame.kinds)
-        and all(0 <= place < count for place in (*frame.keys, *frame.values))
+        and all(0 <= index < count for index in (*frame.keys, *frame.values))
         and (frame.stamps is None or len(frame.stamps) == count)
     )
     if not is_good:
@@ -256,8 +259,8 @@ def may_have_control(data: bytes) -> bool:
     return data[: data.find(b"\n")].endswith(b"}]")
 
 
-def _told(control: Control) -> dict[str, Any]:
-    if isinstance(control, Keeps):
+def _control_to_json(control: Control) -> dict[str, Any]:
+    if isinstance(control, KeeperAnnouncement):
         return {"keeps": control.node}
     pattern = control.pattern
     match, topic = (None, None) if pattern is None else (pattern.match.value, pattern.topic)
@@ -266,7 +269,7 @@ def _told(control: Control) -> dict[str, Any]:
 
 def _control(keeps: Any = None, erase: Any = None, **_unknown: Any) -> Control | None:
     if keeps is not None:
-        return Keeps(_text(keeps))
+        return KeeperAnnouncement(_text(keeps))
     if erase is None:
         return None
     match, topic, publisher = erase

@@ -2,8 +2,8 @@
 
 The events that the stream gives it are reported to its log, and so delivered and acknowledged, when they count as
 stored: with `settled_by = "stream"` at once, with `keeper` when a keeper has said that they are on its disk. The front
-itself keeps the newest of them in memory only (`Commits.tail`). Older ones are at the keepers (`asker.py`), and so is
-what has been deleted of them: the front takes over from where on the keepers have events.
+itself keeps the newest of them in memory only (`Commits.tail`). Older ones are at the keepers (`keeper_client.py`), and
+what has been deleted of them is deleted for the front too: it learns the first offset that the keepers still have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from halley.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown
 from halley.broker.events import Event, EventRange
 from halley.broker.names import Pattern
 from halley.broker.ports import Durability
-from halley.cluster.asker import Asker, State
+from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.history.rules import Rules
 from halley.history.stored import Stored
 from halley.history.writer import Committed, NotWritten, Report
@@ -43,9 +43,9 @@ class Front:
 
     def __init__(
         self,
-        state: State,
+        state: KeeperState,
         rules: Rules,
-        asker: Asker,
+        keepers: KeeperClient,
         report: Callable[[Report], None],
         *,
         is_waiting: bool,
@@ -56,7 +56,7 @@ class Front:
         self.head: int = state.applied["offset"]
         self.refusal: HistoryUnavailable | None = None
         self._rules = rules
-        self._asker = asker
+        self._keepers = keepers
         self._report = report
         self._is_waiting = is_waiting
         self._inbox_bytes = inbox_bytes
@@ -73,7 +73,7 @@ class Front:
 
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on no event that `pattern` matches was removed at the keepers."""
-        return max(self._asker.start, self._rules.start_of(pattern))
+        return max(self._keepers.start, self._rules.start_of(pattern))
 
     def rows(self, _first: int, _last: int) -> Iterator[list[Stored]]:
         """The rows on this node's disk: none."""
@@ -98,7 +98,7 @@ class Front:
         """Report the events that are stored by now; to be called when a keeper has written more."""
         self._is_due = False
         stored: list[Any] = []
-        first, written = self.head + 1, self._asker.written
+        first, written = self.head + 1, self._keepers.written
         while self._events and (not self._events[0].is_recorded or self._is_stored(self._events[0], written)):
             event = self._events.popleft()
             self._bytes -= event.nbytes
@@ -116,10 +116,10 @@ class Front:
 
     def look(self, now: float) -> None:
         """See which keepers are there; call it once a second."""
-        self._asker.look()
+        self._keepers.look()
         self.release()
-        keepers = self._asker.keepers()
-        is_there = now - max((each.heard_at for each in keepers), default=self._began_at) < _NO_KEEPER_S
+        keepers = self._keepers.keepers()
+        is_there = now - max((each.received_at for each in keepers), default=self._began_at) < _NO_KEEPER_S
         takes = not keepers or any(each.takes for each in keepers)
         self.refusal = None if not self._is_waiting or (is_there and takes) else KeeperUnavailable()
 

@@ -12,7 +12,7 @@ A request is a JSON object whose `what` says what is asked:
 
 Any keeper answers on `subject_of_keepers`; `subject_of_keeper` is for one of them. Where a keeper settles events, it
 says on `subject_of_written` up to which offset it has them, after each commit. What other nodes need to know besides is
-among its facts (`members.py`), as `kept`.
+in its heartbeat (`members.py`), as `kept`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from halley.settings import Cluster
 UNKNOWN_PUBLICATION = "unknown publication"
 _LONGEST_S = 60.0
 _MOST_REQUESTS = 1_000
-"""Requests that are answered at a time; one more is refused, and its asker asks another keeper or later."""
+"""Requests that are answered at a time; one more is refused, and its sender asks another keeper or later."""
 
 
 def subject_of_keepers(space: str) -> str:
@@ -55,11 +55,7 @@ def subject_of_written(space: str, node: str) -> str:
     return f"{space}.w.{node}"
 
 
-class _BadRequest(Exception):
-    """The request is not of this form."""
-
-
-class Kept(Protocol):
+class KeeperStore(Protocol):
     """The history of a node with a data folder, from which `Keeper` answers."""
 
     @property
@@ -74,7 +70,7 @@ class Kept(Protocol):
         """A page. Raises `UnknownPublication`, `TimeoutError`, `sqlite3.Error`."""
 
     def state(self) -> dict[str, Any]:
-        """What the node has come to; see `asker.State`. Raises `Diverged`."""
+        """What the node has come to; see `keeper_client.KeeperState`. Raises `Diverged`."""
 
     async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
         """The answer to `rows`. Raises `OSError`, `TimeoutError`."""
@@ -86,28 +82,28 @@ class Kept(Protocol):
 class Keeper:
     """Answers requests, each as a task of its own: one that takes long holds up no others."""
 
-    def __init__(self, options: Cluster, nats: Connection, kept: Kept) -> None:
+    def __init__(self, options: Cluster, nats: Connection, store: KeeperStore) -> None:
         """`nats` need not be connected yet."""
         self._options = options
         self._nats = nats
-        self._kept = kept
+        self._store = store
         self._answers: dict[str, Callable[[dict[str, Any]], Awaitable[bytes]]] = {
-            "state": self._state,
-            "read": self._read,
-            "rows": self._rows,
-            "erased": self._erased,
+            "state": lambda _: self._state(),
+            "read": lambda request: self._read(pages.query_from_json(request["query"]), _seconds(request["within_s"])),
+            "rows": lambda request: self._rows(int(request["first"]), int(request["last"])),
+            "erased": lambda request: self._erased(int(request["first"]), int(request["last"])),
         }
-        self._told = 0
+        self._announced = 0
         self._more = asyncio.Event()  # set when more is written, and then replaced
         self._tasks = Tasks()
-        nats.subscribe(subject_of_keeper(options.space, options.node), self._asked)
-        nats.subscribe(subject_of_keepers(options.space), self._asked, queue="keepers")
+        nats.subscribe(subject_of_keeper(options.space, options.node), self._received)
+        nats.subscribe(subject_of_keepers(options.space), self._received, queue="keepers")
 
     async def close(self) -> None:
-        """Leave what is not answered yet; its askers ask another keeper."""
+        """Leave what is not answered yet; their senders ask another keeper."""
         await self._tasks.cancel()
 
-    def _asked(self, message: Message) -> None:
+    def _received(self, message: Message) -> None:
         if len(self._tasks) < _MOST_REQUESTS:
             self._tasks.start(self._answer(message))
         else:
@@ -116,65 +112,58 @@ class Keeper:
     async def _answer(self, message: Message) -> None:
         nats = self._nats
         try:
-            wish = orjson.loads(message.data)
-            found = self._answers[wish["what"]]
-        except (ValueError, TypeError, KeyError):
+            request = orjson.loads(message.data)
+            found = self._answers[request["what"]](request)
+        except (ValueError, TypeError, LookupError):
             refuse(nats, message.reply, "unknown")
             return
         try:
-            await answer(nats, message.reply, await found(wish))
-        except _BadRequest:
-            refuse(nats, message.reply, "unknown")
+            await answer(nats, message.reply, await found)
         except UnknownPublication:
             refuse(nats, message.reply, UNKNOWN_PUBLICATION)
         except (TimeoutError, HistoryUnavailable):
             refuse(nats, message.reply, "busy")
-        except Exception as error:  # noqa: BLE001 - the asker asks another keeper then
+        except Exception as error:  # noqa: BLE001 - the sender asks another keeper then
             telemetry.fault("keeper", error)
             refuse(nats, message.reply, "failed")
 
-    async def _state(self, _wish: dict[str, Any]) -> bytes:
-        state = self._kept.state()
+    async def _state(self) -> bytes:
+        state = self._store.state()
         async with asyncio.timeout(_LONGEST_S):
             await self._wrote(state["applied"]["offset"])
         return orjson.dumps(state)
 
-    async def _read(self, wish: dict[str, Any]) -> bytes:
-        try:
-            query, within_s = pages.query_of(wish["query"]), min(float(wish["within_s"]), _LONGEST_S)
-        except (ValueError, TypeError, LookupError):
-            raise _BadRequest from None
-        if not within_s >= 0:  # "nan" is no time: a timer for it would be in the way of others
-            raise _BadRequest
+    async def _read(self, query: Query, within_s: float) -> bytes:
         async with asyncio.timeout(within_s):
             await self._wrote(query.last)
-            page = await self._kept.read(query)
-        return pages.pack(page, self._kept.starts)
+            page = await self._store.read(query)
+        return pages.pack(page, self._store.starts)
 
-    async def _rows(self, wish: dict[str, Any]) -> bytes:
-        rows, reached = await self._kept.some_rows(*_range(wish))
+    async def _rows(self, first: int, last: int) -> bytes:
+        rows, reached = await self._store.some_rows(first, last)
         return orjson.dumps([[tuple(row) for row in rows], reached])
 
-    async def _erased(self, wish: dict[str, Any]) -> bytes:
-        return orjson.dumps(await self._kept.erased(*_range(wish)))
+    async def _erased(self, first: int, last: int) -> bytes:
+        return orjson.dumps(await self._store.erased(first, last))
 
     async def _wrote(self, offset: int) -> None:
         """Wait until all up to an offset is on disk."""
-        while self._kept.written < offset:
+        while self._store.written < offset:
             await self._more.wait()
 
     def wrote(self) -> None:
         """Note that more is on disk, and let fronts know if they wait for that."""
         self._more.set()
         self._more = asyncio.Event()
-        written = self._kept.written
-        if self._options.settled_by == "keeper" and written > self._told:
-            self._told = written
+        written = self._store.written
+        if self._options.settled_by == "keeper" and written > self._announced:
+            self._announced = written
             self._nats.publish(subject_of_written(self._options.space, self._options.node), b"%d" % written)
 
 
-def _range(wish: dict[str, Any]) -> tuple[int, int]:
-    try:
-        return int(wish["first"]), int(wish["last"])
-    except (ValueError, TypeError, KeyError):
-        raise _BadRequest from None
+def _seconds(found: Any) -> float:
+    """The time that a request leaves, up to `_LONGEST_S`. Raises `ValueError`, `TypeError`."""
+    seconds = min(float(found), _LONGEST_S)
+    if not seconds >= 0:  # "nan" is not a time: a timer for it would be in the way of others
+        raise ValueError
+    return seconds

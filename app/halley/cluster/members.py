@@ -1,9 +1,9 @@
-"""The nodes that are alive. Each sends its facts to the others every second, and forgets those that fall silent.
+"""The nodes that are alive. Each sends a heartbeat to the others every second, and forgets those that fall silent.
 
-A message is one JSON object: `node`, the name; `id`, the four letters with which the ids of its sessions begin; `key`,
-what other nodes prove with that they are of this cluster; `age_s`, for how many whole seconds it has run; and what the
-parts of the server have put into `Members.facts`. A node that stops sends `{"node": NAME, "left": true}`. Nothing here
-decides what is stored: that is the stream alone (`applied.py`).
+A heartbeat is one JSON object: `node`, the name; `id`, the four letters with which the ids of its sessions begin;
+`key`, with which other nodes prove that they are of this cluster; `age_s`, for how many whole seconds it has run; and
+what the parts of the server have put into `Members.heartbeat`. A node that stops sends `{"node": NAME, "left": true}`.
+Nothing here decides what is stored: that is the stream alone (`applied.py`).
 
 While NATS is away no node is forgotten, since silence says nothing then; nor at once when this node itself stood still.
 
@@ -52,12 +52,12 @@ _STILL_S = 2.0
 _COMPLETE_S = 1.5
 """After which every living node is known: it sends once a second, and at once when a new one has sent."""
 
-_MOST_NODES = 64
+MOST_NODES = 64
 _MOST_BYTES = 65_536
 _KEY_BYTES = 16
 
-Fact = Callable[[], Any]
-"""Makes one fact of this node, a JSON value; called once a second, on the event loop."""
+Field = Callable[[], Any]
+"""Makes one field of this node's heartbeat, a JSON value; called once a second, on the event loop."""
 
 
 def id_of(node: str) -> str:
@@ -68,18 +68,23 @@ def id_of(node: str) -> str:
     return base64.b32encode(hashlib.blake2b(node.encode(), digest_size=5).digest())[:4].decode().lower()
 
 
+def subject_of_node(space: str, node: str) -> str:
+    """The subject on which a running node says its name, so that no other one takes that, or one with the same id."""
+    return f"{space}.n.{id_of(node)}"
+
+
 @dataclass(slots=True)
 class Member:
-    """Another node; `heard_at`: when its last message came, in seconds of the monotonic clock.
+    """Another node; `received_at`: when its last message came, in seconds of the monotonic clock.
 
     `key` is a secret that the node has made at its start. Only those have it who can read what the nodes send to each
-    other, and these could be a node themselves. It is not among the facts, which may be shown.
+    other, and these could be a node themselves. It is not in `heartbeat`, which may be shown.
     """
 
     name: str
     id: str
-    facts: dict[str, Any]
-    heard_at: float
+    heartbeat: dict[str, Any]
+    received_at: float
     key: str = ""
 
 
@@ -90,10 +95,10 @@ async def alive(nats: Connection, space: str) -> list[str]:
     """
     found: set[str] = set()
 
-    def heard(message: Message) -> None:
+    def received(message: Message) -> None:
         found.add(message.subject.rpartition(".")[2])
 
-    end = nats.subscribe(f"{space}.h.*", heard)
+    end = nats.subscribe(f"{space}.h.*", received)
     await asyncio.sleep(2 * _BEAT_S)
     end()
     if nats.away_since is not None:
@@ -107,26 +112,26 @@ class Members:
     def __init__(self, options: Cluster, nats: Connection, began_at: float) -> None:
         """`nats` need not be connected yet; the node has begun to run at the monotonic time `began_at`."""
         self.node, self.id, self.key = options.node, id_of(options.node), secrets.token_hex(_KEY_BYTES)
-        self.facts: dict[str, Fact] = {}
-        self.on_change: list[Callable[[str, bool], None]] = []
-        """Called with the name of a node that has come (True) or gone (False)."""
+        self.heartbeat: dict[str, Field] = {}
         self.taken_by = ""
         """The other node that goes on with this one's name or id, so that this one has to end; "" without one."""
         self._subject = f"{options.space}.h"
+        self._name_subject = subject_of_node(options.space, options.node)
         self._nats = nats
         self._others: dict[str, Member] = {}
         self._began_at = began_at
-        self._listens_since, self._deaf_at, self._doubted_at = math.inf, -math.inf, -math.inf
+        self._listens_since, self._away_at, self._doubted_at = math.inf, -math.inf, -math.inf
         self._looked_at = math.inf
         self._tasks = Tasks()
 
-    def report(self, name: str, fact: Fact) -> None:
-        """Send the other nodes every second what `fact` returns."""
-        self.facts[name] = fact
+    def report(self, name: str, field: Field) -> None:
+        """Send the other nodes with each heartbeat what `field` returns."""
+        self.heartbeat[name] = field
 
     def begin(self) -> None:
         """Listen, and send as soon as the connection is open."""
         self._nats.subscribe(f"{self._subject}.*", self._received)
+        self._nats.subscribe(self._name_subject, lambda asked: self._nats.publish(asked.reply, self.node.encode()))
         self._tasks.start(self._beat())
 
     async def close(self) -> None:
@@ -137,8 +142,8 @@ class Members:
                 self._send({"node": self.node, "left": True})
 
     def own(self) -> Member:
-        """This node in the form of the others, with its facts as they are now."""
-        return Member(self.node, self.id, {name: make() for name, make in self.facts.items()}, monotonic())
+        """This node in the form of the others, with its heartbeat as it would be now."""
+        return Member(self.node, self.id, {name: make() for name, make in self.heartbeat.items()}, monotonic())
 
     def others(self) -> list[Member]:
         """The other nodes that are alive, by name."""
@@ -159,14 +164,14 @@ class Members:
             try:
                 self._send_own(monotonic())
                 self.look(monotonic())
-            except Exception as error:  # noqa: BLE001 - a fact that fails once must not make the node fall silent
+            except Exception as error:  # noqa: BLE001 - a field that fails once must not make the node fall silent
                 telemetry.fault("cluster_members", error)
             await asyncio.sleep(_BEAT_S)
 
     def _send_own(self, now: float) -> None:
         if not self.taken_by:
             own = self.own()
-            self._send({"node": own.name, "id": own.id, "key": self.key, "age_s": self._age_s(now), **own.facts})
+            self._send({"node": own.name, "id": own.id, "key": self.key, "age_s": self._age_s(now), **own.heartbeat})
 
     def _age_s(self, now: float) -> int:
         return int(now - self._began_at)
@@ -176,31 +181,31 @@ class Members:
 
     def _received(self, message: Message) -> None:
         known, now = len(self._others), monotonic()
-        self.heard(message.data, now)
+        self.receive(message.data, now)
         if len(self._others) > known:  # one that has just started is not to wait for the next second
             self._send_own(now)
 
-    def heard(self, data: bytes, now: float) -> None:
+    def receive(self, data: bytes, now: float) -> None:
         """Take what a node has sent; what is not of this form is dropped."""
         try:
-            facts = orjson.loads(data) if len(data) <= _MOST_BYTES else None
+            fields = orjson.loads(data) if len(data) <= _MOST_BYTES else None
         except orjson.JSONDecodeError:
             return
-        if not isinstance(facts, dict):
+        if not isinstance(fields, dict):
             return
-        name, node_id, key = facts.pop("node", None), facts.pop("id", None), facts.pop("key", "")
-        age_s = facts.pop("age_s", None)
+        name, node_id, key = fields.pop("node", None), fields.pop("id", None), fields.pop("key", "")
+        age_s = fields.pop("age_s", None)
         if not isinstance(name, str):
             return
-        if facts.get("left"):
+        if fields.get("left"):
             self._forget(name)
         elif _are_words(node_id, key):
             if (name == self.node or node_id == self.id) and key != self.key and isinstance(age_s, int):
-                self._met(name, _rank(age_s, key), now)
+                self._met_namesake(name, _rank(age_s, key), now)
             if name != self.node:
-                self._note(Member(name, node_id, facts, now, key))
+                self._note(Member(name, node_id, fields, now, key))
 
-    def _met(self, name: str, rank: tuple[int, str], now: float) -> None:
+    def _met_namesake(self, name: str, rank: tuple[int, str], now: float) -> None:
         """Take note of another node with this one's name or id; see above."""
         if rank < _rank(self._age_s(now), self.key) or self.taken_by:
             return
@@ -213,31 +218,24 @@ class Members:
 
     def _note(self, member: Member) -> None:
         is_new = member.name not in self._others
-        if is_new and len(self._others) >= _MOST_NODES:
+        if is_new and len(self._others) >= MOST_NODES:
             return
         self._others[member.name] = member
         if is_new:
-            self._changed(member.name, is_there=True)
+            telemetry.log.info("cluster_member", node=member.name)
 
     def look(self, now: float) -> None:
         """Forget the nodes that have been silent for too long while this one could receive; called once a second."""
         if self._nats.away_since is not None or now - self._looked_at > _STILL_S:
-            self._deaf_at = now
+            self._away_at = now
         self._looked_at = now
-        for member in [each for each in self._others.values() if now - max(each.heard_at, self._deaf_at) > _SILENT_S]:
-            self._forget(member.name)
+        for name, member in [*self._others.items()]:
+            if now - max(member.received_at, self._away_at) > _SILENT_S:
+                self._forget(name)
 
     def _forget(self, name: str) -> None:
         if self._others.pop(name, None) is not None:
-            self._changed(name, is_there=False)
-
-    def _changed(self, name: str, *, is_there: bool) -> None:
-        if is_there:
-            telemetry.log.info("cluster_member", node=name)
-        else:
             telemetry.log.info("cluster_member_gone", node=name)
-        for report in self.on_change:
-            report(name, is_there)
 
 
 def _rank(age_s: int, key: str) -> tuple[int, str]:

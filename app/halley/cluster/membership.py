@@ -1,59 +1,55 @@
 """Joining a cluster: what a node must know before it opens its data folder.
 
-All nodes of a space have one log: its id, the key of its publications and the rules that `Applied` depends on are in
-the description of the stream. The first node makes the stream from its own, still empty folder; the folder of every
-other node takes the id over. A stream that was made again (`recover.py`) begins behind the events before it, of which
-the description has the number. A folder that lacks events which the stream does not have, or no longer has, gets them
-from a keeper (`catch_up.py`). One that has seen more of the stream than there is cannot be used, and neither can one
-with a history of its own.
+The first node makes the stream (`stream.py`) from its own, still empty folder; the folder of every other node takes the
+id over. A folder that lacks events which the stream does not have, or no longer has, gets them from a keeper
+(`catch_up.py`). One that has seen more of the stream than there is cannot be used, and neither can one with a history
+of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import orjson
 
 from halley.broker.ports import Erasure
-from halley.cluster.alike import RECORD, digests
 from halley.cluster.applied import AnotherVersion, Applied
-from halley.cluster.asker import State, state_of
 from halley.cluster.catch_up import CannotCatchUp, catch_up
+from halley.cluster.consistency import RECORD, digests
 from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
-from halley.cluster.members import id_of
+from halley.cluster.keeper_client import KeeperRequests, KeeperState
+from halley.cluster.members import subject_of_node
 from halley.cluster.requests import NobodyAnswers, Unanswered
+from halley.cluster.stream import (
+    REPLACED,
+    CannotJoin,
+    describe,
+    description_of,
+    has_gap,
+    stream_of,
+    why_unusable,
+)
 from halley.history import checksummed_json
 from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
 from halley.nats.client import REQUEST_S, AwayErrors
 from halley.nats.jetstream import ApiError, Connection
-from halley.nats.places import place_of
+from halley.nats.stream_position import position_of
 from halley.settings import Settings
 
 STATE_FILE = "cluster.json"
 """The file in the data folder with the state that is saved (`Applied`)."""
 
 SETTINGS = "settings"
-"""The question about the digests of a node's settings (`alike.py`)."""
+"""The question about the digests of a node's settings (`consistency.py`)."""
 
-WENT_BACK = "the stream ends before the last frame that this node applied: it was made again, or restored from a backup"
-GAP = "frames that this node needs have been deleted from the stream: restart the node, which copies them from a keeper"
-STREAM_NOT_FOUND = 10_059
-_NAME_IN_USE = 10_058
-_VERSION = 1
 _LEAST_PAYLOAD = 1_048_576
 _AGAIN_S = 0.2
-
-
-class CannotJoin(Exception):
-    """The server cannot be a node of this cluster; the text is a line for the operator who starts it."""
 
 
 async def join(settings: Settings, folder: Path) -> Applied:
@@ -65,7 +61,7 @@ async def join(settings: Settings, folder: Path) -> Applied:
         return await _join(nats, settings, folder)
 
 
-async def join_without_folder(settings: Settings) -> tuple[State, Applied]:
+async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]:
     """Find the stream, and the state of a keeper, from which a node without a folder goes on. Raises `CannotJoin`."""
     space, join_s = settings.cluster.space, settings.cluster.join_s
     async with connected(settings) as nats:
@@ -82,16 +78,16 @@ async def join_without_folder(settings: Settings) -> tuple[State, Applied]:
     _check_settings(settings, description_of(info))
     applied = _nothing(settings)
     _restore(applied, state.applied, f"the state of the keeper {state.node}")
-    why = check_place(info, applied)
+    why = why_unusable(info, applied)
     if why:
         raise CannotJoin(f"the keeper {state.node} cannot be gone on from: {why}")
     return state, applied
 
 
-async def _state(nats: Connection, space: str) -> State:
+async def _state(nats: Connection, space: str) -> KeeperState:
     while True:
         try:
-            return await state_of(nats, space, REQUEST_S)
+            return await KeeperRequests(nats, space).state(REQUEST_S)
         except (NobodyAnswers, Unanswered, TimeoutError):
             await asyncio.sleep(_AGAIN_S)
 
@@ -141,15 +137,15 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
         _restore(applied, saved, str(folder / STATE_FILE))
         can_go_on = True
         if info["state"]["last_seq"] < applied.sequence:
-            raise CannotJoin(f"{folder} cannot be used: {WENT_BACK}; see halley cluster recover")
+            raise CannotJoin(f"{folder} cannot be used: {REPLACED}; see halley cluster recover")
     _prepare(folder, identity)
     state = info["state"]
-    needed, has_gap = await _needed(nats, applied, state) if can_go_on else (state["first_seq"] - 1, True)
+    needed, is_missing = await _needed(nats, applied, state) if can_go_on else (state["first_seq"] - 1, True)
     if not can_go_on or applied.sequence < needed:
         try:
             await catch_up(nats, settings, folder, applied, needed)
         except CannotCatchUp as error:
-            if has_gap:
+            if is_missing:
                 raise CannotJoin(f"{folder} cannot be used: {error}") from error
     save(folder, applied)
     return applied
@@ -186,21 +182,21 @@ async def _needed(nats: Connection, applied: Applied, state: dict[str, Any]) -> 
     A node that applied an erasure itself would serve for a moment what it erases then. Raises `CannotJoin`.
     """
     needed, following, last = 0, applied.sequence + 1, int(state["last_seq"])
-    has_gap = _has_gap(state, applied)
-    if has_gap:
+    if has_gap(state, applied):
         return int(state["first_seq"]) - 1, True
+    is_missing = False
     try:
         async for message in nats.messages(following, last):
-            sequence = place_of(message).sequence
+            sequence = position_of(message).sequence
             if sequence != following:
-                needed, has_gap = sequence - 1, True
+                needed, is_missing = sequence - 1, True
             with suppress(BadFrame):
                 if may_have_control(message.data) and isinstance(unpack(message.data).control, Erasure):
                     needed = sequence
             following = sequence + 1
     except (ApiError, *AwayErrors) as error:
         raise CannotJoin(f"NATS does not deliver the stream: {error or 'no answer'}") from error
-    return (needed, has_gap) if following > last else (last, True)
+    return (needed, is_missing) if following > last else (last, True)
 
 
 def _why_not_first(folder: Path, saved: dict[str, Any] | None, space: str) -> str:
@@ -247,42 +243,6 @@ def least_payload(settings: Settings) -> int:
     return max(_LEAST_PAYLOAD, 2 * settings.limits.data_bytes)
 
 
-def subject_of_node(space: str, node: str) -> str:
-    """The subject on which a running node says its name, so that no other one takes that, or one with the same id."""
-    return f"{space}.n.{id_of(node)}"
-
-
-def describe(settings: Settings, identity: Identity, base: int) -> dict[str, Any]:
-    """What the description of a new stream says; `base` is the number of the events before it."""
-    history = settings.history
-    return {
-        "halley": _VERSION,
-        "stream": secrets.token_hex(8),
-        "base": base,
-        "log_id": identity.log_id,
-        "publication_key": str(identity.publication_key),
-        "settled_by": settings.cluster.settled_by,
-        "keys": history.keys,
-        "key_age_s": history.key_age_s,
-    }
-
-
-def check_place(info: dict[str, Any], applied: Applied) -> str:
-    """Why a node that has applied so much cannot go on with a stream of which `info` says that; "" if it can."""
-    try:
-        is_other = description_of(info)["stream"] != applied.stream
-    except CannotJoin:
-        is_other = True
-    if is_other or info["state"]["last_seq"] < applied.sequence:
-        return WENT_BACK
-    return GAP if _has_gap(info["state"], applied) else ""
-
-
-def _has_gap(state: dict[str, Any], applied: Applied) -> bool:
-    """Whether the stream no longer has a message behind the last one that was applied."""
-    return bool(state["first_seq"] > applied.sequence + 1)
-
-
 def _own(folder: Path) -> Identity:
     """The identity of the folder's log, or a new one. Raises `FolderUnusable`."""
     try:
@@ -325,65 +285,3 @@ def save(folder: Path, applied: Applied) -> None:
         checksummed_json.save(folder / STATE_FILE, applied.saved())
     except OSError as error:
         raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
-
-
-async def stream_of(nats: Connection, settings: Settings, described: dict[str, Any], why_not: str) -> dict[str, Any]:
-    """The stream's configuration and state; it is made if it does not exist, unless `why_not` says why not.
-
-    Raises `CannotJoin`.
-    """
-    options, until = settings.cluster, monotonic() + settings.cluster.join_s
-    while True:
-        try:
-            await nats.ask("INFO")
-            try:
-                return await nats.stream_info()
-            except ApiError as error:
-                if error.code != STREAM_NOT_FOUND:
-                    raise
-            if why_not:
-                raise CannotJoin(why_not)
-            return await nats.ask(f"STREAM.CREATE.{options.space}", stream_config(settings, described))
-        except ApiError as error:
-            if error.code != _NAME_IN_USE and monotonic() > until - options.join_s / 2:
-                raise CannotJoin(f"NATS refuses the stream {options.space}: {error}{hint(settings)}") from error
-        except AwayErrors as error:
-            if monotonic() > until:
-                raise CannotJoin("NATS does not answer for JetStream: is jetstream {} in nats-server.conf?") from error
-        await asyncio.sleep(_AGAIN_S)
-
-
-def hint(settings: Settings) -> str:
-    """What may be why JetStream refuses the stream."""
-    if settings.cluster.settled_by == "keeper":
-        return ""
-    return ' (cluster.settled_by "stream" needs 3 NATS servers; with one, set it to "keeper")'
-
-
-def stream_config(settings: Settings, described: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of the stream."""
-    options = settings.cluster
-    return {
-        "name": options.space,
-        "subjects": [f"{options.space}.f.*"],
-        "description": orjson.dumps(described).decode(),
-        "retention": "limits",
-        "storage": "file",
-        "discard": "new",
-        "num_replicas": 3 if options.settled_by == "stream" else 1,
-        "max_age": int(options.stream_age_s * 1e9),
-        "max_bytes": options.stream_bytes,
-        "duplicate_window": 100_000_000,  # resends are recognized by their numbers (`applied.py`)
-        "allow_direct": True,
-    }
-
-
-def description_of(info: dict[str, Any]) -> dict[str, Any]:
-    """What the description of a stream says (`describe`). Raises `CannotJoin`."""
-    try:
-        described = orjson.loads(info["config"].get("description", ""))
-        if described["halley"] == _VERSION and "stream" in described:
-            return dict(described)
-    except (orjson.JSONDecodeError, TypeError, KeyError):
-        pass
-    raise CannotJoin(f"the stream {info['config']['name']} is not one of this version of Halley: choose cluster.space")

@@ -14,21 +14,21 @@ from halley.history.stored import Stored, event_of, row_of
 _PLAIN = tuple(field.name for field in fields(Query) if field.name != "wanted")
 
 
-def told_query(query: Query) -> dict[str, Any]:
+def query_to_json(query: Query) -> dict[str, Any]:
     """The JSON object of a query."""
     wanted = [[pattern.match.value, pattern.topic, after] for pattern, after in query.wanted]
     return {"wanted": wanted, **{name: getattr(query, name) for name in _PLAIN}}
 
 
-def query_of(told: dict[str, Any]) -> Query:
-    """The query that `told_query` made. Raises `ValueError`, `TypeError`, `LookupError`.
+def query_from_json(fields: dict[str, Any]) -> Query:
+    """The query that `query_to_json` made. Raises `ValueError`, `TypeError`, `LookupError`.
 
     What an earlier version does not know of is as if it was not asked for, and what this one does not know is refused.
     """
-    if any(told[name] for name in set(told) - {"wanted", *_PLAIN}):
+    if any(fields[name] for name in set(fields) - {"wanted", *_PLAIN}):
         raise ValueError("another version")
-    wanted = tuple((Pattern(Match(match), topic), after) for match, topic, after in told["wanted"])
-    plain = {name: told[name] for name in _PLAIN if name in told}
+    wanted = tuple((Pattern(Match(match), topic), after) for match, topic, after in fields["wanted"])
+    plain = {name: fields[name] for name in _PLAIN if name in fields}
     are_good = all(type(pattern.topic) is str and type(after) is int for pattern, after in wanted)
     if not are_good or not all(_fits(name, value) for name, value in plain.items()):
         raise TypeError

@@ -1,6 +1,6 @@
 """Making a cluster's stream from a data folder: where the stream was lost or went back, and for a folder that is older.
 
-The new stream begins behind the last event of the folder, under another id: every node sees by it that its own place in
+The new stream begins behind the last event of the folder, under another id: every node sees by it that its position in
 the old stream means nothing any more. No offset is used again. The other nodes get the state from the node with that
 folder, and the events that they lack (`catch_up.py`).
 """
@@ -12,19 +12,12 @@ from typing import Any, NamedTuple
 from halley.cluster.applied import AnotherVersion, Applied, First, UsedKey
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.members import alive
-from halley.cluster.membership import (
-    STREAM_NOT_FOUND,
-    describe,
-    description_of,
-    save,
-    saved_state,
-    stream_of,
-)
+from halley.cluster.membership import save, saved_state
+from halley.cluster.stream import describe, description_of, stream_of
 from halley.history.folder import HighWaterMark
 from halley.history.history import History
-from halley.history.stored import Stored
-from halley.nats.jetstream import ApiError, Connection
-from halley.nats.places import place_of
+from halley.nats.jetstream import STREAM_NOT_FOUND, ApiError, Connection
+from halley.nats.stream_position import position_of
 from halley.nats.wire import Message
 from halley.settings import Settings
 
@@ -60,8 +53,9 @@ async def look(nats: Connection, settings: Settings, history: History) -> Found:
     running = await alive(nats, space)
     if running:
         raise CannotRecover(f"these nodes of the cluster {space} are running: {', '.join(running)}; stop them first")
-    last = _last_row(history)
-    last_us = last.time_us if last else 0
+    last_us = 0
+    for rows in history.rows(max(history.start, history.head - _LOOK_BACK), history.head):
+        last_us = rows[-1].time_us
     try:
         info = await nats.stream_info()
     except ApiError as error:
@@ -72,13 +66,6 @@ async def look(nats: Connection, settings: Settings, history: History) -> Found:
         raise CannotRecover(f"the stream {space} has another history than {history.folder.path}: choose cluster.space")
     only_there, used = await _only_there(nats, settings, info, history, last_us)
     return Found(last_us, info["state"]["messages"], only_there, max(used, history.head))
-
-
-def _last_row(history: History) -> Stored | None:
-    last = None
-    for rows in history.rows(max(history.start, history.head - _LOOK_BACK), history.head):
-        last = rows[-1]
-    return last
 
 
 async def _only_there(
@@ -101,17 +88,17 @@ async def _only_there(
         times = {row.offset: row.time_us for rows in history.rows(applied.offset + 1, history.head) for row in rows}
         count = 0
         async for message in nats.messages(max(first, applied.sequence), last):
-            place, frame = place_of(message), _frame_of(message)
-            if place.sequence == applied.sequence and applied.checksum != (frame.checksum if frame else ""):
+            position, frame = position_of(message), _frame_of(message)
+            if position.sequence == applied.sequence and applied.checksum != (frame.checksum if frame else ""):
                 break
-            numbered = applied.apply(place.sequence, place.time_us, frame) or []
+            numbered = applied.apply(position.sequence, position.time_us, frame) or []
             count += any(each.repeats is None and times.get(each.offset) != each.time_us for each in numbered)
         else:
             return count, applied.offset
     count, used = 0, history.head
     async for message in nats.messages(first, last):
         frame = _frame_of(message)
-        if frame is not None and frame.count and place_of(message).time_us > last_us:
+        if frame is not None and frame.count and position_of(message).time_us > last_us:
             count, used = count + 1, used + frame.count
     return count, used
 

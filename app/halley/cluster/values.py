@@ -11,13 +11,13 @@ to whom asks for them, and knows what is a value.
                    node's loop. The answer has for each null, or why it was refused. Only the home subscribes to it, so
                    NATS says at once if there is none: then the publisher is refused, and nothing has changed. A home
                    whose time is over does not answer, since another one may; without an answer the outcome is unknown.
-                   `time` is the home's own clock in its latest facts, so that it can refuse what was under way for
+                   `time` is the home's own clock in its latest heartbeat, so that it can refuse what was under way for
                    longer than `_LATE_S`: a robot must not get what was set before a network came back
     SPACE.v.all    a request to the home for all: one line of JSON, [term, changes, topics], and a frame of their values
     "nt4"          news of the home to all others: [term, number of this change, topic, whether it is there]
 
 A mirror begins with `SPACE.v.all`, and goes on with the news and with the values that arrive as events. Changes are
-numbered, and the home's facts have the number of the last one, so a node that has missed one asks for all again; it
+numbered, and the home's heartbeat has the number of the last one, so a node that has missed one asks for all again; it
 also does after it was cut off from NATS. Each home has another `term`: late news of an earlier one is passed over.
 
 What is set at another node is answered a round trip later; what the same session publishes next to other topics may be
@@ -52,7 +52,7 @@ from halley.broker.names import Match, Pattern, matcher
 from halley.broker.ports import Erasure, Values
 from halley.broker.sessions import Session
 from halley.cluster.exchange import Exchange
-from halley.cluster.frames import BadFrame, Stamp, event_of, pack, row_of, unpack
+from halley.cluster.frames import FRAME_BYTES, BadFrame, Stamp, event_of, pack, row_of, unpack
 from halley.cluster.requests import NobodyAnswers, Unanswered, answer, ask, refuse
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors, NobodyThere
@@ -64,7 +64,6 @@ _ALL = Pattern(Match.DESCENDANTS, "")
 _LOOK_S = 0.5
 _LATE_S = 3.0
 _ALL_S = 5.0
-_FRAME_BYTES = 524_288
 _NO_VALUE, _NO_HOME, _WRONG_TYPE, _TOO_MANY_TOPICS = "no_value", "no_home", "wrong_type", "too_many_topics"
 
 
@@ -136,7 +135,7 @@ class ClusterValues:
 
     # As the home
 
-    def move_in(self, term: int) -> None:
+    def activate(self, term: int) -> None:
         """Be the home from now on; topics are still to be created."""
         self._term, self._changes, self._topics = term, 0, {}
         self._ends += [
@@ -144,7 +143,7 @@ class ClusterValues:
             self._nats.subscribe(self._for_all, self._asked_for_all),
         ]
 
-    def move_out(self) -> None:
+    def deactivate(self) -> None:
         """Stop answering other nodes as the home; the mirror is stale until it is copied from the next one."""
         self._is_stale = True
         ends, self._ends = self._ends, []
@@ -154,7 +153,7 @@ class ClusterValues:
     def topic_changed(self, topic: str, is_there: bool) -> None:  # noqa: FBT001 - a callback of the tables
         """Let the others know that a shared topic was created or deleted at the home."""
         self._change(topic, is_there=is_there)
-        self._exchange.tell(NEWS, [self._term, self._changes, topic, is_there])
+        self._exchange.notify(NEWS, [self._term, self._changes, topic, is_there])
 
     def _asked_to_set(self, message: Message) -> None:
         now = monotonic()
@@ -199,7 +198,7 @@ class ClusterValues:
             try:
                 if not self._is_home:
                     await self._look()
-            except Exception as error:  # noqa: BLE001 - a fact of another node may be anything
+            except Exception as error:  # noqa: BLE001 - a heartbeat of another node may be anything
                 telemetry.fault("nt4_values", error)
             await asyncio.sleep(_LOOK_S)
 
@@ -207,18 +206,18 @@ class ClusterValues:
         if self._nats.away_since is not None:
             self._is_stale = True
             return
-        told = self._told()
-        if told is None:  # there is no home: what the last one had is all that is known
+        found = self._home_fields()
+        if found is None:  # there is no home: what the last one had is all that is known
             return
-        term, changes, _ = told
+        term, changes, _ = found
         is_doubtful = term == self._term and changes != self._changes
         if self._is_stale or term != self._term or (is_doubtful and changes == self._doubted):
             await self._copy()
         self._doubted = changes if is_doubtful else -1
 
-    def _told(self) -> list[Any] | None:
-        """The facts of the home, of which there may be two for a moment."""
-        return max((found for each in self._members.others() if (found := each.facts.get(NEWS))), default=None)
+    def _home_fields(self) -> list[Any] | None:
+        """What the home sends in its heartbeat, of which there may be two for a moment."""
+        return max((found for each in self._members.others() if (found := each.heartbeat.get(NEWS))), default=None)
 
     async def _copy(self) -> None:
         """Ask the home for all; if it does not answer, the next look does."""
@@ -277,7 +276,7 @@ class ClusterValues:
         if self._serves(now):
             self._local.bridge.publish(event, now, without, source)
             return
-        if self._nats.away_since is not None or self._told() is None:
+        if self._nats.away_since is not None or self._home_fields() is None:
             raise NoHome
         if self._waiting_bytes and self._waiting_bytes + event.nbytes > self._broker.commits.options.inbox_bytes:
             raise InboxFull
@@ -313,7 +312,7 @@ class ClusterValues:
         sets, self._sets = self._sets, []
         while sets:
             nbytes = count = 0
-            while count < len(sets) and nbytes < _FRAME_BYTES:
+            while count < len(sets) and nbytes < FRAME_BYTES:
                 nbytes += sets[count].event.nbytes
                 count += 1
             self._tasks.start(self._ask_home(sets[:count]))
@@ -321,7 +320,7 @@ class ClusterValues:
 
     async def _ask_home(self, sets: list[_Set]) -> None:
         outcomes: list[Any]
-        term, _, home_s = self._told() or (0, 0, 0)
+        term, _, home_s = self._home_fields() or (0, 0, 0)
         head = orjson.dumps([term, home_s])
         try:
             frame = pack("", 0, [_row(each) for each in sets])

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import httptools
 
@@ -28,6 +28,9 @@ from halley.transports.endpoint import shutting_down
 from halley.transports.guard import Rejection
 from halley.transports.head import CLOSE, RETRY_AFTER, Head, Header
 from halley.transports.relay import Answer, Failure, Outcome
+
+if TYPE_CHECKING:
+    from halley.cluster.members import Member, Members
 
 NODE = b"halley-node"
 CONFIRMATION = b"\n"
@@ -48,28 +51,6 @@ _OF_THE_CONNECTION = frozenset(
         *(b"content-length", b"expect", NODE),
     )
 )
-
-
-class Member(Protocol):
-    """Another node that is alive (`cluster/members.py`)."""
-
-    name: str
-    id: str
-    facts: dict[str, Any]
-    heard_at: float
-    key: str
-
-
-class Members(Protocol):
-    """The nodes that are alive (`cluster/members.py`)."""
-
-    id: str
-
-    def with_id(self, node_id: str) -> Any:
-        """The other node with that id; None if it is not alive."""
-
-    def is_complete(self, now: float) -> bool:
-        """Whether every living node is known."""
 
 
 def machine() -> str:
@@ -93,15 +74,16 @@ class Relay:
         self._members = members
         self._most = settings.cluster.relayed
         self.machine = machine()
-        self._homes: dict[str, Home] = {}
+        self._nodes: dict[str, RemoteNode] = {}
         self._connecting: set[asyncio.Task[None]] = set()
         self.waiting: TimeoutQueue[Relaying] = TimeoutQueue(deadline_s(settings))
-        self.idle: TimeoutQueue[Link] = TimeoutQueue(settings.limits.keep_alive_s / 2)  # the other node closes it later
+        # the other node closes an idle connection later
+        self.idle: TimeoutQueue[NodeConnection] = TimeoutQueue(settings.limits.keep_alive_s / 2)
         # plain counts, read by telemetry
         self._sent = 0
         self.failed = {"gone": 0, "lost": 0, "unreachable": 0}
 
-    def home_of(self, session_id: str) -> str | None:
+    def node_of(self, session_id: str) -> str | None:
         """See `transports.relay.Relay`. Until all nodes are known, each may have any session."""
         node_id = session_id[:_ID_CHARS]
         if node_id == self._members.id:
@@ -112,45 +94,45 @@ class Relay:
         return node_id if is_unsure else None
 
     def send(
-        self, node: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
+        self, node_id: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
     ) -> Relaying:
         """See `transports.relay.Relay`."""
-        member: Member | None = self._members.with_id(node)
+        member = self._members.with_id(node_id)
         if member is None:
             raise Rejection(503, "the nodes of the cluster are not known yet", headers=(RETRY_AFTER,))
         if len(self.waiting) >= self._most:
             text = "too many requests for other nodes at the same time"
             raise Rejection(503, text, headers=(RETRY_AFTER,), limit="relayed")
-        home = self._homes.get(node)
-        if home is None:
-            home = self._homes[node] = Home(self, member)
-        home.member = member
-        link = home.kept(id(client))
-        place = self._place_of(home) if link is None else None
-        relaying = Relaying(home, id(client), _request(member, target, head, body), done)
+        node = self._nodes.get(node_id)
+        if node is None:
+            node = self._nodes[node_id] = RemoteNode(self, member)
+        node.member = member
+        connection = node.take_free(id(client))
+        address = self._address_of(node) if connection is None else None
+        relaying = Relaying(node, id(client), _request(member, target, head, body), done)
         self.waiting.add(relaying, monotonic())
         self._sent += 1
-        if link is not None:
-            link.start(relaying)
-        elif place is not None:
-            task = asyncio.get_running_loop().create_task(home.connect(relaying, *place))
+        if connection is not None:
+            connection.start(relaying)
+        elif address is not None:
+            task = asyncio.get_running_loop().create_task(node.connect(relaying, *address))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
         return relaying
 
-    def _place_of(self, home: Home) -> tuple[str, int]:
+    def _address_of(self, node: RemoteNode) -> tuple[str, int]:
         """The host and port of a node. Raises `Rejection`."""
-        facts = home.member.facts
-        url = facts.get("url")
+        heartbeat = node.member.heartbeat
+        url = heartbeat.get("url")
         match = _URL.fullmatch(url) if isinstance(url, str) else None
         if match is None:
-            raise home.unreachable("it has no URL")
+            raise node.unreachable("it has no URL")
         host, port = match["host"].strip("[]"), int(match["port"])
-        if is_loopback(host) and facts.get("machine") != self.machine:
-            raise home.unreachable("it listens for its own machine only: set cluster.listen")
+        if is_loopback(host) and heartbeat.get("machine") != self.machine:
+            raise node.unreachable("it listens for its own machine only: set cluster.listen")
         return host, min(port, 65_535)
 
-    def leave(self) -> None:
+    def refuse_waiting(self) -> None:
         """Refuse all requests that wait, because the server shuts down: their clients can go to other nodes."""
         for relaying in [each for each in self.waiting if not each.is_answered]:
             relaying.fail(shutting_down())
@@ -164,19 +146,19 @@ class Relay:
         """End requests that were not answered in time, and connections that are not used."""
         for relaying in list(self.waiting.overdue(now)):
             relaying.fail(Failure.LOST)
-        for link in list(self.idle.overdue(now)):
-            link.close()
-        for node_id in [node_id for node_id in self._homes if self._members.with_id(node_id) is None]:
-            self._homes.pop(node_id).close()
+        for connection in list(self.idle.overdue(now)):
+            connection.close()
+        for node_id in [node_id for node_id in self._nodes if self._members.with_id(node_id) is None]:
+            self._nodes.pop(node_id).close()
 
     async def close(self) -> None:
         """Refuse the requests that wait, and close the connections that are not in use."""
-        self.leave()
+        self.refuse_waiting()
         for task in self._connecting:
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)
-        for home in self._homes.values():
-            home.close()
+        for node in self._nodes.values():
+            node.close()
 
     def counts(self) -> Iterator[Count]:
         """Yield the relay's metrics."""
@@ -187,52 +169,52 @@ class Relay:
         yield Count("halley_cluster_relayed_failed", text, self.failed, "reason")
 
 
-class Home:
+class RemoteNode:
     """Another node that has sessions, with the connections to it that are not in use."""
 
     def __init__(self, relay: Relay, member: Member) -> None:
         self.relay = relay
         self.member = member
-        self._kept: dict[int, Link] = {}  # by the id of the client's connection that has used it last
+        self._free: dict[int, NodeConnection] = {}  # by the id of the client's connection that has used it last
         self._refused_at: float | None = None  # when it first refused a connection, since the latest that it took
 
-    def kept(self, client: int) -> Link | None:
-        """Take a connection that is ready for a request: if there is one, that which the client has used last.
+    def take_free(self, client: int) -> NodeConnection | None:
+        """Take a free connection: if there is one, that which the client has used last.
 
         Then the other node need not parse the head again (`host/repeated.py`).
         """
-        while self._kept:
-            link = self._kept.pop(client, None) or self._kept.popitem()[1]
-            self.relay.idle.forget(link)
-            if not link.is_closing:
-                return link
+        while self._free:
+            connection = self._free.pop(client, None) or self._free.popitem()[1]
+            self.relay.idle.forget(connection)
+            if not connection.is_closing:
+                return connection
         return None
 
-    def keep(self, link: Link) -> None:
+    def add_free(self, connection: NodeConnection) -> None:
         """Keep a connection that is ready for another request."""
-        former = self._kept.pop(link.client, None)
+        former = self._free.pop(connection.client, None)
         if former is not None:
             former.close()
-        self._kept[link.client] = link
-        self.relay.idle.add(link, monotonic())
+        self._free[connection.client] = connection
+        self.relay.idle.add(connection, monotonic())
 
-    def forget(self, link: Link) -> None:
+    def forget(self, connection: NodeConnection) -> None:
         """Forget a connection that is closed."""
-        if self._kept.get(link.client) is link:
-            del self._kept[link.client]
-        self.relay.idle.forget(link)
+        if self._free.get(connection.client) is connection:
+            del self._free[connection.client]
+        self.relay.idle.forget(connection)
 
     def close(self) -> None:
         """Close the connections that are not in use."""
-        for link in list(self._kept.values()):
-            link.close()
+        for connection in list(self._free.values()):
+            connection.close()
 
     async def connect(self, relaying: Relaying, host: str, port: int) -> None:
         """Open a connection, and send the request on it."""
         try:
             async with asyncio.timeout(_CONNECT_S):
-                make: Callable[[], Link] = partial(Link, self)
-                _, link = await asyncio.get_running_loop().create_connection(make, host, port)
+                make: Callable[[], NodeConnection] = partial(NodeConnection, self)
+                _, connection = await asyncio.get_running_loop().create_connection(make, host, port)
         except ConnectionRefusedError:
             relaying.fail(self._refused())
         except TimeoutError:
@@ -242,15 +224,15 @@ class Home:
         else:
             self._refused_at = None
             if relaying.is_open:
-                link.start(relaying)
+                connection.start(relaying)
             else:  # the client has gone meanwhile
-                self.keep(link)
+                self.add_free(connection)
 
     def _refused(self) -> Failure | Rejection:
         """What a refused connection means: the node is gone, unless a message of it has come since the first one."""
         if self._refused_at is None:
             self._refused_at = monotonic()
-        if self.member.heard_at > self._refused_at:
+        if self.member.received_at > self._refused_at:
             return self.unreachable("connection refused")
         return Failure.GONE
 
@@ -264,13 +246,13 @@ class Home:
 class Relaying:
     """One request of a client that is being passed on (`transports.relay.Relaying`); `request` is all of it."""
 
-    __slots__ = ("_done", "_home", "client", "is_answered", "link", "request")
+    __slots__ = ("_done", "_node", "client", "connection", "is_answered", "request")
 
-    def __init__(self, home: Home, client: int, request: bytes, done: Callable[[Outcome], None]) -> None:
+    def __init__(self, node: RemoteNode, client: int, request: bytes, done: Callable[[Outcome], None]) -> None:
         self.client = client
         self.request = request
-        self.link: Link | None = None
-        self._home = home
+        self.connection: NodeConnection | None = None
+        self._node = node
         self._done: Callable[[Outcome], None] | None = done
         self.is_answered = False
 
@@ -292,7 +274,7 @@ class Relaying:
             return
         self._end(is_written=False)
         if isinstance(why, Failure):
-            self._home.relay.failed[why.value] += 1
+            self._node.relay.failed[why.value] += 1
         done(Failure.LOST if self.is_answered else why)
 
     def settle(self, is_written: bool) -> None:  # noqa: FBT001 - as `Socket.settle` calls it
@@ -302,30 +284,30 @@ class Relaying:
             self._end(is_written=is_written)
 
     def _end(self, *, is_written: bool) -> None:
-        self._home.relay.waiting.forget(self)
-        link, self.link = self.link, None
-        if link is not None:
-            link.end(is_written=is_written)
+        self._node.relay.waiting.forget(self)
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.end(is_written=is_written)
 
 
-class Link(asyncio.Protocol):
+class NodeConnection(asyncio.Protocol):
     """A connection to another node; `client` is the one whose request it has had last."""
 
     __slots__ = (
         "_body",
         "_headers",
-        "_home",
         "_is_last",
         "_is_partial",
+        "_node",
         "_parser",
         "_relaying",
         "_transport",
         "client",
     )
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, node: RemoteNode) -> None:
         self.client = 0
-        self._home = home
+        self._node = node
         self._parser: Any = httptools.HttpResponseParser(self)
         self._relaying: Relaying | None = None
         self._is_last = False  # the other node closes the connection after its response
@@ -336,7 +318,7 @@ class Link(asyncio.Protocol):
 
     def start(self, relaying: Relaying) -> None:
         """Send a request; the connection is in use until `end`."""
-        self._relaying, relaying.link = relaying, self
+        self._relaying, relaying.connection = relaying, self
         self.client = relaying.client
         self._transport.write(relaying.request)
         relaying.request = b""
@@ -348,7 +330,7 @@ class Link(asyncio.Protocol):
             self._transport.abort()
         elif not (self._is_last or self._transport.is_closing()):
             self._transport.write(CONFIRMATION)
-            self._home.keep(self)
+            self._node.add_free(self)
 
     @property
     def is_closing(self) -> bool:
@@ -389,18 +371,18 @@ class Link(asyncio.Protocol):
             return
         for status, text in (WRONG_KEY, WRONG_NODE):
             if answer.status == status and answer.body == text.encode():
-                relaying.fail(self._home.unreachable(text))
+                relaying.fail(self._node.unreachable(text))
                 return
         relaying.answer(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's form
         """If a request is lost with the connection, fail it and close the node's unused connections."""
-        self._home.forget(self)
+        self._node.forget(self)
         self._parser = None  # it refers to this
         relaying, self._relaying = self._relaying, None
         if relaying is not None and not self._is_last:
-            relaying.link = None
-            self._home.close()  # if the node has died, its other connections are closed a moment later
+            relaying.connection = None
+            self._node.close()  # if the node has died, its other connections are closed a moment later
             relaying.fail(Failure.LOST)
 
     # httptools' callbacks

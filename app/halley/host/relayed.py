@@ -32,7 +32,7 @@ _HEAD_BYTES = 1_024  # of the line that is added to a head
 _SCHEMES = {b"http": "http", b"https": "https"}
 
 
-class Door:
+class NodeAuthentication:
     """What all connections of the listener share: the node's key and id, and the responses without confirmation."""
 
     def __init__(self, key: str, node_id: str, limit_s: float) -> None:
@@ -62,13 +62,13 @@ class Door:
 class RelayedConnection(BayeuxConnection):
     """A connection of another node."""
 
-    __slots__ = ("_door", "_unconfirmed")
+    __slots__ = ("_authentication", "_unconfirmed")
 
     _HIDDEN_HEADERS = 1
 
-    def __init__(self, *arguments: Any, door: Door, **named: Any) -> None:
+    def __init__(self, *arguments: Any, authentication: NodeAuthentication, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._door = door
+        self._authentication = authentication
         self._unconfirmed: list[Callable[[bool], None]] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -90,7 +90,7 @@ class RelayedConnection(BayeuxConnection):
         if not self._lacks_body:
             try:
                 values = [value for name, value in self.headers if name == NODE]
-                address, scheme = self._door.check(values)
+                address, scheme = self._authentication.check(values)
             except Rejection as rejection:
                 self._refuse_head(HTTPStatus(rejection.status), rejection.text)
             self.headers = [header for header in self.headers if header[0] != NODE]
@@ -114,7 +114,7 @@ class RelayedConnection(BayeuxConnection):
             report(False)  # noqa: FBT003 - the callback's one meaning
         else:
             self._unconfirmed.append(report)
-            self._door.unconfirmed.add(self, monotonic())
+            self._authentication.unconfirmed.add(self, monotonic())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed. If it was closed here, after a response, nothing says that this was not written."""
@@ -123,7 +123,7 @@ class RelayedConnection(BayeuxConnection):
         self._confirm(is_written=is_closed_here)
 
     def _confirm(self, *, is_written: bool) -> None:
-        self._door.unconfirmed.forget(self)
+        self._authentication.unconfirmed.forget(self)
         reports, self._unconfirmed = self._unconfirmed, []
         for report in reports:
             report(is_written)
@@ -138,9 +138,10 @@ class NodeServer(SideServer):
         assert others is not None  # only a node of a cluster has such a listener
         members = others.members
         assert members is not None  # the history is open
-        door = Door(members.key, members.id, deadline_s(settings))
+        authentication = NodeAuthentication(members.key, members.id, deadline_s(settings))
         assert server.endpoint is not None  # `halley serve` speaks every protocol
-        protocol = partial(RelayedConnection, door=door, bayeux=BayeuxContext(server, server.endpoint))
+        bayeux = BayeuxContext(server, server.endpoint)
+        protocol = partial(RelayedConnection, authentication=authentication, bayeux=bayeux)
         grace_s = settings.drain.grace_s
         limits = settings.limits
         limits = replace(limits, head_bytes=limits.head_bytes + _HEAD_BYTES, headers=limits.headers + 1)
@@ -148,7 +149,7 @@ class NodeServer(SideServer):
             server.application, server, bound, scheme="http", grace_s=grace_s, protocol=protocol, limits=limits
         )
         self._relay = relay = Relay(members, settings)
-        server.on_sweep(door.sweep)
+        server.on_sweep(authentication.sweep)
         server.add_service(relay)
         others.relay_by(relay)
         url = settings.cluster.advertise or self.url
@@ -157,5 +158,5 @@ class NodeServer(SideServer):
 
     async def end(self) -> None:
         """Shut down: let the clients of other nodes go to others, and serve the other nodes' requests to their end."""
-        self._relay.leave()
+        self._relay.refuse_waiting()
         await super().end()

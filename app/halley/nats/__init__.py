@@ -1,7 +1,12 @@
 """A client of NATS for nodes of a cluster: messages, requests and JetStream's streams, on one connection.
 
-`wire.py` has the protocol, `subscriptions.py` who gets a message, `proof.py` who the node is, `client.py` the
-connection that is renewed by itself, `jetstream.py` what is asked of the stream, and `places.py` where in it a message
-is. Handlers run in the read callback, without a task or a queue for each message: so they are called in the order of
-arrival, and NATS' flow control sees at once when a node falls behind.
+    wire.py             the protocol on one connection
+    client.py           a connection that is renewed by itself: messages and requests
+    credentials.py      what proves who the node is, and who the servers are
+    subscriptions.py    which handler gets a message
+    jetstream.py        the stream, and what else is asked of JetStream
+    stream_position.py  where in the stream a message is
+
+The reasons for a client of our own are order and back-pressure: handlers run in the read callback, in the order of
+arrival, without a task or a queue for each message, and NATS' flow control sees at once when a node falls behind.
 """

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from halley import __version__, telemetry
-from halley.nats.proof import TLS, Proof, authorities_of_the_system, proof_of
+from halley.nats.credentials import TLS, Proof, authorities_of_the_system, proof_of
 from halley.nats.subscriptions import Handler, Subscriptions, dropped
 from halley.nats.wire import Message, Wire
 from halley.settings import Cluster
@@ -33,8 +33,8 @@ _CLOSE_S = 2.0
 _UNSENT_BYTES = 16_777_216
 """How much may wait to be sent; what is published then is dropped, as it is while no server is connected."""
 
-_LEARNED_KEPT = 16
-_DENIED_KEPT = 16
+_MOST_LEARNED = 16
+_MOST_DENIED = 16
 _TEXT_CHARS = 200
 _NO_RESPONDERS = "503"
 _PORT, _MAX_PAYLOAD = 4222, 1_048_576
@@ -68,21 +68,21 @@ class Client:
     def __init__(self, options: Cluster) -> None:
         self.away_since: float | None = monotonic()
         self.opened = asyncio.Event()
-        self.denied: deque[str] = deque(maxlen=_DENIED_KEPT)
+        self.denied: deque[str] = deque(maxlen=_MOST_DENIED)
         self.last_error = ""
         self._name = f"halley {options.node}"
         self._options = options
         # Nodes have the same list, and are not all to be at the same server.
-        self._given = [_server_of(url) for url in random.sample(options.urls, len(options.urls))]
-        self._learned: deque[_Server] = deque(maxlen=_LEARNED_KEPT)
+        self._configured = [_server_of(url) for url in random.sample(options.urls, len(options.urls))]
+        self._learned: deque[_Server] = deque(maxlen=_MOST_LEARNED)
         self._subscriptions = Subscriptions()
-        self._wire = Wire(self._told)
+        self._wire = Wire(self._on_error)
         self._turn = -1
         self._at = ""
         self._inbox = f"_INBOX.{secrets.token_hex(12)}"
         self._requests: dict[str, asyncio.Future[Message]] = {}
         self._last_request = 0
-        self._keeping: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
         self.subscribe(f"{self._inbox}.*", self._answered)
 
     # Its life
@@ -90,15 +90,15 @@ class Client:
     async def open(self) -> None:
         """Connect, and try that until a server lets this node in. Raises `OSError` for files that cannot be used."""
         proof = proof_of(self._options)
-        if self._keeping is None:
-            self._keeping = asyncio.create_task(self._keep(proof))
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._stay_connected(proof))
         await self.opened.wait()
 
     async def close(self) -> None:
         """Send what waits to be sent, and close the connection."""
-        under_way = [*filter(None, [self._keeping, *self._subscriptions.end_all()])]
-        if self._keeping is not None:
-            self._keeping.cancel()
+        under_way = [*filter(None, [self._connecting, *self._subscriptions.end_all()])]
+        if self._connecting is not None:
+            self._connecting.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
         self._wire.close()
         with suppress(TimeoutError):
@@ -131,7 +131,7 @@ class Client:
         most = self._wire.info.get("max_payload")
         return most if isinstance(most, int) else _MAX_PAYLOAD
 
-    async def _keep(self, proof: Proof) -> None:
+    async def _stay_connected(self, proof: Proof) -> None:
         """Connect, and connect again each time that the connection is lost."""
         while True:
             server = await self._connect(proof)
@@ -140,7 +140,7 @@ class Client:
             if self.opened.is_set():
                 telemetry.log.info("cluster_back")
             self.opened.set()
-            await self._stay()
+            await self._until_lost()
             self.away_since = monotonic()
             telemetry.log.warning("cluster_away")
             self._learn(server)
@@ -150,7 +150,7 @@ class Client:
     async def _connect(self, proof: Proof) -> _Server:
         """Try one server after another, until one lets this node in; returns that."""
         while True:
-            servers = [*self._given, *self._learned]
+            servers = [*self._configured, *self._learned]
             self._turn = (self._turn + 1) % len(servers)
             try:
                 async with asyncio.timeout(_CONNECT_S):
@@ -164,7 +164,7 @@ class Client:
 
     async def _connect_to(self, server: _Server, proof: Proof) -> None:
         """Have a server let this node in. Raises `OSError`; `ValueError` for what it sends."""
-        self._wire = wire = Wire(self._told)
+        self._wire = wire = Wire(self._on_error)
         await wire.connect(server.host, server.port)
         await wire.greeted()
         if wire.info.get("tls_required") or server.is_encrypted or proof.tls is not None:
@@ -198,10 +198,10 @@ class Client:
         for url in urls if isinstance(urls, list) else ():
             with suppress(ValueError):
                 found = _server_of(f"nats://{url}", is_encrypted=server.is_encrypted)
-                if all((each.host, each.port) != (found.host, found.port) for each in (*self._given, *self._learned)):
+                if (found.host, found.port) not in [each[:2] for each in (*self._configured, *self._learned)]:
                     self._learned.append(found._replace(name=server.name) if _is_address(found.host) else found)
 
-    async def _stay(self) -> None:
+    async def _until_lost(self) -> None:
         """Wait until the connection is lost; it is, too, if the server does not answer any more."""
         wire = self._wire
         while wire.is_open:
@@ -213,7 +213,7 @@ class Client:
             else:
                 wire.ping()
 
-    def _told(self, text: str) -> None:
+    def _on_error(self, text: str) -> None:
         if "permissions violation" in text.lower():
             self.denied.append(_printable(text))
 

@@ -14,15 +14,16 @@ from typing import Any
 import orjson
 
 from halley.nats.client import AwayErrors, Client
-from halley.nats.places import LAST, is_control, place_of
+from halley.nats.stream_position import LAST, is_control, position_of
 from halley.nats.subscriptions import Handler
 from halley.nats.wire import Message
 from halley.settings import Cluster
 
 _NEXT_S, _AT_ONCE = 10.0, 64
 _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
-_NO_MESSAGE = 10_037
-WRONG_LAST = 10_071
+NO_MESSAGE, NAME_IN_USE, STREAM_NOT_FOUND, WRONG_LAST = 10_037, 10_058, 10_059, 10_071
+"""Codes of errors (`ApiError`)."""
+
 _STALLED = "Nats-Consumer-Stalled"
 
 
@@ -56,7 +57,7 @@ class Connection(Client):
         try:
             found = (await self.ask(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}))["message"]
         except ApiError as error:
-            if error.code != _NO_MESSAGE:
+            if error.code != NO_MESSAGE:
                 raise
             return 0, b""
         return int(found["seq"]), base64.b64decode(found.get("data", ""))
@@ -104,12 +105,12 @@ class Connection(Client):
                     if message.header(LAST) == str(count) and not message.header(_STALLED):
                         return  # there are no more
                     continue
-                place, count = place_of(message), count + 1
-                if place.in_consumer != count:
+                position, count = position_of(message), count + 1
+                if position.in_consumer != count:
                     raise TimeoutError
-                if place.sequence <= last:
+                if position.sequence <= last:
                     yield message
-                if place.sequence >= last or not place.pending:
+                if position.sequence >= last or not position.pending:
                     return
         finally:
             end()

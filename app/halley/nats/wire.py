@@ -81,14 +81,14 @@ class Wire:
     Python's is a slow one.
     """
 
-    def __init__(self, told: Callable[[str], None]) -> None:
-        """`told` is called with the text of each -ERR."""
+    def __init__(self, on_error: Callable[[str], None]) -> None:
+        """`on_error` is called with the text of each -ERR."""
         self.take: Callable[[bytes, Message], None] = _too_early
         self.info: dict[str, Any] = {}
         self.refusal = ""
         self.unanswered = 0
         self.is_open = False
-        self._told = told
+        self._on_error = on_error
         self._transport: Any = None
         self._parts: list[bytes] = []  # what has arrived of a line or a message that is not complete
         self._nbytes = self._needed = 0  # of these: how many there are, and before how many it cannot be complete
@@ -198,7 +198,7 @@ class Wire:
             self._news.set()
         elif line.startswith(b"-ERR"):
             self.refusal = line[4:].strip(b" '").decode("utf-8", "replace")
-            self._told(self.refusal)
+            self._on_error(self.refusal)
         elif line != b"+OK":
             raise ProtocolError
 

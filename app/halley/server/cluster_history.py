@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.errors import HistoryUnavailable
-from halley.cluster.alike import digests
+from halley.cluster.consistency import digests
 from halley.cluster.exchange import Exchange
 from halley.cluster.membership import SETTINGS, join, join_without_folder, name_taken
-from halley.cluster.membership import CannotJoin as NotJoined
-from halley.cluster.standing import Standing
+from halley.cluster.status import ClusterStatus
+from halley.cluster.stream import CannotJoin as NotJoined
 from halley.protocols.contract import Count
 from halley.server.cluster_node import Node
 from halley.server.front_store import FrontStore
@@ -69,6 +69,7 @@ class ClusterHistory:
         self._log = log = store.log
         self._erasures = erasures = store.erasures
         node = store.node
+        self._nats = node.nats
         self._options = options = node.options
         self._others = others
         self.members = members = node.members
@@ -77,11 +78,11 @@ class ClusterHistory:
         members.report("offset", lambda: applied.offset)
         members.report("sessions", lambda: len(broker.sessions))
         members.report("erased", lambda: erasures.done_to(applied.sequence))
-        members.report("went_back", lambda: log.went_back)
+        members.report("went_back", lambda: log.availability.is_stream_replaced)
         members.report("keeps", lambda: not options.front)
         members.report("settings", lambda: digests(others.settings()))
-        for name, fact in store.facts.items():
-            members.report(name, fact)
+        for name, value in store.heartbeat.items():
+            members.report(name, value)
         telemetry.log.info(
             "cluster_joined",
             space=options.space,
@@ -97,8 +98,8 @@ class ClusterHistory:
         if others.nt4 is not None:
             self._nt4 = Nt4Home(others.nt4, node.settings, broker, exchange, node.flush)
         home_of_nt4 = None if self._nt4 is None else self._nt4.where
-        self._standing = Standing(options, node.nats, members, applied, log.state, home_of_nt4)
-        others.join(exchange, members, self._standing)
+        self._status = ClusterStatus(options, node.nats, members, applied, log.states, home_of_nt4)
+        others.join(exchange, members, self._status)
 
     def __str__(self) -> str:
         """Where the history is, and which node of which cluster this is, for the terminal."""
@@ -112,7 +113,7 @@ class ClusterHistory:
     @property
     def is_ready(self) -> bool:
         """Whether new clients are welcome: NATS was there within `cluster.lost_s`, and has this node's stream."""
-        return self._log.away_s < self._options.lost_s and not (self._log.is_diverged or self.must_end)
+        return self._nats.away_s < self._options.lost_s and not (self._log.is_diverged or self.must_end)
 
     @property
     def must_end(self) -> str:
@@ -124,7 +125,7 @@ class ClusterHistory:
         """Begin to read the stream, and carry reports to the event loop; call it on the running loop."""
         self._log.begin()
         self.members.begin()
-        self._standing.begin()
+        self._status.begin()
         if self._nt4 is not None:
             self._nt4.begin()
         self._store.listen()
@@ -138,7 +139,7 @@ class ClusterHistory:
                 async with asyncio.timeout(_CLOSE_S):
                     await self.archive.settle()
         self._others.leave()
-        await self._standing.close()
+        await self._status.close()
         await self.members.close()
         await self._erasures.close()
         await self._log.close()
@@ -153,7 +154,7 @@ class ClusterHistory:
         """Compare this node with the others, and let the store do what is due; to be called once a second."""
         others = self.members.others()
         self._log.compare(others)
-        self._log.share_stream(len(others) + 1)
+        self._log.sender.share_stream(len(others) + 1, self._log.frames_in)
         self._store.look(now)
 
     def counts(self) -> Iterator[Count]:
@@ -161,19 +162,19 @@ class ClusterHistory:
         yield from self.archive.counts()
         log = self._log
         yield Count("halley_cluster_frames_in", "Frames that were applied, of all nodes.", log.frames_in)
-        yield Count("halley_cluster_frames_out", "Frames that were sent, also those sent again.", log.frames_out)
-        yield Count("halley_cluster_resent", "Frames that were sent again.", log.resent)
+        yield Count("halley_cluster_frames_out", "Frames that were sent, also those sent again.", log.sender.frames)
+        yield Count("halley_cluster_resent", "Frames that were sent again.", log.sender.resent)
         yield Count("halley_cluster_repeats", "Frames that were dropped, since they came again.", log.repeats)
         yield Count(
             "halley_cluster_foreign", "Messages of the stream that are not frames, and were dropped.", log.foreign
         )
         text = "Messages of the stream that this node has not applied yet."
-        yield Count("halley_cluster_behind_frames", text, self._standing.behind, is_gauge=True)
-        nodes = self._standing.nodes()
+        yield Count("halley_cluster_behind_frames", text, self._status.behind, is_gauge=True)
+        nodes = self._status.nodes()
         yield Count("halley_cluster_nodes", "Nodes that are alive, with this one.", len(nodes), is_gauge=True)
-        keepers = sum(bool(node.facts.get("keeps", True)) for node in nodes)
+        keepers = sum(bool(node.heartbeat.get("keeps", True)) for node in nodes)
         yield Count("halley_cluster_keepers", "Nodes that are alive and keep the history.", keepers, is_gauge=True)
         text = "Settings and other things that differ among the nodes and should not."
-        yield Count("halley_cluster_differs", text, len(self._standing.differs()), is_gauge=True)
+        yield Count("halley_cluster_differs", text, len(self._status.differs()), is_gauge=True)
         text = "Whether the node cannot go on with the stream; it takes no events then."
         yield Count("halley_cluster_diverged", text, int(log.is_diverged), is_gauge=True)

@@ -47,7 +47,7 @@ class Node:
         middle = LAST_PUBLICATION // 2
         self.broker.publications = Publications(store.publication_key, middle + secrets.randbelow(middle // 2))
         log = ClusterLog(self.options, self.nats, store, commits, self.applied, self.flush, controlled)
-        commits.begin(log, store.head, log.share, log.reach)
+        commits.begin(log, store.head, log.direct.share, log.writer.reach)
         return log
 
     async def delivered(self, offset: int) -> None:

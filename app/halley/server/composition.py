@@ -80,7 +80,7 @@ class Server:
             connection_types=_connection_types(settings, self.guard),
             new_id=lambda: prefix + new_id(),
             read=self.history.read,
-            home_of=None if others is None else others.home_of,
+            node_of=None if others is None else others.node_of,
         )
         self._bayeux = BayeuxProtocol(self.engine, self._drain_s)
         parts = Parts(

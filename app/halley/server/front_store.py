@@ -8,9 +8,9 @@ from time import monotonic
 from typing import Any
 
 from halley.broker.ports import Erasure, Page, Query
-from halley.cluster.asker import Asker, State
 from halley.cluster.erasure import Erasures
 from halley.cluster.front import Front
+from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.history.rules import Rules
 from halley.protocols.contract import Count
 from halley.server.cluster_node import Node
@@ -22,25 +22,25 @@ class FrontStore:
     """The store of a node that keeps no history (`ClusterHistory`), and its archive: pages come from the keepers."""
 
     local = None
-    facts: Mapping[str, Callable[[], Any]] = {}
+    heartbeat: Mapping[str, Callable[[], Any]] = {}
 
-    def __init__(self, node: Node, state: State, rules: Rules) -> None:
+    def __init__(self, node: Node, state: KeeperState, rules: Rules) -> None:
         """`state` is that of the keeper from which the node goes on."""
         self.node = node
         self._options = options = node.settings.history
         self._reports = CommitReports(node.broker, node.flush, options.commit_s)
-        self._asker = Asker(node.options, node.nats, node.members, rules, state)
+        self._keepers = KeeperClient(node.options, node.nats, node.members, rules, state)
         self._front = Front(
             state,
             rules,
-            self._asker,
+            self._keepers,
             self._reports.put,
             is_waiting=node.options.settled_by == "keeper",
             inbox_bytes=options.inbox_bytes,
         )
         self.erasures = Erasures(self._erase)
         self.log = node.log_of(self._front, self.erasures)
-        self._reports.deliver_to(self.log)
+        self._reports.deliver_to(self.log.writer)
         self.archive = self
 
     def describe(self, name: str) -> str:
@@ -52,7 +52,7 @@ class FrontStore:
         call_soon = asyncio.get_running_loop().call_soon  # reports are made on the loop, so it need not be woken
         self._front.later = call_soon
         self._reports.listen(call_soon)
-        self._asker.begin(self._front.release)
+        self._keepers.begin(self._front.release)
 
     async def close(self) -> None:
         """Report to the broker what is under way: it is unknown whether that is stored."""
@@ -63,7 +63,7 @@ class FrontStore:
     @property
     def start(self) -> int:
         """The first offset that the keepers still have."""
-        return self._asker.start
+        return self._keepers.start
 
     @property
     def head(self) -> int:
@@ -76,7 +76,7 @@ class FrontStore:
 
     async def read(self, query: Query) -> Page:
         """One page, from a keeper. Raises `UnknownPublication`, and `TimeoutError` after `history.read_s`."""
-        return await self._asker.read(query, self._options.read_s)
+        return await self._keepers.read(query, self._options.read_s)
 
     def look(self, now: float) -> None:
         """See which keepers are there."""
@@ -93,7 +93,7 @@ class FrontStore:
 
     def figures(self) -> dict[str, Any]:
         """The figures that ticks show of the log, as the keeper has them that this node asks first."""
-        keeper = next(iter(self._asker.keepers()), None)
+        keeper = next(iter(self._keepers.keepers()), None)
         return {
             "first": self.start,
             "head": self.head,

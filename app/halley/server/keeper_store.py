@@ -15,9 +15,9 @@ from halley import telemetry
 from halley.broker.errors import Refusal
 from halley.broker.events import Event
 from halley.broker.ports import Erasure, Page, Query
-from halley.cluster.broker_log import Diverged
+from halley.cluster.availability import Diverged
 from halley.cluster.erasure import Erasures, delete_frames
-from halley.cluster.frames import Keeps
+from halley.cluster.frames import KeeperAnnouncement
 from halley.cluster.keeper import Keeper
 from halley.cluster.membership import STATE_FILE
 from halley.history import checksummed_json
@@ -42,7 +42,8 @@ _ROWS_BYTES, _ROW_BYTES = 1_048_576, 256
 class KeeperStore:
     """The store of a node with a data folder (`ClusterHistory`).
 
-    It receives the outcomes of commits for the node's log, and implements `keeper.Kept` and `folder_log.Erasing`.
+    It receives the outcomes of commits for the node's log (`folder_log.Erasing`), and has what the keeper answers from
+    (`keeper.KeeperStore`).
     """
 
     def __init__(self, node: Node) -> None:
@@ -54,7 +55,7 @@ class KeeperStore:
         self.log = node.log_of(self.archive.history, self.erasures)
         self._reports.deliver_to(self)
         self._keeper = Keeper(node.options, node.nats, self)
-        self.facts: Mapping[str, Callable[[], Any]] = {"kept": self._facts_for_fronts}
+        self.heartbeat: Mapping[str, Callable[[], Any]] = {"kept": self._facts_for_fronts}
         self._saved = (node.applied.sequence, 0.0)  # what was saved last, and when
         self._snapshot: dict[str, Any] | None = None  # to be saved when its events are on disk
         self._saving: asyncio.Future[None] | None = None
@@ -68,7 +69,7 @@ class KeeperStore:
         """Carry reports to the event loop, and say in the stream that this node keeps the history."""
         self.archive.listen()
         self._began_at = self._announced_at = monotonic()
-        self.log.send(Keeps(self.node.options.node))
+        self.log.sender.command(KeeperAnnouncement(self.node.options.node))
 
     async def close(self) -> None:
         """Stop answering, close the log, and save the state."""
@@ -83,22 +84,22 @@ class KeeperStore:
         """Inform fronts that more is on disk, and let the node's log deliver it."""
         if not self.log.is_diverged:
             self._keeper.wrote()
-        self.log.committed(events, first, now)
+        self.log.writer.committed(events, first, now)
 
     def refused(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
         """Pass on to the node's log what could not be written."""
-        self.log.refused(events, refusal, now)
+        self.log.writer.refused(events, refusal, now)
 
     def look(self, now: float) -> None:
         """Do what is due of the log, announce that this node keeps it, and save the state from time to time."""
         self.archive.look(now)
         if now - self._announced_at >= _KEEPS_S:
             self._announced_at = now
-            self.log.send(Keeps(self.node.options.node))
+            self.log.sender.command(KeeperAnnouncement(self.node.options.node))
         if not self.erasures.is_busy:
             self._save_when_due(now)
 
-    # What the keeper answers (`keeper.Kept`)
+    # What the keeper answers (`keeper.KeeperStore`)
 
     def _facts_for_fronts(self) -> dict[str, Any] | None:
         """What fronts need to know of this keeper; None if what it has is not what the stream has."""
@@ -137,11 +138,11 @@ class KeeperStore:
         return [self.archive.start, *self.archive.history.rules.starts]
 
     async def read(self, query: Query) -> Page:
-        """A page, as other nodes ask for it; see `keeper.Kept.read`."""
+        """A page, as other nodes ask for it; see `keeper.KeeperStore.read`."""
         return await self.archive.read(query)
 
     async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
-        """Stored rows, as other nodes ask for them; see `keeper.Kept.some_rows`."""
+        """Stored rows, as other nodes ask for them; see `keeper.KeeperStore.some_rows`."""
         history = self.archive.history
 
         def read() -> tuple[list[Stored], int]:
@@ -201,17 +202,17 @@ class KeeperStore:
     def _done_by_others(self) -> dict[str, int]:
         """Up to where in the stream each other node that is alive has erased."""
         others = self.node.members.others()
-        done = {each.name: each.facts.get("erased", each.facts.get("sequence")) for each in others}
+        done = {each.name: each.heartbeat.get("erased", each.heartbeat.get("sequence")) for each in others}
         return {name: sequence if isinstance(sequence, int) else 0 for name, sequence in done.items()}
 
     async def purge(self, erasure: Erasure, on_progress: Progress) -> int:
         """Erase on all nodes, and from the stream; see `LocalArchive.purge`."""
-        if self.log.stream_refusal is not None:
+        if self.log.availability.refusal is not None:
             raise CannotPurge("the cluster takes nothing at present")
         options = self.node.options
         try:
             async with asyncio.timeout(self.node.settings.history.commit_s):
-                sequence = await self.log.send(erasure)
+                sequence = await self.log.sender.command(erasure)
         except TimeoutError:
             raise CannotPurge("the stream does not take it at present; it may be erased nevertheless") from None
         async with asyncio.timeout(options.erase_s):

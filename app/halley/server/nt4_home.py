@@ -1,7 +1,7 @@
 """NetworkTables at a node of a cluster: served while the node is its home, with the persistent topics of the cluster.
 
-It is what lives at the home (`cluster.home.Resident`). The topics are stored in the cluster instead of the data folder;
-where none were ever stored, the first home begins with those of its own folder, if it has a file of them.
+It is the `cluster.nt4_lease.Leaseholder`. The topics are stored in the cluster instead of the data folder; where none
+were ever stored, the first home begins with those of its own folder, if it has a file of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.ports import Erasure, Work
 from halley.cluster.exchange import Exchange
-from halley.cluster.home import Home
+from halley.cluster.nt4_lease import Nt4Lease
 from halley.cluster.values import ClusterValues
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError
@@ -41,45 +41,45 @@ class Nt4Home:
         self._protocol, self._file = nt4
         self._save_every_s = settings.nt4.save_every_s
         self._nats = exchange.nats
-        self._home = Home(settings.cluster, exchange.nats, self)
+        self._lease = Nt4Lease(settings.cluster, exchange.nats, self)
         self._values = ClusterValues(settings.cluster, exchange, broker, self._protocol, flush)
         self._is_home = False
         self._saving: asyncio.Task[None] | None = None
-        self._resigning: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._saved_at = -inf
         self._fault = ""
         broker.add_holder(self)
 
     def where(self) -> str | None:
         """The node that is the home, if it is known."""
-        return self._home.node
+        return self._lease.node
 
     def begin(self) -> None:
         """Look for the home, and be it if there is none."""
-        self._home.begin()
+        self._lease.begin()
         self._values.begin()
 
     async def close(self) -> None:
         """Give the home up, if it is here."""
-        await asyncio.shield(self._resign())
+        await asyncio.shield(self._end_lease())
         await self._values.close()
 
-    def _resign(self) -> asyncio.Task[None]:
-        if self._resigning is None:
-            self._resigning = asyncio.create_task(self._give_up())
-        return self._resigning
+    def _end_lease(self) -> asyncio.Task[None]:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close_lease())
+        return self._closing
 
-    async def _give_up(self) -> None:
+    async def _close_lease(self) -> None:
         if self._saving is not None:
             await self._saving
-        await self._home.close()
+        await self._lease.close()
 
     def sweep(self, now: float) -> None:
         """Notice that the time as home is over or that the server drains, and store the topics that have changed."""
         if self._is_home and not self.serves(now):
-            self._end_service()
+            self._deactivated()
         if self._protocol.is_draining:
-            self._resign()
+            self._end_lease()
         is_idle = self._saving is None or self._saving.done()
         has_unsaved = self._is_home and self._protocol.tables.has_unsaved
         if has_unsaved and is_idle and now - self._saved_at >= self._save_every_s:
@@ -94,7 +94,7 @@ class Nt4Home:
         try:
             if len(text) > self._nats.max_payload:
                 raise OSError(errno.EFBIG, f"persistent topics have more bytes than NATS takes: {len(text)}")
-            await self._home.store(text)
+            await self._lease.store(text)
             self._fault = ""
         except (ApiError, *AwayErrors) as error:
             tables.has_unsaved = True
@@ -102,31 +102,31 @@ class Nt4Home:
                 telemetry.fault("persistent_topics", error)
             self._fault = repr(error)
 
-    # cluster.home.Resident
+    # cluster.nt4_lease.Leaseholder
 
     def serves(self, now: float) -> bool:
         """Whether clients are served here."""
         return self._protocol.serves(now)
 
-    def move_in(self, topics: bytes | None, term: int, until: float) -> None:
-        """Serve clients until a monotonic time, with the stored topics; see `Resident`."""
+    def activate(self, topics: bytes | None, term: int, until: float) -> None:
+        """Serve clients until a monotonic time, with the stored topics; see `Leaseholder`."""
         protocol = self._protocol
         protocol.stand_by(monotonic())
         if self._is_home:
-            self._end_service()
+            self._deactivated()
         self._is_home = True
-        self._values.move_in(term)
+        self._values.activate(term)
         tables = protocol.tables
         tables.add_observer(SharedTopics(self._values.topic_changed))
         restore(tables, *(self._file.load() if topics is None else self._file.read(topics)))
         tables.has_unsaved = topics is None and len(tables.topics) > 0
         protocol.serve_until(until)
 
-    def stay(self, until: float) -> None:
-        """Go on serving clients until a later monotonic time; see `Resident`."""
+    def renew(self, until: float) -> None:
+        """Go on serving clients until a later monotonic time; see `Leaseholder`."""
         self._protocol.serve_until(until)
 
-    def move_out(self) -> bytes | None:
+    def deactivate(self) -> bytes | None:
         """Stop serving, and return the topics for the next home; None if this node is not the home."""
         now = monotonic()
         if not self.serves(now):
@@ -134,12 +134,12 @@ class Nt4Home:
         self._protocol.bridge.record_all(now)
         topics = text_of(persistent(self._protocol.tables))
         self._protocol.stand_by(now)
-        self._end_service()
+        self._deactivated()
         return topics
 
-    def _end_service(self) -> None:
+    def _deactivated(self) -> None:
         self._is_home = False
-        self._values.move_out()
+        self._values.deactivate()
 
     # Erasing
 
@@ -156,7 +156,7 @@ class Nt4Home:
         return clean
 
     async def _clean(self, erasure: Erasure) -> None:
-        await self._home.clean(lambda topics: self._file.cleaned(topics, erasure))
+        await self._lease.clean(lambda topics: self._file.cleaned(topics, erasure))
         if self._saving is not None:  # it may have stored them without those, and not yet overwritten what was before
             await asyncio.wait((self._saving,))
         self._drop(erasure)  # this node may have become the home meanwhile

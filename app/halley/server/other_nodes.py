@@ -18,7 +18,7 @@ from halley.transports.relay import Outcome, Relay, Relaying
 if TYPE_CHECKING:  # a server alone imports nothing of a cluster
     from halley.cluster.exchange import Answer, Exchange
     from halley.cluster.members import Members
-    from halley.cluster.standing import Standing
+    from halley.cluster.status import ClusterStatus
 
 
 class CannotJoin(Exception):
@@ -44,7 +44,7 @@ class OtherNodes:
         self._reports: dict[str, Callable[[], Any]] = {}
         self._relay: Relay | None = None
         self._exchange: Exchange | None = None
-        self._standing: Standing | None = None
+        self._status: ClusterStatus | None = None
 
     # What this node has for the others; but for the relay, it is registered before the node joins
 
@@ -64,9 +64,9 @@ class OtherNodes:
         """Pass on requests by `relay` from now on: only a host that listens for those of other nodes has one."""
         self._relay = relay
 
-    def join(self, exchange: Exchange, members: Members, standing: Standing) -> None:
+    def join(self, exchange: Exchange, members: Members, status: ClusterStatus) -> None:
         """Reach the other nodes from now on."""
-        self._exchange, self.members, self._standing = exchange, members, standing
+        self._exchange, self.members, self._status = exchange, members, status
         for kind, answer in self._answers.items():
             exchange.answer(kind, answer)
         for name, value in self._reports.items():
@@ -74,14 +74,14 @@ class OtherNodes:
 
     def leave(self) -> None:
         """Stop reaching other nodes."""
-        self._exchange = self.members = self._standing = None
+        self._exchange = self.members = self._status = None
 
     # Asking and notifying
 
     def notify(self, kind: str, body: Any) -> None:
         """Send a JSON value to all other nodes, which may not get it."""
         if self._exchange is not None:
-            self._exchange.tell(kind, body)
+            self._exchange.notify(kind, body)
 
     async def ask(self, kind: str, body: Any) -> tuple[list[Any], bool]:
         """The answers of all other nodes, and whether every one has answered in time."""
@@ -98,21 +98,21 @@ class OtherNodes:
 
     def alive(self) -> dict[str, dict[str, Any]]:
         """What the other nodes that are alive report of themselves, by name."""
-        return {} if self.members is None else {each.name: each.facts for each in self.members.others()}
+        return {} if self.members is None else {each.name: each.heartbeat for each in self.members.others()}
 
     def figures(self) -> dict[str, Any] | None:
         """The figures of `/halley/cluster`; None while the node is alone."""
-        return None if self._standing is None else self._standing.figures()
+        return None if self._status is None else self._status.figures()
 
     # Passing on requests
 
-    def home_of(self, session_id: str) -> str | None:
-        """The id of the other node that has a session, if there may be one (`Relay.home_of`)."""
-        return None if self._relay is None else self._relay.home_of(session_id)
+    def node_of(self, session_id: str) -> str | None:
+        """The id of the other node that has a session, if there may be one (`Relay.node_of`)."""
+        return None if self._relay is None else self._relay.node_of(session_id)
 
     def send(
         self, node: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
     ) -> Relaying:
-        """Pass on a request to the node that `home_of` has named (`Relay.send`)."""
+        """Pass on a request to the node that `node_of` has named (`Relay.send`)."""
         assert self._relay is not None
         return self._relay.send(node, target, head, body, client, done)

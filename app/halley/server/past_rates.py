@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-_TICKS = 120
+_MOST_TICKS = 120
 """Ticks; two minutes at the usual pace, as the console's charts show. They are about 35 KB in an event."""
 
 _FIGURES = ("published_per_s", "delivered_per_s", "delay_ms")
@@ -22,8 +22,8 @@ class PastRates:
     """The figures of the last ticks, and the sessions that have received them."""
 
     def __init__(self) -> None:
-        self._ticks: deque[bytes] = deque(maxlen=_TICKS)
-        self._subscribers: frozenset[str] = frozenset()
+        self._ticks: deque[bytes] = deque(maxlen=_MOST_TICKS)
+        self._recipients: frozenset[str] = frozenset()
 
     def add(self, time: str, protocols: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep the figures of a tick at `time` (RFC 3339); `protocols` are those of `/halley/rates`."""
@@ -32,8 +32,8 @@ class PastRates:
 
     def new_subscribers(self, subscribers: frozenset[str]) -> frozenset[str]:
         """Those of the sessions subscribed now that were not at the previous call, by their ids."""
-        new = subscribers - self._subscribers
-        self._subscribers = subscribers
+        new = subscribers - self._recipients
+        self._recipients = subscribers
         return new
 
     @property

@@ -18,7 +18,7 @@ from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.protocol import BayeuxProtocol
 from halley.protocols.contract import Count, WireProtocol
 from halley.protocols.nt4.protocol import NetworkTables
-from halley.protocols.wamp import inquiry, roster
+from halley.protocols.wamp import meta_queries, remote_sessions
 from halley.protocols.wamp.authentication import Authentication
 from halley.protocols.wamp.names import realms_of
 from halley.protocols.wamp.protocol import Router
@@ -109,13 +109,13 @@ def wamp(parts: Parts) -> Mount:
             nodes=parts.others,
         ),
     )
-    others, sessions = parts.others, router.roster
+    others, sessions = parts.others, router.remote_sessions
     if others is not None and sessions is not None:
-        others.answer(inquiry.KIND, lambda _node, question: router.answer(question, monotonic()))
+        others.answer(meta_queries.KIND, lambda _node, question: router.answer(question, monotonic()))
         others.answer(META_EVENT, lambda _node, news: router.arrived(news, monotonic()))
         others.answer(SESSION, lambda node, report: sessions.arrived(node, report, monotonic()))
-        others.answer(roster.LIST, lambda _node, question: sessions.page(question))
-        others.report(roster.FACT, sessions.fact)
+        others.answer(remote_sessions.LIST, lambda _node, question: sessions.page(question))
+        others.report(remote_sessions.REPORT_COUNT, sessions.report_count)
     note, node_id = parts.session_log.request_refused, "" if others is None else others.id
     return Mount(router, WampEndpoint(router, parts.guard, note, settings, node_id, others))
 

@@ -20,7 +20,7 @@ from halley.server.other_nodes import OtherNodes
 from halley.settings import Ticks
 
 _KIND = "figures"
-_WANTED = "hears"
+_SUBSCRIBED = "hears"
 _OLD_TICKS, _OLD_S = 2.5, 3.0
 """Figures older than both are left out: their node sends none any more."""
 
@@ -63,12 +63,12 @@ class SharedTicks:
         self._old_s = max(_OLD_S, _OLD_TICKS * options.every_s)
         self._merges = merges
         self._received: dict[tuple[str, str], tuple[float, Figures]] = {}  # by topic and node, with the time
-        others.report(_WANTED, lambda: [topic for topic in merges if topic != FLOW and has_subscribers(topic)])
+        others.report(_SUBSCRIBED, lambda: [topic for topic in merges if topic != FLOW and has_subscribers(topic)])
         others.answer(_KIND, self._receive)
 
     def has_subscribers(self, topic: str) -> bool:
         """Whether a tick has subscribers at another node."""
-        return any(topic in _listed(facts.get(_WANTED)) for facts in self._others.alive().values())
+        return any(topic in _listed(heartbeat.get(_SUBSCRIBED)) for heartbeat in self._others.alive().values())
 
     def send(self, topic: str, figures: Figures) -> None:
         """Send the figures of this node to the others."""

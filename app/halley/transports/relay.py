@@ -56,11 +56,11 @@ class Relaying(Protocol):
 class Relay(Protocol):
     """Passes on requests to the other nodes of a cluster."""
 
-    def home_of(self, session_id: str) -> str | None:
+    def node_of(self, session_id: str) -> str | None:
         """The id of the other node that has a session, if there may be one."""
 
     def send(
-        self, node: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
+        self, node_id: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
     ) -> Relaying:
         """Pass on a request; `done` is called later, with what has become of it. Raises `Rejection`.
 
@@ -72,19 +72,19 @@ class Relay(Protocol):
 async def is_relayed(relay: Relay, node: str, body: bytes, scope: Scope, receive: Receive, send: Send) -> bool:
     """Have another node respond to a request; False if that node is gone. Raises `Disconnected`, `Rejection`."""
     connection = host_connection(scope)
-    come: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    result: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def done(outcome: Outcome) -> None:
-        if not come.done():
-            come.set_result(outcome)
+        if not result.done():
+            result.set_result(outcome)
         elif connection is not None:
             connection.cut("relay_lost")
 
     relaying = relay.send(node, target_of(scope), head_in(scope), body, connection or done, done)
     departure = asyncio.ensure_future(disconnected(receive))
     try:
-        await asyncio.wait((come, departure), return_when=asyncio.FIRST_COMPLETED)
-        outcome = come.result() if come.done() else Failure.LOST
+        await asyncio.wait((result, departure), return_when=asyncio.FIRST_COMPLETED)
+        outcome = result.result() if result.done() else Failure.LOST
         if outcome is Failure.GONE:
             return False
         if isinstance(outcome, Rejection):

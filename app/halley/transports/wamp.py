@@ -208,7 +208,7 @@ class WampEndpoint(WebSocketEndpoint):
             raise _unknown()
         elif poll is None:
             relay = self._relay
-            node = None if relay is None else relay.home_of(name)
+            node = None if relay is None else relay.node_of(name)
             body = await self._body(request)
             if relay is None or node is None or not await is_relayed(relay, node, body, scope, receive, send):
                 raise _unknown()

@@ -10,8 +10,8 @@ from support.wamp_peers import Peer, World
 
 from halley.access.rules import AccessRules, Rule
 from halley.broker.names import Match, Pattern
-from halley.protocols.wamp import inquiry
-from halley.protocols.wamp.roster import FACT, LIST, Roster
+from halley.protocols.wamp import meta_queries
+from halley.protocols.wamp.remote_sessions import LIST, REPORT_COUNT, RemoteSessions
 from halley.protocols.wamp.state import META_EVENT, SESSION, CommonIds
 
 
@@ -27,22 +27,22 @@ class Nodes:
         if self.world is not None:
             news = json.loads(json.dumps(body))
             if kind == SESSION:
-                roster_of(self.world).arrived("other", news, self.world.now)
+                remote_sessions_of(self.world).arrived("other", news, self.world.now)
             else:
                 self.world.router.arrived(news, self.world.now)
             self.world.turn()
 
     def alive(self) -> dict[str, dict[str, Any]]:
         assert self.world is not None
-        return {"other": {FACT: roster_of(self.world).fact()}}
+        return {"other": {REPORT_COUNT: remote_sessions_of(self.world).report_count()}}
 
     def ask_one(self, node: str, kind: str, body: Any) -> Any:
         assert (node, kind) == ("other", LIST)
         assert self.world is not None
-        return json.loads(json.dumps(roster_of(self.world).page(body)))
+        return json.loads(json.dumps(remote_sessions_of(self.world).page(body)))
 
     def ask(self, kind: str, body: Any) -> Any:
-        assert kind == inquiry.KIND
+        assert kind == meta_queries.KIND
         if self.world is None or not self.is_complete:
             return [], False
         answer = self.world.router.answer(json.loads(json.dumps(body)), self.world.now)
@@ -50,10 +50,10 @@ class Nodes:
         return [json.loads(json.dumps(answer))], True
 
 
-def roster_of(world: World) -> Roster:
-    roster = world.router.roster
-    assert roster is not None
-    return roster
+def remote_sessions_of(world: World) -> RemoteSessions:
+    remote_sessions = world.router.remote_sessions
+    assert remote_sessions is not None
+    return remote_sessions
 
 
 def two(**options: Any) -> tuple[World, World, Nodes]:

@@ -8,10 +8,8 @@ from typing import Any
 
 import click
 
+from halley.cli import LazyGroup
 from halley.cli.cluster.access import url_list
-from halley.cli.cluster.check import check
-from halley.cli.cluster.recover import recover
-from halley.cli.cluster.status import status
 from halley.cli.options import SettingFlags, config_option, setting_options
 
 _FLAGS: SettingFlags = {
@@ -26,12 +24,13 @@ _FLAGS: SettingFlags = {
     "open": ("--open", "Let other machines connect although there are no access rules.", {"is_flag": True}),
 }
 _MOST_NODES = 64
-"""As many as a cluster has (`halley/cluster/members.py`)."""
+"""As many as a cluster has (`MOST_NODES` in `halley/cluster/members.py`)."""
 
 _BASE_PORT, _LAST_BASE = 8100, 65_000
+_VERBS = {verb: f"halley.cli.cluster.{verb}:{verb}" for verb in ("check", "recover", "status")}
 
 
-@click.group("cluster", invoke_without_command=True)
+@click.group("cluster", cls=LazyGroup, places=_VERBS, invoke_without_command=True)
 @config_option
 @setting_options(_FLAGS)
 @click.option(
@@ -63,8 +62,3 @@ def cluster_group(
     from halley.cli.cluster.run import run
 
     sys.exit(run(file, flags, count=count, base=base_port, nats_server=nats_server, has_nginx=has_nginx))
-
-
-cluster_group.add_command(check)
-cluster_group.add_command(status)
-cluster_group.add_command(recover)

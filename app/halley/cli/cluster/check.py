@@ -12,16 +12,17 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from halley.cli.cluster.access import nats_options
 from halley.cli.terminal import DONE, FAILED, run
+from halley.cluster.membership import least_payload
+from halley.cluster.stream import CannotJoin, description_of, hint, stream_config
+from halley.nats.client import AwayErrors
+from halley.nats.jetstream import STREAM_NOT_FOUND, ApiError, Connection
 from halley.settings import Settings
-
-if TYPE_CHECKING:
-    from halley.nats.jetstream import Connection
 
 _CLOCK = timedelta(seconds=1)
 """More than that is seen in the times of events, if another NATS server leads."""
@@ -54,9 +55,6 @@ def check(*, settings: Settings, monitors: tuple[str, ...]) -> None:
 
 
 async def _check(settings: Settings, monitors: tuple[str, ...]) -> int:
-    from halley.cluster.membership import least_payload
-    from halley.nats.client import AwayErrors
-    from halley.nats.jetstream import Connection
 
     cluster, least = settings.cluster, least_payload(settings)
     wrong: list[str] = []
@@ -88,10 +86,6 @@ async def _check(settings: Settings, monitors: tuple[str, ...]) -> int:
 
 async def _as_agreed(nats: Connection, settings: Settings) -> Settings:
     """The settings, with `cluster.settled_by` as the nodes have it, if there is a stream already."""
-    from halley.cluster.membership import CannotJoin, description_of
-    from halley.nats.client import AwayErrors
-    from halley.nats.jetstream import ApiError
-
     with suppress(CannotJoin, ApiError, *AwayErrors):
         agreed = description_of(await nats.stream_info())["settled_by"]
         return replace(settings, cluster=replace(settings.cluster, settled_by=agreed))
@@ -100,10 +94,6 @@ async def _as_agreed(nats: Connection, settings: Settings) -> Settings:
 
 async def _of_jetstream(nats: Connection, settings: Settings) -> list[str]:
     """What is wrong with JetStream and the user's rights. Raises `AwayErrors` if the connection is lost."""
-    from halley.cluster.membership import hint
-    from halley.nats.client import AwayErrors
-    from halley.nats.jetstream import ApiError
-
     wrong = await _of_rights(nats, settings.cluster.space)
     if wrong:
         return wrong
@@ -117,8 +107,6 @@ async def _of_jetstream(nats: Connection, settings: Settings) -> list[str]:
 
 async def _of_rights(nats: Connection, space: str) -> list[str]:
     """Publish and subscribe to what a node does, in forms that change nothing, and see what the server says."""
-    from halley.nats.client import AwayErrors
-    from halley.nats.jetstream import ApiError
 
     def drop(_message: Any) -> None:
         pass
@@ -139,9 +127,6 @@ async def _of_rights(nats: Connection, space: str) -> list[str]:
 
 async def _of_stream(nats: Connection, settings: Settings) -> list[str]:
     """What is wrong with the stream, or with one that is made to try it. Raises `ApiError`, `AwayErrors`."""
-    from halley.cluster.membership import STREAM_NOT_FOUND, stream_config
-    from halley.nats.jetstream import ApiError
-
     cluster = settings.cluster
     try:
         info = await nats.ask(f"STREAM.INFO.{cluster.space}")

@@ -54,7 +54,7 @@ class Program:
     """A program to be kept running, by its name in the log. It listens on `address`, a host and a port.
 
     `end_within_s`: how long it may take to end after SIGTERM. `without_us`: the signal that it gets if this process is
-    killed. Lines of its standard error that match `unheeded` are left out.
+    killed. Lines of its standard error that match `ignored` are left out.
     """
 
     role: Role
@@ -64,19 +64,19 @@ class Program:
     address: tuple[str, int]
     end_within_s: float
     without_us: signal.Signals = signal.SIGKILL
-    unheeded: re.Pattern[str] | None = None
+    ignored: re.Pattern[str] | None = None
 
 
-class Kept:
-    """A program that is being kept running; `task` raises `CannotRun` when it is given up."""
+class Supervised:
+    """A program that is started again when it ends; `task` raises `CannotRun` when it is given up."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self._running: ChildProcess | None = None
         self._has_served = False
-        self.task = asyncio.create_task(self._keep())
+        self.task = asyncio.create_task(self._supervise())
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         name, short_runs = self.program.name, 0
         while True:
             began = monotonic()
@@ -112,8 +112,8 @@ class Kept:
             self._running = None
 
     def _pass_on(self, line: str) -> None:
-        unheeded = self.program.unheeded
-        if unheeded is None or not unheeded.search(line):
+        ignored = self.program.ignored
+        if ignored is None or not ignored.search(line):
             telemetry.write_line(named(line, self.program.name))
 
     async def ready(self) -> None:
@@ -148,13 +148,13 @@ class Machine:
     """All programs of a cluster on this machine."""
 
     def __init__(self) -> None:
-        self._kept: list[Kept] = []
+        self._programs: list[Supervised] = []
 
     async def start(self, *programs: Program) -> None:
         """Start programs, and wait until they serve. Raises `CannotRun`, also if an earlier one is given up."""
-        kept = [Kept(program) for program in programs]
-        self._kept += kept
-        ready = asyncio.gather(*(each.ready() for each in kept))
+        started = [Supervised(program) for program in programs]
+        self._programs += started
+        ready = asyncio.gather(*(each.ready() for each in started))
         try:
             waited: list[asyncio.Future[Any]] = [ready, *self._tasks()]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -170,7 +170,7 @@ class Machine:
         self._raise_failure()
 
     def _tasks(self, *roles: Role) -> list[asyncio.Task[None]]:
-        return [kept.task for kept in self._kept if kept.program.role in (roles or Role)]
+        return [each.task for each in self._programs if each.program.role in (roles or Role)]
 
     def _raise_failure(self) -> None:
         for task in self._tasks():
@@ -179,8 +179,8 @@ class Machine:
 
     def reload(self) -> None:
         """Have all programs read their settings and certificates again."""
-        for kept in self._kept:
-            kept.send_signal(signal.SIGHUP)
+        for each in self._programs:
+            each.send_signal(signal.SIGHUP)
 
     async def end(self) -> None:
         """End the programs, and wait for it. Once the current task has been cancelled twice, none of them may drain."""

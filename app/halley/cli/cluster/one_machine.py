@@ -14,6 +14,7 @@ import secrets
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -128,23 +129,24 @@ jetstream {{
 
     # The programs
 
-    def nats(self) -> list[Program]:
-        """NATS, unless that of `cluster.urls` is used."""
-        if not self._nats_server:
-            return []
-        command = [self._nats_server, "-c", str(self._nats_file)]
+    def programs(self) -> Iterator[list[Program]]:
+        """Yield those that are started together: each group needs the ones before it."""
+        if self._nats_server:
+            yield [self._nats(self._nats_server)]
+        yield [self._program(node) for node in self.nodes if not node.is_front]
+        yield [self._program(node) for node in self.nodes if node.is_front]
+        if self._nginx is not None:
+            command = [self._nginx, "-e", "stderr", "-c", str(self._nginx_file)]
+            address = self._settings.host, self.port
+            # Killed, it would leave its workers.
+            yield [Program(Role.NGINX, "nginx", command, os.environ, address, _END_S, without_us=signal.SIGTERM)]
+
+    def _nats(self, server: str) -> Program:
+        command = [server, "-c", str(self._nats_file)]
         # Its banner, and that the password is not encrypted in a file that only this user can read.
-        unheeded = r"\[INF\]|Plaintext passwords detected"
+        ignored = r"\[INF\]|Plaintext passwords detected"
         address = "127.0.0.1", self._nats_port
-        return [Program(Role.NATS, "nats", command, os.environ, address, _END_S, unheeded=re.compile(unheeded))]
-
-    def keeper(self) -> list[Program]:
-        """The node that keeps the history."""
-        return [self._program(node) for node in self.nodes if not node.is_front]
-
-    def fronts(self) -> list[Program]:
-        """The nodes that serve clients and ask the keeper."""
-        return [self._program(node) for node in self.nodes if node.is_front]
+        return Program(Role.NATS, "nats", command, os.environ, address, _END_S, ignored=re.compile(ignored))
 
     def _program(self, node: Node) -> Program:
         options = {
@@ -185,15 +187,6 @@ jetstream {{
                 "HALLEY_CLUSTER_PASSWORD_FILE": str(self.password_file),
             }
         return module_environment() | own
-
-    def nginx(self) -> list[Program]:
-        """nginx, where it is installed."""
-        if self._nginx is None:
-            return []
-        command = [self._nginx, "-e", "stderr", "-c", str(self._nginx_file)]
-        # Killed, it would leave its workers.
-        address = self._settings.host, self.port
-        return [Program(Role.NGINX, "nginx", command, os.environ, address, _END_S, without_us=signal.SIGTERM)]
 
     # For the terminal
 

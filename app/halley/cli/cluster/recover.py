@@ -13,9 +13,14 @@ import click
 
 from halley.cli.options import config_option, load_settings
 from halley.cli.terminal import DONE, FAILED, STDERR, STDIN, WRONG_USE, run, say
+from halley.cluster.membership import connected
+from halley.cluster.recover import CannotRecover, look, make_stream
+from halley.cluster.stream import CannotJoin
 from halley.history.folder import FolderLocked, FolderUnusable
 from halley.history.history import History
 from halley.history.rules import Rules
+from halley.nats.client import AwayErrors
+from halley.nats.jetstream import ApiError
 from halley.settings import Settings
 
 
@@ -61,10 +66,6 @@ def _recover(settings: Settings, folder: Path, *, is_sure: bool, discards: bool)
 
 
 async def _made(settings: Settings, history: History, *, is_sure: bool, discards: bool) -> int:
-    from halley.cluster.membership import CannotJoin, connected
-    from halley.cluster.recover import CannotRecover, look, make_stream
-    from halley.nats.client import AwayErrors
-    from halley.nats.jetstream import ApiError
 
     space, folder = settings.cluster.space, history.folder.path
     try:

@@ -8,16 +8,15 @@ import shutil
 import signal
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from halley import telemetry
 from halley.cli.cluster.access import NO_SERVER
+from halley.cli.cluster.machine import CannotRun, Machine
+from halley.cli.cluster.one_machine import OneMachine
 from halley.cli.options import load_settings
 from halley.cli.terminal import DONE, INTERRUPTED, SIGNALLED, WRONG_USE, say
 from halley.settings import is_loopback
-
-if TYPE_CHECKING:
-    from halley.cli.cluster.one_machine import OneMachine
 
 _LEFT_CORES = 2
 """For NATS and nginx."""
@@ -27,9 +26,6 @@ def run(
     file: Path | None, flags: dict[str, Any], *, count: int | None, base: int, nats_server: str | None, has_nginx: bool
 ) -> int:
     """Run the cluster; returns the exit code. `flags` are settings; `count` nodes serve clients."""
-    from halley.cli.cluster.machine import CannotRun
-    from halley.cli.cluster.one_machine import OneMachine
-
     as_node = {"cluster.node": "n1"}
     settings = load_settings(file, flags | as_node).settings
     if settings.cluster.urls:
@@ -65,7 +61,6 @@ def find_nats_server() -> str | None:
 
 
 async def _run(plan: OneMachine) -> int:
-    from halley.cli.cluster.machine import CannotRun, Machine
 
     task = asyncio.current_task()
     assert task is not None
@@ -82,7 +77,7 @@ async def _run(plan: OneMachine) -> int:
     loop.add_signal_handler(signal.SIGHUP, machine.reload)
     code = DONE
     try:
-        for programs in (plan.nats(), plan.keeper(), plan.fronts(), plan.nginx()):
+        for programs in plan.programs():
             await machine.start(*programs)
         for line in plan.lines():
             telemetry.write_line(line)

@@ -6,22 +6,21 @@ import asyncio
 import json
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from halley.cli.cluster.access import nats_options
 from halley.cli.terminal import DONE, FAILED, run, say
+from halley.cluster.members import MOST_NODES
+from halley.nats.client import AwayErrors
+from halley.nats.jetstream import ApiError, Connection
+from halley.nats.wire import Message
 from halley.settings import Settings
 
-if TYPE_CHECKING:
-    from halley.nats.jetstream import Connection
-    from halley.nats.wire import Message
-
 _LISTEN_S = 2.5
-"""Each node sends its facts once a second."""
+"""Each node sends a heartbeat once a second."""
 
-_MOST_NODES = 64
 _COLUMNS = ("node", "role", "version", "sequence", "behind", "offset", "sessions")
 
 
@@ -38,8 +37,6 @@ def status(*, settings: Settings, is_json: bool) -> None:
 
 
 async def _show(settings: Settings, *, is_json: bool) -> int:
-    from halley.nats.client import AwayErrors
-    from halley.nats.jetstream import ApiError, Connection
 
     space = settings.cluster.space
     nats = Connection(settings.cluster)
@@ -74,19 +71,19 @@ async def _show(settings: Settings, *, is_json: bool) -> int:
 
 
 async def _nodes(nats: Connection, space: str, last: int) -> list[dict[str, Any]]:
-    """The facts of each node that sends some, by name, and how far it is behind `last`, a sequence of the stream."""
+    """The nodes that send heartbeats, by name, and how far each is behind `last`, a sequence of the stream."""
     found: dict[str, dict[str, Any]] = {}
 
     def take(message: Message) -> None:
         with suppress(ValueError, KeyError, TypeError, AttributeError):  # of a stranger
-            facts = json.loads(message.data)
-            name = facts["node"]
-            if facts.get("left"):
+            fields = json.loads(message.data)
+            name = fields["node"]
+            if fields.get("left"):
                 found.pop(name, None)
-            elif name in found or len(found) < _MOST_NODES:
-                facts["role"] = "keeper" if facts.get("keeps") else "front"
-                facts["behind"] = max(last - int(facts["sequence"]), 0)
-                found[name] = {fact: facts.get(fact) for fact in _COLUMNS}
+            elif name in found or len(found) < MOST_NODES:
+                fields["role"] = "keeper" if fields.get("keeps") else "front"
+                fields["behind"] = max(last - int(fields["sequence"]), 0)
+                found[name] = {column: fields.get(column) for column in _COLUMNS}
 
     nats.subscribe(f"{space}.h.*", take)
     await asyncio.sleep(_LISTEN_S)

@@ -74,7 +74,7 @@ class BayeuxEngine:
     `rights` decides what a session may do, and `identities` what a token proves. `connection_types` is what handshake
     replies offer. `new_id` makes session ids and cookies. `read` reads the history, if there is one.
 
-    In a cluster `home_of` returns the id of the other node that has the session with a given id; None if none has it.
+    In a cluster `node_of` returns the id of the other node that has the session with a given id; None if none has it.
     """
 
     def __init__(  # noqa: PLR0913 - what a server has
@@ -88,13 +88,13 @@ class BayeuxEngine:
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         new_id: Callable[[], str] = new_id,
         read: Callable[[Query], Awaitable[Page]] | None = None,
-        home_of: Callable[[str], str | None] | None = None,
+        node_of: Callable[[str], str | None] | None = None,
     ) -> None:
         self.broker = broker
         self.options = options
         self.hooks = hooks
         self.identities = identities
-        self._home_of = home_of
+        self._node_of = node_of
         self.replies = Replies(broker, options, hooks, connection_types)
         history = Replayer(broker, options, hooks, self.replies.advisor, read)
         self.sessions = Sessions(broker, options, rights, hooks, self.replies, history, new_id)
@@ -114,8 +114,8 @@ class BayeuxEngine:
             outcome = self._receive_usual(request, messages[0], now)
             if outcome is not None:
                 return outcome
-        if self._home_of is not None:
-            self._check_home(request, self._home_of)
+        if self._node_of is not None:
+            self._check_node(request, self._node_of)
         return self.receive_here(request, now)
 
     def receive_here(self, request: Request, now: float) -> Outcome:
@@ -155,13 +155,13 @@ class BayeuxEngine:
 
     # One request
 
-    def _check_home(self, request: Request, home_of: Callable[[str], str | None]) -> None:
+    def _check_node(self, request: Request, node_of: Callable[[str], str | None]) -> None:
         """Check that the request's session, if it has one, is not another node's. Raises `Misdirected`."""
         if request.session is not None or request.messages[0].get("channel") == HANDSHAKE:
             return
         client_id = client_id_of(request)
         if client_id is not None and client_id not in self.broker.sessions:
-            node = home_of(client_id)
+            node = node_of(client_id)
             if node is not None:
                 raise Misdirected(node, request)
 

@@ -21,7 +21,6 @@ from halley.protocols.wamp.errors import Undecodable, Violation, WampError
 from halley.protocols.wamp.events import event_frame
 from halley.protocols.wamp.handshake import Handshake
 from halley.protocols.wamp.history import EventHistory
-from halley.protocols.wamp.inquiry import Inquiry
 from halley.protocols.wamp.messages import (
     ABORT,
     CALL,
@@ -48,6 +47,7 @@ from halley.protocols.wamp.messages import (
     Unsubscribe,
     read,
 )
+from halley.protocols.wamp.meta_queries import MetaApiQueries
 from halley.protocols.wamp.procedures import Procedures
 from halley.protocols.wamp.publishing import Publishing
 from halley.protocols.wamp.serializers import Format
@@ -87,8 +87,8 @@ class Handlers:
         publishing = Publishing(state)
         self.testaments = Testaments(state, publishing)
         history = EventHistory(state, self.subscribing)
-        self.inquiry = Inquiry(state, self.subscribing)
-        self.procedures = Procedures(state, self.subscribing, history, self.testaments, self.inquiry)
+        self.queries = MetaApiQueries(state, self.subscribing)
+        self.procedures = Procedures(state, self.subscribing, history, self.testaments, self.queries)
         self.by_type: dict[type, Callable[[WampSession, Any, float], None]] = {
             Publish: publishing.publish,
             Subscribe: self.subscribing.subscribe,

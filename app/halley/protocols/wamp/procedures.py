@@ -14,7 +14,6 @@ from halley.broker.errors import InvalidName
 from halley.protocols.wamp import errors
 from halley.protocols.wamp.errors import InvalidArgument, WampError, wamp_error
 from halley.protocols.wamp.history import EventHistory
-from halley.protocols.wamp.inquiry import Inquiry, Merge, pattern_of, to_json
 from halley.protocols.wamp.messages import (
     RESULT,
     Call,
@@ -24,6 +23,7 @@ from halley.protocols.wamp.messages import (
     optional_text_argument,
     text_argument,
 )
+from halley.protocols.wamp.meta_queries import Merge, MetaApiQueries, pattern_of, to_json
 from halley.protocols.wamp.names import MATCHES, check_uri, own_topic
 from halley.protocols.wamp.serializers import is_absent
 from halley.protocols.wamp.session import WampSession
@@ -53,11 +53,11 @@ class Procedures:
         subscribing: Subscribing,
         history: EventHistory,
         testaments: Testaments,
-        inquiry: Inquiry,
+        queries: MetaApiQueries,
     ) -> None:
         self._state = state
-        sessions = SessionProcedures(inquiry)
-        subscriptions = SubscriptionProcedures(state, subscribing, history, inquiry)
+        sessions = SessionProcedures(queries)
+        subscriptions = SubscriptionProcedures(state, subscribing, history, queries)
         self.by_uri: dict[str, tuple[Procedure, int, int]] = {
             "wamp.session.count": (sessions.count, 0, 1),
             "wamp.session.list": (sessions.list_ids, 0, 1),
@@ -115,23 +115,23 @@ class Procedures:
 class SessionProcedures:
     """The session meta API (Advanced Profile, 13): procedures that list and kill the realm's sessions."""
 
-    def __init__(self, inquiry: Inquiry) -> None:
-        self._inquiry = inquiry
+    def __init__(self, queries: MetaApiQueries) -> None:
+        self._queries = queries
 
     def count(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.session.count`: return the number of sessions, or of those with one of some authroles."""
         question = {"what": "count", "roles": _roles(call)}
-        return self._inquiry.ask(session, call, question, lambda counts, _: [sum(counts)], now)
+        return self._queries.ask(session, call, question, lambda counts, _: [sum(counts)], now)
 
     def list_ids(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.session.list`: return the ids of the sessions, or of those with one of some authroles."""
         question = {"what": "list", "roles": _roles(call)}
-        return self._inquiry.ask(session, call, question, lambda lists, _: [_joined(lists)], now)
+        return self._queries.ask(session, call, question, lambda lists, _: [_joined(lists)], now)
 
     def get(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.session.get`: return the details of a session. Raises `WampError`."""
         question = {"what": "session", "session": id_argument(_first(call), "session")}
-        return self._inquiry.ask(session, call, question, _the_session, now)
+        return self._queries.ask(session, call, question, _the_session, now)
 
     def kill(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.session.kill`: end a session other than the caller's own. Raises `WampError`."""
@@ -172,7 +172,7 @@ class SessionProcedures:
             "reason": reason,
             "message": message,
         }
-        return self._inquiry.ask(session, call, question, merge, now)
+        return self._queries.ask(session, call, question, merge, now)
 
 
 class SubscriptionProcedures:
@@ -183,11 +183,13 @@ class SubscriptionProcedures:
     a subscription does not exist.
     """
 
-    def __init__(self, state: RouterState, subscribing: Subscribing, history: EventHistory, inquiry: Inquiry) -> None:
+    def __init__(
+        self, state: RouterState, subscribing: Subscribing, history: EventHistory, queries: MetaApiQueries
+    ) -> None:
         self._state = state
         self._subscribing = subscribing
         self._history = history
-        self._inquiry = inquiry
+        self._queries = queries
 
     def list_ids(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.subscription.list`: return the ids of the live subscriptions by match policy."""
@@ -198,7 +200,7 @@ class SubscriptionProcedures:
                 found[match].append(number)
             return [found]
 
-        return self._inquiry.ask(session, call, {"what": "live"}, merge, now)
+        return self._queries.ask(session, call, {"what": "live"}, merge, now)
 
     def lookup(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.subscription.lookup`: return the id of a topic or pattern; null where it is neither live nor kept."""
@@ -216,7 +218,7 @@ class SubscriptionProcedures:
         if self._history.is_kept(pattern):
             return merge([True], now)
         question = {"what": "is_live", "pattern": to_json(pattern, match or "exact")}
-        return self._inquiry.ask(session, call, question, merge, now)
+        return self._queries.ask(session, call, question, merge, now)
 
     def match(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.subscription.match`: return the ids of the live subscriptions that match a topic; null if none does."""
@@ -228,7 +230,7 @@ class SubscriptionProcedures:
         def merge(lists: list[list[Any]], _now: float) -> list[Any]:
             return [[number for number, _ in self._may_know(session, lists)] or None]
 
-        return self._inquiry.ask(session, call, {"what": "match", "topic": topic}, merge, now)
+        return self._queries.ask(session, call, {"what": "match", "topic": topic}, merge, now)
 
     def get(self, session: WampSession, call: Call, now: float) -> list[Any] | None:
         """`wamp.subscription.get`: return the details of a live subscription; it was created when it first was."""
@@ -261,7 +263,7 @@ class SubscriptionProcedures:
             _check_reason(session, reason)
             subscription = id_argument(_first(call), "subscription")
             question = {"what": "revoke", "subscription": subscription, "session": number, "reason": reason}
-            return self._inquiry.ask(session, call, question, revoked, now)
+            return self._queries.ask(session, call, question, revoked, now)
 
         return self._ask(session, call, merge, now)
 
@@ -275,7 +277,7 @@ class SubscriptionProcedures:
             return merge(known, now)
 
         question = {"what": "subscription", "subscription": id_argument(_first(call), "subscription")}
-        return self._inquiry.ask(session, call, question, merged, now)
+        return self._queries.ask(session, call, question, merged, now)
 
     def _may_know(self, session: WampSession, lists: list[list[Any]]) -> list[tuple[int, str]]:
         """The subscriptions that the caller may subscribe to, each once: the ids and the match policies."""

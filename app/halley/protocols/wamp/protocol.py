@@ -10,8 +10,8 @@ from halley.broker.policy import Rights
 from halley.protocols.contract import Context, Count, Link, WireProtocol
 from halley.protocols.wamp.authentication import Authentication
 from halley.protocols.wamp.engine import Handlers, WampEngine
-from halley.protocols.wamp.inquiry import pattern_of
-from halley.protocols.wamp.roster import Roster
+from halley.protocols.wamp.meta_queries import pattern_of
+from halley.protocols.wamp.remote_sessions import RemoteSessions
 from halley.protocols.wamp.session import SessionEngine
 from halley.protocols.wamp.state import Environment, RouterState
 from halley.settings import Realm, Wamp
@@ -36,12 +36,14 @@ class Router(RouterState, WireProtocol):
     ) -> None:
         """Make a router without sessions.
 
-        `handlers` handle the requests of all sessions. `roster` are the sessions at the other nodes, where the server
-        is a node of a cluster. They are made here and once: the compiled build would make a cached property each time.
+        `handlers` handle the requests of all sessions. `remote_sessions` are the sessions at the other nodes, where the
+        server is a node of a cluster. They are made here and once: the compiled build would make a cached property each
+        time.
         """
         super().__init__(broker, options, realms, rights, authentication, environment)
         self.handlers = Handlers(self)
-        self.roster = None if environment.nodes is None else Roster(self, environment.nodes)
+        nodes = environment.nodes
+        self.remote_sessions = None if nodes is None else RemoteSessions(self, nodes)
 
     def connect(self, link: Link, context: Context, now: float) -> WampEngine:
         """Return the engine for a new link, which must send HELLO in time."""
@@ -50,8 +52,8 @@ class Router(RouterState, WireProtocol):
         return engine
 
     def answer(self, question: dict[str, Any], now: float) -> Any:
-        """Answer a question of another node (`inquiry.py`)."""
-        return self.handlers.inquiry.answer(question, now)
+        """Answer a question of another node (`meta_queries.py`)."""
+        return self.handlers.queries.answer(question, now)
 
     def arrived(self, event: list[Any], now: float) -> None:
         """Publish a meta event of another node (`state.META_EVENT`)."""
@@ -72,8 +74,8 @@ class Router(RouterState, WireProtocol):
         for queue in queues:
             for engine in queue.overdue(now, _LATE_AT_ONCE):
                 engine.late(now)
-        is_roster_busy = self.roster is not None and self.roster.look(now)
-        return is_roster_busy or any(queue.has_overdue(now) for queue in queues)
+        has_more_changes = self.remote_sessions is not None and self.remote_sessions.look(now)
+        return has_more_changes or any(queue.has_overdue(now) for queue in queues)
 
     def drain(self) -> list[Callable[[float], None]]:
         """Stop accepting sessions, and return what releases each client (`WireProtocol.drain`)."""

@@ -152,8 +152,8 @@ class MetaEvents:
     the same topic or pattern. The order is the same where a connection is lost: on_create, on_subscribe;
     on_unsubscribe, on_delete; on_leave.
 
-    Sessions are reported to the other nodes by numbered news, so that a node notices which it has missed (`roster.py`):
-    `reports` is how many there were since this start of the server, for which `run` stands.
+    Sessions are reported to the other nodes by numbered news, so that a node notices which it has missed
+    (`remote_sessions.py`): `reports` is how many there were since this start of the server, for which `run` stands.
     """
 
     def __init__(self, broker: Broker, rights: Rights, nodes: Nodes | None) -> None:

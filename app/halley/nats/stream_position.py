@@ -11,7 +11,7 @@ LAST = "Nats-Last-Consumer"
 """The header of a control message that says how many messages its consumer has delivered before it."""
 
 
-class Place:
+class Position:
     """A message's place: its sequence in the stream and in the consumer, the stream's time in microseconds.
 
     `pending` is how many messages followed when it was delivered.
@@ -33,8 +33,8 @@ def is_behind(message: Message, in_consumer: int) -> bool:
     return message.header(LAST) not in ("", str(in_consumer))
 
 
-def place_of(message: Message) -> Place:
+def position_of(message: Message) -> Position:
     """The place of a message that a consumer delivered."""
     # $JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<in the consumer>.<nanoseconds>.<pending>
     parts = message.reply.split(".")
-    return Place(int(parts[-4]), int(parts[-3]), int(parts[-2]) // 1_000, int(parts[-1]))
+    return Position(int(parts[-4]), int(parts[-3]), int(parts[-2]) // 1_000, int(parts[-1]))

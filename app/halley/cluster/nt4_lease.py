@@ -43,7 +43,7 @@ import orjson
 from halley import telemetry
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors
-from halley.nats.jetstream import WRONG_LAST, ApiError, Connection
+from halley.nats.jetstream import STREAM_NOT_FOUND, WRONG_LAST, ApiError, Connection
 from halley.settings import Cluster
 
 _SERVES = 0.8
@@ -61,22 +61,20 @@ _TRIES = 10
 _LONGEST_S = 3_600.0
 """What a message may say at most about the time of a lease."""
 
-_STREAM_NOT_FOUND = 10_059
 
-
-class Resident(Protocol):
+class Leaseholder(Protocol):
     """What the home serves. Its methods are called on the event loop and never block."""
 
-    def move_in(self, topics: bytes | None, term: int, until: float) -> None:
+    def activate(self, topics: bytes | None, term: int, until: float) -> None:
         """Begin to serve until a monotonic time, with the stored topics; None where none were ever stored.
 
         `term` is greater than that of all homes before.
         """
 
-    def stay(self, until: float) -> None:
+    def renew(self, until: float) -> None:
         """Go on serving until a later monotonic time, since the lease was renewed."""
 
-    def move_out(self) -> bytes | None:
+    def deactivate(self) -> bytes | None:
         """Stop serving, and return the topics for the next home; None if it does not serve."""
 
     def serves(self, now: float) -> bool:
@@ -98,23 +96,23 @@ class _Lease(NamedTuple):
         return self.node is None or now - self.seen_at >= self.lease_s
 
 
-class Home:
+class Nt4Lease:
     """The lease, as one node sees it. Its methods are for the event loop."""
 
-    def __init__(self, options: Cluster, nats: Connection, resident: Resident) -> None:
+    def __init__(self, options: Cluster, nats: Connection, holder: Leaseholder) -> None:
         """`nats` need not be connected yet."""
         self._options = options
         self._nats = nats
-        self._resident = resident
+        self._holder = holder
         self._bucket = f"{options.space}-nt4"
-        self._about_home, self._about_topics = (f"{options.space}.v.{name}" for name in ("home", "topics"))
+        self._home_subject, self._topics_subject = (f"{options.space}.v.{name}" for name in ("home", "topics"))
         self._run = secrets.token_hex(8)
         self._number = 0  # messages that this node has sent about itself
         self._sent_at = -inf
         self._lease = _Lease()
         self._stored_at = 0  # the sequence of the stored topics
         self._logged: tuple[bool, str | None] = False, None
-        self._is_leaving = False
+        self._is_closing = False
         self._tasks = Tasks()
 
     def begin(self) -> None:
@@ -123,9 +121,9 @@ class Home:
 
     async def close(self) -> None:
         """Store the topics, and give the lease back; may be repeated."""
-        self._is_leaving = True
+        self._is_closing = True
         await self._tasks.cancel()
-        topics = self._resident.move_out()
+        topics = self._holder.deactivate()
         if topics is None:
             return
         with suppress(ApiError, *AwayErrors):
@@ -133,13 +131,13 @@ class Home:
                 try:
                     await self.store(topics)
                 finally:
-                    await self._give_back()
+                    await self._release()
 
     @property
     def node(self) -> str | None:
         """The node that is the home; None if none is known to be it."""
         now = monotonic()
-        if self._resident.serves(now):
+        if self._holder.serves(now):
             return self._options.node
         lease = self._lease
         return None if lease.run == self._run or lease.is_over(now) else lease.node
@@ -150,7 +148,7 @@ class Home:
             try:
                 await self._look()
             except ApiError as error:
-                if error.code == _STREAM_NOT_FOUND:
+                if error.code == STREAM_NOT_FOUND:
                     await self._make()
                 else:
                     telemetry.log.debug("nt4_lease", error=str(error))
@@ -164,7 +162,7 @@ class Home:
     async def _make(self) -> None:
         config = {
             "name": self._bucket,
-            "subjects": [self._about_home, self._about_topics],
+            "subjects": [self._home_subject, self._topics_subject],
             "storage": "file",
             "num_replicas": 3 if self._options.settled_by == "stream" else 1,
             "max_msgs_per_subject": _VERSIONS,
@@ -173,10 +171,10 @@ class Home:
             await self._nats.ask(f"STREAM.CREATE.{self._bucket}", config)
 
     async def _look(self) -> None:
-        sequence, data = await self._nats.last_of(self._bucket, self._about_home)
+        sequence, data = await self._nats.last_of(self._bucket, self._home_subject)
         now = monotonic()
         if sequence != self._lease.sequence:
-            self._lease = _told(sequence, data, now)
+            self._lease = _lease_of(sequence, data, now)
         lease = self._lease
         if lease.run == self._run:
             if lease.number == self._number:  # also where only the reply was lost
@@ -184,7 +182,7 @@ class Home:
             is_due = now - self._sent_at >= self._options.nt4_lease_s / _RENEWALS
         else:
             is_due = lease.is_over(now)
-        if is_due and not self._is_leaving:
+        if is_due and not self._is_closing:
             sent_at = await self._send(self._options.node)
             await self._hold(sent_at)
 
@@ -196,40 +194,35 @@ class Home:
         self._number += 1
         self._sent_at = sent_at = monotonic()
         lease_s = self._options.nt4_lease_s
-        told = {"node": node, "run": self._run, "number": self._number, "lease_s": lease_s}
-        sequence = await self._nats.put(self._about_home, orjson.dumps(told), self._lease.sequence)
+        fields = {"node": node, "run": self._run, "number": self._number, "lease_s": lease_s}
+        sequence = await self._nats.put(self._home_subject, orjson.dumps(fields), self._lease.sequence)
         self._lease = _Lease(sequence, node, self._run, self._number, lease_s, sent_at)
         return sent_at
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         """Let another node take the lease at once. Raises `ApiError`, `AwayErrors`."""
-        sequence, data = await self._nats.last_of(self._bucket, self._about_home)
-        lease = _told(sequence, data, monotonic())
+        sequence, data = await self._nats.last_of(self._bucket, self._home_subject)
+        lease = _lease_of(sequence, data, monotonic())
         if lease.run == self._run:
             self._lease = lease
             await self._send(None)
 
     async def _hold(self, sent_at: float) -> None:
-        """Serve, since the stream has taken the message that was sent then."""
+        """Serve, since the stream has taken the message that was sent then. Raises `ApiError`, `AwayErrors`."""
         until = sent_at + _SERVES * self._options.nt4_lease_s
         now = monotonic()
         if now >= until:
             return
-        if self._resident.serves(now):
-            self._resident.stay(until)
+        if self._holder.serves(now):
+            self._holder.renew(until)
             return
         term = self._lease.sequence
-        topics = await self._claimed()
+        self._stored_at, topics = await self._nats.last_of(self._bucket, self._topics_subject)
+        were_stored = self._stored_at > 0
+        if were_stored:  # once more, so that what an earlier home has under way comes too late
+            await self._replace(topics)
         if monotonic() < until:
-            self._resident.move_in(topics, term, until)
-
-    async def _claimed(self) -> bytes | None:
-        """The stored topics, which this node has stored once more. Raises `ApiError`, `AwayErrors`."""
-        self._stored_at, topics = await self._nats.last_of(self._bucket, self._about_topics)
-        if self._stored_at == 0:
-            return None
-        await self._replace(topics)
-        return topics
+            self._holder.activate(topics if were_stored else None, term, until)
 
     async def store(self, topics: bytes) -> None:
         """Store the topics, as the home; what was stored before is overwritten. Raises `ApiError`, `AwayErrors`.
@@ -239,8 +232,8 @@ class Home:
         try:
             await self._replace(topics)
         except ApiError as error:
-            if error.code == WRONG_LAST and self._resident.serves(monotonic()):
-                self._stored_at, _ = await self._nats.last_of(self._bucket, self._about_topics)
+            if error.code == WRONG_LAST and self._holder.serves(monotonic()):
+                self._stored_at, _ = await self._nats.last_of(self._bucket, self._topics_subject)
             raise
 
     async def clean(self, cleaned: Callable[[bytes], bytes | None]) -> None:
@@ -249,9 +242,9 @@ class Home:
             try:
                 await self._clean(cleaned)
             except ApiError as error:
-                if error.code not in (WRONG_LAST, _STREAM_NOT_FOUND):
+                if error.code not in (WRONG_LAST, STREAM_NOT_FOUND):
                     raise OSError(str(error)) from error
-                if error.code == _STREAM_NOT_FOUND:
+                if error.code == STREAM_NOT_FOUND:
                     return
             except AwayErrors as error:
                 raise OSError("NATS does not answer") from error
@@ -260,7 +253,7 @@ class Home:
         raise OSError("other nodes store topics all the time")
 
     async def _clean(self, cleaned: Callable[[bytes], bytes | None]) -> None:
-        stored_at, topics = await self._nats.last_of(self._bucket, self._about_topics)
+        stored_at, topics = await self._nats.last_of(self._bucket, self._topics_subject)
         rest = cleaned(topics) if stored_at else None
         if rest is not None:
             self._stored_at = stored_at
@@ -268,7 +261,7 @@ class Home:
 
     async def _replace(self, topics: bytes) -> None:
         before = self._stored_at
-        self._stored_at = await self._nats.put(self._about_topics, topics, before)
+        self._stored_at = await self._nats.put(self._topics_subject, topics, before)
         if before:
             with suppress(ApiError):  # it is gone
                 await self._nats.ask(f"STREAM.MSG.DELETE.{self._bucket}", {"seq": before})
@@ -276,7 +269,7 @@ class Home:
     def _report(self) -> None:
         """Log who is the home, when that has changed."""
         node = self.node
-        is_here = self._resident.serves(monotonic())
+        is_here = self._holder.serves(monotonic())
         if self._logged == (is_here, node):
             return
         self._logged = (is_here, node)
@@ -286,13 +279,13 @@ class Home:
             telemetry.log.info("nt4_standby", home=node or "")
 
 
-def _told(sequence: int, data: bytes, now: float) -> _Lease:
+def _lease_of(sequence: int, data: bytes, now: float) -> _Lease:
     """The lease that a message is about, if there is one; of another form it has no time."""
     if not sequence:
         return _Lease()
     try:
-        told = orjson.loads(data)
-        node, run, number, lease_s = (told[name] for name in ("node", "run", "number", "lease_s"))
+        fields = orjson.loads(data)
+        node, run, number, lease_s = (fields[name] for name in ("node", "run", "number", "lease_s"))
         lease_s = min(float(lease_s), _LONGEST_S)
         is_time = lease_s >= 0  # "nan" is none: it would never be over
         if (node is None or isinstance(node, str)) and isinstance(run, str) and isinstance(number, int) and is_time:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from halley import __version__, telemetry
-from halley.cluster.alike import State, differences
 from halley.cluster.applied import Applied
+from halley.cluster.consistency import StateHistory, differences
 from halley.cluster.members import Member, Members
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors
@@ -16,11 +16,11 @@ from halley.nats.jetstream import ApiError, Connection
 from halley.settings import Cluster
 
 _LOOK_S = 1.0
-_FACTS = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps")
-"""The facts of a node that are shown, as far as it has them."""
+_PUBLISHED = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps")
+"""What is shown of a node's heartbeat."""
 
 
-class Standing:
+class ClusterStatus:
     """What one node knows of the cluster; it looks once a second.
 
     `behind`: how many messages of the stream this node has not applied yet, when it looked last. `nt4` returns the node
@@ -33,10 +33,10 @@ class Standing:
         nats: Connection,
         members: Members,
         applied: Applied,
-        state: State,
+        state: StateHistory,
         nt4: Callable[[], str | None] | None = None,
     ) -> None:
-        """Have `members` report the facts of this node."""
+        """Add to the heartbeat of this node."""
         self.behind = 0
         self._nt4 = nt4
         self._options = options
@@ -64,8 +64,8 @@ class Standing:
         return sorted([self._members.own(), *self._members.others()], key=lambda member: member.name)
 
     def differs(self) -> list[dict[str, Any]]:
-        """What differs among the nodes; see `alike.differences`."""
-        return differences(self.nodes(), self._state.odd(self._members.others()))
+        """What differs among the nodes; see `consistency.differences`."""
+        return differences(self.nodes(), self._state.deviating(self._members.others()))
 
     def figures(self) -> dict[str, Any]:
         """The cluster as JSON values, as `/halley/cluster` has it; `stream` is null while NATS does not answer."""
@@ -75,7 +75,8 @@ class Standing:
             "space": self._options.space,
             "settled_by": self._options.settled_by,
             "nodes": [
-                {"node": each.name, "id": each.id, **{name: each.facts[name] for name in _FACTS if name in each.facts}}
+                {"node": each.name, "id": each.id}
+                | {name: each.heartbeat[name] for name in _PUBLISHED if name in each.heartbeat}
                 for each in self.nodes()
             ],
             "stream": self._stream,
@@ -90,13 +91,13 @@ class Standing:
             try:
                 await self._ask()
                 self._report()
-            except Exception as error:  # noqa: BLE001 - a fact of another node may be anything
+            except Exception as error:  # noqa: BLE001 - a heartbeat may have anything
                 telemetry.fault("cluster_standing", error)
             await asyncio.sleep(_LOOK_S)
 
     async def _ask(self) -> None:
         try:
-            self._stream = _told(await self._nats.ask(f"STREAM.INFO.{self._options.space}"))
+            self._stream = _stream_figures(await self._nats.ask(f"STREAM.INFO.{self._options.space}"))
         except (ApiError, *AwayErrors):
             self._stream = None
         else:
@@ -111,7 +112,7 @@ class Standing:
         self._reported = {*found}
 
 
-def _told(info: dict[str, Any]) -> dict[str, Any]:
+def _stream_figures(info: dict[str, Any]) -> dict[str, Any]:
     """What is shown of JetStream's description of the stream."""
     state, replicas = info["state"], info.get("cluster") or {}
     return {

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from halley.cluster.alike import State, differences, digests
 from halley.cluster.applied import Applied
+from halley.cluster.consistency import StateHistory, differences, digests
 from halley.cluster.frames import Kind, Row, pack, unpack
 from halley.cluster.members import Member, id_of
 from halley.cluster.membership import _check_rules
@@ -47,7 +47,7 @@ def test_a_node_may_send_anything(facts):
     """It differs, and nothing fails."""
     own = member("a", settings=digests(Settings()))
     assert all(each["nodes"][0] for each in differences([own, member("b", **facts)], set()))
-    assert State().odd([member("b", **facts)]) == set()
+    assert StateHistory().deviating([member("b", **facts)]) == set()
 
 
 def applied(state, applied, *payloads):
@@ -61,26 +61,26 @@ def applied(state, applied, *payloads):
 
 def test_a_node_that_made_something_else_of_the_stream_is_odd():
     """Also if it is not as far as this one, until it is seen to be right, or is gone."""
-    state, own = State(), Applied(10, 10)
-    other_state, other = State(), Applied(10, 10)
+    state, own = StateHistory(), Applied(10, 10)
+    other_state, other = StateHistory(), Applied(10, 10)
     applied(state, own, b"1", b"2", b"3", b"4")
 
     def facts():
         return {"sequence": other.sequence, "state": other_state.of(other.sequence)}
 
-    assert state.odd([member("b", **facts())]) == set()
+    assert state.deviating([member("b", **facts())]) == set()
     applied(other_state, other, b"1")
-    assert state.odd([member("b", **facts())]) == set()
+    assert state.deviating([member("b", **facts())]) == set()
     applied(other_state, other, b"TWO")
-    assert state.odd([member("b", **facts())]) == {"b"}
+    assert state.deviating([member("b", **facts())]) == {"b"}
     applied(other_state, other, b"3", b"4", b"5")
-    assert state.odd([member("b", **facts())]) == {"b"}  # what this node has not seen says nothing
-    assert state.odd([]) == set()
+    assert state.deviating([member("b", **facts())]) == {"b"}  # what this node has not seen says nothing
+    assert state.deviating([]) == set()
 
 
 def test_a_node_is_odd_itself_where_most_others_have_made_something_else():
     """Of two nodes nobody knows which is right."""
-    made = State()
+    made = StateHistory()
     applied(made, Applied(10, 10), b"1")
     same, other = {"sequence": 1, "state": made.of(1)}, {"sequence": 1, "state": "2-1000-00000000"}
     for facts, is_odd in [
@@ -92,10 +92,10 @@ def test_a_node_is_odd_itself_where_most_others_have_made_something_else():
         ([other, other, other, same], True),
         ([other, other, {}], False),
     ]:
-        state = State()
+        state = StateHistory()
         applied(state, Applied(10, 10), b"1")
         nodes = [member(str(number), **each) for number, each in enumerate(facts)]
-        assert state.is_odd(nodes) == is_odd, facts
+        assert state.is_outvoted(nodes) == is_odd, facts
 
 
 @pytest.mark.parametrize("answer", [None, b"", b"[]", b'{"node":"b"}', b'{"node":"b","body":{"later":"0123"}}'])

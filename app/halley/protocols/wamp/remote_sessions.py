@@ -1,7 +1,7 @@
 """The sessions at the other nodes of a cluster, as the subscribers at this node know them.
 
-A node reports to the others each session that begins or ends (`state.SESSION`), and every second how many reports there
-were (`Roster.fact`). Here each other node has a list of its sessions. What is added to a list is published as
+A node reports to the others each session that begins or ends (`state.SESSION`), and in its heartbeat how many reports
+there were (`REPORT_COUNT`). Here each other node has a list of its sessions. What is added to a list is published as
 `wamp.session.on_join`, what is removed from it as `on_leave`, and nothing else is. So a subscriber receives exactly one
 `on_join` for each session that is added and one `on_leave` for each that is removed, even if reports are lost, repeated
 or reordered.
@@ -29,8 +29,8 @@ from halley.protocols.wamp.state import ON_JOIN, ON_LEAVE, Nodes, RouterState
 LIST = "wamp.sessions"
 """The kind of questions for a page of a node's sessions: `{"after": NUMBER}`, those with greater numbers."""
 
-FACT = "wamp"
-"""The name of the fact how many reports a node has sent: [RUN, COUNT]."""
+REPORT_COUNT = "wamp"
+"""The field of a heartbeat that says how many reports the node has sent: [RUN, COUNT]."""
 
 _AT_ONCE = 500
 _IN_A_TURN = 500
@@ -47,7 +47,7 @@ _MOST = 100_000
 """Sessions on a node's list, more than a node can serve; nothing is published about further ones."""
 
 
-class Roster:
+class RemoteSessions:
     """The sessions at all other nodes; and what this one answers about its own."""
 
     def __init__(self, state: RouterState, nodes: Nodes) -> None:
@@ -60,8 +60,8 @@ class Roster:
 
     # For the other nodes
 
-    def fact(self) -> list[int]:
-        """How many reports this node has sent since its start (`FACT`)."""
+    def report_count(self) -> list[int]:
+        """How many reports this node has sent since its start (`REPORT_COUNT`)."""
         meta = self._state.meta
         return [meta.run, meta.reports]
 
@@ -74,17 +74,17 @@ class Roster:
             for number, session in realm.sessions.items()
             if number > after
         }
-        shown: list[list[Any]] = []
+        rows: list[list[Any]] = []
         nbytes = 0
         for number in nsmallest(_AT_ONCE, sessions):
             session = sessions[number]
             row = [session.realm.name, session.details()]
             nbytes += len(JSON.to_json(row))
-            if shown and nbytes > _PAGE_BYTES:
+            if rows and nbytes > _PAGE_BYTES:
                 break
-            shown.append(row)
-        run, reports = self.fact()
-        return {"run": run, "reports": reports, "sessions": shown, "is_last": len(shown) == len(sessions)}
+            rows.append(row)
+        run, reports = self.report_count()
+        return {"run": run, "reports": reports, "sessions": rows, "is_last": len(rows) == len(sessions)}
 
     # From the other nodes
 
@@ -115,10 +115,10 @@ class Roster:
         if now != self._looked_at:
             self._looked_at, self._room = now, _AT_ONCE
             others = self._others.alive()
-            for name, facts in others.items():
+            for name, heartbeat in others.items():
                 if name not in self._nodes:
                     self._nodes[name] = _Node(name)
-                self._nodes[name].seen(facts.get(FACT))
+                self._nodes[name].seen(heartbeat.get(REPORT_COUNT))
             for name, other in self._nodes.items():
                 if name not in others:
                     other.lost()
@@ -202,7 +202,7 @@ class Roster:
         realm, number, authid, authrole, details = session
         if other.question is not None:
             other.question.unconfirmed.discard(number)
-            if number in other.question.left:  # the page was made before
+            if number in other.question.ended_numbers:  # the page was made before
                 return 0
         if number in other.sessions or len(other.sessions) >= _MOST:
             return 0
@@ -213,7 +213,7 @@ class Roster:
         """Remove a session from a node's list, and publish that if it was there; returns the deliveries."""
         if other.question is not None:
             other.question.unconfirmed.discard(number)
-            other.question.left.add(number)
+            other.question.ended_numbers.add(number)
         known = other.sessions.pop(number, None)
         if known is None:
             return 0
@@ -235,14 +235,15 @@ class _Question:
     """A question for a node's list, page by page.
 
     `after` is the greatest number in the pages until now; `is_answered` if there are no more. `unconfirmed` are the
-    sessions that were known before the first one, and are in none and not reported since; those in `left` have ended.
+    sessions that were known before the first one, and are in none and not reported since; those in `ended_numbers` have
+    ended.
     """
 
     def __init__(self) -> None:
         self.after = 0
         self.is_answered = False
         self.unconfirmed: set[int] = set()
-        self.left: set[int] = set()
+        self.ended_numbers: set[int] = set()
 
 
 class _Node:
@@ -263,14 +264,14 @@ class _Node:
         self.question: _Question | None = None
         self.asked_at = -inf
 
-    def seen(self, fact: Any) -> None:
-        """Take the node's `FACT`, which it need not have sent."""
+    def seen(self, count: Any) -> None:
+        """Take the node's `REPORT_COUNT`, which it need not have sent."""
         if self.is_gone:
             self.is_gone = False
             self.ended = []
-        if not (isinstance(fact, list) and len(fact) >= 2 and isinstance(fact[0], int) and isinstance(fact[1], int)):
+        if not (isinstance(count, list) and len(count) >= 2 and all(isinstance(each, int) for each in count[:2])):
             return
-        run, self.reports = fact[0], fact[1]
+        run, self.reports = count[0], count[1]
         if run != self.run:
             self.run, self.at = run, 0
             self.forget_question()

@@ -1,10 +1,10 @@
-"""What should be alike at all nodes, and where it is not: settings, Halley's version, what they made of the stream.
+"""What should be the same at all nodes, and where it is not: settings, Halley's version, what they made of the stream.
 
-A node's facts have a digest for each group of such settings. They are settings that everybody may know; secrets, such
-as tokens and passwords, are not compared.
+A node's heartbeat has a digest for each group of such settings. They are settings that everybody may know; secrets,
+such as tokens and passwords, are not compared.
 
-`State` compares what nodes have made of the stream. They pass its messages at different times, so each remembers for
-its latest messages what it had made of them.
+`StateHistory` compares what nodes have made of the stream. They apply its messages at different times, so each
+remembers its state after each of the latest messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from halley.cluster.members import Member
 from halley.settings import Settings
 
 _REMEMBERED = 4_096
-"""Messages of the stream; more than a cluster has in the second between two facts."""
+"""Messages of the stream; more than a cluster has in the second between two heartbeats."""
 
 RECORD = "record"
 """The name of the settings that decide what is recorded: nodes that differ in them cannot be one cluster."""
@@ -48,12 +48,12 @@ def _changed(table: Any) -> dict[str, Any]:
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
-class State:
+class StateHistory:
     """What this node has made of the latest messages of the stream, and the nodes that have made something else."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[int, str] = OrderedDict()  # by sequence, the oldest first
-        self._odd: set[str] = set()
+        self._deviating: set[str] = set()
 
     def note(self, applied: Applied) -> None:
         """Remember the present state."""
@@ -65,35 +65,35 @@ class State:
         """What this node had made of the stream up to a message; None if it does not remember that."""
         return self._recent.get(sequence)
 
-    def odd(self, others: list[Member]) -> set[str]:
+    def deviating(self, others: list[Member]) -> set[str]:
         """The nodes that have made something else of the same part of the stream."""
         for member in others:
-            sequence, state = member.facts.get("sequence"), member.facts.get("state")
+            sequence, state = member.heartbeat.get("sequence"), member.heartbeat.get("state")
             own = self.of(sequence) if isinstance(sequence, int) else None
             if own is not None and isinstance(state, str):
-                (self._odd.discard if state == own else self._odd.add)(member.name)
-        self._odd &= {member.name for member in others}
-        return self._odd
+                (self._deviating.discard if state == own else self._deviating.add)(member.name)
+        self._deviating &= {member.name for member in others}
+        return self._deviating
 
-    def is_odd(self, others: list[Member]) -> bool:
+    def is_outvoted(self, others: list[Member]) -> bool:
         """Whether most nodes have made something else of the stream than this one."""
-        return 2 * len(self.odd(others)) > len(others) + 1
+        return 2 * len(self.deviating(others)) > len(others) + 1
 
 
 def _state(applied: Applied) -> str:
     return f"{applied.offset}-{applied.time_us}-{applied.checksum}"
 
 
-def differences(nodes: list[Member], odd: set[str]) -> list[dict[str, Any]]:
+def differences(nodes: list[Member], deviating: set[str]) -> list[dict[str, Any]]:
     """What differs among nodes: `what`, and `nodes`, groups of names that are alike, the largest first.
 
-    `odd` are the nodes that have made something else of the stream than the others.
+    `deviating` are the nodes that have made something else of the stream than the others.
     """
     compared: dict[str, dict[str, list[str]]] = {}
     for member in nodes:
-        settings = member.facts.get("settings")
+        settings = member.heartbeat.get("settings")
         found = {**settings} if isinstance(settings, dict) else {}
-        found |= {"version": member.facts.get("version"), "stream": "odd" if member.name in odd else ""}
+        found |= {"version": member.heartbeat.get("version"), "stream": "odd" if member.name in deviating else ""}
         for what, value in found.items():
             compared.setdefault(what, {}).setdefault(str(value), []).append(member.name)
     return [

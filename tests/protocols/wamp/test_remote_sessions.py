@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.wamp_peers import Peer, World
 
-from halley.protocols.wamp.roster import FACT, LIST, Roster
+from halley.protocols.wamp.remote_sessions import LIST, REPORT_COUNT, RemoteSessions
 from halley.protocols.wamp.state import META_EVENT, ON_JOIN, ON_LEAVE, SESSION
 from halley.settings import Realm
 
@@ -36,10 +36,10 @@ class Node:
         self.told: list[tuple[str, Any]] = []
 
     @property
-    def roster(self) -> Roster:
-        roster = self.world.router.roster
-        assert roster is not None
-        return roster
+    def remote_sessions(self) -> RemoteSessions:
+        remote_sessions = self.world.router.remote_sessions
+        assert remote_sessions is not None
+        return remote_sessions
 
     def notify(self, kind: str, body: Any) -> None:
         assert kind in (SESSION, META_EVENT)
@@ -109,18 +109,18 @@ class Net:
             if to in self.frozen:
                 self.messages.append(message)
             elif to in self.nodes and kind == SESSION and not is_lost():
-                self.nodes[to].roster.arrived(message[0], json.loads(json.dumps(body)), self.now)
+                self.nodes[to].remote_sessions.arrived(message[0], json.loads(json.dumps(body)), self.now)
         questions, self.questions = self.questions, []
         for by, (to, kind, body), resume in questions:
             assert kind == LIST
             is_answered = to in self.nodes and to not in self.frozen and not is_lost()
-            answer = json.loads(json.dumps(self.nodes[to].roster.page(body))) if is_answered else None
+            answer = json.loads(json.dumps(self.nodes[to].remote_sessions.page(body))) if is_answered else None
             if by in self.nodes:
                 resume(answer, None, self.now)
 
     def beat(self) -> None:
         """Let each node that runs hear of the others that do."""
-        facts = {node.name: {FACT: node.roster.fact()} for node in self.running()}
+        facts = {node.name: {REPORT_COUNT: node.remote_sessions.report_count()} for node in self.running()}
         for node in self.running():
             node.seen = {name: fact for name, fact in facts.items() if name != node.name}
 
@@ -128,7 +128,7 @@ class Net:
         self.now += seconds
         for node in self.running():
             node.world.now = self.now
-            while node.roster.look(self.now):
+            while node.remote_sessions.look(self.now):
                 node.world.turn()
             node.world.turn()
 
@@ -285,7 +285,7 @@ def asked_by(net: Net, node: Node) -> tuple[dict[str, Any], Any]:
     _, (to, _, body), resume = asked
     assert to == "b"
     net.questions.remove(asked)
-    return net.nodes["b"].roster.page(body), resume
+    return net.nodes["b"].remote_sessions.page(body), resume
 
 
 def test_a_page_that_is_older_than_what_is_known() -> None:
@@ -488,7 +488,7 @@ def test_a_node_without_the_fact_is_not_asked(fact: Any) -> None:
     """It is of another version, or does not speak WAMP."""
     net = Net("a")
     (a,) = net.nodes.values()
-    a.seen = {"b": {FACT: fact}}
+    a.seen = {"b": {REPORT_COUNT: fact}}
     net.look()
     assert net.questions == []
     a.seen = {}

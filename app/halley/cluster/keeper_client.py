@@ -16,17 +16,19 @@ from halley.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subjec
 from halley.cluster.members import Member, Members
 from halley.cluster.requests import NobodyAnswers, Unanswered, ask
 from halley.history.rules import Rules
+from halley.history.stored import Stored
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
 from halley.settings import Cluster
 
+_ROWS_S = 10.0
 _AGAIN_S, _LOOK_S = 0.1, 0.25
 _MOST_KEEPERS, _SILENT_S = 64, 3.5
 _DIGITS = 19
 """Of an offset, at most."""
 
 
-class State(NamedTuple):
+class KeeperState(NamedTuple):
     """What a keeper has, on its disk.
 
     node     the keeper
@@ -43,23 +45,58 @@ class State(NamedTuple):
     erased: int
 
     @classmethod
-    def of(cls, data: bytes) -> State:
+    def of(cls, data: bytes) -> KeeperState:
         """The state that a keeper has answered. Raises `Unanswered`."""
         try:
-            told = orjson.loads(data)
-            told["publication_key"] = int(told["publication_key"])  # a JSON number has 53 bits for many readers
-            return cls(*(told[name] for name in cls._fields))
+            fields = orjson.loads(data)
+            fields["publication_key"] = int(fields["publication_key"])  # a JSON number has 53 bits for many readers
+            return cls(*(fields[name] for name in cls._fields))
         except (TypeError, KeyError, ValueError):
             raise Unanswered("another version") from None
 
 
-async def state_of(nats: Connection, space: str, within_s: float, node: str = "") -> State:
-    """The state of the keeper `node`, or of any.
+class KeeperRequests:
+    """What can be asked of the keeper `node`, or of any (`keeper.py`).
 
-    Raises `NobodyAnswers`, `Unanswered`, `TimeoutError`.
+    Its methods raise `NobodyAnswers`, `Unanswered`, `TimeoutError`.
     """
-    subject = subject_of_keeper(space, node) if node else subject_of_keepers(space)
-    return State.of(await ask(nats, space, subject, {"what": "state"}, within_s))
+
+    def __init__(self, nats: Connection, space: str, node: str = "") -> None:
+        self._nats, self._space = nats, space
+        self._subject = subject_of_keeper(space, node) if node else subject_of_keepers(space)
+
+    async def _ask(self, limit_s: float, what: str, **arguments: Any) -> bytes:
+        return await ask(self._nats, self._space, self._subject, {"what": what, **arguments}, limit_s)
+
+    async def state(self, within_s: float) -> KeeperState:
+        """How far the keeper has come, when all of that is on its disk."""
+        return KeeperState.of(await self._ask(within_s, "state"))
+
+    async def page(self, query: Query, within_s: float) -> tuple[Page, list[int]]:
+        """A page of the history, and the first offsets that the keeper has (`Rules.starts`)."""
+        data = await self._ask(within_s, "read", query=pages.query_to_json(query), within_s=within_s)
+        try:
+            return pages.unpack(data)
+        except (ValueError, TypeError, AttributeError):
+            raise Unanswered("another version") from None
+
+    async def rows(self, first: int, last: int) -> tuple[list[Stored], int]:
+        """Some of the rows between two offsets, and the offset up to which those are all that the keeper has."""
+        data = await self._ask(_ROWS_S, "rows", first=first, last=last)
+        try:
+            values, reached = orjson.loads(data)
+            rows = [Stored(*each) for each in values]
+            is_range = first - 1 <= reached <= last and all(first <= row.offset <= reached for row in rows)
+            if not (is_range and all(row.is_intact for row in rows)):
+                raise ValueError
+        except (TypeError, ValueError):
+            raise Unanswered("damaged") from None
+        return rows, reached
+
+    async def erased(self, first: int, last: int) -> list[int]:
+        """The offsets of erased events between two."""
+        found: list[int] = orjson.loads(await self._ask(_ROWS_S, "erased", first=first, last=last))
+        return found
 
 
 class LivingKeeper(NamedTuple):
@@ -70,7 +107,7 @@ class LivingKeeper(NamedTuple):
     takes      whether it can write to its disk
     nbytes     of its history
     consumers  of its log, each with the offset that it reads next
-    heard_at   when it said so, in seconds of the monotonic clock
+    received_at   when it said so, in seconds of the monotonic clock
     """
 
     name: str
@@ -79,12 +116,12 @@ class LivingKeeper(NamedTuple):
     takes: bool
     nbytes: int
     consumers: dict[str, int]
-    heard_at: float
+    received_at: float
 
     @classmethod
     def of(cls, member: Member) -> LivingKeeper | None:
         """A node as keeper; None for a front, and for one that has diverged from the stream."""
-        match member.facts.get("kept"):
+        match member.heartbeat.get("kept"):
             case {
                 "head": int(head),
                 "starts": list(starts),
@@ -92,11 +129,11 @@ class LivingKeeper(NamedTuple):
                 "bytes": int(nbytes),
                 "consumers": dict(consumers),
             } if starts and all(isinstance(each, int) for each in (*starts, *consumers.values())):
-                return cls(member.name, head, starts, takes, nbytes, consumers, member.heard_at)
+                return cls(member.name, head, starts, takes, nbytes, consumers, member.received_at)
         return None
 
 
-class Asker:
+class KeeperClient:
     """Reads pages from the keepers that are alive, and knows how far they have written.
 
     written   the highest offset that any of them has on disk; 0 without any
@@ -104,7 +141,7 @@ class Asker:
               it never goes back: no reader may be given less than it was promised
     """
 
-    def __init__(self, options: Cluster, nats: Connection, members: Members, rules: Rules, state: State) -> None:
+    def __init__(self, options: Cluster, nats: Connection, members: Members, rules: Rules, state: KeeperState) -> None:
         """`state` is that with which the front began."""
         self.written: int = state.applied["offset"]
         self.start = state.first
@@ -178,17 +215,14 @@ class Asker:
         raise TimeoutError
 
     async def _read(self, query: Query, keeper: LivingKeeper, within_s: float) -> Page:
-        """A page of one keeper. Raises as `ask` does; `NobodyAnswers` too if the keeper is gone meanwhile."""
-        wish = {"what": "read", "query": pages.told_query(query), "within_s": within_s}
-        subject = subject_of_keeper(self._options.space, keeper.name)
-        asking = asyncio.create_task(ask(self._nats, self._options.space, subject, wish, within_s))
+        """A page of one keeper. Raises as `KeeperRequests.page` does, and `NobodyAnswers` if that keeper is gone."""
+        requests = KeeperRequests(self._nats, self._options.space, keeper.name)
+        asking = asyncio.create_task(requests.page(query, within_s))
         try:
             while not (await asyncio.wait({asking}, timeout=_LOOK_S))[0]:
                 if not any(each.name == keeper.name for each in self._members.others()):
                     raise NobodyAnswers
-            page, starts = pages.unpack(await asking)
-        except (ValueError, TypeError, AttributeError):
-            raise Unanswered("another version") from None
+            page, starts = await asking
         finally:
             asking.cancel()
         self._learn(starts)

@@ -29,7 +29,7 @@ Merge = Callable[[list[Any], float], "list[Any] | None"]
 """Makes the arguments of a RESULT of the answers that are not None; None if it has asked again. Raises `WampError`."""
 
 
-class Inquiry:
+class MetaApiQueries:
     """Asks the nodes of a cluster, and answers for this one."""
 
     def __init__(self, state: RouterState, subscribing: Subscribing) -> None:
@@ -51,7 +51,7 @@ class Inquiry:
         """Return what `merge` makes of all answers, or None where the call is answered later. Raises `WampError`."""
         nodes, realm = self._state.environment.nodes, session.realm
         if nodes is None:
-            return merge(_given([self._answer(realm, question, now)]), now)
+            return merge(_not_none([self._answer(realm, question, now)]), now)
         session.requests.check_capacity()
         own = self._answer(realm, question, now)
         asked = nodes.ask(KIND, {"realm": realm.name, **question})
@@ -69,7 +69,7 @@ class Inquiry:
         now: float,
     ) -> None:
         answers, is_complete = found or ([], False)
-        result = merge(_given([own, *answers]), now)
+        result = merge(_not_none([own, *answers]), now)
         if result is not None:
             details = {} if is_complete else {"_complete": False}
             session.engine.say([RESULT, call.request, details, *([result] if result else [])])
@@ -98,14 +98,14 @@ class Inquiry:
     def _kill(self, realm: Realm, question: Question, now: float) -> list[int]:
         """End the sessions that are meant by number, authid or role, or all, except that of the caller."""
         wanted, caller = question["wanted"], question["caller"]
-        meant: dict[str, Callable[[WampSession], bool]] = {
+        tests: dict[str, Callable[[WampSession], bool]] = {
             "number": lambda each: each.number == wanted,
             "authid": lambda each: each.auth.authid == wanted,
             "role": lambda each: each.role == wanted,
             "all": lambda _each: True,
         }
-        is_meant = meant[question["by"]]
-        victims = [each for each in realm.sessions.values() if each.number != caller and is_meant(each)]
+        is_victim = tests[question["by"]]
+        victims = [each for each in realm.sessions.values() if each.number != caller and is_victim(each)]
         for victim in victims:
             victim.engine.dismiss(question["reason"], question["message"], now, reason="killed")
         return [victim.number for victim in victims]
@@ -113,11 +113,11 @@ class Inquiry:
     # Subscriptions
 
     def _live(self, realm: Realm, _question: Question, _now: float) -> list[Any]:
-        return [_shown(live) for live in realm.subscriptions.values()]
+        return [_row(live) for live in realm.subscriptions.values()]
 
     def _match(self, realm: Realm, question: Question, _now: float) -> list[Any]:
         found = self._state.broker.index.match(question["topic"]).subscriptions
-        return [_shown(realm.subscriptions[each.pattern]) for each in found if each.pattern in realm.subscriptions]
+        return [_row(realm.subscriptions[each.pattern]) for each in found if each.pattern in realm.subscriptions]
 
     def _is_live(self, realm: Realm, question: Question, _now: float) -> bool:
         return pattern_of(question["pattern"]) in realm.subscriptions
@@ -127,7 +127,7 @@ class Inquiry:
         if live is None:
             return None
         sessions = [each.number for each in live.sessions]
-        return {"shown": _shown(live), "details": live.details(), "sessions": sessions}
+        return {"shown": _row(live), "details": live.details(), "sessions": sessions}
 
     def _revoke(self, realm: Realm, question: Question, now: float) -> bool | None:
         live = realm.numbers.get(question["subscription"])
@@ -138,11 +138,11 @@ class Inquiry:
         return True
 
 
-def _given(answers: list[Any]) -> list[Any]:
+def _not_none(answers: list[Any]) -> list[Any]:
     return [each for each in answers if each is not None]
 
 
-def _shown(live: LiveSubscription) -> list[Any]:
+def _row(live: LiveSubscription) -> list[Any]:
     """A subscription as a JSON value: its id, its match policy, and its topic."""
     return [live.number, *to_json(live.pattern, live.match)]
 

@@ -1,0 +1,225 @@
+"""A node's events on their way into the stream: packed into frames, and sent until they come back.
+
+What is appended while frames are under way goes into the next one. The stream has a frame when that comes back from it;
+an acknowledgement by NATS says nothing of its order. While the first frame under way does not come back, all of them
+are sent again, in order: of each run exactly the next number counts at all nodes (`applied.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import NamedTuple
+
+from halley.broker.errors import InboxFull
+from halley.broker.events import Event
+from halley.cluster.availability import Availability
+from halley.cluster.frames import FRAME_BYTES, Control, Frame, pack, row_of
+from halley.nats.jetstream import Connection
+from halley.nats.wire import Message
+from halley.settings import Cluster
+
+_ROW_BYTES = 256
+"""About what a row takes in a frame besides its payload."""
+
+_FRAME_S = 0.001
+_FRAMES_PER_S = 500
+"""Of all nodes together, if all are busy: a frame costs every node as much as a hundred events in it.
+
+A node that has sent nothing for a while does not wait for this; one of 16 busy ones sends every 32 ms.
+"""
+
+_UNDER_WAY = 2
+_AGAIN_S = 1.0
+_RENEW_S = 43_200.0
+"""A node that has sent nothing for so long begins a new run, before the nodes forget the old one (`applied.py`)."""
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """A frame that has not come back; `events` has those that are not recorded too, in their turn."""
+
+    number: int
+    data: bytes
+    events: list[Event] = field(default_factory=list)
+    command: Command | None = None
+
+
+class Command(NamedTuple):
+    """A control to be sent; `applied` gets its sequence when it has come back."""
+
+    control: Control
+    applied: asyncio.Future[int]
+
+
+class Sender:
+    """The outgoing frames of one node. Its methods are for the event loop; none of them waits.
+
+    `frames` counts those that were sent, `resent` included. `run` stands for the frames that are numbered together.
+    """
+
+    def __init__(self, options: Cluster, nats: Connection, availability: Availability, inbox_bytes: int) -> None:
+        """Of recorded events `inbox_bytes` may be on their way."""
+        self.frames = self.resent = 0
+        self.run = ""
+        self._node = options.node
+        self._subject = f"{options.space}.f.{options.node}"
+        self._acks = f"{options.space}.a.{secrets.token_hex(8)}"
+        self._nats = nats
+        self._availability = availability
+        self._inbox_bytes = inbox_bytes
+        self._waiting_bytes = 0  # of recorded events that have not come back
+        self._number = 0
+        self._inbox: deque[Event] = deque()
+        self._commands: deque[Command] = deque()
+        self._under_way: deque[UnderWay] = deque()
+        self._frame_s, self._others = _FRAME_S, 0  # frames of other nodes until a second ago
+        self._is_running = self._is_due = False
+        self._sent_at = self._progress_at = monotonic()
+        self._begin_run()
+
+    def begin(self) -> None:
+        """Send from now on, on the running event loop."""
+        self._is_running = True
+        self._nats.subscribe(self._acks, self._acked)
+
+    def _begin_run(self) -> None:
+        self.run, self._number = f"{self._node}-{secrets.token_hex(6)}", 0
+
+    # Into frames
+
+    def append(self, event: Event) -> None:
+        """Queue a recorded event for the next frame. Raises `InboxFull`."""
+        if self._waiting_bytes and self._waiting_bytes + event.nbytes > self._inbox_bytes:
+            raise InboxFull
+        self._waiting_bytes += event.nbytes
+        self._inbox.append(event)
+        self.plan()
+
+    def append_unrecorded(self, event: Event) -> bool:
+        """Have an event settled behind those on their way, though it is in no frame; False if there are none."""
+        if self._inbox:
+            self._inbox.append(event)
+        elif self._under_way:
+            self._under_way[-1].events.append(event)
+        else:
+            return False
+        return True
+
+    def command(self, control: Control) -> asyncio.Future[int]:
+        """Send a control; the result is its sequence in the stream, as soon as all before it is applied here."""
+        command = Command(control, asyncio.get_running_loop().create_future())
+        self._commands.append(command)
+        self.plan()
+        return command.applied
+
+    def share_stream(self, nodes: int, frames_in: int) -> None:
+        """Send as many frames as the others leave, or as each of `nodes` may; to be called once a second.
+
+        `frames_in` counts the frames of all nodes that have come from the stream.
+        """
+        others = frames_in - self.frames
+        left, self._others = _FRAMES_PER_S - (others - self._others), others
+        self._frame_s = max(_FRAME_S, 1 / max(left, _FRAMES_PER_S / nodes))
+
+    def plan(self) -> None:
+        """Send a frame as soon as this node may, if something waits for one."""
+        if (self._inbox or self._commands) and not self._is_due and self._is_running:
+            self._is_due = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(max(0.0, self._sent_at + self._frame_s - monotonic()), self._send)
+
+    def _send(self) -> None:
+        self._is_due = False
+        is_idle = not self._inbox and not self._commands
+        if is_idle or len(self._under_way) >= _UNDER_WAY or self._nats.away_since is not None:
+            return  # `plan` is called again when a frame comes back, and by `look`
+        events, nbytes = [], 0
+        command = self._commands.popleft() if self._commands else None
+        while command is None and self._inbox and nbytes < FRAME_BYTES:
+            events.append(self._inbox.popleft())
+            nbytes += len(events[-1].payload) + _ROW_BYTES
+        if not self._under_way:
+            self._progress_at = monotonic()
+            if self._progress_at - self._sent_at > _RENEW_S:
+                self._begin_run()
+        self._number += 1
+        packed = self._packed(self._number, events, command)
+        while len(packed.data) > self._nats.max_payload and len(events) > 1:  # long names, keys or details
+            half = len(events) // 2
+            self._inbox.extendleft(reversed(events[half:]))
+            events = events[:half]
+            packed = self._packed(self._number, events, command)
+        self._under_way.append(packed)
+        self._sent_at = monotonic()
+        self._publish(packed.data)
+        self.plan()
+
+    def _packed(self, number: int, events: list[Event], command: Command | None) -> UnderWay:
+        rows = [row_of(event) for event in events if event.is_recorded]
+        return UnderWay(number, pack(self.run, number, rows, command and command.control), events, command)
+
+    def _publish(self, data: bytes) -> None:
+        self.frames += 1
+        self._nats.publish(self._subject, data, self._acks)
+
+    def _acked(self, message: Message) -> None:
+        """Note a refusal of the stream. Other answers do not say in which order frames are stored."""
+        if message.head or b'"error"' in message.data[:200]:
+            self._availability.refused()
+
+    # Until they come back
+
+    def returned(self, frame: Frame) -> UnderWay:
+        """Take the first frame under way, which has come back from the stream and counts."""
+        first = self._under_way.popleft()
+        assert first.number == frame.number
+        self._progress_at = monotonic()
+        self._waiting_bytes -= sum(event.nbytes for event in first.events if event.is_recorded)
+        return first
+
+    def look(self, now: float) -> None:
+        """Send what is under way again if nothing has come back for too long."""
+        if self._under_way and now - self._progress_at > _AGAIN_S:
+            self._progress_at = now
+            self.resent += len(self._under_way)
+            for frame in self._under_way:
+                self._publish(frame.data)
+
+    def dropped(self, frame: Frame, last_number: int) -> None:
+        """Note that a frame was dropped; `last_number` is that of its run's last frame that counted, 0 for none.
+
+        If it is the next of this run all nodes have forgotten those before it, since this one was away for a day: what
+        is under way is sent as another run.
+        """
+        if self._under_way and frame.number == self._under_way[0].number and frame.run == self.run and not last_number:
+            self._begin_run()
+            frames, self._under_way = self._under_way, deque()
+            for number, each in enumerate(frames, 1):
+                self._under_way.append(self._packed(number, each.events, each.command))
+            self._number = len(frames)
+
+    def withdraw(self, pending: int) -> list[Event]:
+        """Take back the events that no frame has had: they are stored nowhere. `pending` is how many wait in all.
+
+        What is not durable stays behind others whose outcome is not known, if there are any.
+        """
+        is_first = len(self._inbox) == pending
+        withdrawn = [event for event in self._inbox if event.is_durable or is_first]
+        if withdrawn:
+            self._inbox = deque(event for event in self._inbox if not (event.is_durable or is_first))
+            self._waiting_bytes -= sum(event.nbytes for event in withdrawn if event.is_recorded)
+        return withdrawn
+
+    def give_up(self) -> list[Event]:
+        """Take back all events that have not come back: whether they are stored is unknown."""
+        abandoned = [event for frame in self._under_way for event in frame.events] + [*self._inbox]
+        for command in filter(None, [*(frame.command for frame in self._under_way), *self._commands]):
+            command.applied.cancel()
+        self._commands.clear()
+        self._under_way.clear()
+        self._inbox.clear()
+        return abandoned
