@@ -144,7 +144,7 @@ class Keeper:
             query, within_s = pages.query_of(wish["query"]), min(float(wish["within_s"]), _LONGEST_S)
         except (ValueError, TypeError, LookupError):
             raise _BadRequest from None
-        if not within_s >= 0:  # "nan" is no time: a timer for it would be in the way of others
+        if not within_s >= 0:  # also "nan", whose timer would be in the way of others
             raise _BadRequest
         async with asyncio.timeout(within_s):
             await self._wrote(query.last)
