@@ -5,9 +5,10 @@
     python tests/mutate.py --again before.json --revision HEAD --report after.json
 
 The first command draws 100 faults from the lines of `ROOMS` that tests execute, and tries each of them in a clone of
-HEAD. The second draws them in some rooms, and measures only what their own tests execute: a minute instead of many. The
-third tries the same faults in the source of another revision and reports which are no longer noticed. Run it
-with the interpreter of an environment that has Halley's extras `test` and `check`.
+HEAD. The second draws them in some rooms, and measures only what their own tests execute: a minute instead of many, but
+what is not noticed then may be by the tests of other rooms. The third tries the same faults in the source of another
+revision and reports which are no longer noticed. Run it with the interpreter of an environment that has Halley's extras
+`test` and `check`.
 
 A fault is one small change: a reversed comparison, a negated condition, a number off by one, another string, a value
 that is not returned, a statement that is omitted. Lines that run only at import (constants, tables) are not changed.
