@@ -22,6 +22,7 @@ from halley.broker.flow import Activity
 from halley.broker.limits import Meters
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
+from halley.broker.pending import Pending
 from halley.broker.policy import ANONYMOUS
 from halley.cluster.alike import State
 from halley.cluster.applied import Applied
@@ -67,7 +68,7 @@ class Growing:
 class StuckLog(MemoryLog):
     """A log that takes any number of events, and writes none."""
 
-    def append(self, event: Event) -> None:
+    def append(self, pending: Pending) -> None:
         """See `ports.Log`."""
 
 
@@ -110,9 +111,9 @@ def waiting_publishers(bound: int) -> Growing:
 
     def add(number: int) -> None:
         if number < bound:
-            published = event()
-            broker.publish(published, NOW)
-            published.waiters.append(waiter)
+            pending = broker.publish(event(), NOW)
+            assert pending is not None
+            pending.waiters.append(waiter)
 
     return Growing(
         add,
@@ -199,11 +200,11 @@ def matches(bound: int) -> Growing:
 
     def turn() -> bool:
         with bounds:
-            if index._matched and not hearer.subscriptions:
+            if index.cache and not hearer.subscriptions:
                 broker.subscribe(hearer, Pattern(Match.DESCENDANTS, ""))
             return broker.due(NOW)
 
-    return Growing(add, lambda: len(index._matched), turn)
+    return Growing(add, lambda: len(index.cache), turn)
 
 
 def conflated(bound: int) -> Growing:

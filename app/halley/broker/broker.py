@@ -35,6 +35,7 @@ from halley.broker.flow import Activity, Flow
 from halley.broker.limits import Meters, Watermark, subscription_bytes
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
+from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Holder, Values, Work
 from halley.broker.sessions import Deadlines, Outlet, Session, SessionObserver
 from halley.broker.subscriptions import TopicIndex
@@ -212,7 +213,7 @@ class Broker:
         """
         if self.index.has_stale:
             self.index.drop_stale()
-        self._for_each(self.deadlines.due(now, DUE_AT_ONCE), _due, now)
+        self._for_each(self.deadlines.due(now, DUE_AT_ONCE), lambda session, now: session.owner.due(session, now), now)
         return self.index.has_stale or self.deadlines.next() <= now
 
     def rights_changed(self, stand_by: Callable[[Token | User | None], bool], now: float) -> tuple[int, int]:
@@ -328,31 +329,41 @@ class Broker:
             raise self.counted(AudienceTooLong())
         return None if audience == Audience() else audience
 
-    def publish(self, event: Event, now: float, without: Session | None = None, source: object = None) -> None:
+    def publish(
+        self, event: Event, now: float, without: Session | None = None, source: object = None
+    ) -> Pending | None:
         """Stamp an event with its time and publication, and put it into its subscribers' outboxes.
 
-        The session `without` receives nothing. If the event must be stored before it is delivered, it is pending
-        afterwards: append to its `waiters` to be notified of the result. `source` is the publisher, a session or a
+        The session `without` receives nothing. If the event must be stored before it is delivered, returns it as
+        pending: append to its `waiters` to be notified of the result. `source` is the publisher, a session or a
         request without one; events of one source stay in order. An event on a topic with a last value becomes that
         value and is never stored before (`ports.Values`).
         Raises `HistoryUnavailable`; for values also `WrongType`, `NotForAll`, `TooManyTopics` and `NoHome`. In a
         cluster a value that is set at another node is pending too.
         """
         if self.values is not None and self.values.takes(event.topic):
-            self._publish_value(self.values, event, now, without, source)
+            pending = self._publish_value(self.values, event, now, without, source)
         else:
-            self._issue(event, now, without, source)
+            pending = self._issue(event, now, without, source)
         self.published += 1
         self.flows[event.protocol].published += 1
         self.activity.note(event.topic, now)
+        return pending
 
-    def publish_no_value(self, event: Event, now: float, without: Session | None, source: object) -> None:
+    def publish_no_value(self, value: Pending, now: float) -> None:
         """Publish an event of which another server has found that it is not a value, although `Values.takes` said so.
 
-        Raises `HistoryUnavailable`.
+        Its waiters are notified now, or when it is stored.
         """
-        event.is_pending = False
-        self._issue(event, now, without, source)
+        try:
+            pending = self._issue(value.event, now, value.without, value.source)
+        except HistoryUnavailable as refusal:
+            self.commits.settle_value(value, refusal, now)
+            return
+        if pending is None:
+            self.commits.settle_value(value, None, now)
+        else:
+            pending.waiters += value.waiters
 
     def announce(self, event: Event, now: float, *, without: Session | None = None) -> None:
         """Publish an event of the server itself; it is not counted as a client's publish."""
@@ -365,9 +376,7 @@ class Broker:
         """
         if not event.publication:
             self._stamp(event, now)
-        event.without = without
-        self._fan_out(event, now, LIVE)
-        event.without = None  # values are kept, and must not keep a session alive
+        self._fan_out(event, now, LIVE, without)
 
     def record_value(self, event: Event, now: float) -> bool:
         """Append a value to the log if its topic is recorded; values are never durable. Return whether it was taken.
@@ -375,9 +384,9 @@ class Broker:
         Only sessions that replay receive it: when it is on disk, or immediately if the log does not take it.
         """
         self._stamp(event, now)
-        if self.commits.keep(event, now):
+        if self.commits.record_value(event, now):
             return True
-        self._fan_out(event, now, COMMITTED)
+        self._fan_out(event, now, COMMITTED, None)
         return False
 
     def last_values(self, patterns: Collection[Pattern], most: int, now: float) -> list[Event]:
@@ -405,54 +414,54 @@ class Broker:
         works = [holder.erase(erasure) for holder in self.holders]
         return [work for work in works if work is not None]
 
-    def _publish_value(self, values: Values, event: Event, now: float, without: Session | None, source: object) -> None:
+    def _publish_value(
+        self, values: Values, event: Event, now: float, without: Session | None, source: object
+    ) -> Pending | None:
         if event.audience is not None or event.chosen is not None:
             raise NotForAll
         self._stamp(event, now)
         try:
-            values.publish(event, now, without, source)
+            pending = values.publish(event, now, without, source)
         except Refusal as refusal:
             raise self.counted(refusal) from None
         if event.idempotency_key is not None:
-            self.commits.remember(event, now)
+            self.commits.remember(event, now, pending)
+        return pending
 
     def _stamp(self, event: Event, now: float) -> None:
-        event.time_us = self._time_us(now)
+        """Give an event its publication and its time; a small step of the clock backwards repeats the latest time."""
+        time_us = int((now + self.clock_offset_s) * 1_000_000)
+        if not time_us < self._latest_us < time_us + _CLOCK_STEP_US:
+            self._latest_us = time_us
+        event.time_us = self._latest_us
         event.publication = self.publications.next()
 
-    def _issue(self, event: Event, now: float, without: Session | None = None, source: object = None) -> None:
-        event.time_us = self._time_us(now)  # `_stamp`, inlined: every publish runs this
-        event.publication = self.publications.next()
-        event.without = without
+    def _issue(self, event: Event, now: float, without: Session | None = None, source: object = None) -> Pending | None:
+        self._stamp(event, now)
         commits = self.commits
         if commits.log is not None or event.idempotency_key is not None:
-            event.source = source
             try:
-                commits.take(event, now)
+                pending = commits.take(event, now, without, source)
             except HistoryUnavailable as refusal:
                 raise self.counted(refusal) from None
-        if event.is_pending:
-            self.index.match(event.topic)  # cache the match in the publisher's turn: a commit delivers many events
-        else:
-            self._fan_out(event, now, LIVE if event.is_recorded else BOTH)
+            if pending is not None:
+                if pending.is_delivered:
+                    self._fan_out(event, now, LIVE, without)
+                    return None
+                if event.topic not in self.index.cache:
+                    self.index.match(event.topic)  # in the publisher's turn: a commit delivers many events
+                return pending
+        self._fan_out(event, now, BOTH, without)
+        return None
 
-    def _time_us(self, now: float) -> int:
-        """The wall clock in microseconds; a small step backwards repeats the latest time instead."""
-        time_us = int((now + self.clock_offset_s) * 1_000_000)
-        if time_us < self._latest_us < time_us + _CLOCK_STEP_US:
-            return self._latest_us
-        self._latest_us = time_us
-        return time_us
-
-    def _fan_out(self, event: Event, now: float, stage: Stage) -> None:
-        """Deliver an event to the subscribers of its topic that it is due to at this stage."""
-        without, audience, chosen = event.without, event.audience, event.chosen
-        is_live, is_committed = stage is not COMMITTED, stage is not LIVE
-        if is_committed:
-            event.without = event.source = None  # events that are kept must not keep a session alive
-        subscribers, event.matched = self.index.match(event.topic)
+    def _fan_out(self, event: Event, now: float, stage: Stage, without: Session | None) -> None:
+        """Deliver an event to the subscribers of its topic, except `without`, that it is due to at this stage."""
+        index, topic = self.index, event.topic
+        subscribers, event.matched = index.cache.get(topic) or index.match(topic)
         if not subscribers:
             return
+        audience, chosen = event.audience, event.chosen
+        is_live, is_committed = stage is not COMMITTED, stage is not LIVE
         mark = self.mark_ready if len(subscribers) <= MANY else self.mark_ready_later
         count = 0
         try:
@@ -587,7 +596,3 @@ class Broker:
                     link.write(output)
             except Exception as fault:  # noqa: BLE001 - raised by `flush`
                 faults.append(fault)
-
-
-def _due(session: Session, now: float) -> None:
-    session.owner.due(session, now)

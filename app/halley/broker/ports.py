@@ -21,6 +21,7 @@ from typing import Protocol
 
 from halley.broker.events import Event
 from halley.broker.names import RESERVED, Pattern, matches
+from halley.broker.pending import Pending
 from halley.broker.sessions import Session
 
 USUAL_LIMIT = 100
@@ -48,8 +49,8 @@ class Log(Protocol):
     def durability_of(self, topic: str) -> Durability:
         """Whether and when the events of a canonical topic are written."""
 
-    def append(self, event: Event) -> None:
-        """Queue an event to be written, or, if `event.is_recorded` is False, only to be reported in its order.
+    def append(self, pending: Pending) -> None:
+        """Queue an event to be written, or, if `pending.is_recorded` is False, only to be reported in its order.
 
         Raises `HistoryUnavailable` if there is no room for the event or the disk cannot be written.
         """
@@ -155,12 +156,13 @@ class Values(Protocol):
     def takes(self, topic: str) -> bool:
         """Whether events that are published on a canonical topic become its value."""
 
-    def publish(self, event: Event, now: float, without: Session | None, source: object) -> None:
+    def publish(self, event: Event, now: float, without: Session | None, source: object) -> Pending | None:
         """Make an event of another protocol a value, and have it delivered to all protocols (`Broker.deliver_value`).
 
         The event has a time and a publication, and is not restricted to an audience. `source` is the publishing
-        session, which may have ended (WAMP's testaments), or a request without one. Raises `WrongType` and
-        `TooManyTopics`; then nothing is done.
+        session, which may have ended (WAMP's testaments), or a request without one. Where another server takes it, what
+        is returned is settled later (`Commits.settle_value`). Raises `WrongType` and `TooManyTopics`; then nothing is
+        done.
         """
 
     def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:

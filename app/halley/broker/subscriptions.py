@@ -50,7 +50,7 @@ class TopicIndex(Generic[Subscriber]):
 
     def __init__(self) -> None:
         self.subscriptions: dict[Pattern, Subscription[Subscriber]] = {}
-        self._matched: dict[str, Matched[Subscriber]] = {}
+        self.cache: dict[str, Matched[Subscriber]] = {}  # for the hot path to look at before it calls `match`
         self._stale: list[dict[str, Matched[Subscriber]]] = []  # former caches, which are dropped in pieces
         # The number of prefixes by their count of whole segments and the length of the rest, and the number of
         # wildcards by their count of segments and the positions that have a name.
@@ -92,11 +92,11 @@ class TopicIndex(Generic[Subscriber]):
 
     def match(self, topic: str) -> Matched[Subscriber]:
         """The subscribers of `topic`, and the subscriptions that match it."""
-        found = self._matched.get(topic)
+        found = self.cache.get(topic)
         if found is None:
-            if len(self._matched) >= _CACHED_TOPICS:  # clients make up topics: the cache must be bounded
+            if len(self.cache) >= _CACHED_TOPICS:  # clients make up topics: the cache must be bounded
                 self._empty()
-            found = self._matched[topic] = self._match(topic)
+            found = self.cache[topic] = self._match(topic)
         return found
 
     @property
@@ -117,7 +117,7 @@ class TopicIndex(Generic[Subscriber]):
 
         It takes little time where one pattern has most of the subscribers.
         """
-        found = self._matched.get(topic)
+        found = self.cache.get(topic)
         if found is not None:
             return len(found.subscribers)
         most, *others = sorted((each.sessions for each in self._found(topic)), key=len, reverse=True) or [{}]
@@ -163,17 +163,17 @@ class TopicIndex(Generic[Subscriber]):
 
     def _forget(self, pattern: Pattern) -> None:
         if pattern.match is Match.EXACT:
-            self._matched.pop(pattern.topic, None)
+            self.cache.pop(pattern.topic, None)
         else:
             self._empty()
 
     def _empty(self) -> None:
         """Begin a new cache; a former one that is too large to be dropped at once is left to `drop_stale`."""
-        if len(self._matched) > DROPPED_AT_ONCE:
-            self._stale.append(self._matched)
-            self._matched = {}
+        if len(self.cache) > DROPPED_AT_ONCE:
+            self._stale.append(self.cache)
+            self.cache = {}
         else:
-            self._matched.clear()
+            self.cache.clear()
 
 
 def _add(counts: dict[int, Counter[Key]], outer: int, inner: Key, by: int) -> None:

@@ -28,6 +28,7 @@ from halley.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown, 
 from halley.broker.events import Event, EventRange
 from halley.broker.faults import for_each
 from halley.broker.names import RESERVED, SPACE, Pattern
+from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability
 from halley.cluster.alike import State
 from halley.cluster.applied import Applied
@@ -85,11 +86,11 @@ class Diverged(HistoryUnavailable):
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A frame that has not come back; `events` has those that are not recorded too, in their turn."""
+    """A frame that has not come back; `entries` has those that are not recorded too, in their turn."""
 
     number: int
     data: bytes
-    events: list[Event] = field(default_factory=list)
+    entries: list[Pending] = field(default_factory=list)
     order: _Order | None = None
 
 
@@ -136,13 +137,13 @@ class ClusterLog:
         self._run = ""
         self._frame_s, self._others = _FRAME_S, 0  # frames of other nodes until a second ago
         self._number = 0
-        self._inbox: deque[Event] = deque()
+        self._inbox: deque[Pending] = deque()
         self._orders: deque[_Order] = deque()
         self._under_way: deque[_UnderWay] = deque()
         self._waiting_bytes = 0  # of recorded events that have not come back
         self._fleeting: list[Row] = []
         self._moved = asyncio.Event()  # set when more is delivered, and then replaced
-        self._unwritten: list[Event] = []  # by the disk's fault; they are given to the writer again
+        self._unwritten: list[Entry] = []  # by the disk's fault; they are given to the writer again
         self._head = store.head  # what the stream gives up to this offset is on disk already
         on_disk = chain.from_iterable(store.rows(applied.offset + 1, self._head))
         self._on_disk = {row.offset: row.crc for row in on_disk if not row.is_purged}
@@ -189,22 +190,22 @@ class ClusterLog:
         """For how many seconds NATS has not been reachable; 0 while it is."""
         return self._nats.away_s
 
-    def append(self, event: Event) -> None:
+    def append(self, pending: Pending) -> None:
         """Queue an event for the stream, or to have its turn there. Raises `HistoryUnavailable`, `InboxFull`."""
-        if not event.is_recorded and not self._inbox:
+        if not pending.is_recorded and not self._inbox:
             if self._under_way:
-                self._under_way[-1].events.append(event)
+                self._under_way[-1].entries.append(pending)
             else:
-                self._store.append(event)
+                self._store.append(pending)
             return
-        if event.is_recorded:
+        if pending.is_recorded:
             refusal = self.refusal
             if refusal is not None:
                 raise refusal
-            if self._waiting_bytes and self._waiting_bytes + event.nbytes > self._commits.options.inbox_bytes:
+            if self._waiting_bytes and self._waiting_bytes + pending.nbytes > self._commits.options.inbox_bytes:
                 raise InboxFull
-            self._waiting_bytes += event.nbytes
-        self._inbox.append(event)
+            self._waiting_bytes += pending.nbytes
+        self._inbox.append(pending)
         self._plan()
 
     def share(self, event: Event) -> None:
@@ -229,32 +230,33 @@ class ClusterLog:
 
     # What the writer of the folder reports
 
-    def committed(self, events: Sequence[Any], _first: int, now: float) -> None:
+    def committed(self, entries: Sequence[Any], _first: int, now: float) -> None:
         """Report to the broker the events that are on disk, or have had their turn."""
-        if self._unwritten and not any(event.is_recorded for event in events):  # their turn comes behind those
-            self._unwritten += events
+        if self._unwritten and not any(entry.is_recorded for entry in entries):  # their turn comes behind those
+            self._unwritten += entries
             return
         try:
-            for_each([list(run) for _, run in groupby(events, _is_own)], self._commit, now)
+            for_each([list(run) for _, run in groupby(entries, _is_own)], self._commit, now)
         finally:
             self._moved.set()
             self._moved = asyncio.Event()
 
     def _commit(self, run: list[Any], now: float) -> None:
-        (self._own_committed if _is_own(run[0]) else self._commits.arrived)(run, now)
-
-    def _own_committed(self, events: list[Event], now: float) -> None:
-        for is_repeat, group in groupby(events, _is_repeat):
+        if not _is_own(run[0]):
+            self._commits.arrived([each.event if isinstance(each, Entry) else each for each in run], now)
+            return
+        for is_repeat, group in groupby(run, _is_repeat):
             if not is_repeat:
                 self._commits.committed(list(group), self._commits.tail.head + 1, now)
                 continue
-            for event in group:
-                first = Published(self._arrivals.first_topics.pop(event), event.position, event.publication)
-                self._commits.repeated_late(event, first, now)
+            for pending in group:
+                topic = self._arrivals.first_topics.pop(pending)
+                first = Published(topic, pending.position, pending.event.publication)
+                self._commits.repeated_late(pending, first, now)
 
-    def refused(self, events: Sequence[Event], _refusal: Refusal, _now: float) -> None:
+    def refused(self, entries: Sequence[Entry], _refusal: Refusal, _now: float) -> None:
         """Keep events that could not be written, in their order: they are in the stream, and must be written."""
-        self._unwritten += events
+        self._unwritten += entries
 
     # The life of the log
 
@@ -271,8 +273,8 @@ class ClusterLog:
 
     def give_up(self, now: float) -> None:
         """Settle the events that have not come back: whether they are stored is unknown."""
-        left = [event for event in self._unwritten if _is_own(event)]
-        left += [event for frame in self._under_way for event in frame.events] + [*self._inbox]
+        left = [entry for entry in self._unwritten if _is_own(entry)]
+        left += [entry for frame in self._under_way for entry in frame.entries] + [*self._inbox]
         for order in filter(None, [*(frame.order for frame in self._under_way), *self._orders]):
             order.applied.cancel()
         self._orders.clear()
@@ -309,31 +311,31 @@ class ClusterLog:
         is_idle = not self._inbox and not self._orders
         if is_idle or len(self._under_way) >= _UNDER_WAY or self._nats.away_since is not None:
             return  # the next frame that comes back passes by here, or the watch does
-        events, nbytes = [], 0
+        entries, nbytes = [], 0
         order = self._orders.popleft() if self._orders else None
         while order is None and self._inbox and nbytes < _FRAME_BYTES:
-            events.append(self._inbox.popleft())
-            nbytes += len(events[-1].payload) + _ROW_BYTES
+            entries.append(self._inbox.popleft())
+            nbytes += len(entries[-1].event.payload) + _ROW_BYTES
         if not self._under_way:
             self._progress_at = monotonic()
             if self._progress_at - self._sent_at > _RENEW_S:
                 self._new_run()
         self._number += 1
-        packed = self._packed(self._number, events, order)
-        while len(packed.data) > self._nats.max_payload and len(events) > 1:  # long names, keys or details
-            half = len(events) // 2
-            self._inbox.extendleft(reversed(events[half:]))
-            events = events[:half]
-            packed = self._packed(self._number, events, order)
+        packed = self._packed(self._number, entries, order)
+        while len(packed.data) > self._nats.max_payload and len(entries) > 1:  # long names, keys or details
+            half = len(entries) // 2
+            self._inbox.extendleft(reversed(entries[half:]))
+            entries = entries[:half]
+            packed = self._packed(self._number, entries, order)
         self._under_way.append(packed)
         self._sent_at = monotonic()
         self._post(packed.data)
         if self._inbox or self._orders:
             self._plan()
 
-    def _packed(self, number: int, events: list[Event], order: _Order | None) -> _UnderWay:
-        rows = [row_of(event) for event in events if event.is_recorded]
-        return _UnderWay(number, pack(self._run, number, rows, order and order.control), events, order)
+    def _packed(self, number: int, entries: list[Pending], order: _Order | None) -> _UnderWay:
+        rows = [row_of(entry.event) for entry in entries if entry.is_recorded]
+        return _UnderWay(number, pack(self._run, number, rows, order and order.control), entries, order)
 
     def _post(self, data: bytes) -> None:
         self.frames_out += 1
@@ -413,14 +415,14 @@ class ClusterLog:
             if frame is not None and self._is_forgotten(frame):
                 self._renumber()
             return None
-        entries: Sequence[Event | EventRange]
+        entries: Sequence[Entry | EventRange]
         back = None
         if frame.run == self._run:
             back = self._under_way.popleft()
             assert back.number == frame.number
             self._progress_at = monotonic()
-            self._waiting_bytes -= sum(event.nbytes for event in back.events if event.is_recorded)
-            entries = self._arrivals.own(frame, back.events)
+            self._waiting_bytes -= sum(entry.nbytes for entry in back.entries if entry.is_recorded)
+            entries = self._arrivals.own(frame, back.entries)
         else:
             entries = self._arrivals.others(frame)
         self.state.note(applied)
@@ -431,7 +433,7 @@ class ClusterLog:
         return None
 
     async def _write(
-        self, entries: Sequence[Event | EventRange], place: Place, frame: Frame, back: _UnderWay | None
+        self, entries: Sequence[Entry | EventRange], place: Place, frame: Frame, back: _UnderWay | None
     ) -> None:
         """Give the writer what is left of a frame, when it takes events again."""
         for entry in entries:
@@ -450,17 +452,17 @@ class ClusterLog:
         if self._inbox or self._orders:
             self._plan()
 
-    def _is_written(self, event: Event | EventRange) -> bool:
+    def _is_written(self, entry: Entry | EventRange) -> bool:
         """Give an event to the writer; False while that takes none. What a restart applies again is on disk."""
-        known = self._on_disk.pop(event.position, None) if event.is_recorded else None
-        if known is not None or (event.is_recorded and event.position <= self._head):
-            if isinstance(event, Event) and known not in (None, stored_row(event, event.position).crc):
+        known = self._on_disk.pop(entry.position, None) if entry.is_recorded else None
+        if known is not None or (entry.is_recorded and entry.position <= self._head):
+            if isinstance(entry, Entry) and known not in (None, stored_row(entry.event, entry.position).crc):
                 self._diverge("the stream has another event at an offset than this node's folder")
             return True
         if self._unwritten:
             return False
         try:
-            self._append(event)
+            self._append(entry)
         except HistoryUnavailable:
             return False
         return True
@@ -475,7 +477,7 @@ class ClusterLog:
         self._new_run()
         frames, self._under_way = self._under_way, deque()
         for number, frame in enumerate(frames, 1):
-            self._under_way.append(self._packed(number, frame.events, frame.order))
+            self._under_way.append(self._packed(number, frame.entries, frame.order))
         self._number = len(frames)
 
     def _is_doubtful(self, why: str) -> bool:
@@ -548,20 +550,20 @@ class ClusterLog:
         What is not durable is delivered at this node then, unless others are before it whose outcome is not known.
         """
         is_first = len(self._inbox) == len(self._commits.pending)
-        unsent = [event for event in self._inbox if event.is_durable or is_first]
+        unsent = [entry for entry in self._inbox if entry.is_durable or is_first]
         if unsent:
-            self._inbox = deque(event for event in self._inbox if not (event.is_durable or is_first))
-            self._waiting_bytes -= sum(event.nbytes for event in unsent if event.is_recorded)
+            self._inbox = deque(entry for entry in self._inbox if not (entry.is_durable or is_first))
+            self._waiting_bytes -= sum(entry.nbytes for entry in unsent if entry.is_recorded)
             self._commits.withdrawn(unsent, StreamUnavailable(), now)
             self._flush()
 
     def _write_again(self) -> None:
-        events, self._unwritten = self._unwritten, []
-        for at, event in enumerate(events):
+        entries, self._unwritten = self._unwritten, []
+        for at, entry in enumerate(entries):
             try:
-                self._store.append(event)
+                self._store.append(entry)
             except HistoryUnavailable:
-                self._unwritten = events[at:]
+                self._unwritten = entries[at:]
                 return
 
     async def _consume(self) -> None:
@@ -588,11 +590,11 @@ class ClusterLog:
                 self._nats.renew()
 
 
-def _is_own(event: Event | EventRange) -> bool:
-    """Whether a session of this node has published the event, and waits for it: not so for values of NetworkTables."""
-    return isinstance(event, Event) and event.pending_since > 0
+def _is_own(entry: Entry | EventRange) -> bool:
+    """Whether this node has published the event, so that it is pending here."""
+    return isinstance(entry, Pending)
 
 
-def _is_repeat(event: Event) -> bool:
+def _is_repeat(pending: Pending) -> bool:
     """Whether an own event got no offset, since another event had its key: its position is that one's."""
-    return event.position > 0 and not event.is_recorded
+    return pending.event.position > 0 and not pending.is_recorded

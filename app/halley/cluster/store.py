@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from halley.broker.errors import HistoryUnavailable
-from halley.broker.events import Event
 from halley.broker.names import Pattern
+from halley.broker.pending import Entry
 from halley.broker.ports import Durability
 from halley.history.stored import Stored
 
@@ -43,5 +43,5 @@ class Store(Protocol):
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The rows between two offsets that this node has on disk."""
 
-    def append(self, event: Event) -> None:
+    def append(self, entry: Entry) -> None:
         """Queue an event, which has its offset if it is recorded. Raises `HistoryUnavailable`, and nothing is done."""

@@ -16,8 +16,8 @@ from threading import Lock
 from typing import TypeVar
 
 from halley.broker.errors import HistoryUnavailable
-from halley.broker.events import Event
 from halley.broker.names import Pattern
+from halley.broker.pending import Entry
 from halley.broker.ports import Durability, Erasure, Page, Query
 from halley.history import rewriting
 from halley.history.backup import begin_anew
@@ -89,6 +89,9 @@ class History:
         for each in end.unsealed:
             self._sealer.put(each)
         self._writer = LogWriter(self.folder, options, report, self._sealer, end)
+        # of `ports.Log`; not methods that call these, which every publish would pay for
+        self.append: Callable[[Entry], None] = self._writer.append
+        self.durability_of: Callable[[str], Durability] = rules.durability_of
         self._pool = SegmentPool(self.folder)
         self._reader = LogReader(self.folder, rules, self._pool)
         self.consumers = Consumers(folder, options.consumers, options.consumer_grace_s)
@@ -179,17 +182,6 @@ class History:
     def waiting_bytes(self) -> int:
         """Bytes of events that wait to be written or are being written."""
         return self._writer.waiting_bytes
-
-    def durability_of(self, topic: str) -> Durability:
-        """How a topic's events are kept."""
-        return self._rules.durability_of(topic)
-
-    def append(self, event: Event) -> None:
-        """Queue an event to be written; never waits. Its `Committed` or `Refused` is reported later.
-
-        An event that is not recorded is only reported, in order. Raises `HistoryUnavailable`, `InboxFull`, `DiskFull`.
-        """
-        self._writer.append(event)
 
     def hand_over(self, later: Callable[[Callable[[], None]], object] | None) -> None:
         """Set `later`, which calls a function at the end of the event loop's turn, as `loop.call_soon` does.

@@ -22,6 +22,7 @@ from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.errors import HistoryUnavailable, InvalidName, Refusal
 from halley.broker.events import SECONDS_TO_2026, Event, Publications
+from halley.broker.pending import Entry
 from halley.broker.ports import Erasure, Page, Query
 from halley.history.consumers import Overtaken
 from halley.history.damage import Damage
@@ -73,11 +74,11 @@ def rules_of(settings: Settings) -> Rules:
 class Outcomes(Protocol):
     """Receives the outcome of each event, committed or refused, in the order of writing."""
 
-    def committed(self, events: Sequence[Event], first: int, now: float) -> None:
-        """Learn that `events` are on disk; see `Commits.committed`."""
+    def committed(self, group: Sequence[Entry], first: int, now: float) -> None:
+        """Learn that a group is on disk; see `Commits.committed`."""
 
-    def refused(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
-        """Learn that `events` are not on disk; see `Commits.refused`."""
+    def refused(self, group: Sequence[Entry], refusal: Refusal, now: float) -> None:
+        """Learn that a group is not on disk; see `Commits.refused`."""
 
 
 class CannotJoin(Exception):
@@ -141,7 +142,7 @@ class OpenLog:
         """Return when every event published before is committed or refused, or its wait for the commit timed out."""
         commits = self._broker.commits
         latest = commits.pending[-1] if commits.pending else None
-        if latest is not None and monotonic() < latest.pending_since + self._options.commit_s:
+        if latest is not None and monotonic() < latest.since + self._options.commit_s:
             settled = _Settled()
             latest.waiters.append(settled)
             await settled.future
@@ -221,21 +222,21 @@ class OpenLog:
         """Give a report to the broker, or a part of it if the time is over before; the rest follows in later turns."""
         commits, given, now = self._broker.commits, 0, monotonic()
         try:
-            while not given or (given < len(report.events) and (now := monotonic()) < until):
-                events = report.events[given : given + _EVENTS_AT_ONCE]
+            while not given or (given < len(report.entries) and (now := monotonic()) < until):
+                group = report.entries[given : given + _EVENTS_AT_ONCE]
                 given += _EVENTS_AT_ONCE
                 if not isinstance(report, Committed):
-                    self._outcomes.refused(events, report.refusal, now)
+                    self._outcomes.refused(group, report.refusal, now)
                 elif given == _EVENTS_AT_ONCE:
-                    self._outcomes.committed(events, report.first, now)
+                    self._outcomes.committed(group, report.first, now)
                 else:
-                    self._outcomes.committed(events, commits.tail.head + 1, now)
+                    self._outcomes.committed(group, commits.tail.head + 1, now)
         finally:
-            rest = report.events[given:]
+            rest = report.entries[given:]
             if rest and isinstance(report, Committed):
                 self._reports.appendleft(Committed(rest, commits.tail.head + 1))
             elif rest:
-                self._reports.appendleft(replace(report, events=rest))
+                self._reports.appendleft(replace(report, entries=rest))
 
 
 class OpenHistory(OpenLog):
@@ -465,7 +466,7 @@ class _Settled:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:  # noqa: ARG002 - Waiter's form
-        """Finish `future`; see `broker.events.Waiter`."""
+        """Finish `future`; see `broker.pending.Waiter`."""
         if not self.future.done():
             self.future.set_result(None)
 

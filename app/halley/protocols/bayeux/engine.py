@@ -270,13 +270,13 @@ class Engine(Polling):
     ) -> Outcome:
         """Publish the message of a usual request."""
         try:
-            event = self._publisher.publish_usual(request, session, fields, now)
+            pending = self._publisher.publish_usual(request, session, fields, now)
         except Fault as fault:
             return self._reply_to_publish(request, session, self.refusal(session, fields, fault), now)
-        if event.is_pending:
-            pending = _PendingPublish(self, request, session, fields)
-            event.waiters.append(pending)
-            return pending
+        if pending is not None:
+            waiter = _PendingPublish(self, request, session, fields)
+            pending.waiters.append(waiter)
+            return waiter
         return self._reply_to_publish(request, session, publish_reply(fields), now)
 
     def _publish_in_batch(self, handler: RequestHandler, fields: dict[str, Any]) -> dict[str, Any] | bytes | None:
@@ -296,11 +296,11 @@ class Engine(Polling):
             or request.has_odd_numbers
         ):
             return None
-        event = self._publisher.publish_usual(request, session, fields, handler.now)
-        if not event.is_pending:
+        pending = self._publisher.publish_usual(request, session, fields, handler.now)
+        if pending is None:
             return publish_reply(fields)
         reply = reply_to(fields, successful=True)
-        handler.hold_back(event, reply, fields)
+        handler.hold_back(pending, reply, fields)
         return reply
 
     def _reply_to_publish(

@@ -119,9 +119,10 @@ class Replayer:
         """Give a session a cursor; its present subscriptions continue from here."""
         recording = self._broker.commits
         given = frozenset(
-            event.publication
-            for event in recording.pending
-            if not event.is_pending and any(pattern in session.subscriptions for pattern in patterns_heard(event.topic))
+            pending.event.publication
+            for pending in recording.pending
+            if pending.is_delivered
+            and any(pattern in session.subscriptions for pattern in patterns_heard(pending.event.topic))
         )
         session.cursor = cursor = Cursor(given)
         session.outbox.keeps_recorded = True
