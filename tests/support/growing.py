@@ -222,7 +222,7 @@ def conflated(bound: int) -> Growing:
         outbox.take()
         return len(outbox) > 0
 
-    return Growing(add, lambda: 0 if outbox.aside is None else len(outbox.aside), turn)
+    return Growing(add, lambda: 0 if outbox.conflated is None else len(outbox.conflated), turn)
 
 
 def deadlines(bound: int) -> Growing:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from halley.broker.errors import HistoryUnavailable
 from halley.broker.events import Event
-from halley.broker.names import patterns_heard
+from halley.broker.names import receiving_patterns
 from halley.broker.pending import Pending
 from halley.broker.ports import Durability, Page, Query
 
@@ -98,7 +98,7 @@ class MemoryLog:
             return False
         if event.audience is not None and not event.audience.admits(query.authid, query.role):
             return False
-        heard = set(patterns_heard(event.topic))
+        heard = set(receiving_patterns(event.topic))
         return any(event.position > after and pattern in heard for pattern, after in query.wanted)
 
     # What a test does to it

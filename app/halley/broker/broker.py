@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
 
 from halley.broker.commits import Commits
 from halley.broker.errors import (
@@ -40,7 +39,7 @@ from halley.broker.ports import Erasure, Holder, Values, Work
 from halley.broker.sessions import Deadlines, Outlet, Session, SessionObserver
 from halley.broker.subscriptions import TopicIndex
 from halley.broker.waiting import Waiting
-from halley.settings import History, Limits, Ticks, Token, User
+from halley.settings import History, Limits, Ticks, Token, User, Wamp
 
 _HISTORY, _TICKS = History(), Ticks()
 _KEY = re.compile(r"[\x20-\x7e]+")
@@ -58,18 +57,6 @@ _PIECE = 25
 
 DUE_AT_ONCE = 50
 """Deadlines looked at in one turn of the loop: those of many sessions that came together pass together."""
-
-
-class SubscriptionLimits(Protocol):
-    """Bounds on the number of a session's subscriptions, and on how many of them have a wildcard."""
-
-    @property
-    def subscriptions(self) -> int:
-        """The most subscriptions that a session may have, with or without a wildcard."""
-
-    @property
-    def patterns(self) -> int:
-        """The most subscriptions with a wildcard that a session may have."""
 
 
 class Broker:
@@ -175,8 +162,8 @@ class Broker:
         if session.closed is not None:
             return False
         session.closed = reason
-        session.had = tuple(session.subscriptions)
-        for pattern in session.had:
+        session.former_subscriptions = tuple(session.subscriptions)
+        for pattern in session.former_subscriptions:
             self.index.remove(pattern, session)
         session.subscriptions.clear()
         session.subscription_bytes = 0
@@ -193,7 +180,7 @@ class Broker:
             self.values.closed(session)
         for observer in self.observers:
             observer.closed(session, reason)
-        session.had = ()  # a connection may still refer to the session, and must not keep its names
+        session.former_subscriptions = ()  # a connection may still refer to the session, and must not keep its names
         return True
 
     def touch(self, session: Session, deadline: float) -> None:
@@ -216,14 +203,14 @@ class Broker:
         self._for_each(self.deadlines.due(now, DUE_AT_ONCE), lambda session, now: session.owner.due(session, now), now)
         return self.index.has_stale or self.deadlines.next() <= now
 
-    def rights_changed(self, stand_by: Callable[[Token | User | None], bool], now: float) -> tuple[int, int]:
+    def rights_changed(self, is_current: Callable[[Token | User | None], bool], now: float) -> tuple[int, int]:
         """Take away what changed rights no longer grant.
 
-        Sessions whose credential `stand_by` denies end as if their tokens had expired. Of the others, the subscriptions
-        end that their rights no longer grant. Returns the numbers of these sessions and of these subscriptions.
-        Exceptions are as for `due`.
+        Sessions whose credential is not `is_current` end as if their tokens had expired. Of the others, the
+        subscriptions end that their rights no longer grant. Returns the numbers of these sessions and of these
+        subscriptions. Exceptions are as for `due`.
         """
-        withdrawn = {session for session in self.sessions.values() if not stand_by(session.proof.credential)}
+        withdrawn = {session for session in self.sessions.values() if not is_current(session.proof.credential)}
         taken = 0
 
         def apply(session: Session, now: float) -> None:
@@ -254,9 +241,7 @@ class Broker:
 
     # Subscriptions and events
 
-    def check_capacity(
-        self, session: Session, patterns: list[Pattern], bounds: SubscriptionLimits | None = None
-    ) -> None:
+    def check_capacity(self, session: Session, patterns: list[Pattern], bounds: Limits | Wamp | None = None) -> None:
         """Check that a session may have these subscriptions too, within `bounds` or else the general limits.
 
         Raises `TooManySubscriptions`, `SubscriptionsTooLarge` or `TooManyPatterns`.
@@ -341,7 +326,7 @@ class Broker:
         Raises `HistoryUnavailable`; for values also `WrongType`, `NotForAll`, `TooManyTopics` and `NoHome`. In a
         cluster a value that is set at another node is pending too.
         """
-        if self.values is not None and self.values.takes(event.topic):
+        if self.values is not None and self.values.accepts(event.topic):
             pending = self._publish_value(self.values, event, now, without, source)
         else:
             pending = self._issue(event, now, without, source)
@@ -351,7 +336,7 @@ class Broker:
         return pending
 
     def publish_no_value(self, value: Pending, now: float) -> None:
-        """Publish an event of which another server has found that it is not a value, although `Values.takes` said so.
+        """Publish an event of which another server has found that it is not a value, although `Values.accepts` said so.
 
         Its waiters are notified now, or when it is stored.
         """
@@ -486,7 +471,7 @@ class Broker:
                     if not session.is_ready:
                         mark(session)
                 else:
-                    self._deliver_beyond(session, event, now)
+                    self._overflow(session, event, now)
         finally:
             self.delivered += count
             self.waiting.hold(event, count)
@@ -503,12 +488,12 @@ class Broker:
         any other the owner's `overflow` decides.
         """
         if session.closed is not None or not session.outbox.put(event):
-            return self._deliver_beyond(session, event, now)
+            return self._overflow(session, event, now)
         self.delivered += 1
         self.mark_ready(session)
         return True
 
-    def _deliver_beyond(self, session: Session, event: Event, now: float) -> bool:
+    def _overflow(self, session: Session, event: Event, now: float) -> bool:
         """Deliver an event to a session that has ended, or whose outbox is full; False if it has not been taken."""
         if session.closed is not None:
             return False
@@ -525,16 +510,10 @@ class Broker:
         return is_open
 
     def take(self, session: Session, now: float) -> list[Event]:
-        """Take the events that wait for a session, to be written to its client now.
+        """Take the events that wait for a session, to be written to its client. On the hot path.
 
-        They wait no longer (`waiting.py`): the connection that they are written to has a bound of its own.
+        The caller releases them (`Waiting.release`) when they are written to a connection with a bound of its own.
         """
-        events = self.take_held(session, now)
-        self.waiting.release(events)
-        return events
-
-    def take_held(self, session: Session, now: float) -> list[Event]:
-        """Do the same, for callers who release the events themselves: once they are written. On the hot path."""
         events = session.outbox.take()
         if events:
             flow = self.flows[session.protocol]

@@ -179,7 +179,7 @@ class Activity:
 
     def latest(self) -> Iterator[tuple[str, Trace]]:
         """All remembered topics with their traces, the most recently active first."""
-        return iter(sorted(self.traces.items(), key=_busy_last, reverse=True))
+        return iter(sorted(self.traces.items(), key=lambda entry: entry[1].last, reverse=True))
 
     def erase(self, erasure: Erasure) -> None:
         """Forget the topics of events that are erased (`ports.Holder`); their publishers are not known here."""
@@ -196,7 +196,3 @@ class Activity:
             trace.seen = trace.published
             self._turns.rotate(-1)
         self.forgotten += self.traces.pop(self._turns.popleft()).published
-
-
-def _busy_last(entry: tuple[str, Trace]) -> float:
-    return entry[1].last

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-from halley.broker.names import SPACE, UNHEARD_UNNAMED, Match, Pattern, component, patterns_heard
+from halley.broker.names import NAMED_ONLY, SPACE, Match, Pattern, component, receiving_patterns
 
 Key = TypeVar("Key")
 Subscriber = TypeVar("Subscriber", bound=Hashable)
@@ -96,7 +96,11 @@ class TopicIndex(Generic[Subscriber]):
         if found is None:
             if len(self.cache) >= _CACHED_TOPICS:  # clients make up topics: the cache must be bounded
                 self._empty()
-            found = self.cache[topic] = self._match(topic)
+            subscriptions = self._found(topic)
+            subscribers: dict[Subscriber, None] = {}
+            for subscription in subscriptions:
+                subscribers.update(subscription.sessions)
+            found = self.cache[topic] = Matched(tuple(subscribers), tuple(subscriptions))
         return found
 
     @property
@@ -123,13 +127,6 @@ class TopicIndex(Generic[Subscriber]):
         most, *others = sorted((each.sessions for each in self._found(topic)), key=len, reverse=True) or [{}]
         return len(most) + len({session for sessions in others for session in sessions if session not in most})
 
-    def _match(self, topic: str) -> Matched[Subscriber]:
-        sessions: dict[Subscriber, None] = {}
-        found = self._found(topic)
-        for subscription in found:
-            sessions.update(subscription.sessions)
-        return Matched(tuple(sessions), tuple(found))
-
     def _found(self, topic: str) -> list[Subscription[Subscriber]]:
         """The subscriptions that match `topic`."""
         found = map(self.subscriptions.get, self._patterns(topic))
@@ -137,16 +134,16 @@ class TopicIndex(Generic[Subscriber]):
 
     def _patterns(self, topic: str) -> Iterator[Pattern]:
         """Every pattern that may exist in the index and matches `topic`."""
-        yield from patterns_heard(topic)
+        yield from receiving_patterns(topic)
         segments = topic.split("/")
         # A pattern matches one of these first segments only if it names it.
-        is_own = segments[0] in UNHEARD_UNNAMED or segments[0].startswith(SPACE)
+        is_own = segments[0] in NAMED_ONLY or segments[0].startswith(SPACE)
         for depth, lengths in self._prefix_chars.items():
             if depth < len(segments):
                 whole, cut = "".join(f"{segment}/" for segment in segments[:depth]), component(segments[depth])
                 for chars in lengths if len(lengths) < len(cut) else range(len(cut) + 1):
                     is_there = chars in lengths and chars <= len(cut)
-                    if is_there and (depth or not is_own or cut[:chars] in UNHEARD_UNNAMED):
+                    if is_there and (depth or not is_own or cut[:chars] in NAMED_ONLY):
                         yield Pattern(Match.PREFIX, whole + cut[:chars])
         for form in self._forms.get(len(segments), ()):
             if form[0] or not is_own:

@@ -164,7 +164,7 @@ class ClusterValues:
 
     def _set(self, event: Event, now: float) -> Any:
         inner = self._local.bridge
-        if not inner.takes(event.topic):
+        if not inner.accepts(event.topic):
             return _NO_VALUE
         try:
             inner.publish(event, now, None, None)
@@ -256,9 +256,9 @@ class ClusterValues:
 
     # What the broker asks (`broker.ports.Values`)
 
-    def takes(self, topic: str) -> bool:
+    def accepts(self, topic: str) -> bool:
         """Whether events that are published on a topic become its value."""
-        return self._local.bridge.takes(topic) or (topic in self._topics and not self._is_home)
+        return self._local.bridge.accepts(topic) or (topic in self._topics and not self._is_home)
 
     def publish(self, event: Event, now: float, without: Session | None, source: object) -> Pending | None:
         """Make an event a value here, or have the home do it: then the event is pending.

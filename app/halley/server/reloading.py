@@ -54,7 +54,7 @@ class Reloading:
         check_still_protected(self.settings, settings)
         self._access.grants = grants_of(settings, self._access.grants.authenticator)
         self.settings = settings
-        return self._broker.rights_changed(self._access.stand_by, monotonic())
+        return self._broker.rights_changed(self._access.is_current, monotonic())
 
 
 class SettingsFiles:

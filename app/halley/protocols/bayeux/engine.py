@@ -309,7 +309,7 @@ class Engine(Polling):
         if session is None:
             return self.reply_with(None, [reply], [], now, request.connection)
         outbox = session.outbox
-        events = self._events_for(request, session, now) if outbox.queue or outbox.aside is not None else []
+        events = self._events_for(request, session, now) if outbox.queue or outbox.conflated is not None else []
         return self.reply_with(session, [reply], events, now, request.connection)
 
     def publish_settled(self, pending: _PendingPublish, event: Event, refusal: Refusal | None, now: float) -> None:

@@ -53,7 +53,7 @@ class Handshaker:
             yield from self._authorization.may_handshake(handler, session, message)
             if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:  # a program's word
                 raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
-            if not engine.identities.stand_by(session.proof.credential):  # withdrawn while a policy was awaited
+            if not engine.identities.is_current(session.proof.credential):  # withdrawn while a policy was awaited
                 raise Fault(errors.HANDSHAKE_DENIED.format(TokenRefused.reason))
             if engine.is_draining:  # checked last: a drain may have begun while the policy was awaited
                 raise TooManySessions
