@@ -48,39 +48,39 @@ _SPELLED = re.compile(rf"!((?:21)*)([0-7][0-9a-f]|[cd][0-9a-f]{_NEXT}|e[0-9a-f]{
 _REMEMBERED_NAMES = 65_536
 
 
-def to_segment(shown: str, shows_plain: Callable[[str], bool]) -> str:
+def to_segment(segment: str, is_plain: Callable[[str], bool]) -> str:
     """The canonical form of one segment as a protocol shows it.
 
-    `shows_plain` decides which characters besides `[A-Za-z0-9_!-]` the protocol writes as they are.
+    `is_plain` decides which characters besides `[A-Za-z0-9_!-]` the protocol writes as they are.
     Raises `InvalidName` if the segment is empty or has other characters.
     """
-    if _PLAIN.fullmatch(shown):
-        return shown
-    if not shown or not all(_is_plain(char, shows_plain) for char in shown):
-        raise InvalidName(shown)
+    if _PLAIN.fullmatch(segment):
+        return segment
+    if not segment or not all(_is_plain(char, is_plain) for char in segment):
+        raise InvalidName(segment)
 
     def read(found: re.Match[str]) -> str:
-        char = _spelled(found, shows_plain)
+        char = _spelled(found, is_plain)
         if not char:
             return found[0]
         return f"!{found[0][3:]}" if found[1] else char
 
     try:
-        return escaped(_SPELLED.sub(read, shown))
+        return escaped(_SPELLED.sub(read, segment))
     except UnicodeEncodeError:  # half of a surrogate pair, which no text has
-        raise InvalidName(shown) from None
+        raise InvalidName(segment) from None
 
 
-def from_segment(canonical: str, shows_plain: Callable[[str], bool]) -> str:
-    """One canonical segment in the form of a protocol; `shows_plain` as in `to_segment`."""
+def from_segment(canonical: str, is_plain: Callable[[str], bool]) -> str:
+    """One canonical segment in the form of a protocol; `is_plain` as in `to_segment`."""
     if "!" not in canonical:
         return canonical
 
     def marked(found: re.Match[str]) -> str:
-        return f"!21{found[0][1:]}" if _spelled(found, shows_plain) else found[0]
+        return f"!21{found[0][1:]}" if _spelled(found, is_plain) else found[0]
 
     text = _SPELLED.sub(marked, unescaped(canonical))
-    return "".join(char if _is_plain(char, shows_plain) else _escaped(char) for char in text)
+    return "".join(char if _is_plain(char, is_plain) else _escaped(char) for char in text)
 
 
 def escaped(text: str) -> str:
@@ -113,23 +113,23 @@ def component(segment: str) -> str:
     return from_segment(segment, is_plain_in_uri)
 
 
-def plain_beginning(shown: str) -> str:
-    """The longest beginning of a shown segment that is the same in the canonical form, regardless of what follows."""
-    found = _PLAIN.match(shown)
+def plain_beginning(segment: str) -> str:
+    """The longest beginning of a segment that is the same in the canonical form, regardless of what follows."""
+    found = _PLAIN.match(segment)
     return found[0] if found else ""
 
 
-def _spelled(found: re.Match[str], shows_plain: Callable[[str], bool]) -> str:
+def _spelled(found: re.Match[str], is_plain: Callable[[str], bool]) -> str:
     """The character whose bytes `_SPELLED` has found, or "" if there is none, or one that is written plain."""
     try:
         char = bytes.fromhex(found[2].replace("!", "")).decode()
     except UnicodeDecodeError:  # no character has these bytes
         return ""
-    return "" if _is_plain(char, shows_plain) else char
+    return "" if _is_plain(char, is_plain) else char
 
 
-def _is_plain(char: str, shows_plain: Callable[[str], bool]) -> bool:
-    return char == "!" or _PLAIN.fullmatch(char) is not None or shows_plain(char)
+def _is_plain(char: str, is_plain: Callable[[str], bool]) -> bool:
+    return char == "!" or _PLAIN.fullmatch(char) is not None or is_plain(char)
 
 
 def _escaped(chars: str) -> str:

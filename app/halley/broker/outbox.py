@@ -179,7 +179,7 @@ class Outbox:
         return sum(not event.position and not is_reserved(event.topic) for event in self)
 
     def put(self, event: Event) -> bool:
-        """Append an event; False, and nothing kept, if that would pass a bound.
+        """Append an event; False, and nothing changed, if that would pass a bound.
 
         A single event always fits into an empty outbox: its size was checked when it was received. A value is set
         apart from the queue if the queue is full or another value of its topic waits there. Values in a full queue are
@@ -246,9 +246,9 @@ class Outbox:
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
         """Drop the events for which `is_unwanted` is true."""
-        dropped, kept = _split(self.queue, is_unwanted)
+        dropped, left = _split(self.queue, is_unwanted)
         self.waiting.release(dropped)
-        self.queue, self._nbytes = kept, sum(map(cost, kept))
+        self.queue, self._nbytes = left, sum(map(cost, left))
         if self.conflated is not None:
             self.conflated.discard(is_unwanted)
             self._drop_if_empty()
@@ -335,7 +335,7 @@ class Outbox:
 def _split(events: Iterable[Event], is_unwanted: Callable[[Event], bool]) -> tuple[list[Event], list[Event]]:
     """The events for which `is_unwanted` is true, and the others."""
     dropped: list[Event] = []
-    kept: list[Event] = []
+    left: list[Event] = []
     for event in events:
-        (dropped if is_unwanted(event) else kept).append(event)
-    return dropped, kept
+        (dropped if is_unwanted(event) else left).append(event)
+    return dropped, left
