@@ -221,19 +221,17 @@ class Outbox:
             self._drop_outdated(self.conflated)
         events = self.queue
         if len(events) <= self.max_events and self._nbytes + self._retained_bytes <= self.max_bytes:
-            self.queue, self._nbytes = [], 0
-            if self.conflated is not None:
-                events = self._fill_up(events, self.conflated)
-        else:
-            count = nbytes = 0
-            for event in events[: self.max_events]:
-                if count and nbytes + cost(event) > self.max_bytes:
-                    break
-                nbytes += cost(event)
-                count += 1
-            self.queue, self._nbytes, events = events[count:], self._nbytes - nbytes, events[:count]
-        self.has_more = len(self.queue) > 0 or self.conflated is not None
-        return events
+            self.queue, self._nbytes, self.has_more = [], 0, False
+            return events if self.conflated is None else self._fill_up(events, self.conflated)
+        count = nbytes = 0
+        for event in events[: self.max_events]:
+            if count and nbytes + cost(event) > self.max_bytes:
+                break
+            nbytes += cost(event)
+            count += 1
+        self.queue, self._nbytes = events[count:], self._nbytes - nbytes
+        self.has_more = len(self) > 0
+        return events[:count]
 
     def put_back(self, events: Sequence[Event]) -> None:
         """Return events that were taken but did not arrive, in front of all others and in their order.
@@ -324,6 +322,7 @@ class Outbox:
         is_alone = not events and not self._retained
         taken = events + conflated.take(count, nbytes, at_least=int(is_alone))
         self._drop_if_empty()
+        self.has_more = self.conflated is not None
         return taken
 
     def _drop_if_empty(self) -> None:
