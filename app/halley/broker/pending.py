@@ -47,9 +47,10 @@ class Entry:
 class Pending(Entry):
     """An event that was published here, from then until its log, or the server that takes it, has settled it.
 
-    Its `source` is the publisher, a session or a request without one. The session `without` does not receive it.
-    It `is_delivered` if those sessions have it already that do not replay; otherwise nobody has it yet.
-    `since` is when it was given to the log, in monotonic seconds; infinity if another server takes it.
+    Its `source` is the publisher, a session or a request without one. The session `without` does not receive it. It
+    `is_delivered` if those sessions have it already that do not replay; otherwise nobody has it yet. It `is_durable` if
+    it is refused, not delivered, when it cannot be stored. `since` is when it was given to the log, in monotonic
+    seconds; infinity if another server takes it.
     """
 
     __slots__ = ("is_delivered", "is_durable", "since", "waiters", "without")

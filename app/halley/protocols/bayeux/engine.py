@@ -453,7 +453,7 @@ class Engine(Polling):
 
 
 class _PendingPublish(AwaitCommit):
-    """A usual request whose publish waits for its commit (`broker.events.Waiter`); on the hot path of durable topics.
+    """A usual request whose publish waits for its commit (`broker.pending.Waiter`); on the hot path of durable topics.
 
     When that has settled it, it is what its reply is written from (`broker.sessions.Outlet`).
     """
