@@ -108,9 +108,9 @@ def test_a_credential_stands_while_its_entry_is_the_same(after, stands):
     now = control(tokens=(ADA,), user=(ANN,))
     credential = now.prove(ADAS, 0.0).credential
     change(now, tokens=tuple(after), user=(ANN,))
-    assert now.stand_by(credential) is stands
-    assert now.stand_by(ANN) is True
-    assert now.stand_by(None) is True  # anonymous clients, and those with a JWT
+    assert now.is_current(credential) is stands
+    assert now.is_current(ANN) is True
+    assert now.is_current(None) is True  # anonymous clients, and those with a JWT
 
 
 def test_each_session_is_asked_once():

@@ -19,6 +19,7 @@ from halley.bench.load import BenchFailed
 from halley.bench.measurement import Phase, Watch
 from halley.bench.requests import channel_name
 from halley.broker.events import Audience, Event, Publications
+from halley.broker.pending import Entry
 from halley.history.history import History
 from halley.history.rules import Rules
 from halley.processes import kill
@@ -48,10 +49,9 @@ def fill(folder: Path, count: int, channels: int, hours: float = 0.0, legible: i
         for number in range(count):
             audience = None if number % shown_every == 0 else _OTHERS
             event = Event(topics[number % channels], _PAYLOAD % number, audience=audience)
-            event.is_recorded = event.is_durable = True
             event.time_us = time.time_ns() // 1_000 - int((count - number) * step_us)
             event.publication = publications.next()
-            history.append(event)
+            history.append(Entry(event))
             if number % _PRINTED_EVERY == 0:
                 print(number, flush=True)
             while history.writer.waiting_bytes > _WAITING_BYTES:

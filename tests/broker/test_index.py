@@ -102,7 +102,7 @@ def test_made_up_topics_do_not_grow_the_index_without_end(monkeypatch, match):
     index.add(Pattern(match, ""), who)
     for number in range(100):
         assert index.subscribers(f"made/up/{number}") == (who,)
-        assert len(index._matched) <= 10
+        assert len(index.cache) <= 10
 
 
 def test_a_hundred_thousand_topics_stay_cached():
@@ -121,4 +121,4 @@ def test_counting_the_hearers_of_resting_topics_keeps_nothing():
     for number in range(3):
         index.add(Pattern(Match.DESCENDANTS, "a"), session(str(number)))
     assert [index.count_subscribers(f"a/{number}") for number in range(100)] == [3] * 100
-    assert index._matched == {}
+    assert index.cache == {}

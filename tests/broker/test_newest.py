@@ -210,7 +210,7 @@ def test_what_can_be_read_again_does_not_yield():
     broker = Broker(Limits(queue_events=2))
     session = join(broker, "s")
     session.cursor = cursor = Cursor()
-    session.outbox.keeps_recorded = True
+    session.outbox.is_replaying = True
     cursor.seek(Pattern(Match.EXACT, "a"), 0, 0)
     for position in range(1, 4):
         kept = value("a", b"%d" % position)
@@ -225,7 +225,7 @@ def test_what_can_be_read_again_does_not_yield():
 def test_a_recorded_value_outdates_one_that_is_not():
     """In a session that replays, a recorded value replaces the value of its topic that was set apart unrecorded."""
     outbox = filled(*[value("a", b"%d" % number) for number in range(5)])
-    outbox.keeps_recorded = True
+    outbox.is_replaying = True
     taken = outbox.take()
     assert payloads(taken) == [b"4"]
     outbox.waiting.release(taken)

@@ -136,3 +136,18 @@ def test_events_that_came_back_may_stand_above_the_bound():
     assert not outbox.put(event(4))
     assert payloads(outbox.take()) == [b"2", b"3"]
     assert outbox.put(event(4))
+
+
+def test_no_further_turn_is_asked_for_where_all_was_taken():
+    """`has_more` is about what waits: not about events that are retained, however many bytes they have."""
+    outbox = Outbox(10, 2 * (10 + OVERHEAD_BYTES))
+    events = [event("x" * 8), event("y" * 8)]
+    for each in events:
+        assert outbox.put(each)
+    taken = outbox.take()
+    outbox.retain(taken)
+    outbox.put_back(taken)
+    assert outbox.nbytes > outbox.max_bytes
+    assert (outbox.take(), outbox.has_more) == (events, False)
+    outbox.put_back([*events, *events])
+    assert (len(outbox.take()), outbox.has_more) == (2, True)

@@ -6,7 +6,7 @@ import pytest
 from support.broker import session
 
 from halley.broker.names import Match, Pattern
-from halley.broker.policy import SERVER, DefaultRules, as_rules_name_it
+from halley.broker.policy import SERVER, DefaultRules, as_in_rules
 
 OWN = ["halley", "halley/sessions", "stats/1m/a", "alerts/a", "replay/a"]
 FREE = ["a", "a/halley", "halleyx", "statsx/a", "Halley/x", ""]
@@ -125,4 +125,4 @@ def test_a_pattern_of_procedures_is_granted_as_a_whole(match, name, expected):
 def test_meta_topics_as_rules_name_them(topic, named):
     """In access rules, meta topics of a realm are named below the realm, as its other topics are."""
     for match in Match:
-        assert as_rules_name_it(Pattern(match, topic)) == Pattern(match, named)
+        assert as_in_rules(Pattern(match, topic)) == Pattern(match, named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -58,12 +59,20 @@ def waiting(session):
     return payloads(session.outbox.take())
 
 
-def publish(broker, payload, topic="a", **fields):
-    published = event(payload, topic)
-    for name in ("idempotency_key", "authid"):
-        setattr(published, name, fields.pop(name, None))
+def made(payload, topic="a", idempotency_key=None, authid=None):
+    return Event(topic, event(payload).payload, idempotency_key=idempotency_key, authid=authid)
+
+
+def publish(broker, payload, topic="a", *, idempotency_key=None, authid=None, **fields):
+    """Publish an event, and return it."""
+    published = made(payload, topic, idempotency_key, authid)
     broker.publish(published, NOW, **fields)
     return published
+
+
+def pend(broker, payload, topic="a", *, idempotency_key=None, **fields):
+    """Publish an event that is pending then, and return that."""
+    return broker.publish(made(payload, topic, idempotency_key), NOW, **fields)
 
 
 # Stored, then delivered, then acknowledged
@@ -73,11 +82,12 @@ def test_a_durable_event_is_seen_by_nobody_before_it_is_on_disk(broker, log):
     """P1: a durable event is pending until the log has it, is then delivered, and its publisher is notified last."""
     me = hearer(broker)
     told = Told()
-    first = publish(broker, 1)
+    first = pend(broker, 1)
     first.waiters.append(told)
-    assert (first.is_pending, len(me.outbox), told.news, first.position) == (True, 0, [], 0)
+    assert (first.is_delivered, len(me.outbox), told.news, first.position) == (False, 0, [], 0)
     log.commit(now=NOW)
-    assert (first.is_pending, waiting(me), told.news, first.position) == (False, [b"1"], [(b"1", type(None))], 1)
+    assert (waiting(me), told.news, first.position) == ([b"1"], [(b"1", type(None))], 1)
+    assert not broker.commits.pending
 
 
 def test_positions_have_no_holes_and_follow_the_order_of_publishing(broker, log):
@@ -114,10 +124,10 @@ def test_a_publisher_does_not_get_its_own_where_that_was_wished(broker, log):
 def test_recorded_events_that_are_not_durable_are_delivered_at_once(broker, log):
     """The log gets a copy of the event, and its commit does not deliver the event again."""
     me = hearer(broker)
-    published = publish(broker, 1, "loose/a")
-    assert (published.is_pending, waiting(me)) == (False, [b"1"])
+    assert pend(broker, 1, "loose/a") is None
+    assert waiting(me) == [b"1"]
     log.commit(now=NOW)
-    assert (published.position, waiting(me)) == (1, [])
+    assert ([each.position for each in broker.commits.tail.after(0)], waiting(me)) == ([1], [])
 
 
 def test_a_publisher_s_events_stay_in_order_whatever_they_are(broker, log):
@@ -134,15 +144,25 @@ def test_a_publisher_s_events_stay_in_order_whatever_they_are(broker, log):
     assert waiting(me) == [b"4"]
 
 
+def test_an_event_that_is_kept_refers_to_no_session(broker, log):
+    """Its publisher and its source, which may be a large request, are those of the pending event, which ends."""
+    me, source = hearer(broker), object()
+    published = publish(broker, 1, without=me, source=source)
+    log.commit(now=NOW)
+    assert broker.commits.tail.after(0) == [published]
+    assert not {id(me), id(source)} & {id(each) for each in gc.get_referents(published)}
+    assert len(gc.get_referrers(source)) <= 1  # this function's frame, which may not count
+
+
 # When the log refuses events
 
 
 def test_a_refused_event_is_delivered_to_nobody_and_its_publisher_is_told(broker, log):
     """P1, H4: the events that waited behind the refused one are delivered."""
     me, source, told = hearer(broker), object(), Told()
-    publish(broker, 1, source=source).waiters.append(told)
-    publish(broker, 2, "none/a", source=source).waiters.append(told)
-    publish(broker, 3, "loose/a", source=source).waiters.append(told)
+    pend(broker, 1, source=source).waiters.append(told)
+    pend(broker, 2, "none/a", source=source).waiters.append(told)
+    pend(broker, 3, "loose/a", source=source).waiters.append(told)
     log.refuse(now=NOW)
     assert waiting(me) == [b"2", b"3"]
     assert told.news == [(b"1", HistoryUnavailable), (b"2", type(None)), (b"3", type(None))]
@@ -175,7 +195,7 @@ def test_after_its_deadline_nobody_knows_what_becomes_of_an_event():
     """The publisher is notified once that the outcome is unknown; the event is delivered if it is stored later."""
     broker = Broker(Limits(), history=replace(History(), commit_s=10))
     log, me, told = recorded(broker), hearer(broker), Told()
-    publish(broker, 1).waiters.append(told)
+    pend(broker, 1).waiters.append(told)
     broker.commits.expire(NOW + 9.9)
     assert told.news == []
     broker.commits.expire(NOW + 10)
@@ -194,8 +214,8 @@ def test_one_event_s_fault_does_not_keep_the_others_from_their_publishers(broker
             raise RuntimeError("boom")
 
     told = Told()
-    publish(broker, 1).waiters.append(Broken())
-    publish(broker, 2).waiters.append(told)
+    pend(broker, 1).waiters.append(Broken())
+    pend(broker, 2).waiters.append(told)
     with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="boom")):
         log.commit(now=NOW)
     assert told.news == [(b"2", type(None))]
@@ -205,10 +225,9 @@ def test_one_event_s_fault_does_not_keep_the_others_from_their_publishers(broker
 # Audience
 
 
-def fleeting(broker, payload, topic="a", **fields):
+def transient(payload, topic="a"):
     meant = Event(topic, payload)
     meant.is_transient = True
-    broker.publish(meant, NOW, **fields)
     return meant
 
 
@@ -216,8 +235,8 @@ def fleeting(broker, payload, topic="a", **fields):
 def test_what_is_meant_for_sessions_is_heard_at_once_and_never_stored(broker, log, topic):
     """W37: an event for listed sessions is not stored under any rule, since the list means nothing to later readers."""
     me = hearer(broker)
-    meant = fleeting(broker, b"1", topic)
-    assert (meant.is_recorded, meant.is_durable, meant.is_pending) == (False, False, False)
+    meant = transient(b"1", topic)
+    assert broker.publish(meant, NOW) is None
     assert (waiting(me), log.inbox) == ([b"1"], [])
     publish(broker, 2)
     log.commit(now=NOW)
@@ -229,7 +248,7 @@ def test_what_is_meant_for_sessions_keeps_its_place_behind_its_publisher_s_other
     """W31: an event for listed sessions waits for the events published before it, and takes no offset."""
     me, source, told = hearer(broker), object(), Told()
     publish(broker, 1, source=source)
-    fleeting(broker, b"2", source=source).waiters.append(told)
+    broker.publish(transient(b"2"), NOW, source=source).waiters.append(told)
     publish(broker, 3, source=source)
     assert waiting(me) == []
     log.commit(now=NOW)
@@ -311,7 +330,7 @@ def test_the_tail_has_the_youngest_events_without_a_hole(broker, log):
     assert tail.after(3) == []
     log.commit(now=NOW)
     publish(broker, 3)
-    broker.commits.committed(log.inbox, 10, NOW)  # the log has lost some offsets and continues above them
+    broker.commits.committed(log.entries, 10, NOW)  # the log has lost some offsets and continues above them
     assert (tail.head, tail.after(3), payloads(tail.after(9))) == (10, None, [b"3"])
 
 
@@ -331,11 +350,11 @@ def test_the_tail_is_bounded_by_bytes():
 
 def test_a_repeat_is_known_while_it_is_pending_and_after(broker, log):
     """A repeat finds the pending event, and after the commit its publication and position."""
-    first = publish(broker, 1, idempotency_key="k")
+    first = pend(broker, 1, idempotency_key="k")
     repeat = Event("a", b"1", idempotency_key="k")
     assert broker.commits.repeated(repeat, NOW) is first
     log.commit(now=NOW)
-    assert broker.commits.repeated(repeat, NOW) == Published("a", 1, first.publication)
+    assert broker.commits.repeated(repeat, NOW) == Published("a", 1, first.event.publication)
 
 
 def test_a_refused_event_s_key_is_free_again(broker, log):

@@ -52,10 +52,10 @@ class Disk:
     def durability_of(self, topic):
         return Durability.NONE if topic == "none" else Durability.DURABLE
 
-    def append(self, event):
+    def append(self, entry):
         if self.refusal is not None:
             raise self.refusal
-        self.queue.append(event)
+        self.queue.append(entry)
 
 
 @pytest.fixture
@@ -86,9 +86,7 @@ def hearer(broker):
 
 
 def publish(broker, payload, topic="a", source=None):
-    published = event(payload, topic)
-    broker.publish(published, NOW, source=source)
-    return published
+    return broker.publish(event(payload, topic), NOW, source=source)
 
 
 def write(log, disk, *, fails=False):
@@ -100,7 +98,7 @@ def write(log, disk, *, fails=False):
             log.writer.refused([each], DiskFull(), NOW)
             continue
         if each.is_recorded:
-            disk.written.append(each.payload)
+            disk.written.append(each.event.payload)
         log.writer.committed([each], head + 1, NOW)
 
 
@@ -290,7 +288,7 @@ async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker
         await until(lambda: log.writer.is_stalled and "too much waits" in capsys.readouterr().out)
         disk.refusal = None
         await until(lambda: len(disk.queue) == 200)
-        assert [event.payload for event in disk.queue] == [b"%d" % number for number in range(1, 201)]
+        assert [entry.event.payload for entry in disk.queue] == [b"%d" % number for number in range(1, 201)]
         await log.close()
         await other.close()
 
@@ -363,7 +361,7 @@ def front(broker, keepers):
         STATE,
         Rules([], []),
         keepers,
-        lambda report: log.writer.committed(report.events, report.first, NOW),
+        lambda report: log.writer.committed(report.entries, report.first, NOW),
         is_waiting=True,
         inbox_bytes=10_000_000,
     )
@@ -398,7 +396,7 @@ async def test_a_front_makes_the_events_that_somebody_subscribes_to(broker, fron
     assert [each.position for each in taken] == [2, 4, 5, 456]
     publications = Publications(front._store.publication_key)
     assert [publications.number_of(each.publication) for each in taken] == [2, 4, 5, 456]
-    assert all(each.is_recorded and each.time_us == 10**15 for each in taken)
+    assert all(each.time_us == 10**15 for each in taken)
     assert (broker.commits.tail.head, broker.commits.recorded) == (456, 456)
 
 

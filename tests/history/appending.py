@@ -14,6 +14,7 @@ from pathlib import Path
 import orjson
 
 from halley.broker.events import Event
+from halley.broker.pending import Entry
 from halley.history.history import History
 from halley.history.rules import Rules
 from halley.history.writer import NotWritten
@@ -30,7 +31,8 @@ def main(folder, round_):
     def report(report):
         assert not isinstance(report, NotWritten)
         lines = []
-        for offset, event in enumerate(report.events, report.first):
+        for offset, entry in enumerate(report.entries, report.first):
+            event = entry.event
             publisher = int(event.topic)
             acknowledged[publisher] += 1
             lines.append(f"{publisher} {orjson.loads(event.payload)[2]} {offset}\n")
@@ -44,10 +46,9 @@ def main(folder, round_):
             while number[publisher] - acknowledged[publisher] < UNDER_WAY:
                 number[publisher] += 1
                 event = Event(str(publisher), orjson.dumps([int(round_), publisher, number[publisher]]))
-                event.is_recorded = True
                 publication += 1
                 event.publication, event.time_us = publication, time.time_ns() // 1_000
-                history.append(event)
+                history.append(Entry(event))
         time.sleep(0.0005)
 
 

@@ -13,6 +13,7 @@ from support.log import SMALL, OpenLog
 
 from halley.broker.events import Audience
 from halley.broker.names import Match, Pattern, matches
+from halley.broker.pending import Entry
 from halley.broker.ports import Query
 from halley.history.rules import Rules
 
@@ -39,7 +40,7 @@ def whole(tmp_path_factory):
             topic = choose.choice(TOPICS[:3] if choose.random() < 0.8 else TOPICS)
             audience = choose.choice([None, None, None, ONLY_ANN])
             event = log.event({"number": number, "text": "x" * choose.choice([0, 50, 3_000])}, topic, audience=audience)
-            log.history.append(event)
+            log.history.append(Entry(event))
             if number % 20 == 0:
                 assert log.history.written(30)
             if len(log.history.folder.segments) >= 4 and number % 100 == 99:

@@ -10,6 +10,7 @@ from support.log import SMALL, ClockedLog, OpenLog
 
 from halley.broker.errors import LogMoved
 from halley.broker.names import Match, Pattern
+from halley.broker.pending import Entry
 from halley.broker.ports import Erasure, Query
 from halley.history import writer
 from halley.history.examination import verify
@@ -103,7 +104,7 @@ def test_what_waits_when_it_is_noticed_is_refused(tmp_path):
         deleted(tmp_path / "log")
         awaited(lambda: refuses(log))
         waiting = log.event("waiting")
-        log.history.writer._inbox.put(([waiting], waiting.nbytes))
+        log.history.writer._inbox.put(([Entry(waiting)], waiting.nbytes))
         assert log.history.written(10)
         assert log.reports.refused == ["waiting"]
 

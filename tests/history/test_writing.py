@@ -17,6 +17,7 @@ from support.log import SMALL, WRITTEN_S, ClockedLog, OpenLog
 
 from halley.broker.errors import DiskFull, HistoryUnavailable, InboxFull
 from halley.broker.events import Audience
+from halley.broker.pending import Entry
 from halley.history import segment, writer
 from halley.history.examination import intact_rows
 
@@ -55,9 +56,9 @@ def test_an_event_that_has_its_offset_is_written_there_or_not_at_all(tmp_path):
     with OpenLog(tmp_path) as log:
         given = [log.event(number) for number in (1, 2, 3)]
         for position, event in enumerate(given, 1):
-            event.is_recorded, event.position = True, position
+            event.position = position
         for event in (given[0], given[2], given[1], given[2], given[2]):
-            log.history.append(event)
+            log.history.append(Entry(event))
         assert log.history.written(WRITTEN_S)
         assert (log.reports.committed, log.reports.refused) == ({1: 1, 2: 2, 3: 3}, [3, 3])
 
@@ -65,9 +66,9 @@ def test_an_event_that_has_its_offset_is_written_there_or_not_at_all(tmp_path):
 def test_events_that_are_not_recorded_are_passed_on_in_their_place(tmp_path):
     """P2: events that are not recorded are reported in order with the others, take no offset, and are not stored."""
     with OpenLog(tmp_path) as log:
-        passing = [log.event(name) for name in ("b", "d")]
-        for event in passing:
-            event.is_recorded = False
+        passing = [Entry(log.event(name)) for name in ("b", "d")]
+        for entry in passing:
+            entry.is_recorded = False
         log.append("a")
         log.history.append(passing[0])
         log.append("c")
@@ -94,7 +95,7 @@ def test_all_that_an_event_says_is_stored_and_comes_back(tmp_path):
             audience=Audience(("x",), None, (), ("y",)),
         )
         event.shape, event.details, event.nt4_type, event.nt4_time_us = "args", '{"\0":1}', "int", -(2**62)
-        log.history.append(event)
+        log.history.append(Entry(event))
         assert log.history.written(30)
         (row,) = log.rows()
         assert (row.topic, row.protocol, row.authid, row.role) == ("a/!00b", "wamp", "a\0b", "\U0001f600")
@@ -110,7 +111,7 @@ def test_an_event_that_cannot_be_stored_is_refused_alone(tmp_path):
         poison = log.event("poison")
         poison.topic = "\ud800"
         log.append("before")
-        log.history.append(poison)
+        log.history.append(Entry(poison))
         log.write("after")
         assert log.reports.refused == ["poison"]
         assert log.stored() == {1: "before", 2: "after"}
@@ -153,7 +154,7 @@ def test_below_the_floor_of_free_space_publishes_are_refused_and_reads_go_on(tmp
             log.append("refused")
         assert refused.value.limit == "free_bytes"
         assert isinstance(refused.value, HistoryUnavailable)
-        passing = log.event("passing")
+        passing = Entry(log.event("passing"))
         passing.is_recorded = False
         log.history.append(passing)
         assert log.history.written(30)
@@ -238,7 +239,7 @@ def test_keys_that_were_used_lately_are_found_again(tmp_path):
     with OpenLog(tmp_path, **SMALL) as log:
         for number in range(150):
             authid = None if number % 2 else "ann"
-            log.history.append(log.event(f"{number} {PAYLOAD}", authid=authid, idempotency_key=f"k{number}"))
+            log.append_to("news", f"{number} {PAYLOAD}", authid=authid, idempotency_key=f"k{number}")
             log.write("without a key")
         published = {row.idempotency_key: row for row in log.rows() if row.idempotency_key}
         assert len(log.history.folder.segments) > 2

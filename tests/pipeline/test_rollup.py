@@ -10,6 +10,7 @@ import pytest
 from support.log import OpenLog
 from support.rollups import Heard, recount, rolled_up
 
+from halley.broker.pending import Entry
 from halley.pipeline.errors import JobRejected
 from halley.pipeline.jobs.rollup import Rollup
 from halley.pipeline.lake.tables import KINDS
@@ -78,7 +79,7 @@ def write(place, rng, count):
         topic = rng.choice(["news", "news/sport", "a!21b", "stats/10s/news", "alerts/x", "halley/sessions", "statsman"])
         event = place.log.event(payload, topic, authid=rng.choice([None, "ann", "bob"]))
         event.time_us -= rng.choice([0, 0, 3 * S, 9 * S])
-        place.log.history.append(event)
+        place.log.history.append(Entry(event))
     assert place.log.history.written(30)
 
 
@@ -238,8 +239,8 @@ def test_nobody_is_told_of_another_realms_topics(place):
 
 def test_what_a_rollup_says(place):
     """A rollup has its channel in Bayeux' form, the window's bounds and the numbers that were lifted."""
-    place.log.history.append(place.log.event({"price": 1.5}, "a!21b/x!3ay", authid="ann"))
-    place.log.history.append(place.log.event({"price": 2.5}, "a!21b/x!3ay", authid="ann"))
+    place.log.history.append(Entry(place.log.event({"price": 1.5}, "a!21b/x!3ay", authid="ann")))
+    place.log.history.append(Entry(place.log.event({"price": 2.5}, "a!21b/x!3ay", authid="ann")))
     assert place.log.history.written(30)
     place.rollup().step()
     message = next(iter(place.heard.by_key.values()))
@@ -276,7 +277,7 @@ def test_thousands_of_channels(place):
     rng, rollup = random.Random(3), place.rollup(channels=5)
     for step in (1, 4):
         for number in range(0, 2_000, step):
-            place.log.history.append(place.log.event({"price": number % 7}, f"t/{number}"))
+            place.log.history.append(Entry(place.log.event({"price": number % 7}, f"t/{number}")))
         assert place.log.history.written(60)
         rollup.step()
     settle(place, rollup)

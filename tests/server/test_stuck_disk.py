@@ -42,9 +42,7 @@ def stuck(events):
     MemoryLog(broker)
     told = Told(broker)
     for _ in range(events):
-        published = event(b"1", "a")
-        broker.publish(published, NOW)
-        published.waiters.append(told)
+        broker.publish(event(b"1", "a"), NOW).waiters.append(told)
     return broker, told
 
 
@@ -96,9 +94,7 @@ def test_what_is_settled_late_shifts_no_one_s_turn():
     log = broker.commits.log
     log.commit(3, now=NOW + 11)
     for _ in range(2):
-        published = event(b"2", "a")
-        broker.publish(published, NOW + 12)
-        published.waiters.append(told)
+        broker.publish(event(b"2", "a"), NOW + 12).waiters.append(told)
     log.commit(4, now=NOW + 13)  # up to the first of these
     assert told.news == 6
     broker.commits.expire(NOW + 22)
@@ -110,8 +106,8 @@ def test_a_repeat_of_what_has_waited_too_long_does_not_wait():
     broker, _ = stuck(0)
     first, repeat = event(b"1", "a"), event(b"1", "a")
     first.idempotency_key = repeat.idempotency_key = "k"
-    broker.publish(first, NOW)
-    assert broker.commits.repeated(repeat, NOW + 9.9) is first
+    pending = broker.publish(first, NOW)
+    assert broker.commits.repeated(repeat, NOW + 9.9) is pending
     with pytest.raises(OutcomeUnknown):
         broker.commits.repeated(repeat, NOW + 10)
     broker.commits.log.commit(now=NOW + 11)

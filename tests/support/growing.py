@@ -22,6 +22,7 @@ from halley.broker.flow import Activity
 from halley.broker.limits import Meters
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
+from halley.broker.pending import Pending
 from halley.broker.policy import ANONYMOUS
 from halley.cluster.applied import Applied
 from halley.cluster.consistency import StateHistory
@@ -68,7 +69,7 @@ class Growing:
 class StuckLog(MemoryLog):
     """A log that takes any number of events, and writes none."""
 
-    def append(self, event: Event) -> None:
+    def append(self, pending: Pending) -> None:
         """See `ports.Log`."""
 
 
@@ -111,9 +112,9 @@ def waiting_publishers(bound: int) -> Growing:
 
     def add(number: int) -> None:
         if number < bound:
-            published = event()
-            broker.publish(published, NOW)
-            published.waiters.append(waiter)
+            pending = broker.publish(event(), NOW)
+            assert pending is not None
+            pending.waiters.append(waiter)
 
     return Growing(
         add,
@@ -200,11 +201,11 @@ def matches(bound: int) -> Growing:
 
     def turn() -> bool:
         with bounds:
-            if index._matched and not hearer.subscriptions:
+            if index.cache and not hearer.subscriptions:
                 broker.subscribe(hearer, Pattern(Match.DESCENDANTS, ""))
             return broker.due(NOW)
 
-    return Growing(add, lambda: len(index._matched), turn)
+    return Growing(add, lambda: len(index.cache), turn)
 
 
 def conflated(bound: int) -> Growing:
@@ -222,7 +223,7 @@ def conflated(bound: int) -> Growing:
         outbox.take()
         return len(outbox) > 0
 
-    return Growing(add, lambda: 0 if outbox.aside is None else len(outbox.aside), turn)
+    return Growing(add, lambda: 0 if outbox.conflated is None else len(outbox.conflated), turn)
 
 
 def deadlines(bound: int) -> Growing:

@@ -36,7 +36,7 @@ class Known:
             raise TokenRefused
         return self._authenticate(token, wall_s)
 
-    def stand_by(self, credential: Token | User | None) -> bool:
+    def is_current(self, credential: Token | User | None) -> bool:
         """Whether a credential still counts."""
         is_known = not isinstance(credential, User) or credential in self.users.values()
         return is_known and credential not in self.withdrawn

@@ -102,6 +102,7 @@ class LineEngine:
     def flush_session(self, session: Session, now: float) -> list[tuple[Link, list[bytes]]]:
         """Write the waiting events."""
         events = self._broker.take(session, now)
+        self._broker.waiting.release(events)
         lines = [f"EVENT {to_channel(event.topic)} ".encode() + event.payload for event in events]
         return [(self._link, [self._link.text(line) for line in lines])] if lines else []
 

@@ -12,6 +12,7 @@ import orjson
 from halley.broker.errors import OutcomeUnknown
 from halley.broker.events import BARE, Event, Publications
 from halley.broker.names import Match, Pattern
+from halley.broker.pending import Entry
 from halley.broker.ports import Query
 from halley.history import checksummed_json
 from halley.history.history import History
@@ -49,7 +50,7 @@ class Reports:
     order: list[Any] = field(default_factory=list)
 
     def __call__(self, report: Report) -> None:
-        payloads = [orjson.loads(event.payload) for event in report.events]
+        payloads = [orjson.loads(entry.event.payload) for entry in report.entries]
         self.order += payloads
         if isinstance(report, NotWritten):
             self.refused += payloads
@@ -57,7 +58,7 @@ class Reports:
                 self.unknown += payloads
             return
         assert isinstance(report, Committed)
-        recorded = [orjson.loads(event.payload) for event in report.events if event.is_recorded]
+        recorded = [orjson.loads(entry.event.payload) for entry in report.entries if entry.is_recorded]
         for offset, payload in enumerate(recorded, report.first):
             assert offset not in self.committed, f"offset {offset} was given twice"
             self.committed[offset] = payload
@@ -90,13 +91,12 @@ class OpenLog:
         event = Event(topic, orjson.dumps(payload), **fields)
         event.time_us = int(self._clock() * 1_000_000)
         event.publication = self._publications.next()
-        event.is_recorded = event.is_durable = True
         return event
 
     def append(self, *payloads: Any, topic: str = "news") -> None:
         """Append an event for each payload, without waiting for the disk."""
         for payload in payloads:
-            self.history.append(self.event(payload, topic))
+            self.history.append(Entry(self.event(payload, topic)))
 
     def write(self, *payloads: Any, topic: str = "news") -> None:
         """Append an event for each payload, and wait until the log has reported all of them."""
@@ -120,7 +120,7 @@ class OpenLog:
         event = self.event(payload, topic, **fields)
         event.shape, event.details = shape, details
         event.time_us = time_us or event.time_us
-        self.history.append(event)
+        self.history.append(Entry(event))
         return event.publication
 
     def write_many(self, topics: int = 3, count: int = 600, first: int = 0) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from halley.broker.errors import HistoryUnavailable
 from halley.broker.events import Event
-from halley.broker.names import patterns_heard
+from halley.broker.names import receiving_patterns
+from halley.broker.pending import Pending
 from halley.broker.ports import Durability, Page, Query
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class MemoryLog:
         self.broker = broker
         self.keepings: dict[str, Durability] = {}
         self.short = short
-        self.inbox: list[Event] = []
+        self.entries: list[Pending] = []  # not yet reported
         self.events: list[Event] = []  # the event with offset n is at index n - 1
         self.gaps: list[tuple[int, int]] = []
         self.reads: list[Query] = []
@@ -51,15 +52,20 @@ class MemoryLog:
         self._start = 1
         broker.commits.begin(self, 0)
 
-    # broker.log.Log
+    @property
+    def inbox(self) -> list[Event]:
+        """The events that wait for `commit` or `refuse`."""
+        return [pending.event for pending in self.entries]
+
+    # broker.ports.Log
 
     def durability_of(self, topic: str) -> Durability:
         return self.keepings.get(topic, Durability.DURABLE)
 
-    def append(self, event: Event) -> None:
-        if self.is_full or len(self.inbox) >= 1_000:
+    def append(self, pending: Pending) -> None:
+        if self.is_full or len(self.entries) >= 1_000:
             raise HistoryUnavailable
-        self.inbox.append(event)
+        self.entries.append(pending)
 
     def start_of(self, pattern: Pattern) -> int:
         return self._start
@@ -92,21 +98,21 @@ class MemoryLog:
             return False
         if event.audience is not None and not event.audience.admits(query.authid, query.role):
             return False
-        heard = set(patterns_heard(event.topic))
+        heard = set(receiving_patterns(event.topic))
         return any(event.position > after and pattern in heard for pattern, after in query.wanted)
 
     # What a test does to it
 
     def commit(self, count: int | None = None, now: float = 0.0) -> None:
         """Commit the oldest `count` of the waiting events, or all."""
-        group, self.inbox = self.inbox[:count], self.inbox[len(self.inbox[:count]) :]
+        group, self.entries = self.entries[:count], self.entries[len(self.entries[:count]) :]
         first = len(self.events) + 1
-        self.events += [event for event in group if event.is_recorded]
+        self.events += [pending.event for pending in group if pending.is_recorded]
         self.broker.commits.committed(group, first, now)
 
     def refuse(self, count: int | None = None, now: float = 0.0) -> None:
         """Refuse the oldest `count` of the waiting events, or all."""
-        group, self.inbox = self.inbox[:count], self.inbox[len(self.inbox[:count]) :]
+        group, self.entries = self.entries[:count], self.entries[len(self.entries[:count]) :]
         self.broker.commits.refused(group, HistoryUnavailable(), now)
 
     def remove_before(self, offset: int) -> None:

@@ -42,7 +42,7 @@ class FakeValues:
 
     # broker.ports.Values
 
-    def takes(self, topic: str) -> bool:
+    def accepts(self, topic: str) -> bool:
         """See `Values`."""
         return topic in self.types
 

@@ -120,7 +120,7 @@ class AccessControl:
             self._refused(refused)
             raise
 
-    def stand_by(self, credential: Token | User | None) -> bool:
+    def is_current(self, credential: Token | User | None) -> bool:
         """Whether the settings still have this credential; True for None, which cannot be withdrawn."""
         return credential is None or credential in self._credentials
 

@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple
 
 from halley.access.placeholders import filled, placeholders_of, value_of
 from halley.broker.names import PLACEHOLDER, RESERVED, SPACE, Match, Pattern, encloses, leaves_out, meet
-from halley.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Principal, Proof, as_rules_name_it
+from halley.broker.policy import ANONYMOUS, META_NAMES, NOBODY, SERVER, SERVERS_OWN, Principal, Proof, as_in_rules
 from halley.settings import Verb
 
 ANY = "*"
@@ -134,7 +134,7 @@ class AccessRules:
 
 def _asked(what: str | Pattern) -> Pattern:
     """What is asked about, as rules name it."""
-    return as_rules_name_it(what if isinstance(what, Pattern) else Pattern(Match.EXACT, what))
+    return as_in_rules(what if isinstance(what, Pattern) else Pattern(Match.EXACT, what))
 
 
 def covers(over: Pattern, what: Pattern, own: frozenset[str]) -> bool:

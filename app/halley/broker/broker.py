@@ -31,14 +31,15 @@ from halley.broker.errors import (
 from halley.broker.events import BOTH, COMMITTED, LIVE, Audience, Event, Publications, Stage, new_key
 from halley.broker.faults import for_each, raise_all
 from halley.broker.flow import Activity, Flow
-from halley.broker.limits import Meters, SubscriptionLimits, Watermark, subscription_bytes
+from halley.broker.limits import Meters, Watermark, subscription_bytes
 from halley.broker.names import Match, Pattern
 from halley.broker.outbox import Conflation, Outbox
+from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Holder, Values, Work
 from halley.broker.sessions import Deadlines, Outlet, Session, SessionObserver
 from halley.broker.subscriptions import TopicIndex
 from halley.broker.waiting import Waiting
-from halley.settings import History, Limits, Ticks, Token, User
+from halley.settings import History, Limits, Ticks, Token, User, Wamp
 
 _HISTORY, _TICKS = History(), Ticks()
 _KEY = re.compile(r"[\x20-\x7e]+")
@@ -178,8 +179,8 @@ class Broker:
         if session.closed is not None:
             return False
         session.closed = reason
-        session.had = tuple(session.subscriptions)
-        for pattern in session.had:
+        session.former_subscriptions = tuple(session.subscriptions)
+        for pattern in session.former_subscriptions:
             self.index.remove(pattern, session)
         session.subscriptions.clear()
         session.subscription_bytes = 0
@@ -196,7 +197,7 @@ class Broker:
             self.values.closed(session)
         for observer in self.observers:
             observer.closed(session, reason)
-        session.had = ()  # a connection may still refer to the session, and must not keep its names
+        session.former_subscriptions = ()  # a connection may still refer to the session, and must not keep its names
         return True
 
     def touch(self, session: Session, deadline: float) -> None:
@@ -216,17 +217,17 @@ class Broker:
         """
         if self.index.has_stale:
             self.index.drop_stale()
-        self._for_each(self.deadlines.due(now, DUE_AT_ONCE), _due, now)
+        self._for_each(self.deadlines.due(now, DUE_AT_ONCE), lambda session, now: session.owner.due(session, now), now)
         return self.index.has_stale or self.deadlines.next() <= now
 
-    def rights_changed(self, stand_by: Callable[[Token | User | None], bool], now: float) -> tuple[int, int]:
+    def rights_changed(self, is_current: Callable[[Token | User | None], bool], now: float) -> tuple[int, int]:
         """Take away what changed rights no longer grant.
 
-        Sessions whose credential `stand_by` denies end as if their tokens had expired. Of the others, the subscriptions
-        end that their rights no longer grant. Returns the numbers of these sessions and of these subscriptions.
-        Exceptions are as for `due`.
+        Sessions whose credential is not `is_current` end as if their tokens had expired. Of the others, the
+        subscriptions end that their rights no longer grant. Returns the numbers of these sessions and of these
+        subscriptions. Exceptions are as for `due`.
         """
-        withdrawn = {session for session in self.sessions.values() if not stand_by(session.proof.credential)}
+        withdrawn = {session for session in self.sessions.values() if not is_current(session.proof.credential)}
         taken = 0
 
         def apply(session: Session, now: float) -> None:
@@ -257,9 +258,7 @@ class Broker:
 
     # Subscriptions and events
 
-    def check_capacity(
-        self, session: Session, patterns: list[Pattern], bounds: SubscriptionLimits | None = None
-    ) -> None:
+    def check_capacity(self, session: Session, patterns: list[Pattern], bounds: Limits | Wamp | None = None) -> None:
         """Check that a session may have these subscriptions too, within `bounds` or else the general limits.
 
         Raises `TooManySubscriptions`, `SubscriptionsTooLarge` or `TooManyPatterns`.
@@ -332,31 +331,41 @@ class Broker:
             raise self.counted(AudienceTooLong())
         return None if audience == Audience() else audience
 
-    def publish(self, event: Event, now: float, without: Session | None = None, source: object = None) -> None:
+    def publish(
+        self, event: Event, now: float, without: Session | None = None, source: object = None
+    ) -> Pending | None:
         """Stamp an event with its time and publication, and put it into its subscribers' outboxes.
 
-        The session `without` receives nothing. If the event must be stored before it is delivered, it is pending
-        afterwards: append to its `waiters` to be notified of the result. `source` is the publisher, a session or a
+        The session `without` receives nothing. If the event must be stored before it is delivered, returns it as
+        pending: append to its `waiters` to be notified of the result. `source` is the publisher, a session or a
         request without one; events of one source stay in order. An event on a topic with a last value becomes that
         value and is never stored before (`ports.Values`).
         Raises `HistoryUnavailable`; for values also `WrongType`, `NotForAll`, `TooManyTopics` and `NoHome`. In a
         cluster a value that is set at another node is pending too.
         """
-        if self.values is not None and self.values.takes(event.topic):
-            self._publish_value(self.values, event, now, without, source)
+        if self.values is not None and self.values.accepts(event.topic):
+            pending = self._publish_value(self.values, event, now, without, source)
         else:
-            self._issue(event, now, without, source)
+            pending = self._issue(event, now, without, source)
         self.published += 1
         self.flows[event.protocol].published += 1
         self.activity.note(event.topic, now)
+        return pending
 
-    def publish_no_value(self, event: Event, now: float, without: Session | None, source: object) -> None:
-        """Publish an event of which another server has found that it is not a value, although `Values.takes` said so.
+    def publish_no_value(self, value: Pending, now: float) -> None:
+        """Publish an event of which another server has found that it is not a value, although `Values.accepts` said so.
 
-        Raises `HistoryUnavailable`.
+        Its waiters are notified now, or when it is stored.
         """
-        event.is_pending = False
-        self._issue(event, now, without, source)
+        try:
+            pending = self._issue(value.event, now, value.without, value.source)
+        except HistoryUnavailable as refusal:
+            self.commits.settle_value(value, refusal, now)
+            return
+        if pending is None:
+            self.commits.settle_value(value, None, now)
+        else:
+            pending.waiters += value.waiters
 
     def announce(self, event: Event, now: float, *, without: Session | None = None) -> None:
         """Publish an event of the server itself; it is not counted as a client's publish."""
@@ -369,9 +378,7 @@ class Broker:
         """
         if not event.publication:
             self._stamp(event, now)
-        event.without = without
-        self._fan_out(event, now, LIVE)
-        event.without = None  # values are kept, and must not keep a session alive
+        self._fan_out(event, now, LIVE, without)
 
     def record_value(self, event: Event, now: float) -> bool:
         """Append a value to the log if its topic is recorded; values are never durable. Return whether it was taken.
@@ -379,9 +386,9 @@ class Broker:
         Only sessions that replay receive it: when it is on disk, or immediately if the log does not take it.
         """
         self._stamp(event, now)
-        if self.commits.keep(event, now):
+        if self.commits.record_value(event, now):
             return True
-        self._fan_out(event, now, COMMITTED)
+        self._fan_out(event, now, COMMITTED, None)
         return False
 
     def last_values(self, patterns: Collection[Pattern], most: int, now: float) -> list[Event]:
@@ -409,54 +416,54 @@ class Broker:
         works = [holder.erase(erasure) for holder in self.holders]
         return [work for work in works if work is not None]
 
-    def _publish_value(self, values: Values, event: Event, now: float, without: Session | None, source: object) -> None:
+    def _publish_value(
+        self, values: Values, event: Event, now: float, without: Session | None, source: object
+    ) -> Pending | None:
         if event.audience is not None or event.chosen is not None:
             raise NotForAll
         self._stamp(event, now)
         try:
-            values.publish(event, now, without, source)
+            pending = values.publish(event, now, without, source)
         except Refusal as refusal:
             raise self.counted(refusal) from None
         if event.idempotency_key is not None:
-            self.commits.remember(event, now)
+            self.commits.remember(event, now, pending)
+        return pending
 
     def _stamp(self, event: Event, now: float) -> None:
-        event.time_us = self._time_us(now)
+        """Give an event its publication and its time; a small step of the clock backwards repeats the latest time."""
+        time_us = int((now + self.clock_offset_s) * 1_000_000)
+        if not time_us < self._latest_us < time_us + _CLOCK_STEP_US:
+            self._latest_us = time_us
+        event.time_us = self._latest_us
         event.publication = self.publications.next()
 
-    def _issue(self, event: Event, now: float, without: Session | None = None, source: object = None) -> None:
-        event.time_us = self._time_us(now)  # `_stamp`, inlined: every publish runs this
-        event.publication = self.publications.next()
-        event.without = without
+    def _issue(self, event: Event, now: float, without: Session | None = None, source: object = None) -> Pending | None:
+        self._stamp(event, now)
         commits = self.commits
         if commits.log is not None or event.idempotency_key is not None:
-            event.source = source
             try:
-                commits.take(event, now)
+                pending = commits.take(event, now, without, source)
             except HistoryUnavailable as refusal:
                 raise self.counted(refusal) from None
-        if event.is_pending:
-            self.index.match(event.topic)  # cache the match in the publisher's turn: a commit delivers many events
-        else:
-            self._fan_out(event, now, LIVE if event.is_recorded else BOTH)
+            if pending is not None:
+                if pending.is_delivered:
+                    self._fan_out(event, now, LIVE, without)
+                    return None
+                if event.topic not in self.index.cache:
+                    self.index.match(event.topic)  # in the publisher's turn: a commit delivers many events
+                return pending
+        self._fan_out(event, now, BOTH, without)
+        return None
 
-    def _time_us(self, now: float) -> int:
-        """The wall clock in microseconds; a small step backwards repeats the latest time instead."""
-        time_us = int((now + self.clock_offset_s) * 1_000_000)
-        if time_us < self._latest_us < time_us + _CLOCK_STEP_US:
-            return self._latest_us
-        self._latest_us = time_us
-        return time_us
-
-    def _fan_out(self, event: Event, now: float, stage: Stage) -> None:
-        """Deliver an event to the subscribers of its topic that it is due to at this stage."""
-        without, audience, chosen = event.without, event.audience, event.chosen
-        is_live, is_committed = stage is not COMMITTED, stage is not LIVE
-        if is_committed:
-            event.without = event.source = None  # events that are kept must not keep a session alive
-        subscribers, event.matched = self.index.match(event.topic)
+    def _fan_out(self, event: Event, now: float, stage: Stage, without: Session | None) -> None:
+        """Deliver an event to the subscribers of its topic, except `without`, that it is due to at this stage."""
+        index, topic = self.index, event.topic
+        subscribers, event.matched = index.cache.get(topic) or index.match(topic)
         if not subscribers:
             return
+        audience, chosen = event.audience, event.chosen
+        is_live, is_committed = stage is not COMMITTED, stage is not LIVE
         mark = self.mark_ready if len(subscribers) <= MANY else self.mark_ready_later
         count = 0
         try:
@@ -481,7 +488,7 @@ class Broker:
                     if not session.is_ready:
                         mark(session)
                 else:
-                    self._deliver_beyond(session, event, now)
+                    self._overflow(session, event, now)
         finally:
             self.delivered += count
             self.waiting.hold(event, count)
@@ -498,12 +505,12 @@ class Broker:
         any other the owner's `overflow` decides.
         """
         if session.closed is not None or not session.outbox.put(event):
-            return self._deliver_beyond(session, event, now)
+            return self._overflow(session, event, now)
         self.delivered += 1
         self.mark_ready(session)
         return True
 
-    def _deliver_beyond(self, session: Session, event: Event, now: float) -> bool:
+    def _overflow(self, session: Session, event: Event, now: float) -> bool:
         """Deliver an event to a session that has ended, or whose outbox is full; False if it has not been taken."""
         if session.closed is not None:
             return False
@@ -520,16 +527,10 @@ class Broker:
         return is_open
 
     def take(self, session: Session, now: float) -> list[Event]:
-        """Take the events that wait for a session, to be written to its client now.
+        """Take the events that wait for a session, to be written to its client. On the hot path.
 
-        They wait no longer (`waiting.py`): the connection that they are written to has a bound of its own.
+        The caller releases them (`Waiting.release`) when they are written to a connection with a bound of its own.
         """
-        events = self.take_held(session, now)
-        self.waiting.release(events)
-        return events
-
-    def take_held(self, session: Session, now: float) -> list[Event]:
-        """Do the same, for callers who release the events themselves: once they are written. On the hot path."""
         events = session.outbox.take()
         if events:
             flow = self.flows[session.protocol]
@@ -591,7 +592,3 @@ class Broker:
                     link.write(output)
             except Exception as fault:  # noqa: BLE001 - raised by `flush`
                 faults.append(fault)
-
-
-def _due(session: Session, now: float) -> None:
-    session.owner.due(session, now)

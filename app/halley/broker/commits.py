@@ -1,9 +1,10 @@
 """Publishes on their way through the log: stored, then delivered, then acknowledged.
 
-An event of a durable topic is appended to the log and is `pending`: it is not delivered yet. When it is on disk the log
-reports it (`committed`); only then is it delivered to its subscribers, and acknowledged. An event that is only
-recorded is delivered immediately and written afterwards. Later events of the same publisher stay behind its pending
-one, recorded or not. The log also reports the events that it could not write (`refused`).
+An event of a durable topic is appended to the log and is not delivered yet. When it is on disk the log reports it
+(`committed`); only then is it delivered to its subscribers, and acknowledged. An event that is only recorded is
+delivered immediately and written afterwards. Later events of the same publisher stay behind its undelivered one,
+recorded or not. The log also reports the events that it could not write (`refused`). Until it has reported an event,
+the broker keeps a `Pending` for it.
 
 The log reports in the order in which events were appended, so the committed position, `tail.head`, is the only border
 between history and live: sessions that replay receive recorded events from `committed` only (`sessions.Cursor`).
@@ -26,7 +27,9 @@ from halley.broker.errors import HistoryUnavailable, KeyReused, OutcomeUnknown, 
 from halley.broker.events import BOTH, COMMITTED, Event, EventRange, Stage
 from halley.broker.faults import for_each, raise_all
 from halley.broker.flow import Delays
+from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability, Erasure, Log
+from halley.broker.sessions import Session
 from halley.settings import History
 
 _NONE, _DURABLE = Durability.NONE, Durability.DURABLE  # an attribute of an enum costs CPython 3.11 a call
@@ -42,25 +45,21 @@ class Tail:
         self.head = 0
         self._max_bytes = max_bytes
         self._entries: deque[Event | EventRange] = deque()
-        self._count = 0  # of events
         self._nbytes = 0
 
     def append(self, entry: Event | EventRange) -> None:
         """Add what follows, which is on disk; offsets lost before it must have been passed to `skip_to`."""
-        self._count += entry.position - self.head
         self.head = entry.position
         self._entries.append(entry)
         self._nbytes += entry.nbytes
         while self._nbytes > self._max_bytes:
-            oldest = self._entries.popleft()
-            self._nbytes -= oldest.nbytes
-            self._count -= oldest.count if isinstance(oldest, EventRange) else 1
+            self._nbytes -= self._entries.popleft().nbytes
 
     def skip_to(self, head: int) -> None:
         """Set the last offset and drop all events: those before are read from disk."""
         self.head = head
         self._entries.clear()
-        self._count = self._nbytes = 0
+        self._nbytes = 0
 
     def erase(self, erasure: Erasure) -> None:  # noqa: ARG002 - a part of the log must have no hole
         """Drop all events (`ports.Holder`); they are read from disk from now on."""
@@ -68,19 +67,19 @@ class Tail:
 
     def after(self, offset: int) -> list[Event] | None:
         """All events above `offset`; None if the tail does not reach back that far."""
-        missing = self.head - offset
-        if missing > self._count:
-            return None
         found: list[Event] = []
+        reached = self.head  # the last offset before those found
         for entry in reversed(self._entries):
-            if len(found) >= missing:
+            if reached <= offset:
                 break
             if isinstance(entry, EventRange):
+                reached = entry.first - 1
                 found += reversed(entry.events(entry.topics))
             else:
+                reached -= 1
                 found.append(entry)
         found.reverse()
-        return found[max(len(found) - missing, 0) :] if missing > 0 else []
+        return None if reached > offset else found[offset - reached :]
 
 
 class Published(NamedTuple):
@@ -101,29 +100,29 @@ class Keys:
     def __init__(self, most: int, age_s: float) -> None:
         self._most = most
         self._age_s = age_s
-        self._known: OrderedDict[tuple[str | None, str], tuple[float, Event | Published]] = OrderedDict()  # by use
+        self._known: OrderedDict[tuple[str | None, str], tuple[float, Pending | Published]] = OrderedDict()  # by use
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, authid: str | None, key: str, topic: str, now: float) -> Event | Published | None:
-        """What was published with that key, an `Event` while it is pending; None if the key is unknown or expired.
+    def find(self, authid: str | None, key: str, topic: str, now: float) -> Pending | Published | None:
+        """What was published with that key; None if the key is unknown or expired.
 
         Raises `KeyReused` if the key belongs to another topic.
         """
         if not self.has(authid, key, now):
             return None
-        found = self._known[authid, key]
-        if found[1].topic != topic:
+        found = self._known[authid, key][1]
+        if (found.event if isinstance(found, Pending) else found).topic != topic:
             raise KeyReused
-        return found[1]
+        return found
 
     def has(self, authid: str | None, key: str, now: float) -> bool:
         """Whether an event was published with that key, or is pending."""
         found = self._known.get((authid, key))
         return found is not None and now - found[0] <= self._age_s
 
-    def remember(self, authid: str | None, key: str, what: Event | Published, now: float) -> None:
+    def remember(self, authid: str | None, key: str, what: Pending | Published, now: float) -> None:
         """Store a key that is used now, or whose event is settled; the oldest are dropped when there are too many."""
         name = (authid, key)
         self._known[name] = (now, what)
@@ -141,15 +140,16 @@ class Keys:
 
 
 class Commits:
-    """The broker's connection to its log, if it has one; `fan_out` delivers an event to its subscribers.
+    """The broker's connection to its log, if it has one.
 
-    `subscribed` returns those of some topics that have subscribers.
+    `fan_out` delivers an event to its subscribers except one session, and `subscribed` returns those of some topics
+    that have subscribers.
     """
 
     def __init__(
         self,
         options: History,
-        fan_out: Callable[[Event, float, Stage], None],
+        fan_out: Callable[[Event, float, Stage, Session | None], None],
         counted: Callable[[Refusal], Refusal] = lambda refusal: refusal,
         subscribed: Callable[[Sequence[str]], Collection[str]] = lambda topics: topics,
     ) -> None:
@@ -157,7 +157,7 @@ class Commits:
         self.log: Log | None = None
         self.tail = Tail(options.tail_bytes)
         self.keys = Keys(options.keys, options.key_age_s)
-        self.pending: deque[Event] = deque()  # in the log's order
+        self.pending: deque[Pending] = deque()  # in the log's order
         self._expired = 0  # how many of them, from the first on, have had their turn in `expire`
         self._fan_out = fan_out
         self._counted = counted
@@ -165,7 +165,7 @@ class Commits:
         self.reach: Callable[[int], Awaitable[None]] | None = None
         self.value_arrived: Callable[[Event], None] | None = None  # called with each value of another server
         self._share: Callable[[Event], None] | None = None
-        self._pending_of: dict[object, int] = {}  # how many, by source
+        self._undelivered: dict[object, int] = {}  # how many, by source
         self.delays = Delays()  # until events were on disk: for each group the event that waited longest
         # plain counts, read by telemetry
         self.recorded = 0
@@ -192,37 +192,42 @@ class Commits:
         """Stop using the log: events that are published from now on are delivered without being recorded."""
         self.log = self._share = self.reach = None
 
-    def take(self, event: Event, now: float) -> None:
-        """Append a stamped event to the log if its topic is recorded; if it must not be delivered yet, it `is_pending`.
+    # Out to the log
 
-        Raises `HistoryUnavailable`, and nothing is done, if there is no room for an event that must wait.
+    def take(self, event: Event, now: float, without: Session | None = None, source: object = None) -> Pending | None:
+        """Append a stamped event to the log if its topic is recorded, or if an undelivered one of its source is there.
+
+        Returns None if the event is not there. Else it is to be delivered now to those that do not replay if it
+        `is_delivered`, and otherwise when it is settled. Raises `HistoryUnavailable`, and nothing is done, if there is
+        no room for an event that must wait.
         """
-        keeping = _NONE if self.log is None or event.is_transient else self.log.durability_of(event.topic)
-        event.is_durable = keeping is _DURABLE
-        event.is_recorded = keeping is not _NONE
-        must_wait = event.is_durable or (event.source is not None and event.source in self._pending_of)
-        is_pending = must_wait or (event.is_recorded and self._share is not None)
-        if self.log is not None and (is_pending or event.is_recorded):
+        log, pending = self.log, None
+        durability = _NONE if log is None or event.is_transient else log.durability_of(event.topic)
+        must_wait = durability is _DURABLE or (source is not None and source in self._undelivered)
+        if log is not None and (must_wait or durability is not _NONE):
+            pending = Pending(event, source, without, now)
+            pending.is_recorded = durability is not _NONE
+            pending.is_durable = durability is _DURABLE
+            pending.is_delivered = not must_wait and self._share is None
             try:
-                self.log.append(event)
+                log.append(pending)
             except HistoryUnavailable:
-                event.is_recorded = False
                 if must_wait:
                     self.refusals += 1
                     raise
                 self.lost += 1
+                pending = None
             else:
-                event.pending_since = now
-                event.is_pending = is_pending
-                self.pending.append(event)
-                if is_pending:
-                    self._pending_of[event.source] = self._pending_of.get(event.source, 0) + 1
-        if self._share is not None and not (event.is_recorded or event.is_pending):
+                self.pending.append(pending)
+                if not pending.is_delivered:
+                    self._undelivered[source] = self._undelivered.get(source, 0) + 1
+        if pending is None and self._share is not None:
             self._share(event)
         if event.idempotency_key is not None:
-            self.remember(event, now)
+            self.remember(event, now, pending)
+        return pending
 
-    def keep(self, event: Event, now: float) -> bool:
+    def record_value(self, event: Event, now: float) -> bool:
         """Append a stamped value to the log, to be written but not waited for, even if its topic is durable.
 
         False if its topic is not recorded, or the log has no room for it. Other servers get it all the same.
@@ -231,43 +236,49 @@ class Commits:
             if self._share is not None:
                 self._share(event)
             return False
-        event.is_recorded = True
+        pending = Pending(event, since=now)
+        pending.is_delivered = True
         try:
-            self.log.append(event)
+            self.log.append(pending)
         except HistoryUnavailable:
-            event.is_recorded = False
             self.lost_values += 1
             return False
-        event.pending_since = now
-        self.pending.append(event)
+        self.pending.append(pending)
         return True
 
-    def committed(self, events: Sequence[Event], first: int, now: float) -> None:
-        """Deliver `events`, which are all on disk; those that are recorded have the offsets from `first` on."""
+    # What the log reports
+
+    def committed(self, group: Sequence[Entry], first: int, now: float) -> None:
+        """Deliver a group, the oldest pending events; the recorded ones are on disk, at the offsets from `first` on."""
         if first != self.tail.head + 1:  # the log has lost some events, and continues above them
             self.tail.skip_to(first - 1)
-        if events:
-            self.delays.note(int((now - events[0].pending_since) * 1_000_000))
-        for_each(events, self._commit, now)
+        if group:
+            self.delays.note(int((now - self.pending[0].since) * 1_000_000))
+        for_each(group, self._settle, now)
 
-    def refused(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
-        """Settle `events` with `refusal`: they were not written, or the log does not know whether they were."""
+    def refused(self, group: Sequence[Entry], refusal: Refusal, now: float) -> None:
+        """Settle a group, the oldest pending events, with `refusal`: they were not written, or that is not known.
 
-        def refuse(event: Event, now: float) -> None:
-            if event.is_recorded and not event.is_durable:
-                self.lost += event.nt4_type is None
-                self.lost_values += event.nt4_type is not None
-            self.refusals += event.is_durable
-            self._settle(event, refusal if event.is_durable else None, now)
+        Those that are not durable are delivered now, if they were not before.
+        """
 
-        for_each(events, refuse, now)
+        def refuse(entry: Entry, now: float) -> None:
+            pending = self.pending[0]
+            if pending.is_durable:
+                self.refusals += 1
+            elif pending.is_recorded:
+                self.lost += pending.event.nt4_type is None
+                self.lost_values += pending.event.nt4_type is not None
+            self._settle(entry, now, refusal=refusal if pending.is_durable else None, is_written=False)
 
-    def withdrawn(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
-        """Settle `events` with `refusal`, before others that came first: the log has not begun to store them."""
-        ahead = frozenset(events)
-        self.pending = deque([*events, *[event for event in self.pending if event not in ahead]])
+        for_each(group, refuse, now)
+
+    def withdrawn(self, group: Sequence[Pending], refusal: Refusal, now: float) -> None:
+        """Settle pending events with `refusal` before others that came first: the log has not begun to store them."""
+        ahead = frozenset(group)
+        self.pending = deque([*group, *[pending for pending in self.pending if pending not in ahead]])
         self._expired = 0
-        self.refused(events, refusal, now)
+        self.refused(group, refusal, now)
 
     def arrived(self, entries: Sequence[Event | EventRange], now: float) -> None:
         """Deliver events of other servers; those that are recorded are on disk, at their `position`."""
@@ -280,7 +291,7 @@ class Commits:
                 events = entry.events(wanted) if len(wanted) > 0 else []
             else:
                 events = [entry]
-                if entry.is_recorded:
+                if entry.position:
                     self._reached(entry.position, entry)
                     self.recorded += 1
                     if entry.idempotency_key is not None:
@@ -289,7 +300,7 @@ class Commits:
                     self.value_arrived(entry)
             for event in events:
                 try:
-                    self._fan_out(event, now, BOTH)
+                    self._fan_out(event, now, BOTH, None)
                 except Exception as fault:  # noqa: BLE001 - raised below
                     faults.append(fault)
         raise_all(faults)
@@ -300,28 +311,28 @@ class Commits:
             self.tail.skip_to(first - 1)
         self.tail.append(entry)
 
-    def repeated_late(self, event: Event, first: Published, now: float) -> None:
+    def repeated_late(self, pending: Pending, first: Published, now: float) -> None:
         """Settle the oldest pending event: another server's event with its key, `first`, came before it in the log.
 
         It is not delivered. Its publisher is answered like that of the first, or with `KeyReused` where that one has
         another topic.
         """
+        event, waiters, pending.waiters = pending.event, pending.waiters, []
         assert event.idempotency_key is not None
-        waiters, event.waiters = event.waiters, []
-        self._settle(event, KeyReused(), now)
+        self._settle(pending, now, refusal=KeyReused(), is_written=False)
         self.keys.remember(event.authid, event.idempotency_key, first, now)
-        event.position, event.publication, event.waiters = first.position, first.publication, waiters
-        _tell(event, None if event.topic == first.topic else KeyReused(), now)
+        event.position, event.publication, pending.waiters = first.position, first.publication, waiters
+        _notify(pending, None if event.topic == first.topic else KeyReused(), now)
 
-    def settle_value(self, event: Event, refusal: Refusal | None, now: float) -> None:
+    def settle_value(self, pending: Pending, refusal: Refusal | None, now: float) -> None:
         """Settle a value that another server has taken or refused; it was pending, but not in the log."""
-        event.is_pending = False
+        event = pending.event
         if event.idempotency_key is not None:
             if refusal is None:
                 self.remember(event, now)
             else:
                 self.keys.forget(event.authid, event.idempotency_key)
-        _tell(event, None if refusal is None else self._counted(refusal), now)
+        _notify(pending, None if refusal is None else self._counted(refusal), now)
 
     def expire(self, now: float) -> bool:
         """Report `OutcomeUnknown` to waiters after `history.commit_s`; their events may still be committed.
@@ -331,21 +342,24 @@ class Commits:
         for _ in range(_EXPIRED_AT_ONCE):
             if self._expired == len(self.pending):
                 return False
-            event = self.pending[self._expired]
-            if event.pending_since + self.options.commit_s > now:
+            pending = self.pending[self._expired]
+            if pending.since + self.options.commit_s > now:
                 return False
             self._expired += 1
-            if event.waiters:
-                _tell(event, self._counted(OutcomeUnknown()), now)
+            if pending.waiters:
+                _notify(pending, self._counted(OutcomeUnknown()), now)
         return True
 
-    def remember(self, event: Event, now: float) -> None:
-        """Remember `event` under its idempotency key, which it has."""
+    def remember(self, event: Event, now: float, pending: Pending | None = None) -> None:
+        """Remember under its idempotency key, which it has, an event that is published, or is not yet delivered."""
         assert event.idempotency_key is not None
-        what = event if event.is_pending else Published(event.topic, event.position, event.publication)
-        self.keys.remember(event.authid, event.idempotency_key, what, now)
+        if pending is None or pending.is_delivered:
+            published = Published(event.topic, event.position, event.publication)
+            self.keys.remember(event.authid, event.idempotency_key, published, now)
+        else:
+            self.keys.remember(event.authid, event.idempotency_key, pending, now)
 
-    def repeated(self, event: Event, now: float) -> Event | Published | None:
+    def repeated(self, event: Event, now: float) -> Pending | Published | None:
         """What was published before with the key of `event`; None if that is unknown or `event` has no key.
 
         Raises `KeyReused`, or `OutcomeUnknown` where the first has waited for too long (`expire`).
@@ -353,45 +367,43 @@ class Commits:
         if event.idempotency_key is None:
             return None
         found = self.keys.find(event.authid, event.idempotency_key, event.topic, now)
-        # The values that another server takes have no such time, and never wait for the log.
-        if isinstance(found, Event) and 0 < found.pending_since <= now - self.options.commit_s:
+        if isinstance(found, Pending) and found.since <= now - self.options.commit_s:
             raise self._counted(OutcomeUnknown())
         return found
 
-    def _commit(self, event: Event, now: float) -> None:
-        if event.is_recorded:
+    def _settle(self, entry: Entry, now: float, *, refusal: Refusal | None = None, is_written: bool = True) -> None:
+        """Settle the oldest pending event: number it if it is on disk, deliver it or not, and notify its waiters."""
+        pending = self.pending.popleft()
+        assert pending is entry
+        if self._expired:
+            self._expired -= 1
+        event, stage = pending.event, COMMITTED
+        if not pending.is_delivered:
+            stage = BOTH
+            left = self._undelivered.pop(pending.source) - 1
+            if left:
+                self._undelivered[pending.source] = left
+        if is_written and pending.is_recorded:
             event.position = self.tail.head + 1
             if event.frames:
                 event.frames.clear()  # they were made without the position
             self.tail.append(event)
             self.recorded += 1
-        elif self._share is not None:
+        elif is_written and self._share is not None:
             self._share(event)
-        self._settle(event, None, now)
-
-    def _settle(self, event: Event, refusal: Refusal | None, now: float) -> None:
-        self.pending.popleft()
-        if self._expired:
-            self._expired -= 1
-        is_new, event.is_pending = event.is_pending, False
-        if is_new:
-            left = self._pending_of.pop(event.source) - 1
-            if left:
-                self._pending_of[event.source] = left
-        event.source = None  # a request can be large
         try:
             if refusal is None:
                 if event.idempotency_key is not None:
                     self.remember(event, now)
-                self._fan_out(event, now, BOTH if is_new else COMMITTED)
+                self._fan_out(event, now, stage, pending.without)
             elif event.idempotency_key is not None:
                 self.keys.forget(event.authid, event.idempotency_key)
         finally:
-            if event.waiters:
-                _tell(event, refusal, now)
+            for waiter in pending.waiters:
+                waiter.settled(event, refusal, now)
 
 
-def _tell(event: Event, refusal: Refusal | None, now: float) -> None:
-    waiters, event.waiters = event.waiters, []
+def _notify(pending: Pending, refusal: Refusal | None, now: float) -> None:
+    waiters, pending.waiters = pending.waiters, []
     for waiter in waiters:
-        waiter.settled(event, refusal, now)
+        waiter.settled(pending.event, refusal, now)

@@ -1,37 +1,4 @@
-"""The broker's refusals.
-
-Refusal                 the peer's request is not carried out; nothing has changed
-  InvalidName           the text is not a legal topic name
-    NameTooLong
-    NameTooDeep         the name has too many segments
-  TooManySubscriptions  the session is at its limit of subscriptions
-    SubscriptionsTooLarge the session's subscriptions would take too much memory
-  TooManyPatterns       the session is at its limit of subscriptions with a wildcard
-  TokenRefused          the token does not prove an identity
-    TokenTooLong
-    TokenExpired
-  RateLimited           too many publishes a second
-  AtCapacity            the server is at a limit: try later
-    TooManySessions       the server is at its limit of sessions
-    TooManyFromAddress    the address is at its limit of sessions
-    TooMuchWaiting        too many bytes of undelivered events
-    MemoryShort           the process uses as much memory as it may
-    TooManyTopics         there are as many typed topics as there may be
-  HistoryUnavailable    the log cannot take the event: the disk is full, broken or too slow
-    InboxFull             too many bytes wait to be written
-    DiskFull              the disk has no more room than must stay free
-    LogMoved              the log's files were deleted or moved
-  OutcomeUnknown        the event may or may not be stored
-    CommitFailed        the disk has failed in the middle of it
-  BadKey                the text is not an idempotency key
-    KeyTooLong
-  KeyReused             the idempotency key belongs to another publish
-  AudienceTooLong       the names in the audience are too long together
-  WrongType             the topic has a type, and the data is not a value of it
-  NotForAll             the topic's value is shared by all clients, and the event was for some only
-  NoHome                no node of the cluster serves NetworkTables at present
-  Vetoed                a listener of the program keeps the event back
-"""
+"""The broker's refusals: the peer's request is not carried out, and nothing has changed."""
 
 import re
 from typing import ClassVar

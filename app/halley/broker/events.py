@@ -16,9 +16,7 @@ import secrets
 from collections.abc import Callable, Collection, Hashable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
-
-from halley.broker.errors import Refusal
+from typing import Any, NamedTuple
 
 _OBJECTS_BYTES = 640
 """About how many bytes Python needs for an event in addition to its texts."""
@@ -86,28 +84,19 @@ class SessionFilter(NamedTuple):
         return session_id not in self.excluded and (self.eligible is None or session_id in self.eligible)
 
 
-class Waiter(Protocol):
-    """An object that waits for the result of a pending event."""
-
-    def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
-        """Receive the result: the event is on disk and delivered, or refused with `refusal`.
-
-        It is called once for each time that the waiter was added to the event's `waiters`.
-        """
-
-
 class Event:
-    """One publication on its way through the broker.
+    """One publication, the same for all its subscribers, whether it is live, from another server or from the history.
 
-    `topic` is canonical, `payload` the value as JSON text, `time_us` wall-clock microseconds, `publication` a number
-    that no other has, `publisher` the id of the publishing session if it had one. `authid` and `role` are the
-    publisher's identity.
-    `position` is the event's offset in the log, and 0 until it is on disk there.
-    An event that `is_transient` was meant for some sessions and not others: it is not logged, since sessions end.
-    `frames` keeps each protocol's encoded bytes: made at the first delivery, reused at all others.
-    `matched` are the subscriptions that the latest fan-out found for it: WAMP names them in what it writes.
-    `chosen` restricts delivery to some sessions.
-    `holds` is the number of places in which it waits to be delivered (`waiting.py`).
+    `topic` is canonical, `payload` the value as JSON text. `publisher` is the id of the publishing session if it had
+    one; `authid` and `role` are the publisher's identity. `chosen` restricts delivery to some sessions; an event that
+    `is_transient` was meant for some and not others by its publisher, and is not logged, since sessions end.
+
+    The broker gives it `time_us`, wall-clock microseconds, and `publication`, a number that no other has, when it is
+    published; the log gives it its offset there, `position`, which is 0 until it is on disk.
+
+    The last three fields are about its delivery. `frames` has each protocol's encoded bytes: made when they are first
+    written, reused for all others. `matched` are the subscriptions that the latest fan-out found for it: WAMP names
+    them in what it writes. `holds` is the number of places in which it waits to be delivered (`waiting.py`).
     """
 
     __slots__ = (
@@ -118,26 +107,19 @@ class Event:
         "frames",
         "holds",
         "idempotency_key",
-        "is_durable",
-        "is_pending",
-        "is_recorded",
         "is_transient",
         "matched",
         "nt4_time_us",
         "nt4_type",
         "payload",
-        "pending_since",
         "position",
         "protocol",
         "publication",
         "publisher",
         "role",
         "shape",
-        "source",
         "time_us",
         "topic",
-        "waiters",
-        "without",
     )
 
     def __init__(
@@ -159,6 +141,7 @@ class Event:
         self.role = role
         self.idempotency_key = idempotency_key
         self.audience = audience
+        self.chosen: SessionFilter | None = None
         self.is_transient = False
         self.shape = BARE
         self.details: str | None = None  # JSON text: further details from the publisher's protocol
@@ -170,15 +153,6 @@ class Event:
         self.frames: dict[Hashable, bytes] = {}
         self.matched: tuple[Any, ...] = ()  # of `subscriptions.Subscription`
         self.holds = 0
-        # used while the event is pending, see `Commits`
-        self.source: object = None
-        self.chosen: SessionFilter | None = None
-        self.without: object = None  # the session that is left out
-        self.waiters: list[Waiter] = []
-        self.pending_since = 0.0
-        self.is_recorded = False
-        self.is_durable = False
-        self.is_pending = False  # not delivered to anyone yet
 
     @property
     def nbytes(self) -> int:

@@ -46,22 +46,24 @@ _LONGEST_US: Final = 600_000_000
 class Delays:
     """A histogram of delays: its size is fixed, regardless of the number of delays."""
 
-    __slots__ = ("counts", "latest_class", "latest_us", "total_us")
+    __slots__ = ("counts", "total_us")
 
     def __init__(self) -> None:
         self.counts = [0] * (_class_of(_LONGEST_US) + 1)
         self.total_us = 0
-        self.latest_us = self.latest_class = 0
 
-    def note(self, us: int, times: int = 1) -> None:
-        """Count a delay of `us` microseconds, `times` times. On the hot path: `_class_of` is inlined."""
+    def note(self, us: int, times: int = 1) -> tuple[int, int]:
+        """Count a delay of `us` microseconds, `times` times. On the hot path: `_class_of` is inlined.
+
+        Returns the microseconds and the class that were counted, which are limited.
+        """
         if not 0 <= us <= _LONGEST_US:  # wall clocks can be set back
             us = 0 if us < 0 else _LONGEST_US
         shift = us.bit_length() - _EXACT_BITS
-        self.latest_us = us
-        self.latest_class = us if shift <= 0 else (shift << (_EXACT_BITS - 1)) + (us >> shift)
-        self.counts[self.latest_class] += times
+        number = us if shift <= 0 else (shift << (_EXACT_BITS - 1)) + (us >> shift)
+        self.counts[number] += times
         self.total_us += us * times
+        return us, number
 
     def since(self, before: Delays) -> Delays:
         """The delays noted since `before` was copied from this."""
@@ -99,13 +101,15 @@ class Delays:
 class Flow:
     """The numbers of events that one protocol's clients have published and received, and the delays of deliveries."""
 
-    __slots__ = ("_time_us", "_written_at", "delays", "delivered", "published")
+    __slots__ = ("_class", "_time_us", "_us", "_written_at", "delays", "delivered", "published")
 
     def __init__(self) -> None:
         self.published = 0
         self.delivered = 0
         self.delays = Delays()
-        self._time_us, self._written_at = -1, 0.0  # of the latest delay: the event's time, and when it was written
+        # of the latest delay: the event's time, when it was written, and what was counted
+        self._time_us, self._written_at = -1, 0.0
+        self._us = self._class = 0
 
     def note_delay(self, time_us: int, now: float, clock_offset_s: float) -> None:
         """Count the delay of an event of the time `time_us` that is written now. On the hot path.
@@ -113,12 +117,11 @@ class Flow:
         It is the same for all who get the event in one turn. `clock_offset_s` is the wall clock minus that of `now`.
         """
         if time_us == self._time_us and now == self._written_at:
-            delays = self.delays
-            delays.counts[delays.latest_class] += 1
-            delays.total_us += delays.latest_us
+            self.delays.counts[self._class] += 1
+            self.delays.total_us += self._us
         else:
             self._time_us, self._written_at = time_us, now
-            self.delays.note(int((now + clock_offset_s) * 1_000_000) - time_us)
+            self._us, self._class = self.delays.note(int((now + clock_offset_s) * 1_000_000) - time_us)
 
 
 def _class_of(us: int) -> int:
@@ -176,7 +179,7 @@ class Activity:
 
     def latest(self) -> Iterator[tuple[str, Trace]]:
         """All remembered topics with their traces, the most recently active first."""
-        return iter(sorted(self.traces.items(), key=_busy_last, reverse=True))
+        return iter(sorted(self.traces.items(), key=lambda entry: entry[1].last, reverse=True))
 
     def erase(self, erasure: Erasure) -> None:
         """Forget the topics of events that are erased (`ports.Holder`); their publishers are not known here."""
@@ -193,7 +196,3 @@ class Activity:
             trace.seen = trace.published
             self._turns.rotate(-1)
         self.forgotten += self.traces.pop(self._turns.popleft()).published
-
-
-def _busy_last(entry: tuple[str, Trace]) -> float:
-    return entry[1].last

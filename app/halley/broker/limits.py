@@ -85,7 +85,11 @@ _LOW_SHARE = 0.95
 
 
 class Watermark:
-    """A measured `value`, and whether it `is_over`, after the last `set`; `peak` is the highest value so far."""
+    """A measured `value`, its `peak` so far, and whether it `is_over` the limit `high`.
+
+    Once over, it is over until it has come down to `low`, 95 % of `high`: what is refused meanwhile is not let in again
+    for a single event that is delivered.
+    """
 
     __slots__ = ("high", "is_over", "low", "peak", "value")
 
@@ -96,7 +100,7 @@ class Watermark:
         self.is_over = False
 
     def set(self, value: int) -> None:
-        """Store a new value; `is_over` becomes true above `high`, and false again at `low` or less."""
+        """Store a new value."""
         self.value = value
         if value > self.peak:  # noqa: PLR1730 - a call of `max` costs more than the rest
             self.peak = value

@@ -48,32 +48,39 @@ _SPELLED = re.compile(rf"!((?:21)*)([0-7][0-9a-f]|[cd][0-9a-f]{_NEXT}|e[0-9a-f]{
 _REMEMBERED_NAMES = 65_536
 
 
-def to_segment(shown: str, shows_plain: Callable[[str], bool]) -> str:
+def to_segment(segment: str, is_plain: Callable[[str], bool]) -> str:
     """The canonical form of one segment as a protocol shows it.
 
-    `shows_plain` decides which characters besides `[A-Za-z0-9_!-]` the protocol writes as they are.
+    `is_plain` decides which characters besides `[A-Za-z0-9_!-]` the protocol writes as they are.
     Raises `InvalidName` if the segment is empty or has other characters.
     """
-    if _PLAIN.fullmatch(shown):
-        return shown
-    if not shown or not all(_is_plain(char, shows_plain) for char in shown):
-        raise InvalidName(shown)
+    if _PLAIN.fullmatch(segment):
+        return segment
+    if not segment or not all(_is_plain(char, is_plain) for char in segment):
+        raise InvalidName(segment)
 
     def read(found: re.Match[str]) -> str:
-        char = _spelled(found, shows_plain)
+        char = _spelled(found, is_plain)
         if not char:
             return found[0]
         return f"!{found[0][3:]}" if found[1] else char
 
     try:
-        return escaped(_SPELLED.sub(read, shown))
+        return escaped(_SPELLED.sub(read, segment))
     except UnicodeEncodeError:  # half of a surrogate pair, which no text has
-        raise InvalidName(shown) from None
+        raise InvalidName(segment) from None
 
 
-def from_segment(canonical: str, shows_plain: Callable[[str], bool]) -> str:
-    """One canonical segment in the form of a protocol; `shows_plain` as in `to_segment`."""
-    return _show(unescaped(canonical), shows_plain) if "!" in canonical else canonical
+def from_segment(canonical: str, is_plain: Callable[[str], bool]) -> str:
+    """One canonical segment in the form of a protocol; `is_plain` as in `to_segment`."""
+    if "!" not in canonical:
+        return canonical
+
+    def marked(found: re.Match[str]) -> str:
+        return f"!21{found[0][1:]}" if _spelled(found, is_plain) else found[0]
+
+    text = _SPELLED.sub(marked, unescaped(canonical))
+    return "".join(char if _is_plain(char, is_plain) else _escaped(char) for char in text)
 
 
 def escaped(text: str) -> str:
@@ -85,7 +92,9 @@ def escaped(text: str) -> str:
 
 def unescaped(canonical: str) -> str:
     """The literal text of a canonical segment; the inverse of `escaped`."""
-    return _BYTE.sub(_unescaped, canonical.encode()).decode() if "!" in canonical else canonical
+    if "!" not in canonical:
+        return canonical
+    return _BYTE.sub(lambda pair: bytes.fromhex(pair[1].decode()), canonical.encode()).decode()
 
 
 def is_plain_in_channel(char: str) -> bool:
@@ -104,38 +113,27 @@ def component(segment: str) -> str:
     return from_segment(segment, is_plain_in_uri)
 
 
-def plain_beginning(shown: str) -> str:
-    """The longest beginning of a shown segment that is the same in the canonical form, regardless of what follows."""
-    found = _PLAIN.match(shown)
+def plain_beginning(segment: str) -> str:
+    """The longest beginning of a segment that is the same in the canonical form, regardless of what follows."""
+    found = _PLAIN.match(segment)
     return found[0] if found else ""
 
 
-def _show(text: str, shows_plain: Callable[[str], bool]) -> str:
-    def kept(found: re.Match[str]) -> str:
-        return f"!21{found[0][1:]}" if _spelled(found, shows_plain) else found[0]
-
-    return "".join(char if _is_plain(char, shows_plain) else _escaped(char) for char in _SPELLED.sub(kept, text))
-
-
-def _spelled(found: re.Match[str], shows_plain: Callable[[str], bool]) -> str:
+def _spelled(found: re.Match[str], is_plain: Callable[[str], bool]) -> str:
     """The character whose bytes `_SPELLED` has found, or "" if there is none, or one that is written plain."""
     try:
         char = bytes.fromhex(found[2].replace("!", "")).decode()
     except UnicodeDecodeError:  # no character has these bytes
         return ""
-    return "" if _is_plain(char, shows_plain) else char
+    return "" if _is_plain(char, is_plain) else char
 
 
-def _is_plain(char: str, shows_plain: Callable[[str], bool]) -> bool:
-    return char == "!" or _PLAIN.fullmatch(char) is not None or shows_plain(char)
+def _is_plain(char: str, is_plain: Callable[[str], bool]) -> bool:
+    return char == "!" or _PLAIN.fullmatch(char) is not None or is_plain(char)
 
 
 def _escaped(chars: str) -> str:
     return "".join(f"!{byte:02x}" for byte in chars.encode())
-
-
-def _unescaped(pair: re.Match[bytes]) -> bytes:
-    return bytes.fromhex(pair[1].decode())
 
 
 RESERVED = "halley"
@@ -148,7 +146,7 @@ def is_reserved(topic: str) -> bool:
 
 
 _BAYEUX_OWN = frozenset({"meta", "service"})
-UNHEARD_UNNAMED = frozenset({RESERVED, "wamp"})
+NAMED_ONLY = frozenset({RESERVED, "wamp"})
 """First segments that a WAMP pattern matches only if it names them: the server's own, and WAMP's for routers."""
 
 _REMEMBERED_PATTERNS = 65_536
@@ -192,7 +190,7 @@ class Part(NamedTuple):
             return segment == self.text
         return not segment.startswith(SPACE) and (not self.text or component(segment).startswith(self.text))
 
-    def takes_in(self, other: Part) -> bool:
+    def includes(self, other: Part) -> bool:
         """Whether every segment that `other` accepts is accepted here."""
         if not other.is_open:
             return self.accepts(other.text)
@@ -200,7 +198,7 @@ class Part(NamedTuple):
 
     def meets(self, other: Part) -> bool:
         """Whether there is a segment that both accept."""
-        return self.takes_in(other) or other.takes_in(self)
+        return self.includes(other) or other.includes(self)
 
 
 _ANY = Part("", is_open=True)
@@ -242,7 +240,7 @@ def patterns_over(topic: str) -> Iterator[Pattern]:
     yield Pattern(Match.EXACT, topic)
 
 
-def patterns_heard(topic: str) -> Iterator[Pattern]:
+def receiving_patterns(topic: str) -> Iterator[Pattern]:
     """The patterns of `patterns_over` whose subscribers receive events of `topic`."""
     apart = is_apart(topic)
     return (pattern for pattern in patterns_over(topic) if pattern.topic or not apart)
@@ -261,7 +259,7 @@ def matches(pattern: Pattern, topic: str) -> bool:
     segments = topic.split("/")
     if len(segments) != len(parts) and not (goes_on and len(segments) > len(parts)):
         return False
-    if segments[0] in UNHEARD_UNNAMED and parts[0].text != segments[0]:
+    if segments[0] in NAMED_ONLY and parts[0].text != segments[0]:
         return False
     return topic != "" and all(part.accepts(segment) for part, segment in zip(parts, segments, strict=False))
 
@@ -277,8 +275,8 @@ def matcher(pattern: Pattern) -> Callable[[str], bool]:
     if any(plain_beginning(part.text) != part.text for part in parts if part.is_open):
         return partial(matches, pattern)
     texts = [f"(?!{SPACE}){re.escape(part.text)}{_REST}" if part.is_open else re.escape(part.text) for part in parts]
-    unheard = "|".join(UNHEARD_UNNAMED - {parts[0].text})
-    found = re.compile(f"(?!(?:{unheard})(?:/|$)){'/'.join(texts)}{'(?:/.*)?' * goes_on}", re.DOTALL).fullmatch
+    named_only = "|".join(NAMED_ONLY - {parts[0].text})
+    found = re.compile(f"(?!(?:{named_only})(?:/|$)){'/'.join(texts)}{'(?:/.*)?' * goes_on}", re.DOTALL).fullmatch
     return lambda topic: topic != "" and found(topic) is not None
 
 
@@ -296,7 +294,7 @@ def encloses(wide: Pattern, narrow: Pattern) -> bool:
         not outer.goes_on and (inner.goes_on or len(inner.parts) > len(outer.parts))
     ):
         return False
-    return all(part.takes_in(other) for part, other in zip(outer.parts, inner.parts, strict=False))
+    return all(part.includes(other) for part, other in zip(outer.parts, inner.parts, strict=False))
 
 
 def meet(one: Pattern, other: Pattern) -> bool:
@@ -334,6 +332,6 @@ def leaves_out(wide: Pattern, narrow: Pattern) -> bool:
     if inner.is_open or not outer.is_open or outer.text == inner.text:
         return False
     if wide.match in WIDE_IN_WAMP:
-        return inner.text in UNHEARD_UNNAMED
+        return inner.text in NAMED_ONLY
     is_one_topic = narrow.match is Match.EXACT or (narrow.match is Match.WILDCARD and "/" not in narrow.topic)
     return is_apart(narrow.topic if is_one_topic else f"{inner.text}/*")

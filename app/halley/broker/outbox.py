@@ -105,7 +105,7 @@ def cost(event: Event) -> int:
     return len(event.payload) + OVERHEAD_BYTES
 
 
-_NOTHING_BESIDE = Conflation(0, 0)
+_NO_CONFLATION = Conflation(0, 0)
 
 
 class Outbox:
@@ -114,9 +114,9 @@ class Outbox:
     Events that were sent but must be kept until the peer acknowledges them count towards the bounds too (`retain`,
     `release`), else the outbox of a peer that never acknowledges would grow without end. Values for which the queue
     has no room wait apart from it, only the newest of each topic, within their own bounds (`conflation`). Where
-    `keeps_recorded` is set, as for sessions that replay, recorded values are treated as other events: they can be read
-    again from the history. `queue` and `aside` are for the hot path to see whether any event waits. What is here counts
-    in `waiting` once for all outboxes (`waiting.py`).
+    `is_replaying` is set, recorded values are treated as other events: they can be read again from the history. `queue`
+    and `conflated` are for the hot path to see whether any event waits. What is here counts in `waiting` once for all
+    outboxes (`waiting.py`).
     """
 
     __slots__ = (
@@ -124,9 +124,9 @@ class Outbox:
         "_nbytes",
         "_retained",
         "_retained_bytes",
-        "aside",
-        "has_rest",
-        "keeps_recorded",
+        "conflated",
+        "has_more",
+        "is_replaying",
         "max_bytes",
         "max_events",
         "queue",
@@ -137,27 +137,27 @@ class Outbox:
         self,
         max_events: int,
         max_bytes: int,
-        conflation: Conflation = _NOTHING_BESIDE,
+        conflation: Conflation = _NO_CONFLATION,
         waiting: Waiting | None = None,
     ) -> None:
         self.max_events = max_events
         self.max_bytes = max_bytes
-        self.keeps_recorded = False
-        self.has_rest = False  # whether the latest `take` has left events for the next
+        self.is_replaying = False
+        self.has_more = False  # whether the latest `take` has left events for the next
         self._conflation = conflation
         self.waiting = Waiting(inf) if waiting is None else waiting
         self.queue: list[Event] = []
         self._nbytes = 0
         self._retained = 0
         self._retained_bytes = 0
-        self.aside: Newest | None = None  # None nearly always
+        self.conflated: Newest | None = None  # None nearly always
 
     def __len__(self) -> int:
-        return len(self.queue) if self.aside is None else len(self.queue) + len(self.aside)
+        return len(self.queue) if self.conflated is None else len(self.queue) + len(self.conflated)
 
     def __iter__(self) -> Iterator[Event]:
         """The waiting events, oldest first."""
-        return chain(self.queue, self.aside or ())
+        return chain(self.queue, self.conflated or ())
 
     @property
     def room(self) -> int:
@@ -167,7 +167,7 @@ class Outbox:
     @property
     def nbytes(self) -> int:
         """The bytes of waiting and retained events, including each event's overhead."""
-        return self._nbytes + self._retained_bytes + (self.aside.nbytes if self.aside is not None else 0)
+        return self._nbytes + self._retained_bytes + (self.conflated.nbytes if self.conflated is not None else 0)
 
     @property
     def undelivered(self) -> int:
@@ -179,7 +179,7 @@ class Outbox:
         return sum(not event.position and not is_reserved(event.topic) for event in self)
 
     def put(self, event: Event) -> bool:
-        """Append an event; False, and nothing kept, if that would pass a bound.
+        """Append an event; False, and nothing changed, if that would pass a bound.
 
         A single event always fits into an empty outbox: its size was checked when it was received. A value is set
         apart from the queue if the queue is full or another value of its topic waits there. Values in a full queue are
@@ -196,16 +196,16 @@ class Outbox:
         nbytes = self._nbytes + len(event.payload) + OVERHEAD_BYTES
         if (
             count and (count >= self.max_events or nbytes + self._retained_bytes > self.max_bytes)
-        ) or self.aside is not None:
-            return self._squeeze_in(event)
+        ) or self.conflated is not None:
+            return self._put_or_conflate(event)
         self.queue.append(event)
         self._nbytes = nbytes
         return True
 
     def limit(self, event: Event) -> str:
         """The setting whose limit made `put` return False."""
-        if self._may_yield(event) and self.aside is not None:
-            return "conflated_topics" if len(self.aside) >= self._conflation.most_topics else "conflated_bytes"
+        if self._may_conflate(event) and self.conflated is not None:
+            return "conflated_topics" if len(self.conflated) >= self._conflation.most_topics else "conflated_bytes"
         return "queue_events" if len(self.queue) + self._retained >= self.max_events else "queue_bytes"
 
     def take(self) -> list[Event]:
@@ -214,20 +214,24 @@ class Outbox:
         What is taken still counts in `waiting`, until it is put back, retained or released there by the caller.
 
         When events were returned in front of newer ones, or many values are set apart, there can be more than the
-        bounds allow. The rest then waits for the next call (`has_rest`), else the outbox of a peer whose sockets always
+        bounds allow. The rest then waits for the next call (`has_more`), else the outbox of a peer whose sockets always
         die would grow without end.
         """
+        if self.conflated is not None:
+            self._drop_outdated(self.conflated)
         events = self.queue
-        if (
-            self.aside is None
-            and len(events) <= self.max_events
-            and self._nbytes + self._retained_bytes <= self.max_bytes
-        ):
-            self.queue, self._nbytes, self.has_rest = [], 0, False
-            return events
-        events = self._take_some()
-        self.has_rest = len(self) > 0
-        return events
+        if len(events) <= self.max_events and self._nbytes + self._retained_bytes <= self.max_bytes:
+            self.queue, self._nbytes, self.has_more = [], 0, False
+            return events if self.conflated is None else self._fill_up(events, self.conflated)
+        count = nbytes = 0
+        for event in events[: self.max_events]:
+            if count and nbytes + cost(event) > self.max_bytes:
+                break
+            nbytes += cost(event)
+            count += 1
+        self.queue, self._nbytes = events[count:], self._nbytes - nbytes
+        self.has_more = len(self) > 0
+        return events[:count]
 
     def put_back(self, events: Sequence[Event]) -> None:
         """Return events that were taken but did not arrive, in front of all others and in their order.
@@ -240,12 +244,12 @@ class Outbox:
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
         """Drop the events for which `is_unwanted` is true."""
-        dropped, kept = _parted(self.queue, is_unwanted)
+        dropped, left = _split(self.queue, is_unwanted)
         self.waiting.release(dropped)
-        self.queue, self._nbytes = kept, sum(map(cost, kept))
-        if self.aside is not None:
-            self.aside.discard(is_unwanted)
-            self._lay_down()
+        self.queue, self._nbytes = left, sum(map(cost, left))
+        if self.conflated is not None:
+            self.conflated.discard(is_unwanted)
+            self._drop_if_empty()
 
     def retain(self, events: Sequence[Event]) -> None:
         """Count events that were taken as if they still waited, until `release`."""
@@ -262,91 +266,75 @@ class Outbox:
         """Drop all events that wait; those that are retained are the caller's to release."""
         dropped = list(self)
         self.queue.clear()
-        self._nbytes, self.aside = 0, None
+        self._nbytes, self.conflated = 0, None
         self.waiting.release(dropped)
-
-    def _take_some(self) -> list[Event]:
-        """Take as many of the waiting events as the bounds allow, and fill up with values set apart."""
-        if self.aside is not None:
-            self._drop_outdated(self.aside)
-        events = self.queue
-        if len(events) <= self.max_events and self._nbytes + self._retained_bytes <= self.max_bytes:
-            self.queue, self._nbytes = [], 0
-            return events if self.aside is None else self._fill_up(events, self.aside)
-        count, nbytes = 0, 0
-        for event in events[: self.max_events]:
-            if count and nbytes + cost(event) > self.max_bytes:
-                break
-            nbytes += cost(event)
-            count += 1
-        self.queue, self._nbytes = events[count:], self._nbytes - nbytes
-        return events[:count]
 
     # Values set apart from the queue
 
-    def _squeeze_in(self, event: Event) -> bool:
+    def _put_or_conflate(self, event: Event) -> bool:
         """Put an event where the queue is full or values are set apart from it."""
-        aside = self.aside
-        may_yield = self._may_yield(event)
-        if may_yield and (not self._has_room(event) or (aside is not None and aside.outdates(event))):
-            return self._put_aside(event)
+        conflated = self.conflated
+        may_conflate = self._may_conflate(event)
+        if may_conflate and (not self._has_room(event) or (conflated is not None and conflated.outdates(event))):
+            return self._conflate(event)
         if not self._has_room(event):
-            self._move_values_aside()
+            self._conflate_queue()
             if not self._has_room(event):
                 return False
-        if event.nt4_type is not None and self.aside is not None and not may_yield:
-            self.aside.drop(event.topic)
-            self._lay_down()
+        if event.nt4_type is not None and self.conflated is not None and not may_conflate:
+            self.conflated.drop(event.topic)
+            self._drop_if_empty()
         self.queue.append(event)
         self._nbytes += cost(event)
         return True
 
-    def _may_yield(self, event: Event) -> bool:
-        return event.nt4_type is not None and not (event.position and self.keeps_recorded)
+    def _may_conflate(self, event: Event) -> bool:
+        return event.nt4_type is not None and not (event.position and self.is_replaying)
 
     def _has_room(self, event: Event) -> bool:
         count = len(self.queue) + self._retained
         nbytes = self._nbytes + self._retained_bytes + cost(event)
         return not count or (count < self.max_events and nbytes <= self.max_bytes)
 
-    def _put_aside(self, event: Event) -> bool:
-        if self.aside is None:
-            self.aside = Newest(self._conflation, self.waiting)
-        return self.aside.put(event)
+    def _conflate(self, event: Event) -> bool:
+        if self.conflated is None:
+            self.conflated = Newest(self._conflation, self.waiting)
+        return self.conflated.put(event)
 
-    def _move_values_aside(self) -> None:
+    def _conflate_queue(self) -> None:
         """Set the values in the queue apart, to make room for an event that is not a value."""
-        if self.aside is not None:
-            self._drop_outdated(self.aside)
-        self.queue = [event for event in self.queue if not self._may_yield(event) or not self._put_aside(event)]
+        if self.conflated is not None:
+            self._drop_outdated(self.conflated)
+        self.queue = [event for event in self.queue if not self._may_conflate(event) or not self._conflate(event)]
         self._nbytes = sum(map(cost, self.queue))
 
-    def _drop_outdated(self, aside: Newest) -> None:
+    def _drop_outdated(self, conflated: Newest) -> None:
         """Drop the values in the queue for which a newer one is set apart."""
-        outdated, fresh = _parted(self.queue, lambda event: self._may_yield(event) and aside.outdates(event))
+        outdated, fresh = _split(self.queue, lambda event: self._may_conflate(event) and conflated.outdates(event))
         self._conflation.dropped += len(outdated)
         self.waiting.release(outdated)
         self.queue, self._nbytes = fresh, sum(map(cost, fresh))
 
-    def _fill_up(self, events: list[Event], aside: Newest) -> list[Event]:
+    def _fill_up(self, events: list[Event], conflated: Newest) -> list[Event]:
         """Add to `events`, which were taken, as many of the values set apart as the bounds leave room for."""
         count = self.max_events - self._retained - len(events)
         nbytes = self.max_bytes - self._retained_bytes - sum(map(cost, events))
         is_alone = not events and not self._retained
-        taken = events + aside.take(count, nbytes, at_least=int(is_alone))
-        self._lay_down()
+        taken = events + conflated.take(count, nbytes, at_least=int(is_alone))
+        self._drop_if_empty()
+        self.has_more = self.conflated is not None
         return taken
 
-    def _lay_down(self) -> None:
+    def _drop_if_empty(self) -> None:
         """Delete the store of values set apart once it is empty, so that `put` is fast again."""
-        if self.aside is not None and len(self.aside) == 0:  # compiled, an empty object is true
-            self.aside = None
+        if self.conflated is not None and len(self.conflated) == 0:  # compiled, an empty object is true
+            self.conflated = None
 
 
-def _parted(events: Iterable[Event], is_unwanted: Callable[[Event], bool]) -> tuple[list[Event], list[Event]]:
+def _split(events: Iterable[Event], is_unwanted: Callable[[Event], bool]) -> tuple[list[Event], list[Event]]:
     """The events for which `is_unwanted` is true, and the others."""
     dropped: list[Event] = []
-    kept: list[Event] = []
+    left: list[Event] = []
     for event in events:
-        (dropped if is_unwanted(event) else kept).append(event)
-    return dropped, kept
+        (dropped if is_unwanted(event) else left).append(event)
+    return dropped, left

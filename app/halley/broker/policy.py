@@ -127,7 +127,7 @@ class Identities(Protocol):
     def prove(self, token: str, wall_s: float) -> Proof:
         """What a token proves at `wall_s`, in seconds since 1970. Raises `TokenRefused`."""
 
-    def stand_by(self, credential: Token | User | None) -> bool:
+    def is_current(self, credential: Token | User | None) -> bool:
         """Whether a proof with this credential still counts: the credential has not been withdrawn or changed."""
 
 
@@ -141,12 +141,12 @@ class NoIdentities:
         """Raise `TokenRefused`: no token proves anything."""
         raise TokenRefused("no tokens are accepted")
 
-    def stand_by(self, credential: Token | User | None) -> bool:
+    def is_current(self, credential: Token | User | None) -> bool:
         """Whether `credential` is None, as in an anonymous client's proof: there are no credentials here."""
         return credential is None
 
 
-def as_rules_name_it(what: Pattern) -> Pattern:
+def as_in_rules(what: Pattern) -> Pattern:
     """A pattern as operators write it in rules: without the `::` that marks a realm's meta topics.
 
     So `::/wamp/session/on_join` is `wamp/session/on_join`, and `::more/wamp/...` is `:more/wamp/...`.
@@ -199,7 +199,7 @@ class DefaultRules:
         if self.loopback:
             return True
         if verb == "call":
-            return _is_harmless(as_rules_name_it(what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)))
+            return _is_harmless(as_in_rules(what if isinstance(what, Pattern) else Pattern(Match.EXACT, what)))
         topic = what.topic if isinstance(what, Pattern) else what
         first = topic.partition("/")[0]
         if verb == "publish":

@@ -1,7 +1,7 @@
 """What the broker needs of others: the log of its events, the keeper of last values, and holders of events' data.
 
 The history (`halley/history/`) stores bytes and has threads; here are only the types that both sides share. An
-**offset** numbers the events of a log from 1 on, without holes; shown to a client it is called a position.
+**offset** numbers the events of a log from 1 on, without holes; clients call it a position.
 
 Topics with a type and a last value are NetworkTables', whose clients share them with the clients of all protocols. The
 broker passes each publication of another protocol to the keeper of these values (`Values`). A value is delivered
@@ -21,6 +21,7 @@ from typing import Protocol
 
 from halley.broker.events import Event
 from halley.broker.names import RESERVED, Pattern, matches
+from halley.broker.pending import Pending
 from halley.broker.sessions import Session
 
 USUAL_LIMIT = 100
@@ -48,8 +49,8 @@ class Log(Protocol):
     def durability_of(self, topic: str) -> Durability:
         """Whether and when the events of a canonical topic are written."""
 
-    def append(self, event: Event) -> None:
-        """Queue an event to be written, or, if `event.is_recorded` is False, only to be reported in its order.
+    def append(self, pending: Pending) -> None:
+        """Queue an event to be written, or, if `pending.is_recorded` is False, only to be reported in its order.
 
         Raises `HistoryUnavailable` if there is no room for the event or the disk cannot be written.
         """
@@ -132,11 +133,11 @@ class Erasure:
         """Whether an event on `topic` that was published by `authid` is to be erased; `payload` is JSON text."""
         if self.pattern is not None:
             return matches(self.pattern, topic)
-        return authid == self.publisher or (topic.startswith(f"{RESERVED}/") and self._is_spoken_of(payload))
+        return authid == self.publisher or (topic.startswith(f"{RESERVED}/") and self._is_about_publisher(payload))
 
-    def _is_spoken_of(self, payload: str | bytes | None) -> bool:
-        told = json.loads(payload or "null")
-        return isinstance(told, dict) and told.get("authid") == self.publisher
+    def _is_about_publisher(self, payload: str | bytes | None) -> bool:
+        content = json.loads(payload or "null")
+        return isinstance(content, dict) and content.get("authid") == self.publisher
 
 
 class Holder(Protocol):
@@ -152,15 +153,16 @@ class Holder(Protocol):
 class Values(Protocol):
     """The keeper of typed topics and their last values. Its methods are called on the event loop and never block."""
 
-    def takes(self, topic: str) -> bool:
+    def accepts(self, topic: str) -> bool:
         """Whether events that are published on a canonical topic become its value."""
 
-    def publish(self, event: Event, now: float, without: Session | None, source: object) -> None:
+    def publish(self, event: Event, now: float, without: Session | None, source: object) -> Pending | None:
         """Make an event of another protocol a value, and have it delivered to all protocols (`Broker.deliver_value`).
 
         The event has a time and a publication, and is not restricted to an audience. `source` is the publishing
-        session, which may have ended (WAMP's testaments), or a request without one. Raises `WrongType` and
-        `TooManyTopics`; then nothing is done.
+        session, which may have ended (WAMP's testaments), or a request without one. Where another server takes it, what
+        is returned is settled later (`Commits.settle_value`). Raises `WrongType` and `TooManyTopics`; then nothing is
+        done.
         """
 
     def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:
@@ -173,7 +175,7 @@ class Values(Protocol):
         """Note that a session of another protocol has subscribed or unsubscribed."""
 
 
-def shown(event: Event) -> bytes:
+def type_and_time(event: Event) -> bytes:
     """A value's NetworkTables type and time in microseconds, as a JSON object."""
     type_name = json.dumps(event.nt4_type, ensure_ascii=False).encode()
     return b'{"type":%b,"time":%d}' % (type_name, event.nt4_time_us or 0)

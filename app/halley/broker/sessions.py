@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from halley.broker.events import Event
 from halley.broker.limits import Meter
-from halley.broker.names import Pattern, patterns_heard
+from halley.broker.names import Pattern, receiving_patterns
 from halley.broker.outbox import Outbox
 from halley.broker.policy import ANONYMOUS, NOBODY, SERVER, Identity, Proof
 from halley.broker.subscriptions import Subscription
@@ -32,13 +32,13 @@ class Cursor:
     by then: they are not delivered a second time.
     """
 
-    __slots__ = ("_after", "_sought", "given", "is_live")
+    __slots__ = ("_after", "_starts", "given", "is_live")
 
     def __init__(self, given: frozenset[int] = frozenset()) -> None:
         self.given = given
         self.is_live = True
         self._after: dict[Pattern, int] = {}
-        self._sought: dict[Pattern, int] = {}  # where each began: earlier events are not owed to the session
+        self._starts: dict[Pattern, int] = {}  # where each began: earlier events are not owed to the session
 
     def __contains__(self, pattern: object) -> bool:
         return pattern in self._after
@@ -47,12 +47,12 @@ class Cursor:
         """Replay `pattern` from the event after offset `after` on; `head` is the log's last offset."""
         if after < head:
             self.fall_back(head)
-        self._after[pattern] = self._sought[pattern] = after
+        self._after[pattern] = self._starts[pattern] = after
 
     def drop(self, pattern: Pattern) -> None:
         """Stop replaying `pattern`, as when its subscription ends; no effect if it is not replayed."""
         self._after.pop(pattern, None)
-        self._sought.pop(pattern, None)
+        self._starts.pop(pattern, None)
 
     def skip(self, pattern: Pattern, reached: int) -> None:
         """Note that no event of `pattern` up to offset `reached` can be given any more."""
@@ -70,17 +70,17 @@ class Cursor:
             if after < reached:
                 self._after[pattern] = reached
 
-    def take_back(self, event: Event) -> bool:
+    def reread(self, event: Event) -> bool:
         """Have a waiting event read again from the history; False, and nothing changed, if that would not find it."""
-        if not self.owes(event):
+        if not self.can_reread(event):
             return False
-        for pattern in self._owing(event):
+        for pattern in self._rereading(event):
             self._after[pattern] = min(self._after[pattern], event.position - 1)
         return True
 
-    def owes(self, event: Event) -> bool:
+    def can_reread(self, event: Event) -> bool:
         """Whether a waiting event would be found by reading the history again."""
-        return event.publication not in self.given and bool(self._owing(event))
+        return event.publication not in self.given and bool(self._rereading(event))
 
     def wanted(self) -> tuple[tuple[Pattern, int], ...]:
         """Each pattern with the offset after which its events are still to be read, if the session is not live."""
@@ -88,7 +88,7 @@ class Cursor:
 
     def after(self, topic: str) -> float:
         """The offset above which events of a topic are still to be given; infinity if no pattern matches the topic."""
-        return min((self._after.get(pattern, inf) for pattern in patterns_heard(topic)), default=inf)
+        return min((self._after.get(pattern, inf) for pattern in receiving_patterns(topic)), default=inf)
 
     def reached(self, head: int, missing: Iterable[Event]) -> dict[Pattern, int]:
         """The offset of each pattern up to which a client has everything.
@@ -97,14 +97,15 @@ class Cursor:
         """
         reached = {pattern: head if self.is_live else after for pattern, after in self._after.items()}
         for event in missing:
-            for pattern in self._owing(event):
+            for pattern in self._rereading(event):
                 reached[pattern] = min(reached[pattern], event.position - 1)
         return reached
 
-    def _owing(self, event: Event) -> list[Pattern]:
+    def _rereading(self, event: Event) -> list[Pattern]:
         """The patterns for which an event was given; none if the event is not on disk."""
-        sought, heard = self._sought, patterns_heard(event.topic)
-        return [pattern for pattern in heard if pattern in sought and event.position > sought[pattern]]
+        starts = self._starts
+        patterns = receiving_patterns(event.topic)
+        return [pattern for pattern in patterns if pattern in starts and event.position > starts[pattern]]
 
 
 class Outlet(Protocol):
@@ -145,7 +146,7 @@ class SessionObserver(Protocol):
         """Note that a session was admitted."""
 
     def closed(self, session: Session, reason: str) -> None:
-        """Note that a session has ended; `session.had` are the subscriptions that it had."""
+        """Note that a session has ended; `session.former_subscriptions` are the subscriptions that it had."""
 
     def subscribed(self, session: Session, names: Sequence[Pattern | str]) -> None:
         """Note that a session has subscribed to patterns, or to names as its protocol writes them."""
@@ -177,7 +178,7 @@ class Session:
         "cursor",
         "deadline",
         "expiry",
-        "had",
+        "former_subscriptions",
         "id",
         "is_ready",
         "meter",
@@ -216,7 +217,7 @@ class Session:
         self.alarm_at = -inf  # when that entry's time is reached
         self.is_ready = False  # waits in Broker.ready
         self.closed: str | None = None  # why it ended
-        self.had: tuple[Pattern, ...] = ()  # the subscriptions that it had, while its end is noted
+        self.former_subscriptions: tuple[Pattern, ...] = ()  # the subscriptions that it had, while its end is noted
 
     def clear(self) -> None:
         """Drop the events that wait for a session that has ended."""
@@ -242,7 +243,7 @@ class Session:
 
         They are patterns, or names as its protocol writes them.
         """
-        return list(self.subscriptions if self.closed is None else self.had)
+        return list(self.subscriptions if self.closed is None else self.former_subscriptions)
 
     @property
     def lasting_authid(self) -> str | None:

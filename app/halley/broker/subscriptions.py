@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-from halley.broker.names import SPACE, UNHEARD_UNNAMED, Match, Pattern, component, patterns_heard
+from halley.broker.names import NAMED_ONLY, SPACE, Match, Pattern, component, receiving_patterns
 
 Key = TypeVar("Key")
 Subscriber = TypeVar("Subscriber", bound=Hashable)
@@ -50,7 +50,7 @@ class TopicIndex(Generic[Subscriber]):
 
     def __init__(self) -> None:
         self.subscriptions: dict[Pattern, Subscription[Subscriber]] = {}
-        self._matched: dict[str, Matched[Subscriber]] = {}
+        self.cache: dict[str, Matched[Subscriber]] = {}  # for the hot path to look at before it calls `match`
         self._stale: list[dict[str, Matched[Subscriber]]] = []  # former caches, which are dropped in pieces
         # The number of prefixes by their count of whole segments and the length of the rest, and the number of
         # wildcards by their count of segments and the positions that have a name.
@@ -92,11 +92,15 @@ class TopicIndex(Generic[Subscriber]):
 
     def match(self, topic: str) -> Matched[Subscriber]:
         """The subscribers of `topic`, and the subscriptions that match it."""
-        found = self._matched.get(topic)
+        found = self.cache.get(topic)
         if found is None:
-            if len(self._matched) >= _CACHED_TOPICS:  # clients make up topics: the cache must be bounded
+            if len(self.cache) >= _CACHED_TOPICS:  # clients make up topics: the cache must be bounded
                 self._empty()
-            found = self._matched[topic] = self._match(topic)
+            subscriptions = self._found(topic)
+            subscribers: dict[Subscriber, None] = {}
+            for subscription in subscriptions:
+                subscribers.update(subscription.sessions)
+            found = self.cache[topic] = Matched(tuple(subscribers), tuple(subscriptions))
         return found
 
     @property
@@ -117,18 +121,11 @@ class TopicIndex(Generic[Subscriber]):
 
         It takes little time where one pattern has most of the subscribers.
         """
-        found = self._matched.get(topic)
+        found = self.cache.get(topic)
         if found is not None:
             return len(found.subscribers)
         most, *others = sorted((each.sessions for each in self._found(topic)), key=len, reverse=True) or [{}]
         return len(most) + len({session for sessions in others for session in sessions if session not in most})
-
-    def _match(self, topic: str) -> Matched[Subscriber]:
-        sessions: dict[Subscriber, None] = {}
-        found = self._found(topic)
-        for subscription in found:
-            sessions.update(subscription.sessions)
-        return Matched(tuple(sessions), tuple(found))
 
     def _found(self, topic: str) -> list[Subscription[Subscriber]]:
         """The subscriptions that match `topic`."""
@@ -137,16 +134,16 @@ class TopicIndex(Generic[Subscriber]):
 
     def _patterns(self, topic: str) -> Iterator[Pattern]:
         """Every pattern that may exist in the index and matches `topic`."""
-        yield from patterns_heard(topic)
+        yield from receiving_patterns(topic)
         segments = topic.split("/")
         # A pattern matches one of these first segments only if it names it.
-        is_own = segments[0] in UNHEARD_UNNAMED or segments[0].startswith(SPACE)
+        is_own = segments[0] in NAMED_ONLY or segments[0].startswith(SPACE)
         for depth, lengths in self._prefix_chars.items():
             if depth < len(segments):
                 whole, cut = "".join(f"{segment}/" for segment in segments[:depth]), component(segments[depth])
                 for chars in lengths if len(lengths) < len(cut) else range(len(cut) + 1):
                     is_there = chars in lengths and chars <= len(cut)
-                    if is_there and (depth or not is_own or cut[:chars] in UNHEARD_UNNAMED):
+                    if is_there and (depth or not is_own or cut[:chars] in NAMED_ONLY):
                         yield Pattern(Match.PREFIX, whole + cut[:chars])
         for form in self._forms.get(len(segments), ()):
             if form[0] or not is_own:
@@ -163,17 +160,17 @@ class TopicIndex(Generic[Subscriber]):
 
     def _forget(self, pattern: Pattern) -> None:
         if pattern.match is Match.EXACT:
-            self._matched.pop(pattern.topic, None)
+            self.cache.pop(pattern.topic, None)
         else:
             self._empty()
 
     def _empty(self) -> None:
         """Begin a new cache; a former one that is too large to be dropped at once is left to `drop_stale`."""
-        if len(self._matched) > DROPPED_AT_ONCE:
-            self._stale.append(self._matched)
-            self._matched = {}
+        if len(self.cache) > DROPPED_AT_ONCE:
+            self._stale.append(self.cache)
+            self.cache = {}
         else:
-            self._matched.clear()
+            self.cache.clear()
 
 
 def _add(counts: dict[int, Counter[Key]], outer: int, inner: Key, by: int) -> None:

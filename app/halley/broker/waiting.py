@@ -5,8 +5,8 @@ events contains it any more. It counts once for all sessions: each of these plac
 are counted while it has any. They change as follows:
 
 * `Outbox.put` adds a hold. For an event that the outbox drops, also because its session ends, the outbox releases it.
-* `Outbox.take` leaves the holds to its caller. `Broker.take` releases them: what it returns is written now, to a
-  connection whose buffer has a bound of its own. The callers of `Broker.take_held` release them later.
+* `Outbox.take` and `Broker.take` leave the holds to their caller, who releases them when the events are written to a
+  connection: its buffer has a bound of its own.
 * A Bayeux `Reply` keeps one for each of its events, also after the end of its session. They are released when the reply
   is written; when it is not, they return to the outbox with the events.
 * With the acknowledge extension there is another one from `Outbox.retain` to `Outbox.release`.

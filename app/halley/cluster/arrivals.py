@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from halley.broker.events import Event, EventRange, Publications
+from halley.broker.pending import Entry, Pending
 from halley.cluster.applied import Applied
 from halley.cluster.frames import Frame, event_of
 
@@ -24,37 +25,36 @@ class Arrivals:
     """
 
     def __init__(self, applied: Applied, publication_key: int, *, is_front: bool) -> None:
-        self.first_topics: dict[Event, str] = {}
+        self.first_topics: dict[Pending, str] = {}
         self._applied = applied
         self._publications = Publications(publication_key)
         self._is_front = is_front
 
-    def own(self, frame: Frame, events: list[Event]) -> list[Event]:
-        """Count and return this node's own `events`: those of the frame, and what has its turn among them."""
+    def own(self, frame: Frame, entries: list[Pending]) -> list[Pending]:
+        """Count and return this node's own `entries`: those of the frame, and what has its turn among them."""
         time_us = self._applied.time_us
-        recorded = [event for event in events if event.is_recorded]
+        recorded = [entry for entry in entries if entry.is_recorded]
         if frame.is_plain:
-            for offset, event in enumerate(recorded, self._applied.skip(frame)):
-                self._stamp(event, offset, time_us)
-            return events
-        for event, each in zip(recorded, self._applied.number(frame), strict=True):
-            self._stamp(event, each.offset, each.time_us)
+            for offset, entry in enumerate(recorded, self._applied.skip(frame)):
+                self._stamp(entry.event, offset, time_us)
+            return entries
+        for entry, each in zip(recorded, self._applied.number(frame), strict=True):
+            self._stamp(entry.event, each.offset, each.time_us)
             if each.repeats is not None:
-                event.is_recorded = False
-                self.first_topics[event] = each.repeats.topic
-        return events
+                entry.is_recorded = False
+                self.first_topics[entry] = each.repeats.topic
+        return entries
 
-    def others(self, frame: Frame) -> Sequence[Event | EventRange]:
+    def others(self, frame: Frame) -> Sequence[Entry | EventRange]:
         """Count and return the events of another node's frame; those that repeat others are left out."""
         if frame.is_plain:
             ranges = self._ranges(frame)
-            return ranges if self._is_front else [event for each in ranges for event in each.events(each.topics)]
+            return ranges if self._is_front else [Entry(event) for each in ranges for event in each.events(each.topics)]
         fresh = [each for each in self._applied.number(frame) if each.repeats is None]
         events = [event_of(each.row) for each in fresh]
         for event, each in zip(events, fresh, strict=True):
-            event.is_recorded = True
             self._stamp(event, each.offset, each.time_us)
-        return events
+        return [Entry(event) for event in events]
 
     def _ranges(self, frame: Frame) -> list[EventRange]:
         first, ends, time_us = self._applied.skip(frame), frame.ends, self._applied.time_us
@@ -62,7 +62,6 @@ class Arrivals:
         def events(begin: int, end: int, topics: Collection[str]) -> list[Event]:
             found = []
             for index, event in frame.events(begin, end, topics):
-                event.is_recorded = True
                 self._stamp(event, first + index, time_us)
                 found.append(event)
             return found

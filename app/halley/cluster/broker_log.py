@@ -16,8 +16,9 @@ from time import monotonic
 from halley import telemetry
 from halley.broker.commits import Commits
 from halley.broker.errors import HistoryUnavailable, OutcomeUnknown
-from halley.broker.events import Event, EventRange
+from halley.broker.events import EventRange
 from halley.broker.names import Pattern
+from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability
 from halley.cluster.applied import Applied
 from halley.cluster.arrivals import Arrivals
@@ -101,15 +102,15 @@ class ClusterLog:
         """What `append` raises for a recorded event at present; None while it takes events."""
         return self.availability.refusal or self._store.refusal
 
-    def append(self, event: Event) -> None:
+    def append(self, pending: Pending) -> None:
         """Queue an event for the stream, or to have its turn there. Raises `HistoryUnavailable`, `InboxFull`."""
-        if event.is_recorded:
+        if pending.is_recorded:
             refusal = self.refusal
             if refusal is not None:
                 raise refusal
-            self.sender.append(event)
-        elif not self.sender.append_unrecorded(event):
-            self._store.append(event)
+            self.sender.append(pending)
+        elif not self.sender.append_unrecorded(pending):
+            self._store.append(pending)
 
     def compare(self, others: list[Member]) -> None:
         """Compare this node with the others; to be called once a second."""
@@ -182,11 +183,11 @@ class ClusterLog:
                 self.repeats += 1
                 self.sender.dropped(frame, applied.number_of(frame.run))
             return None
-        entries: Sequence[Event | EventRange]
+        entries: Sequence[Entry | EventRange]
         own = None
         if frame.run == self.sender.run:
             own = self.sender.returned(frame)
-            entries = self._arrivals.own(frame, own.events)
+            entries = self._arrivals.own(frame, own.entries)
         else:
             entries = self._arrivals.others(frame)
         self.states.note(applied)
@@ -197,7 +198,7 @@ class ClusterLog:
         return None
 
     async def _write(
-        self, entries: Sequence[Event | EventRange], position: Position, frame: Frame, own: UnderWay | None
+        self, entries: Sequence[Entry | EventRange], position: Position, frame: Frame, own: UnderWay | None
     ) -> None:
         await self.writer.write(entries)
         self._end_of(position, frame, own)

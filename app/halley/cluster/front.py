@@ -14,8 +14,9 @@ from time import monotonic
 from typing import Any
 
 from halley.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown
-from halley.broker.events import Event, EventRange
+from halley.broker.events import EventRange
 from halley.broker.names import Pattern
+from halley.broker.pending import Entry
 from halley.broker.ports import Durability
 from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.history.rules import Rules
@@ -60,7 +61,7 @@ class Front:
         self._report = report
         self._is_waiting = is_waiting
         self._inbox_bytes = inbox_bytes
-        self._events: deque[Any] = deque()  # `Event`, and `EventRange`
+        self._entries: deque[Any] = deque()  # `Entry`, and `EventRange`
         self._bytes = 0
         self._began_at = monotonic()
         self._is_due = False
@@ -79,15 +80,15 @@ class Front:
         """The rows on this node's disk: none."""
         return iter(())
 
-    def append(self, event: Event | EventRange) -> None:
+    def append(self, entry: Entry | EventRange) -> None:
         """Report events when they are stored, and one that is not recorded when it has had its turn.
 
         Raises `InboxFull`.
         """
-        if self._bytes and self._bytes + event.nbytes > self._inbox_bytes:
+        if self._bytes and self._bytes + entry.nbytes > self._inbox_bytes:
             raise InboxFull
-        self._events.append(event)
-        self._bytes += event.nbytes
+        self._entries.append(entry)
+        self._bytes += entry.nbytes
         if self.later is None:
             self.release()
         elif not self._is_due:  # once for all events of a frame
@@ -99,20 +100,20 @@ class Front:
         self._is_due = False
         stored: list[Any] = []
         first, written = self.head + 1, self._keepers.written
-        while self._events and (not self._events[0].is_recorded or self._is_stored(self._events[0], written)):
-            event = self._events.popleft()
-            self._bytes -= event.nbytes
-            if event.is_recorded:
-                self.head = event.position
-            stored.append(event)
-            if isinstance(event, EventRange):  # which may take as long to deliver as all before it
+        while self._entries and (not self._entries[0].is_recorded or self._is_stored(self._entries[0], written)):
+            entry = self._entries.popleft()
+            self._bytes -= entry.nbytes
+            if entry.is_recorded:
+                self.head = entry.position
+            stored.append(entry)
+            if isinstance(entry, EventRange):  # which may take as long to deliver as all before it
                 self._report(Committed(stored, first))
                 first, stored = self.head + 1, []
         if stored:
             self._report(Committed(stored, first))
 
-    def _is_stored(self, event: Event | EventRange, written: int) -> bool:
-        return not self._is_waiting or event.position <= written
+    def _is_stored(self, entry: Entry | EventRange, written: int) -> bool:
+        return not self._is_waiting or entry.position <= written
 
     def look(self, now: float) -> None:
         """See which keepers are there; call it once a second."""
@@ -125,6 +126,6 @@ class Front:
 
     def close(self) -> None:
         """Report the rest: it is in the stream, but whether a keeper has it is unknown."""
-        if self._events:
-            self._report(NotWritten([*self._events], OutcomeUnknown()))
-            self._events.clear()
+        if self._entries:
+            self._report(NotWritten([*self._entries], OutcomeUnknown()))
+            self._entries.clear()

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from halley.broker.errors import InboxFull
-from halley.broker.events import Event
+from halley.broker.pending import Pending
 from halley.cluster.availability import Availability
 from halley.cluster.frames import FRAME_BYTES, Control, Frame, pack, row_of
 from halley.nats.jetstream import Connection
@@ -40,11 +40,11 @@ _RENEW_S = 43_200.0
 
 @dataclass(slots=True)
 class UnderWay:
-    """A frame that has not come back; `events` has those that are not recorded too, in their turn."""
+    """A frame that has not come back; `entries` has those that are not recorded too, in their turn."""
 
     number: int
     data: bytes
-    events: list[Event] = field(default_factory=list)
+    entries: list[Pending] = field(default_factory=list)
     command: Command | None = None
 
 
@@ -73,7 +73,7 @@ class Sender:
         self._inbox_bytes = inbox_bytes
         self._waiting_bytes = 0  # of recorded events that have not come back
         self._number = 0
-        self._inbox: deque[Event] = deque()
+        self._inbox: deque[Pending] = deque()
         self._commands: deque[Command] = deque()
         self._under_way: deque[UnderWay] = deque()
         self._frame_s, self._others = _FRAME_S, 0  # frames of other nodes until a second ago
@@ -91,20 +91,20 @@ class Sender:
 
     # Into frames
 
-    def append(self, event: Event) -> None:
+    def append(self, pending: Pending) -> None:
         """Queue a recorded event for the next frame. Raises `InboxFull`."""
-        if self._waiting_bytes and self._waiting_bytes + event.nbytes > self._inbox_bytes:
+        if self._waiting_bytes and self._waiting_bytes + pending.nbytes > self._inbox_bytes:
             raise InboxFull
-        self._waiting_bytes += event.nbytes
-        self._inbox.append(event)
+        self._waiting_bytes += pending.nbytes
+        self._inbox.append(pending)
         self.plan()
 
-    def append_unrecorded(self, event: Event) -> bool:
+    def append_unrecorded(self, pending: Pending) -> bool:
         """Have an event settled behind those on their way, though it is in no frame; False if there are none."""
         if self._inbox:
-            self._inbox.append(event)
+            self._inbox.append(pending)
         elif self._under_way:
-            self._under_way[-1].events.append(event)
+            self._under_way[-1].entries.append(pending)
         else:
             return False
         return True
@@ -137,30 +137,30 @@ class Sender:
         is_idle = not self._inbox and not self._commands
         if is_idle or len(self._under_way) >= _UNDER_WAY or self._nats.away_since is not None:
             return  # `plan` is called again when a frame comes back, and by `look`
-        events, nbytes = [], 0
+        entries, nbytes = [], 0
         command = self._commands.popleft() if self._commands else None
         while command is None and self._inbox and nbytes < FRAME_BYTES:
-            events.append(self._inbox.popleft())
-            nbytes += len(events[-1].payload) + _ROW_BYTES
+            entries.append(self._inbox.popleft())
+            nbytes += len(entries[-1].event.payload) + _ROW_BYTES
         if not self._under_way:
             self._progress_at = monotonic()
             if self._progress_at - self._sent_at > _RENEW_S:
                 self._begin_run()
         self._number += 1
-        packed = self._packed(self._number, events, command)
-        while len(packed.data) > self._nats.max_payload and len(events) > 1:  # long names, keys or details
-            half = len(events) // 2
-            self._inbox.extendleft(reversed(events[half:]))
-            events = events[:half]
-            packed = self._packed(self._number, events, command)
+        packed = self._packed(self._number, entries, command)
+        while len(packed.data) > self._nats.max_payload and len(entries) > 1:  # long names, keys or details
+            half = len(entries) // 2
+            self._inbox.extendleft(reversed(entries[half:]))
+            entries = entries[:half]
+            packed = self._packed(self._number, entries, command)
         self._under_way.append(packed)
         self._sent_at = monotonic()
         self._publish(packed.data)
         self.plan()
 
-    def _packed(self, number: int, events: list[Event], command: Command | None) -> UnderWay:
-        rows = [row_of(event) for event in events if event.is_recorded]
-        return UnderWay(number, pack(self.run, number, rows, command and command.control), events, command)
+    def _packed(self, number: int, entries: list[Pending], command: Command | None) -> UnderWay:
+        rows = [row_of(entry.event) for entry in entries if entry.is_recorded]
+        return UnderWay(number, pack(self.run, number, rows, command and command.control), entries, command)
 
     def _publish(self, data: bytes) -> None:
         self.frames += 1
@@ -178,7 +178,7 @@ class Sender:
         first = self._under_way.popleft()
         assert first.number == frame.number
         self._progress_at = monotonic()
-        self._waiting_bytes -= sum(event.nbytes for event in first.events if event.is_recorded)
+        self._waiting_bytes -= sum(entry.nbytes for entry in first.entries if entry.is_recorded)
         return first
 
     def look(self, now: float) -> None:
@@ -199,24 +199,24 @@ class Sender:
             self._begin_run()
             frames, self._under_way = self._under_way, deque()
             for number, each in enumerate(frames, 1):
-                self._under_way.append(self._packed(number, each.events, each.command))
+                self._under_way.append(self._packed(number, each.entries, each.command))
             self._number = len(frames)
 
-    def withdraw(self, pending: int) -> list[Event]:
-        """Take back the events that no frame has had: they are stored nowhere. `pending` is how many wait in all.
+    def withdraw(self, count: int) -> list[Pending]:
+        """Take back the events that no frame has had: they are stored nowhere. `count` is how many wait in all.
 
         What is not durable stays behind others whose outcome is not known, if there are any.
         """
-        is_first = len(self._inbox) == pending
-        withdrawn = [event for event in self._inbox if event.is_durable or is_first]
+        is_first = len(self._inbox) == count
+        withdrawn = [entry for entry in self._inbox if entry.is_durable or is_first]
         if withdrawn:
-            self._inbox = deque(event for event in self._inbox if not (event.is_durable or is_first))
-            self._waiting_bytes -= sum(event.nbytes for event in withdrawn if event.is_recorded)
+            self._inbox = deque(entry for entry in self._inbox if not (entry.is_durable or is_first))
+            self._waiting_bytes -= sum(entry.nbytes for entry in withdrawn if entry.is_recorded)
         return withdrawn
 
-    def give_up(self) -> list[Event]:
+    def give_up(self) -> list[Pending]:
         """Take back all events that have not come back: whether they are stored is unknown."""
-        abandoned = [event for frame in self._under_way for event in frame.events] + [*self._inbox]
+        abandoned = [entry for frame in self._under_way for entry in frame.entries] + [*self._inbox]
         for command in filter(None, [*(frame.command for frame in self._under_way), *self._commands]):
             command.applied.cancel()
         self._commands.clear()

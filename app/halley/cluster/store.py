@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 from halley.broker.commits import Commits, Published
 from halley.broker.errors import HistoryUnavailable, Refusal
-from halley.broker.events import Event, EventRange
+from halley.broker.events import EventRange
 from halley.broker.faults import for_each
 from halley.broker.names import Pattern
+from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability
 from halley.cluster.availability import Availability
 from halley.history.stored import Stored, row_of
@@ -52,7 +53,7 @@ class Store(Protocol):
     def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The rows between two offsets that this node has on disk."""
 
-    def append(self, event: Event) -> None:
+    def append(self, entry: Entry) -> None:
         """Queue an event, which has its offset if it is recorded. Raises `HistoryUnavailable`, and nothing is done."""
 
 
@@ -64,7 +65,7 @@ class StoreWriter:
     """
 
     def __init__(
-        self, store: Store, commits: Commits, availability: Availability, offset: int, first_topics: dict[Event, str]
+        self, store: Store, commits: Commits, availability: Availability, offset: int, first_topics: dict[Pending, str]
     ) -> None:
         """`offset` is the last one that was applied: rows behind it are on disk and will be applied again."""
         self.is_stalled = False
@@ -73,13 +74,13 @@ class StoreWriter:
         self._commits = commits
         self._availability = availability
         self._first_topics = first_topics
-        self._unwritten: list[Event] = []  # by the disk's fault; they are given to the store again
+        self._unwritten: list[Entry] = []  # by the disk's fault; they are given to the store again
         self._delivered = asyncio.Event()  # set when more is delivered, and then replaced
         self._head = store.head  # what the stream gives up to this offset is on disk already
         on_disk = chain.from_iterable(store.rows(offset + 1, self._head))
         self._on_disk = {row.offset: row.crc for row in on_disk if not row.is_purged}
 
-    async def write(self, entries: Sequence[Event | EventRange]) -> None:
+    async def write(self, entries: Sequence[Entry | EventRange]) -> None:
         """Give the store the events that `take` did not, when it takes some again."""
         for entry in entries:
             while not self._availability.is_diverged and not self.take(entry):
@@ -87,17 +88,17 @@ class StoreWriter:
                 await asyncio.sleep(_RETRY_S)
         self.is_stalled = False
 
-    def take(self, event: Event | EventRange) -> bool:
+    def take(self, entry: Entry | EventRange) -> bool:
         """Give the store an event; False while it takes none. What a restart applies again is on disk."""
-        known = self._on_disk.pop(event.position, None) if event.is_recorded else None
-        if known is not None or (event.is_recorded and event.position <= self._head):
-            if isinstance(event, Event) and known not in (None, row_of(event, event.position).crc):
+        known = self._on_disk.pop(entry.position, None) if entry.is_recorded else None
+        if known is not None or (entry.is_recorded and entry.position <= self._head):
+            if isinstance(entry, Entry) and known not in (None, row_of(entry.event, entry.position).crc):
                 self._availability.diverge("the stream has another event at an offset than this node's folder")
             return True
         if self._unwritten:
             return False
         try:
-            self._append(event)
+            self._append(entry)
         except HistoryUnavailable:
             return False
         return True
@@ -105,17 +106,17 @@ class StoreWriter:
     def look(self) -> None:
         """Give the store what it could not write, if it can now."""
         if self._unwritten and self._store.refusal is None:
-            events, self._unwritten = self._unwritten, []
-            for at, event in enumerate(events):
+            entries, self._unwritten = self._unwritten, []
+            for at, entry in enumerate(entries):
                 try:
-                    self._store.append(event)
+                    self._store.append(entry)
                 except HistoryUnavailable:
-                    self._unwritten = events[at:]
+                    self._unwritten = entries[at:]
                     return
 
-    def give_up(self) -> list[Event]:
+    def give_up(self) -> list[Pending]:
         """The events of this node that are not written."""
-        return [event for event in self._unwritten if _is_own(event)]
+        return [entry for entry in self._unwritten if isinstance(entry, Pending)]
 
     async def reach(self, offset: int) -> None:
         """Wait until all events up to an offset are delivered here, for `_REACH_S` at most."""
@@ -126,39 +127,39 @@ class StoreWriter:
 
     # What the store reports
 
-    def committed(self, events: Sequence[Any], _first: int, now: float) -> None:
+    def committed(self, entries: Sequence[Any], _first: int, now: float) -> None:
         """Report to the broker the events that are stored, or have had their turn."""
-        if self._unwritten and not any(event.is_recorded for event in events):  # their turn comes behind those
-            self._unwritten += events
+        if self._unwritten and not any(entry.is_recorded for entry in entries):  # their turn comes behind those
+            self._unwritten += entries
             return
         try:
-            for_each([list(run) for _, run in groupby(events, _is_own)], self._commit, now)
+            for_each([list(run) for _, run in groupby(entries, _is_own)], self._commit, now)
         finally:
             self._delivered.set()
             self._delivered = asyncio.Event()
 
     def _commit(self, run: list[Any], now: float) -> None:
-        (self._own_committed if _is_own(run[0]) else self._commits.arrived)(run, now)
-
-    def _own_committed(self, events: list[Event], now: float) -> None:
-        for is_repeat, group in groupby(events, _is_repeat):
+        if not _is_own(run[0]):
+            self._commits.arrived([each.event if isinstance(each, Entry) else each for each in run], now)
+            return
+        for is_repeat, group in groupby(run, _is_repeat):
             if not is_repeat:
                 self._commits.committed(list(group), self._commits.tail.head + 1, now)
                 continue
-            for event in group:
-                first = Published(self._first_topics.pop(event), event.position, event.publication)
-                self._commits.repeated_late(event, first, now)
+            for pending in group:
+                first = Published(self._first_topics.pop(pending), pending.position, pending.event.publication)
+                self._commits.repeated_late(pending, first, now)
 
-    def refused(self, events: Sequence[Event], _refusal: Refusal, _now: float) -> None:
+    def refused(self, entries: Sequence[Entry], _refusal: Refusal, _now: float) -> None:
         """Keep events that could not be written, in their order."""
-        self._unwritten += events
+        self._unwritten += entries
 
 
-def _is_own(event: Event | EventRange) -> bool:
-    """Whether a session of this node has published the event, and waits for it: not so for values of NetworkTables."""
-    return isinstance(event, Event) and event.pending_since > 0
+def _is_own(entry: Entry | EventRange) -> bool:
+    """Whether this node has published the event, so that it is pending here."""
+    return isinstance(entry, Pending)
 
 
-def _is_repeat(event: Event) -> bool:
+def _is_repeat(pending: Pending) -> bool:
     """Whether an own event got no offset, since another event had its key: its position is that one's."""
-    return event.position > 0 and not event.is_recorded
+    return pending.position > 0 and not pending.is_recorded

@@ -32,14 +32,13 @@ from collections.abc import Callable, Collection
 from heapq import nlargest
 from sys import maxsize
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import orjson
 
 from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.errors import (
-    HistoryUnavailable,
     InboxFull,
     NoHome,
     OutcomeUnknown,
@@ -49,6 +48,7 @@ from halley.broker.errors import (
 )
 from halley.broker.events import Event
 from halley.broker.names import Match, Pattern, matcher
+from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Values
 from halley.broker.sessions import Session
 from halley.cluster.exchange import Exchange
@@ -65,14 +65,6 @@ _LOOK_S = 0.5
 _LATE_S = 3.0
 _ALL_S = 5.0
 _NO_VALUE, _NO_HOME, _WRONG_TYPE, _TOO_MANY_TOPICS = "no_value", "no_home", "wrong_type", "too_many_topics"
-
-
-class _Set(NamedTuple):
-    """A publication that the home is to make a value."""
-
-    event: Event
-    without: Session | None
-    source: object
 
 
 class Local(Protocol):
@@ -109,7 +101,7 @@ class ClusterValues:
         self._term = self._changes = 0
         self._is_stale = True
         self._doubted = -1  # the home's number of changes that was not this node's, when it looked last
-        self._sets: list[_Set] = []
+        self._sets: list[Pending] = []  # publications that the home is to make values
         self._waiting_bytes = 0
         self._tasks = Tasks()
         self._ends: list[Callable[[], None]] = []
@@ -172,7 +164,7 @@ class ClusterValues:
 
     def _set(self, event: Event, now: float) -> Any:
         inner = self._local.bridge
-        if not inner.takes(event.topic):
+        if not inner.accepts(event.topic):
             return _NO_VALUE
         try:
             inner.publish(event, now, None, None)
@@ -264,27 +256,28 @@ class ClusterValues:
 
     # What the broker asks (`broker.ports.Values`)
 
-    def takes(self, topic: str) -> bool:
+    def accepts(self, topic: str) -> bool:
         """Whether events that are published on a topic become its value."""
-        return self._local.bridge.takes(topic) or (topic in self._topics and not self._is_home)
+        return self._local.bridge.accepts(topic) or (topic in self._topics and not self._is_home)
 
-    def publish(self, event: Event, now: float, without: Session | None, source: object) -> None:
+    def publish(self, event: Event, now: float, without: Session | None, source: object) -> Pending | None:
         """Make an event a value here, or have the home do it: then the event is pending.
 
         Raises `NoHome`, `InboxFull`, `WrongType`, `TooManyTopics`.
         """
         if self._serves(now):
             self._local.bridge.publish(event, now, without, source)
-            return
+            return None
         if self._nats.away_since is not None or self._home_fields() is None:
             raise NoHome
         if self._waiting_bytes and self._waiting_bytes + event.nbytes > self._broker.commits.options.inbox_bytes:
             raise InboxFull
-        event.is_pending = True
         self._waiting_bytes += event.nbytes
         if not self._sets:
             asyncio.get_running_loop().call_soon(self._send)
-        self._sets.append(_Set(event, without, source))
+        pending = Pending(event, source, without)
+        self._sets.append(pending)
+        return pending
 
     def latest(self, patterns: Collection[Pattern], most: int) -> list[Event]:
         """The last values of topics that match any pattern, as new events: the newest `most`, oldest first."""
@@ -318,7 +311,7 @@ class ClusterValues:
             self._tasks.start(self._ask_home(sets[:count]))
             sets = sets[count:]
 
-    async def _ask_home(self, sets: list[_Set]) -> None:
+    async def _ask_home(self, sets: list[Pending]) -> None:
         outcomes: list[Any]
         term, _, home_s = self._home_fields() or (0, 0, 0)
         head = orjson.dumps([term, home_s])
@@ -334,14 +327,14 @@ class ClusterValues:
             raise
         self._settle_all(sets, outcomes)
 
-    def _settle_all(self, sets: list[_Set], outcomes: list[Any]) -> None:
+    def _settle_all(self, sets: list[Pending], outcomes: list[Any]) -> None:
         now = monotonic()
         for at, each in enumerate(sets):
             self._waiting_bytes -= each.event.nbytes
             self._take(each, outcomes[at] if at < len(outcomes) else OutcomeUnknown(), now)
         self._flush()
 
-    def _take(self, each: _Set, outcome: Any, now: float) -> None:
+    def _take(self, each: Pending, outcome: Any, now: float) -> None:
         """Settle a publication as the home has answered, or with a refusal."""
         match outcome:
             case None:
@@ -349,7 +342,7 @@ class ClusterValues:
             case Refusal():
                 self._settle(each, outcome, now)
             case "no_value":
-                self._publish_otherwise(each, now)
+                self._broker.publish_no_value(each, now)  # its topic has ended at the home
             case "no_home":
                 self._settle(each, NoHome(), now)
             case "too_many_topics":
@@ -359,21 +352,11 @@ class ClusterValues:
             case _:
                 self._settle(each, OutcomeUnknown(), now)
 
-    def _settle(self, each: _Set, refusal: Refusal | None, now: float) -> None:
-        self._broker.commits.settle_value(each.event, refusal, now)
-
-    def _publish_otherwise(self, each: _Set, now: float) -> None:
-        """Publish an event that is not a value: its topic has ended at the home."""
-        try:
-            self._broker.publish_no_value(each.event, now, each.without, each.source)
-        except HistoryUnavailable as refusal:
-            self._settle(each, refusal, now)
-        else:
-            if not each.event.is_pending:
-                self._settle(each, None, now)
+    def _settle(self, each: Pending, refusal: Refusal | None, now: float) -> None:
+        self._broker.commits.settle_value(each, refusal, now)
 
 
-def _row(each: _Set) -> Any:
+def _row(each: Pending) -> Any:
     """The row of a publication; the session that is not to receive it goes with it."""
     excluded = () if each.without is None else (each.without.id,)
     event = each.event

@@ -121,7 +121,7 @@ class LocalSession:
         self._engine.broker.waiting.release(events)
         for event in events:
             self._call(event)
-        if outbox.has_rest:
+        if outbox.has_more:
             self._engine.broker.mark_ready(self._session)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:  # noqa: ARG002 - Owner's form

@@ -16,8 +16,8 @@ from threading import Lock
 from typing import TypeVar
 
 from halley.broker.errors import HistoryUnavailable
-from halley.broker.events import Event
 from halley.broker.names import Pattern
+from halley.broker.pending import Entry
 from halley.broker.ports import Durability, Erasure, Page, Query
 from halley.history import rewriting
 from halley.history.backup import identify_copy
@@ -89,6 +89,9 @@ class History:
         for each in end.unsealed:
             self._sealer.put(each)
         self.writer = LogWriter(self.folder, options, report, self._sealer, end)
+        # of `ports.Log`; not methods that call these, which every publish would pay for
+        self.append: Callable[[Entry], None] = self.writer.append
+        self.durability_of: Callable[[str], Durability] = rules.durability_of
         self._pool = SegmentPool(self.folder)
         self._reader = LogReader(self.folder, rules, self._pool)
         self.consumers = Consumers(folder, options.consumers, options.consumer_grace_s)
@@ -154,14 +157,6 @@ class History:
     def failures(self) -> int:
         """The number of disk failures since the log was opened."""
         return self.writer.failures + self._sealer.failures
-
-    def durability_of(self, topic: str) -> Durability:
-        """How a topic's events are kept."""
-        return self.rules.durability_of(topic)
-
-    def append(self, event: Event) -> None:
-        """Queue an event to be written; see `LogWriter.append`."""
-        self.writer.append(event)
 
     def hand_over(self, later: Callable[[Callable[[], None]], object] | None) -> None:
         """Set `later`, which calls a function at the end of the event loop's turn, as `loop.call_soon` does.

@@ -23,7 +23,8 @@ from threading import Lock, Thread, get_native_id
 from time import monotonic
 
 from halley.broker.errors import CommitFailed, DiskFull, HistoryUnavailable, InboxFull, LogMoved, Refusal
-from halley.broker.events import Event, Publications
+from halley.broker.events import Publications
+from halley.broker.pending import Entry
 from halley.history import segment
 from halley.history.folder import Folder, Segment, delete
 from halley.history.recovery import Recovery
@@ -49,23 +50,23 @@ class _Task(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The outcome of a group: the recorded ones of `events` are on disk, with the offsets from `first` on.
+    """The outcome of a group: the recorded ones of `entries` are on disk, with the offsets from `first` on.
 
     Those that are not recorded have only had their turn.
     """
 
-    events: list[Event]
+    entries: list[Entry]
     first: int
 
 
 @dataclass(frozen=True, slots=True)
 class NotWritten:
-    """The outcome of a group that failed: none of `events` counts as stored, for the reason `refusal`.
+    """The outcome of a group that failed: none of `entries` counts as stored, for the reason `refusal`.
 
     If that is an `OutcomeUnknown`, they may count when the log is opened again.
     """
 
-    events: list[Event]
+    entries: list[Entry]
     refusal: Refusal
 
 
@@ -101,10 +102,10 @@ class LogWriter:
         self._publications = Publications(folder.identity.publication_key)
         self.later: Callable[[Callable[[], None]], object] | None = None
         """Calls a function at the end of the event loop's turn (`loop.call_soon`); None without a loop."""
-        self._turn: deque[Event] = deque()  # not yet in the inbox
+        self._turn: deque[Entry] = deque()  # not yet in the inbox
         self._latest: object = None  # the source of its last event
         self._handing_over = Lock()
-        self._inbox: SimpleQueue[tuple[list[Event], int] | _Task] = SimpleQueue()  # events and their bytes
+        self._inbox: SimpleQueue[tuple[list[Entry], int] | _Task] = SimpleQueue()  # events and their bytes
         self._taken_bytes = 0  # by `append` alone
         self._handed_bytes = 0
         self._done_bytes = 0  # by the writer alone
@@ -137,7 +138,7 @@ class LogWriter:
             return HistoryUnavailable()
         return DiskFull() if self._is_full else None
 
-    def append(self, event: Event) -> None:
+    def append(self, entry: Entry) -> None:
         """Queue an event to be written, as `broker.ports.Log.append` says; never waits.
 
         The events of one turn of the event loop are handed over together at its end: a writer that is woken by the
@@ -145,17 +146,17 @@ class LogWriter:
         source in a turn are in one group: either all of them are stored or none. Raises `HistoryUnavailable`,
         `DiskFull`, `InboxFull`.
         """
-        if event.is_recorded and (self._is_broken or self._is_full or self._is_closed) and (refusal := self.refusal):
+        if entry.is_recorded and (self._is_broken or self._is_full or self._is_closed) and (refusal := self.refusal):
             raise refusal
-        nbytes = event.nbytes
+        nbytes = entry.event.nbytes
         waiting_bytes = self._taken_bytes - self._done_bytes
         if waiting_bytes and waiting_bytes + nbytes > self._options.inbox_bytes:
             raise InboxFull
         self._taken_bytes += nbytes
-        if len(self._turn) >= _TURN_ROWS and (event.source is not self._latest or len(self._turn) >= _MOST_TURN_ROWS):
+        if len(self._turn) >= _TURN_ROWS and (entry.source is not self._latest or len(self._turn) >= _MOST_TURN_ROWS):
             self.hand_over()
-        self._latest = event.source
-        self._turn.append(event)
+        self._latest = entry.source
+        self._turn.append(entry)
         if self.later is None:
             self.hand_over()
         elif len(self._turn) == 1:
@@ -204,7 +205,7 @@ class LogWriter:
     def _run(self) -> None:
         _lower_priority()
         while not self._is_over:
-            group: list[Event] = []
+            group: list[Entry] = []
             task, nbytes = self._collect(group)
             if group:
                 self._write(group)
@@ -222,7 +223,7 @@ class LogWriter:
                 else:
                     self._current.close()
 
-    def _collect(self, group: list[Event]) -> tuple[_Task | None, int]:
+    def _collect(self, group: list[Entry]) -> tuple[_Task | None, int]:
         """Fill `group` with the waiting events; returns the task behind them, if there is one, and their bytes."""
         nbytes = 0
         try:
@@ -237,30 +238,30 @@ class LogWriter:
             return None, nbytes
         return item, nbytes
 
-    def _write(self, group: list[Event]) -> None:
+    def _write(self, group: list[Entry]) -> None:
         """Write a group and report it; an event that cannot be made into a row is refused, in order."""
-        part: list[Event] = []
+        part: list[Entry] = []
         rows: list[Stored] = []
-        for event in group:
-            if event.is_recorded:
-                offset = self.head + 1 + len(rows)
+        for entry in group:
+            if entry.is_recorded:
+                event, offset = entry.event, self.head + 1 + len(rows)
                 try:
                     if event.position and event.position != offset:
                         raise ValueError(event.position)
                     rows.append(row_of(event, offset))
                 except (TypeError, ValueError):  # input checks let no such event in
                     self._commit(part, rows)
-                    self._refuse([event])
+                    self._refuse([entry])
                     part, rows = [], []
                     continue
-            part.append(event)
+            part.append(entry)
         self._commit(part, rows)
 
-    def _commit(self, events: list[Event], rows: list[Stored]) -> None:
+    def _commit(self, entries: list[Entry], rows: list[Stored]) -> None:
         first = self.head + 1
         if rows:
             if (self._current is None or self._is_moved) and not self._ensure_segment():
-                self._refuse(events)
+                self._refuse(entries)
                 return
             assert self._current is not None
             try:
@@ -268,13 +269,13 @@ class LogWriter:
             except (sqlite3.Error, OSError, OverflowError) as error:  # OverflowError: a number beyond 64 bits
                 self._abandon()
                 if isinstance(error, segment.CommitUncertain):
-                    self._report(NotWritten(events, CommitFailed()))
+                    self._report(NotWritten(entries, CommitFailed()))
                 else:
-                    self._refuse(events)
+                    self._refuse(entries)
                 return
             self._committed(rows)
-        if events:
-            self._report(Committed(events, first))
+        if entries:
+            self._report(Committed(entries, first))
         if rows:
             self._checkpoint()
 
@@ -293,9 +294,9 @@ class LogWriter:
         except OSError:  # the mark is too low then, which is allowed
             self.failures += 1
 
-    def _refuse(self, events: list[Event]) -> None:
+    def _refuse(self, entries: list[Entry]) -> None:
         why = LogMoved if self._is_moved else DiskFull if self._is_full else HistoryUnavailable
-        self._report(NotWritten(events, why()))
+        self._report(NotWritten(entries, why()))
 
     def _roll(self) -> None:
         if self._listed is not None and not self._is_moved:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from halley.broker.events import Event, Publications
+from halley.broker.pending import Entry
 from halley.history.history import History
 from halley.history.rules import Rules
 from halley.pipeline.errors import JobFailed, cause_of
@@ -105,10 +106,9 @@ def _source(options: Pipeline, log_options: Mapping[str, str] | None) -> str:
 def _make_log(folder: Path) -> None:
     history = History(folder, HistoryOptions(free_bytes=0), Rules(), lambda _report: None)
     event = Event("halley/doctor", b'"well"')
-    event.is_recorded = True
     event.time_us = time.time_ns() // 1_000
     event.publication = Publications(history.publication_key).next()
-    history.append(event)
+    history.append(Entry(event))
     history.close()
 
 

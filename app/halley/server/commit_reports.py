@@ -15,6 +15,7 @@ from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.errors import Refusal
 from halley.broker.events import Event
+from halley.broker.pending import Entry
 from halley.history.writer import Committed, Report
 
 _EVENTS_AT_ONCE = 50
@@ -27,11 +28,11 @@ _DELIVER_S = 0.003
 class Outcomes(Protocol):
     """Receives the outcome of each event, committed or refused, in the order of writing."""
 
-    def committed(self, events: Sequence[Event], first: int, now: float) -> None:
-        """Learn that `events` are on disk; see `Commits.committed`."""
+    def committed(self, group: Sequence[Entry], first: int, now: float) -> None:
+        """Learn that a group is on disk; see `Commits.committed`."""
 
-    def refused(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
-        """Learn that `events` are not on disk; see `Commits.refused`."""
+    def refused(self, group: Sequence[Entry], refusal: Refusal, now: float) -> None:
+        """Learn that a group is not on disk; see `Commits.refused`."""
 
 
 class CommitReports:
@@ -82,7 +83,7 @@ class CommitReports:
     async def settle(self) -> None:
         """Return when every event published before is committed or refused, or its wait for the commit timed out."""
         latest = self._commits.pending[-1] if self._commits.pending else None
-        if latest is not None and monotonic() < latest.pending_since + self._commit_s:
+        if latest is not None and monotonic() < latest.since + self._commit_s:
             settled = _Settled()
             latest.waiters.append(settled)
             await settled.future
@@ -111,19 +112,19 @@ class CommitReports:
         """Deliver a report, or a part of it if the time is over before; the rest follows in later turns."""
         given, now = 0, monotonic()
         try:
-            while not given or (given < len(report.events) and (now := monotonic()) < until):
-                events, is_first = report.events[given : given + _EVENTS_AT_ONCE], not given
+            while not given or (given < len(report.entries) and (now := monotonic()) < until):
+                group, is_first = report.entries[given : given + _EVENTS_AT_ONCE], not given
                 given += _EVENTS_AT_ONCE
                 if isinstance(report, Committed):
-                    self._outcomes.committed(events, report.first if is_first else self.head + 1, now)
+                    self._outcomes.committed(group, report.first if is_first else self.head + 1, now)
                 else:
-                    self._outcomes.refused(events, report.refusal, now)
+                    self._outcomes.refused(group, report.refusal, now)
         finally:
-            rest = report.events[given:]
+            rest = report.entries[given:]
             if rest and isinstance(report, Committed):
                 self._reports.appendleft(Committed(rest, self.head + 1))
             elif rest:
-                self._reports.appendleft(replace(report, events=rest))
+                self._reports.appendleft(replace(report, entries=rest))
 
 
 class _Settled:
@@ -133,6 +134,6 @@ class _Settled:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:  # noqa: ARG002 - Waiter's form
-        """Finish `future`; see `broker.events.Waiter`."""
+        """Finish `future`; see `broker.pending.Waiter`."""
         if not self.future.done():
             self.future.set_result(None)

@@ -13,7 +13,7 @@ from typing import Any
 
 from halley import telemetry
 from halley.broker.errors import Refusal
-from halley.broker.events import Event
+from halley.broker.pending import Entry
 from halley.broker.ports import Erasure, Page, Query
 from halley.cluster.availability import Diverged
 from halley.cluster.erasure import Erasures, delete_frames
@@ -80,15 +80,15 @@ class KeeperStore:
         if self._reports.head == self.node.applied.offset and not (self.log.is_diverged or self.erasures.is_busy):
             await asyncio.to_thread(self._save, self.node.applied.saved())
 
-    def committed(self, events: Sequence[Event], first: int, now: float) -> None:
+    def committed(self, group: Sequence[Entry], first: int, now: float) -> None:
         """Inform fronts that more is on disk, and let the node's log deliver it."""
         if not self.log.is_diverged:
             self._keeper.wrote()
-        self.log.writer.committed(events, first, now)
+        self.log.writer.committed(group, first, now)
 
-    def refused(self, events: Sequence[Event], refusal: Refusal, now: float) -> None:
+    def refused(self, group: Sequence[Entry], refusal: Refusal, now: float) -> None:
         """Pass on to the node's log what could not be written."""
-        self.log.writer.refused(events, refusal, now)
+        self.log.writer.refused(group, refusal, now)
 
     def look(self, now: float) -> None:
         """Do what is due of the log, announce that this node keeps it, and save the state from time to time."""

@@ -55,7 +55,7 @@ class Reloading:
         check_still_protected(self.settings, settings)
         self._access.change(settings, rights_of(settings))
         self.settings = settings
-        return self._broker.rights_changed(self._access.stand_by, monotonic())
+        return self._broker.rights_changed(self._access.is_current, monotonic())
 
 
 class SettingsFiles:

@@ -26,7 +26,7 @@ def rules(*patterns):
 def change(house, *patterns):
     """Have these rules count instead; return the numbers of ended sessions and subscriptions."""
     house.rights.rules = rules(*patterns)
-    ended = house.broker.rights_changed(house.identities.stand_by, house.now)
+    ended = house.broker.rights_changed(house.identities.is_current, house.now)
     house.turn()
     return ended
 
@@ -64,7 +64,7 @@ def test_a_deny_rule_takes_away_what_it_overlaps(house):
     bounds = Bounds(255, 16)
     denied = Rule("*", "subscribe", to_pattern("/chat/staff", bounds), False)
     house.rights.rules = AccessRules([denied, Rule("*", "*", to_pattern("/**", bounds), True)])
-    assert house.broker.rights_changed(house.identities.stand_by, house.now) == (0, 1)
+    assert house.broker.rights_changed(house.identities.is_current, house.now) == (0, 1)
     assert peer.connect().messages[1:] == [notice(CHAT)]
     house.publish("/chat/x", 1)
     assert peer.connect().events == [("/chat/x", 1)]

@@ -30,7 +30,7 @@ def rules(*topics: str) -> AccessRules:
 def change(world: World, rights: AccessRules, known: Known | None = None) -> tuple[int, int]:
     """Have these rules count instead; return the numbers of ended sessions and subscriptions."""
     world.router.rights = rights
-    return world.broker.rights_changed((known or Known()).stand_by, world.now)
+    return world.broker.rights_changed((known or Known()).is_current, world.now)
 
 
 def test_who_understands_it_is_told() -> None:

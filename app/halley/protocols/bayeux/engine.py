@@ -244,13 +244,13 @@ class BayeuxEngine:
     ) -> Outcome:
         """Publish the message of a usual request."""
         try:
-            event = self._publishes.publish_usual(request, session, fields, now)
+            pending = self._publishes.publish_usual(request, session, fields, now)
         except Fault as fault:
             return self.reply_to_publish(request, session, self.replies.refusal(session, fields, fault), now)
-        if event.is_pending:
-            pending = _PendingPublish(self, request, session, fields)
-            event.waiters.append(pending)
-            return pending
+        if pending is not None:
+            waiter = _PendingPublish(self, request, session, fields)
+            pending.waiters.append(waiter)
+            return waiter
         return self.reply_to_publish(request, session, publish_reply(fields), now)
 
     def _publish_in_batch(self, handler: RequestHandler, fields: dict[str, Any]) -> ReplyMessage | None:
@@ -270,11 +270,11 @@ class BayeuxEngine:
             or request.has_odd_numbers
         ):
             return None
-        event = self._publishes.publish_usual(request, session, fields, handler.now)
-        if not event.is_pending:
+        pending = self._publishes.publish_usual(request, session, fields, handler.now)
+        if pending is None:
             return publish_reply(fields)
         reply = reply_to(fields, successful=True)
-        handler.hold_back(event, reply, fields)
+        handler.hold_back(pending, reply, fields)
         return reply
 
     def reply_to_publish(
@@ -284,7 +284,7 @@ class BayeuxEngine:
         if session is None:
             return self.replies.make(None, [reply], [], now, request.connection)
         outbox = session.outbox
-        events = self._events_for(request, session, now) if outbox.queue or outbox.aside is not None else []
+        events = self._events_for(request, session, now) if outbox.queue or outbox.conflated is not None else []
         return self.replies.make(session, [reply], events, now, request.connection)
 
     def _steps(self, handler: RequestHandler) -> Steps:
@@ -418,7 +418,7 @@ class BayeuxEngine:
 
 
 class _PendingPublish(Deferred):
-    """A usual request whose publish waits for its commit (`broker.events.Waiter`)."""
+    """A usual request whose publish waits for its commit (`broker.pending.Waiter`)."""
 
     __slots__ = ("_engine", "_fields", "_request", "_session")
 

@@ -57,7 +57,7 @@ class HandshakeHandler:
             yield from self._authorization.may_handshake(handler, session, message)
             if session.authid is not None and request.transport is Transport.CALLBACK_POLLING:  # a program's word
                 raise Fault(errors.HANDSHAKE_DENIED.format(errors.DENIED_BY_URL))
-            if not self._identities.stand_by(session.proof.credential):  # withdrawn while a policy was awaited
+            if not self._identities.is_current(session.proof.credential):  # withdrawn while a policy was awaited
                 raise Fault(errors.HANDSHAKE_DENIED.format(TokenRefused.reason))
             if replies.advisor.is_draining:  # checked last: a drain may have begun while the policy was awaited
                 raise TooManySessions

@@ -24,7 +24,7 @@ from typing import Any
 
 from halley.broker.broker import Broker
 from halley.broker.events import Event
-from halley.broker.names import Match, Pattern, patterns_heard
+from halley.broker.names import Match, Pattern, receiving_patterns
 from halley.broker.ports import Log, Page, Query
 from halley.broker.sessions import Cursor
 from halley.protocols.bayeux import errors
@@ -118,12 +118,13 @@ class Replayer:
         """Give a session a cursor; its present subscriptions continue from here."""
         recording = self._broker.commits
         given = frozenset(
-            event.publication
-            for event in recording.pending
-            if not event.is_pending and any(pattern in session.subscriptions for pattern in patterns_heard(event.topic))
+            pending.event.publication
+            for pending in recording.pending
+            if pending.is_delivered
+            and any(pattern in session.subscriptions for pattern in receiving_patterns(pending.event.topic))
         )
         session.cursor = cursor = Cursor(given)
-        session.outbox.keeps_recorded = True
+        session.outbox.is_replaying = True
         session.replay = Replay(in_data=in_data and self._options.replay_in_data)
         for pattern in session.subscriptions:
             cursor.seek(pattern, recording.tail.head, recording.tail.head)
@@ -140,7 +141,7 @@ class Replayer:
         self.forget(session, after)
         if any(offset < head for offset in after.values()):
             cursor.fall_back(head)
-            session.outbox.discard(cursor.take_back)
+            session.outbox.discard(cursor.reread)
         for pattern, offset in after.items():
             cursor.seek(pattern, offset, head)
         if not self._go_live(session) or len(session.outbox):
@@ -152,11 +153,11 @@ class Replayer:
         cursor, replay = session.cursor, session.replay
         if cursor is None or replay is None:
             return
-        waiting = {event for event in session.outbox if cursor.owes(event)}
+        waiting = {event for event in session.outbox if cursor.can_reread(event)}
         for pattern in patterns:
             cursor.drop(pattern)
             replay.forget(pattern)
-        session.outbox.discard(lambda event: event in waiting and not cursor.owes(event))
+        session.outbox.discard(lambda event: event in waiting and not cursor.can_reread(event))
 
     # Connects
 

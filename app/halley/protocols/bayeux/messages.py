@@ -16,7 +16,7 @@ from orjson import dumps, loads
 
 from halley.broker.events import Event, to_text
 from halley.broker.policy import ANONYMOUS, Identity, Proof
-from halley.broker.ports import shown
+from halley.broker.ports import type_and_time
 from halley.broker.sessions import Session
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault
@@ -203,7 +203,7 @@ def replay_frame(event: Event) -> bytes:
 def _frame(event: Event, payload: bytes) -> bytes:
     if event.nt4_type is not None:
         replay = b'"replay":%d,' % event.position if event.position else b""
-        ext = b',"ext":{%b"nt4":%b}' % (replay, shown(event))
+        ext = b',"ext":{%b"nt4":%b}' % (replay, type_and_time(event))
     else:
         ext = b',"ext":{"replay":%d}' % event.position if event.position else b""
     return b'{"channel":%b,"data":%b%b}' % (dumps(to_channel(event.topic)), payload, ext)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from halley.broker.errors import InvalidName, NameTooDeep, NameTooLong
 from halley.broker.names import (
-    UNHEARD_UNNAMED,
+    NAMED_ONLY,
     WIDE_IN_WAMP,
     Match,
     Pattern,
@@ -102,6 +102,6 @@ def covering_channels(pattern: Pattern) -> Pattern | None:
     above = "/".join(part.text for part in parts[:named])
     if named == len(parts):
         return Pattern(Match.EXACT, above)
-    if not named and parts[0].text in UNHEARD_UNNAMED:
+    if not named and parts[0].text in NAMED_ONLY:
         return None
     return Pattern(Match.DESCENDANTS, above)

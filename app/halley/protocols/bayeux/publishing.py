@@ -20,6 +20,7 @@ from halley.broker.broker import Broker
 from halley.broker.commits import Published
 from halley.broker.errors import AudienceTooLong, BadKey, InvalidName, RateLimited, Refusal
 from halley.broker.events import Audience, Event
+from halley.broker.pending import Pending
 from halley.broker.policy import ANONYMOUS, Proof, Rights
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.authorization import Authorization
@@ -86,21 +87,20 @@ class PublishHandler:
         if is_service:
             yield from self._authorization.serve(handler, session, topic, message)
             return
-        self._issue(event, session, session or handler, handler.now)
-        if event.is_pending:
-            handler.hold_back(event, reply, message.sent)
+        pending = self._issue(event, session, session or handler, handler.now)
+        if pending is not None:
+            handler.hold_back(pending, reply, message.sent)
 
     def publish_usual(
         self, request: Request, session: BayeuxSession | None, fields: dict[str, Any], now: float
-    ) -> Event:
-        """Publish as `publish` does where there is no `ext`, no token and no hook; the event may be pending.
+    ) -> Pending | None:
+        """Publish as `publish` does where there is no `ext`, no token and no hook. Returns the event if it is pending.
 
         Raises `Fault`.
         """
         event = self._event(session, self._topic(fields["channel"]), fields["data"])
         self._check_rate(request, session, now)
-        self._issue(event, session, session or request, now)
-        return event
+        return self._issue(event, session, session or request, now)
 
     def _event(self, session: BayeuxSession | None, topic: str, data: object, visitor: Proof = ANONYMOUS) -> Event:
         """Make the event, if the session may publish it, or without one the visitor. Raises `Fault`."""
@@ -123,11 +123,14 @@ class PublishHandler:
         except Refusal:
             raise Fault(errors.OVERLOADED) from None
 
-    def _issue(self, event: Event, session: BayeuxSession | None, source: object, now: float) -> None:
-        """Hand an event to the broker; it may be pending then. Events of one `source` stay in order. Raises `Fault`."""
+    def _issue(self, event: Event, session: BayeuxSession | None, source: object, now: float) -> Pending | None:
+        """Publish an event through the broker, and return it if it is pending. Raises `Fault`.
+
+        Events of one `source` stay in order.
+        """
         without = None if session is None or session.broadcast_to_publisher else session
         try:
-            self._broker.publish(event, now, without, source)
+            return self._broker.publish(event, now, without, source)
         except Refusal as refusal:
             raise fault_of(refusal) from None
 
@@ -139,7 +142,7 @@ class PublishHandler:
             raise fault_of(refusal) from None
         if isinstance(earlier, Published) and earlier.position:
             reply["ext"] = {"position": earlier.position}
-        elif isinstance(earlier, Event):
+        elif isinstance(earlier, Pending):
             handler.hold_back(earlier, reply, message.sent)
         return earlier is not None
 

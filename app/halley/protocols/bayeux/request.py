@@ -9,6 +9,7 @@ from typing import Any
 from halley.broker.errors import Refusal, TokenRefused
 from halley.broker.events import Event
 from halley.broker.names import Pattern
+from halley.broker.pending import Pending
 from halley.broker.policy import ANONYMOUS, Identities, Identity, Proof
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.errors import Fault, fault_of
@@ -169,13 +170,13 @@ class RequestHandler:
             sessions.broker.hits["policy_s"] += 1
         return verdict
 
-    def hold_back(self, event: Event, reply: dict[str, Any], fields: dict[str, Any]) -> None:
+    def hold_back(self, pending: Pending, reply: dict[str, Any], fields: dict[str, Any]) -> None:
         """Keep the reply to the message with these fields open until its event is settled."""
-        self.held_back.setdefault(event, []).append((reply, fields))
-        event.waiters.append(self)
+        self.held_back.setdefault(pending.event, []).append((reply, fields))
+        pending.waiters.append(self)
 
     def settled(self, event: Event, refusal: Refusal | None, now: float) -> None:
-        """Complete the replies that wait for an event, which is stored or refused (`broker.events.Waiter`)."""
+        """Complete the replies that wait for an event, which is stored or refused (`broker.pending.Waiter`)."""
         for reply, fields in self.held_back.pop(event, ()):
             if refusal is not None:
                 reply.clear()

@@ -17,7 +17,7 @@ from typing import Any
 from halley.broker.broker import Broker
 from halley.broker.events import Event
 from halley.broker.flow import GRACE_S
-from halley.broker.names import is_reserved, matches, patterns_heard
+from halley.broker.names import is_reserved, matches, receiving_patterns
 from halley.broker.policy import SERVER, Rights
 from halley.broker.sessions import Session
 from halley.protocols.bayeux import errors
@@ -187,7 +187,7 @@ class Sessions:
         def is_unwanted(event: Event) -> bool:
             if not event.publication or not any(matches(pattern, event.topic) for pattern in denied):
                 return False  # what a program sends to one session needs no subscription
-            return not any(pattern in session.subscriptions for pattern in patterns_heard(event.topic))
+            return not any(pattern in session.subscriptions for pattern in receiving_patterns(event.topic))
 
         session.discard(is_unwanted)
         for name in map(to_subscription, denied):
@@ -353,7 +353,7 @@ class Sessions:
         if not carries_events:
             events = []
         elif session.acks is None:
-            events = self.broker.take_held(session, now)
+            events = self.broker.take(session, now)
             if len(events) > 1:
                 events = self._fitting(session, events, spent_bytes, is_script=hold.is_script)
         else:
@@ -399,7 +399,7 @@ class Sessions:
 
         `spent_bytes` are those of the answer's replies.
         """
-        events = self._fitting(session, self.broker.take_held(session, now), spent_bytes, is_script=is_script)
+        events = self._fitting(session, self.broker.take(session, now), spent_bytes, is_script=is_script)
         if session.acks is not None:
             session.outbox.retain(events)
             events = session.acks.close_batch(events)
@@ -436,7 +436,7 @@ class Sessions:
         if session.open_batches:
             return False
         outbox = session.outbox
-        if (outbox.queue or outbox.aside is not None) and session.unsettled is None:
+        if (outbox.queue or outbox.conflated is not None) and session.unsettled is None:
             return True
         if session.acks is not None and len(session.acks) and session.held is None:  # to be sent once more
             return True

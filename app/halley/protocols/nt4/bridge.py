@@ -201,8 +201,8 @@ class Bridge(Observer):
 
     # Inwards
 
-    def takes(self, topic: str) -> bool:
-        """Return whether an event on a canonical topic is to become a value (`Values.takes`)."""
+    def accepts(self, topic: str) -> bool:
+        """Return whether an event on a canonical topic is to become a value (`Values.accepts`)."""
         return topic in self._tables.topics.shared or (bool(self._invites) and self._is_invited(topic))
 
     def _is_invited(self, topic: str) -> bool:
@@ -266,7 +266,7 @@ class Bridge(Observer):
 
     def closed(self, session: Session) -> None:
         """Note that a session of another protocol has ended, so that its publishers end (`Values.closed`)."""
-        if session.had:
+        if session.former_subscriptions:
             self.subscribers_changed()
         published = self._external.pop(session, None)
         if published is not None:

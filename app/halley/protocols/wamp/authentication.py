@@ -161,7 +161,7 @@ class _Wampcra:
         # The key is used as text: clients encode what they derive from their secret as base64 and sign with that.
         right = b64encode(hmac.digest(self._user.key.encode(), self._question.encode(), "sha256"))
         is_right = hmac.compare_digest(signature.encode(errors="surrogatepass"), right)
-        is_user = self._identities.stand_by(self._user)  # a stranger's key is in no settings
+        is_user = self._identities.is_current(self._user)  # a stranger's key is in no settings
         if not (is_right and is_user):
             raise AuthenticationDenied
         return _authenticated(Proof(self._user.id, self._user.role, credential=self._user), WAMPCRA)

@@ -238,7 +238,7 @@ class WampEngine:
             return
         broker, form = self._state.broker, self.format
         key = form.key
-        events = broker.take_held(session, now)
+        events = broker.take(session, now)
         if not events:
             return
         for event in events:
@@ -251,7 +251,7 @@ class WampEngine:
                     frame = event.frames.get((number, key))
                     frames.append(frame or event_frame(event, number, subscription.pattern, form))
         session.reads_until = inf
-        if session.outbox.has_rest:  # more values waited outside the queue than one turn may send
+        if session.outbox.has_more:  # more values waited outside the queue than one turn may send
             broker.mark_ready(session)
 
     def overflow(self, session: Session, event: Event, now: float) -> None:

@@ -90,15 +90,15 @@ class Publishing:
             if program.listeners:
                 self._listen(program, session, event)
             is_excluded = options.get("exclude_me") is not False
-            broker.publish(event, now, without=session if is_excluded else None, source=session)
+            pending = broker.publish(event, now, without=session if is_excluded else None, source=session)
         except Refusal as refusal:
             acknowledgement.settled(event, refusal, now)
             return
         except WampError as error:
             acknowledgement.refuse(error)
             return
-        if event.is_pending:
-            event.waiters.append(acknowledgement)
+        if pending is not None:
+            pending.waiters.append(acknowledgement)
         else:
             acknowledgement.settled(event, None, now)
 
@@ -139,7 +139,7 @@ class Publishing:
 
 
 class PublishAck:
-    """Acknowledges an event that a client has published, when it is settled (`broker.events.Waiter`).
+    """Acknowledges an event that a client has published, when it is settled (`broker.pending.Waiter`).
 
     `realm` is the realm that retains the event, if any.
     """

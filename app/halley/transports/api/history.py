@@ -22,7 +22,7 @@ from halley.broker.errors import InvalidName
 from halley.broker.events import BOUNDS, LAST_PUBLICATION, Event, Span, to_ns, to_text
 from halley.broker.names import Pattern, narrowed
 from halley.broker.policy import Proof
-from halley.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication, shown
+from halley.broker.ports import USUAL_LIMIT, Page, Query, UnknownPublication, type_and_time
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
 from halley.settings import Settings
@@ -239,7 +239,7 @@ def render(event: Event) -> bytes:
         to_text(event.time_us).encode(),
         event.publication,
         event.protocol.encode(),
-        b',"nt4":%b' % shown(event) if event.nt4_type is not None else b"",
+        b',"nt4":%b' % type_and_time(event) if event.nt4_type is not None else b"",
     )
 
 
