@@ -146,9 +146,9 @@ def test_every_realms_events_are_kept_alike():
     rules = rules_of(Settings(realm=REALMS))
     for space in (FIRST, MORE, OTHER):
         rule = rules.of(to_topic("com.topic", space, GRAMMAR))
-        assert (rule.keeping, rule.age_s) == (Durability.DURABLE, DEFAULT_AGE_S)
+        assert (rule.durability, rule.age_s) == (Durability.DURABLE, DEFAULT_AGE_S)
         assert rules.of(to_topic("topic", space, GRAMMAR)) is rule
-        assert rule in rules.kept
+        assert rule in rules.recording
         assert rules.durability_of(to_topic("wamp.session.on_join", space, GRAMMAR)) is Durability.NONE
     assert len({rules.of(f"{space}x").pattern for space in ("", f"{MORE}/", f"{OTHER}/")}) == 3
 
@@ -157,8 +157,8 @@ def test_a_realm_that_is_no_longer_named_keeps_what_it_has():
     """Events of a realm that is no longer in the settings stay until they are too old."""
     for rules in (Rules(), rules_of(Settings(realm=REALMS))):
         rule = rules.of(":gone/com/topic")
-        assert (rule.keeping, rule.age_s) == (Durability.DURABLE, DEFAULT_AGE_S)
-        assert rule in rules.kept
+        assert (rule.durability, rule.age_s) == (Durability.DURABLE, DEFAULT_AGE_S)
+        assert rule in rules.recording
         assert rules.durability_of("::/wamp/session/on_join") is Durability.NONE
         assert rules.durability_of("::gone/wamp/session/on_join") is Durability.NONE
 
@@ -167,10 +167,10 @@ def test_what_a_realm_left_behind_holds_up_nothing():
     """Events of a realm that was removed have the longest age of all rules, so they delay no deletion of files."""
     records = (Record("/short", "1m"), Record("/**", "1h"), Record("/halley", "0"), Record("/halley/**", "0"))
     rules = rules_of(Settings(record=records))
-    assert rules.of(":gone/com/topic").age_s == 3600 == max(rule.age_s for rule in rules.kept)
+    assert rules.of(":gone/com/topic").age_s == 3600 == max(rule.age_s for rule in rules.recording)
     nothing = rules_of(Settings(record=tuple(Record(name, "0") for name in ("/**", "/halley", "/halley/**"))))
     assert nothing.durability_of(":gone/com/topic") is Durability.NONE
-    assert nothing.kept == []
+    assert nothing.recording == []
 
 
 def test_a_record_rule_is_about_its_realm():
