@@ -1,6 +1,7 @@
-"""The texts of Halley are plain English: words that were given up do not come back.
+"""The texts and names of Halley are plain English: words that were given up do not come back.
 
-Looked at are docstrings, comments and strings of the package, the console and the files for production, and all pages.
+Looked at are docstrings, comments and strings of the package, the console and the files for production, and all pages;
+of names those in the package and the console, word by word, and of files.
 """
 
 from __future__ import annotations
@@ -35,6 +36,32 @@ GIVEN_UP = {
     r"hence|thereby|therein|whereupon|wherefore|thus": "so",
 }
 """What was given up, as a pattern, and what is written instead."""
+
+GIVEN_UP_NAMES = {
+    "told tell tells telling said": "report, notify, send, log; or the noun: the message, the reason, the answer",
+    "heard hear hears unheard": "received, received_at, subscribers",
+    "shown": "the noun: the text, the row",
+    "aside": "in_thread, conflated",
+    "asker": "KeeperClient",
+    "fleeting": "direct",
+    "roster": "RemoteSessions",
+    "inquiry": "MetaApiQueries",
+    "squeeze lay": "put, drop",
+    "stranger": "unknown user, visitor",
+    "went": "the verb: replaced, recreated",
+    "wish wishes": "request",
+    "owe owes owing": "can_reread",
+    "beside": "the noun",
+    "amiss": "faults",
+    "comings": "SessionChanges",
+}
+"""Words of names that say little to a reader who does not know the code, and what is written instead."""
+
+_BAD_NAME = {word for words in GIVEN_UP_NAMES for word in words.split()}
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_SCRIPT_NAME = re.compile(r"[A-Za-z_]\w*")
+_SHOWN_IN_BROWSERS = frozenset({"shown"})
+"""In the console a thing that is shown is on the screen."""
 
 FRAGMENT = re.compile(r"(?:And|But|Or|Nor|Then|Its|Their|Likewise|(?:Yes|No)(?=[.,:;]))\b")
 """How a docstring begins that cannot be read without the one before it."""
@@ -110,4 +137,35 @@ def test_a_docstring_does_not_continue_another():
                     text = ast.get_docstring(node)
                     if text and FRAGMENT.match(text):
                         hits.append(f"{path.relative_to(ROOT)}:{node.body[0].lineno}: {text.splitlines()[0]}")
+    assert hits == []
+
+
+def names(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the names that a file defines or uses as its own, with their lines; first the file's."""
+    yield 0, path.stem
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".js":
+        code = _SCRIPT.sub(lambda found: "\n" * found[0].count("\n"), text)
+        for line, content in enumerate(code.splitlines(), 1):
+            yield from ((line, name) for name in _SCRIPT_NAME.findall(content))
+        return
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+
+
+def test_names_have_the_words_of_the_field():
+    """A name is read far more often than what explains it."""
+    hits = []
+    for path in files():
+        if path.suffix in {".py", ".js"}:
+            bad = _BAD_NAME - _SHOWN_IN_BROWSERS if path.suffix == ".js" else _BAD_NAME
+            for line, name in names(path):
+                if not bad.isdisjoint(part.lower() for part in _PARTS.findall(name)):
+                    hits.append(f"{path.relative_to(ROOT)}:{line}: {name}")
     assert hits == []

@@ -133,17 +133,17 @@ export class Chart {
   #say(times) {
     const isSilent = this.#silentMs > 0 && this.#chosen === null;
     const point = isSilent ? null : this.#points.get(this.#chosen ?? times.at(-1));
-    const said = [];
+    const parts = [];
     for (const one of this.#series) {
       const value = point ? one.of(point) : null;
       const text = value === null ? "–" : this.#format(value);
       this.#values.get(one).textContent = text;
-      if (value !== null) said.push(`${one.name} ${text}`);
+      if (value !== null) parts.push(`${one.name} ${text}`);
     }
     const when = this.#chosen === null ? "now" : timeOfDay(this.#chosen);
     const silence = isSilent ? `no data from the server for ${Math.floor(this.#silentMs / 1_000)} s` : "";
     this.#readout.textContent = this.#chosen === null ? silence : when;
-    this.#svg.setAttribute("aria-label", `${this.title}, ${when}: ${said.join(", ") || silence || "nothing yet"}`);
+    this.#svg.setAttribute("aria-label", `${this.title}, ${when}: ${parts.join(", ") || silence || "nothing yet"}`);
   }
 
   #timeAt(offsetX) {

@@ -121,7 +121,7 @@ class SubscriptionLimits(Protocol):
 
 _WIDEST_CHAR_BYTES = 4
 
-_BESIDE_NAME_BYTES = 1_000
+_OVERHEAD_BYTES = 1_000
 """What a subscription takes besides its name: its objects and its entries in the dictionaries of broker and protocol.
 
 Measured by `tests/bench/session_memory.py`; sessions of WAMP have the most.
@@ -135,4 +135,4 @@ def text_bytes(text: str) -> int:
 
 def subscription_bytes(pattern: Pattern) -> int:
     """The bytes that one session's subscription to a pattern takes."""
-    return _BESIDE_NAME_BYTES + text_bytes(pattern.topic)
+    return _OVERHEAD_BYTES + text_bytes(pattern.topic)

@@ -160,8 +160,8 @@ def _decision(configuration: Configuration, client: Proof, verb: Verb, pattern: 
     rights = rights_of(settings)
     if isinstance(rights, DefaultRules):
         is_allowed = rights.grant(verb, pattern)
-        beside = "only this machine can connect" if rights.loopback else _open(verb)
-        return is_allowed, f"there are no access rules, and {beside}"
+        consequence = "only this machine can connect" if rights.loopback else _open(verb)
+        return is_allowed, f"there are no access rules, and {consequence}"
     is_allowed, number = rights.decide(role, verb, pattern, client)
     depends = client.authid is None and role != NOBODY and rights.depends(role, verb, pattern)
     hint = "; rules with {authid} or {claim.NAME} depend on the client's token (--token-file)" if depends else ""

@@ -121,7 +121,7 @@ async def _refusal(answer: httpx.Response) -> ClientError:
         text += part
         if len(text) > _REASON_CHARS:
             break
-    said = f"HTTP {answer.status_code}: {text[:_REASON_CHARS].strip() or answer.reason_phrase}"
+    what = f"HTTP {answer.status_code}: {text[:_REASON_CHARS].strip() or answer.reason_phrase}"
     if answer.status_code in (429, 503):
-        return Unreachable(said)
-    return Refused(said, status=answer.status_code)
+        return Unreachable(what)
+    return Refused(what, status=answer.status_code)

@@ -71,8 +71,8 @@ class Wire:
             try:
                 response, answer = await self._exchange(body, deadline - asyncio.get_running_loop().time())
             except _HungUp as error:
-                said = f"{self.name} closed the connection during a request of {len(body):,} bytes"
-                raise Refused(said, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from error
+                reason = f"{self.name} closed the connection during a request of {len(body):,} bytes"
+                raise Refused(reason, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from error
         _check_status(response, self.name)
         return _messages(answer, self.name)
 
@@ -170,13 +170,13 @@ def _check_status(response: httpx.Response, name: str) -> None:
     status = response.status_code
     if status == HTTPStatus.OK:
         return
-    said = f"HTTP {status} {response.reason_phrase} from {name}"
+    reason = f"HTTP {status} {response.reason_phrase} from {name}"
     if status in _UNDONE:
         after = response.headers.get("Retry-After", "")
-        raise Unreachable(said, float(after) if re.fullmatch(r"\d{1,5}", after) else 0.0)
+        raise Unreachable(reason, float(after) if re.fullmatch(r"\d{1,5}", after) else 0.0)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise OutcomeUnknown(said)
-    raise Refused(said, status=status)
+        raise OutcomeUnknown(reason)
+    raise Refused(reason, status=status)
 
 
 def _messages(body: bytes, name: str) -> list[dict[str, Any]]:

@@ -114,7 +114,7 @@ class Applied:
         if isinstance(frame.control, KeeperAnnouncement):
             self._keepers[frame.control.node] = stream_us
             self._keepers.move_to_end(frame.control.node)
-            drop_expired(self._keepers, lambda said_us: said_us < stream_us - RUN_AGE_US, len(self._keepers))
+            drop_expired(self._keepers, lambda announced_us: announced_us < stream_us - RUN_AGE_US, len(self._keepers))
             if len(self._keepers) > _MOST_KEEPERS:
                 self._keepers.popitem(last=False)
         elif frame.control is not None:

@@ -264,7 +264,7 @@ class SegmentWriter:
         connection = self.connection
         connection.execute("begin immediate")
         topic_ids, audience_ids = self._topics, self._audiences
-        alike: defaultdict[tuple[str, str, str | None, tuple[bool, ...]], list[Any]] = defaultdict(list)
+        by_form: defaultdict[tuple[str, str, str | None, tuple[bool, ...]], list[Any]] = defaultdict(list)
         topics = set()
         nbytes = 0
         is_in_order, last_us = self.is_in_order, self._last_us
@@ -284,10 +284,10 @@ class SegmentWriter:
             nbytes += _ROW_BYTES + len(payload or "")
             optional = (payload, details, authid, nt4_type, nt4_time_us, key)
             given = tuple([value is not None for value in optional])
-            values = alike[protocol, shape, role, given]
+            values = by_form[protocol, shape, role, given]
             values += (offset, time_us, topic_id, publication, audience_id, crc)
             values += compress(optional, given)
-        for (*shared, given), values in alike.items():
+        for (*shared, given), values in by_form.items():
             self._insert_rows(shared, given, values)
         try:
             connection.execute("commit")

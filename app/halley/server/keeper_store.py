@@ -32,7 +32,7 @@ _SAVE_S = 10.0
 _KNOWN_S = 4.0
 """After which a node knows all others that are alive."""
 
-_KEEPS_S = 3_600.0
+_ANNOUNCE_S = 3_600.0
 """How often a node says in the stream that it has a folder: the others remember it for a day (`applied.py`)."""
 
 _ROWS_BYTES, _ROW_BYTES = 1_048_576, 256
@@ -55,7 +55,7 @@ class KeeperStore:
         self.log = node.log_of(self.archive.history, self.erasures)
         self._reports.deliver_to(self)
         self._keeper = Keeper(node.options, node.nats, self)
-        self.heartbeat: Mapping[str, Callable[[], Any]] = {"kept": self._facts_for_fronts}
+        self.heartbeat: Mapping[str, Callable[[], Any]] = {"kept": self._figures_for_fronts}
         self._saved = (node.applied.sequence, 0.0)  # what was saved last, and when
         self._snapshot: dict[str, Any] | None = None  # to be saved when its events are on disk
         self._saving: asyncio.Future[None] | None = None
@@ -93,7 +93,7 @@ class KeeperStore:
     def look(self, now: float) -> None:
         """Do what is due of the log, announce that this node keeps it, and save the state from time to time."""
         self.archive.look(now)
-        if now - self._announced_at >= _KEEPS_S:
+        if now - self._announced_at >= _ANNOUNCE_S:
             self._announced_at = now
             self.log.sender.command(KeeperAnnouncement(self.node.options.node))
         if not self.erasures.is_busy:
@@ -101,7 +101,7 @@ class KeeperStore:
 
     # What the keeper answers (`keeper.KeeperStore`)
 
-    def _facts_for_fronts(self) -> dict[str, Any] | None:
+    def _figures_for_fronts(self) -> dict[str, Any] | None:
         """What fronts need to know of this keeper; None if what it has is not what the stream has."""
         history = self.archive.history
         if self.log.is_diverged:

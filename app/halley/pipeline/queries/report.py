@@ -15,7 +15,7 @@ from typing import Any
 from halley.pipeline.queries.report_data import MOST_LOSSES, Commit, ReportData
 from halley.protocols.bayeux.names import to_channel
 
-_ALERTS_SHOWN = 20
+_MOST_ALERTS = 20
 _PROTOCOLS = ("bayeux", "wamp", "nt4")
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1c2530;--soft:#5c6773;--line:#d9dee3;--paper:#fff;--card:#f6f8fa;
@@ -113,7 +113,7 @@ def _alerts(found: ReportData) -> str:
         return _section("Alerts", "<p>None.</p>")
     rows = [
         (moment(each["at_us"]), each["kind"], to_channel(each["topic"]), _rate(each["rate"]), _rate(each["usual"]))
-        for each in found.alerts[:_ALERTS_SHOWN]
+        for each in found.alerts[:_MOST_ALERTS]
     ]
     more = len(found.alerts) - len(rows)
     text = f"<p>The newest {len(rows)}; {more} older ones are not shown.</p>" if more else ""

@@ -40,8 +40,8 @@ def to_topic(name: str, max_chars: int, max_segments: int) -> str | None:
     topic = "/".join(segments)
     if not all(segments) or topic.startswith(_OWN_BELOW):
         return None
-    shown_chars = sum(1 + len(from_segment(segment, is_plain_in_channel)) for segment in segments)
-    return topic if shown_chars <= max_chars else None
+    channel_chars = sum(1 + len(from_segment(segment, is_plain_in_channel)) for segment in segments)
+    return topic if channel_chars <= max_chars else None
 
 
 def to_name(topic: str) -> str | None:

@@ -98,10 +98,10 @@ def _read_batch(
     unpacker: Unpacker, data: bytes, end: int, max_elements: int, batch: list[Received | TimeAsked]
 ) -> None:
     """Read values into `batch`, until it is full or the index `end` is reached. Raises `Undecodable`."""
-    read_header, unpack, tell, add = unpacker.read_array_header, unpacker.unpack, unpacker.tell, batch.append
+    read_header, unpack, place, add = unpacker.read_array_header, unpacker.unpack, unpacker.tell, batch.append
     part = "message"
     try:
-        while tell() < end and len(batch) < BATCH_VALUES:
+        while place() < end and len(batch) < BATCH_VALUES:
             part = "message"
             if read_header() != 4:
                 raise Undecodable("expected an array of 4 elements")

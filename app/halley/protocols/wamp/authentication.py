@@ -109,8 +109,8 @@ class Authentication:
 
         An unknown authid gets a challenge like a user's, always with the same salt; no answer to it is accepted.
         """
-        user, stranger = self._identities.users.get(authid), self._stranger(authid)
-        known = user or stranger
+        user, unknown = self._identities.users.get(authid), self._unknown_user(authid)
+        known = user or unknown
         question = {
             "authid": authid,
             "authrole": known.role,
@@ -122,7 +122,7 @@ class Authentication:
         }
         return _Wampcra(self._identities, known, orjson.dumps(question).decode())
 
-    def _stranger(self, authid: str) -> User:
+    def _unknown_user(self, authid: str) -> User:
         digest = hmac.digest(self._secret, authid.encode(), "sha256")
         users = [*self._identities.users.values()]
         like = users[int.from_bytes(digest[-4:]) % len(users)]

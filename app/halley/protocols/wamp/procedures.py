@@ -283,9 +283,9 @@ class SubscriptionProcedures:
         """The subscriptions that the caller may subscribe to, each once: the ids and the match policies."""
         found = {number: (match, topic) for each in lists for number, match, topic in each}
         return [
-            (number, shown[0])
-            for number, shown in found.items()
-            if self._subscribing.has_right(session, pattern_of([*shown]))
+            (number, row[0])
+            for number, row in found.items()
+            if self._subscribing.has_right(session, pattern_of([*row]))
         ]
 
 

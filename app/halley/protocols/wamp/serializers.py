@@ -282,7 +282,7 @@ class Format:
     Links with the same `key` have the same bytes for the same message, so `key` also names that framing.
     """
 
-    __slots__ = ("_frame", "_has_heard", "is_batched", "key", "kind", "separator", "serializer", "subprotocol")
+    __slots__ = ("_frame", "_is_separator_known", "is_batched", "key", "kind", "separator", "serializer", "subprotocol")
 
     def __init__(self, subprotocol: str, frame: Callable[[bytes], bytes], kind: str = "websocket") -> None:
         """Create the format of a subprotocol; `kind` is the name of the framing that `frame` does."""
@@ -290,7 +290,7 @@ class Format:
         self.serializer = serializer_of(subprotocol)
         self.is_batched = is_batched(subprotocol)
         self.separator = SEPARATOR
-        self._has_heard = False
+        self._is_separator_known = False
         self._frame = frame
         self.kind = kind
         self.key = f"{kind} {subprotocol}"
@@ -336,8 +336,8 @@ class Format:
         messages = data[:-1].split(used)
         if not all(messages):
             raise Undecodable("an empty message")
-        if not self._has_heard:
-            self._has_heard = True
+        if not self._is_separator_known:
+            self._is_separator_known = True
             self.answer_with(used)
         return messages
 

@@ -265,13 +265,13 @@ async def _progress(
     archive: LocalArchive, working: asyncio.Future[int], steps: list[tuple[int, int]]
 ) -> AsyncGenerator[bytes, None]:
     """The latest of the `steps` of a purge, whenever there is another, and at last its result: a line for each."""
-    shown = 1
+    written = 1
     while not working.done():
-        if len(steps) > shown:
-            shown = len(steps)
+        if len(steps) > written:
+            written = len(steps)
             yield _line({"done": steps[-1][0], "of": steps[-1][1]})
         await asyncio.wait({working}, timeout=_PROGRESS_S)
-    if len(steps) > shown:
+    if len(steps) > written:
         yield _line({"done": steps[-1][0], "of": steps[-1][1]})
     error = working.exception()
     if error is not None:
