@@ -100,7 +100,7 @@ class Watermark:
         self.is_over = False
 
     def set(self, value: int) -> None:
-        """Store a new value."""
+        """Store a new value, and note the highest."""
         self.value = value
         if value > self.peak:  # noqa: PLR1730 - a call of `max` costs more than the rest
             self.peak = value

@@ -48,7 +48,7 @@ class StreamReader:
             await self._consume()
 
     def close(self) -> None:
-        """End the consumer."""
+        """End the consumer, if there is one."""
         if self._end_consumer is not None:
             self._end_consumer()
             self._end_consumer = None

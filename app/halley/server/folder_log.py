@@ -118,7 +118,7 @@ class FolderLog:
 
     @property
     def archive(self) -> FolderLog:
-        """This log itself."""
+        """This log itself: its pages are read from its own folder."""
         return self
 
     @property

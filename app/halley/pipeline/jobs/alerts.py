@@ -102,7 +102,7 @@ class Alerts(LogJob):
                 return
 
     def live(self, stop: Event) -> Iterator[Progress]:
-        """Work until `stop` is set."""
+        """Watch what comes until `stop` is set."""
         yield from self._run(_TRIGGER_S, stop)
 
     def _run(self, trigger_s: float, stop: Event | None) -> Iterator[Progress]:

@@ -55,7 +55,7 @@ class Job(ABC):
 
     @abstractmethod
     def live(self, stop: threading.Event) -> Iterator[Progress]:
-        """Work until `stop` is set."""
+        """Do what comes, turn by turn, until `stop` is set."""
 
     def counters(self) -> dict[str, int]:
         """Return the counts since the job's start, by a name for people."""
@@ -72,7 +72,7 @@ class TurnJob(Job):
 
     @abstractmethod
     def step(self) -> Progress:
-        """Do one turn."""
+        """Do one turn, and return how far that has come."""
 
     def once(self) -> Iterator[Progress]:
         """Do turns until all is done that the log had when the first one began."""

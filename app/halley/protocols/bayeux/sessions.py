@@ -153,7 +153,10 @@ class Sessions:
     def flush_session(self, session: Session, now: float) -> Iterable[tuple[Any, Reply]]:
         """Answer a held connect with the new events, or because there is news of the session's replay."""
         assert isinstance(session, BayeuxSession)
-        if session.held is None or not self._has_news(session):
+        if session.held is None:
+            return ()
+        has_events = session.outbox.queue and session.unsettled is None and not session.open_batches  # nearly always
+        if not has_events and not self._has_news(session):
             return ()
         reply = self._transition(session, "events", now)
         return () if reply is None else ((reply.connection, reply),)
