@@ -49,10 +49,13 @@ class HistoryClient:
             cursor = {"cursor": following}
 
     async def log_head(self) -> dict[str, Any]:
-        """Return the log's `log_id`, its `first` and its `next` offset. Raises `ClientError`."""
+        """Return what the log has: its `log_id`, its `first` and its `next` offset, and all else that `/log/head` has.
+
+        Raises `ClientError`.
+        """
         async with self._stream("GET", "log/head", {}) as answer:
-            head = json.loads(await answer.aread())
-            return {"log_id": str(head["log_id"]), "first": int(head["first"]), "next": int(head["next"])}
+            head: dict[str, Any] = json.loads(await answer.aread())
+            return head | {"log_id": str(head["log_id"]), "first": int(head["first"]), "next": int(head["next"])}
 
     async def rows(self, first: int, last: int) -> AsyncIterator[tuple[int, list[str]]]:
         """Yield the stored rows from offset `first` to `last`: lines of JSON, with the offset of the last line.
