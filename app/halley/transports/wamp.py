@@ -209,8 +209,9 @@ class WampEndpoint(WebSocketEndpoint):
         elif poll is None:
             relay = self._relay
             node = None if relay is None else relay.node_of(name)
-            body = await self._body(request)
-            if relay is None or node is None or not await is_relayed(relay, node, body, scope, receive, send):
+            if relay is None or node is None:
+                raise _unknown()
+            if not await is_relayed(relay, node, await self._body(request), scope, receive, send):
                 raise _unknown()
             return
         elif verb == "send":
