@@ -7,8 +7,6 @@ algorithm). So an idle bucket needs no work, and one that is full again need not
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from halley.broker.aging import Round
 from halley.broker.names import Pattern
 
@@ -105,18 +103,6 @@ class Watermark:
         if value > self.peak:  # noqa: PLR1730 - a call of `max` costs more than the rest
             self.peak = value
         self.is_over = value > (self.low if self.is_over else self.high)
-
-
-class SubscriptionLimits(Protocol):
-    """Bounds on the number of a session's subscriptions, and on how many of them have a wildcard."""
-
-    @property
-    def subscriptions(self) -> int:
-        """The most subscriptions that a session may have, with or without a wildcard."""
-
-    @property
-    def patterns(self) -> int:
-        """The most subscriptions with a wildcard that a session may have."""
 
 
 _WIDEST_CHAR_BYTES = 4
