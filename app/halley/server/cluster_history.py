@@ -72,7 +72,7 @@ class ClusterHistory:
         self._nats = node.nats
         self._options = options = node.options
         self._others = others
-        self.members = members = node.members
+        self._members = members = node.members
         applied, broker = node.applied, node.broker
         members.report("sequence", lambda: applied.sequence)
         members.report("offset", lambda: applied.offset)
@@ -118,13 +118,13 @@ class ClusterHistory:
     @property
     def must_end(self) -> str:
         """That another node has this one's name, if it goes on with that (`Members.taken_by`)."""
-        other = self.members.taken_by
+        other = self._members.taken_by
         return name_taken(self._options.node, other) if other else ""
 
     def listen(self) -> None:
         """Begin to read the stream, and carry reports to the event loop; call it on the running loop."""
         self._log.begin()
-        self.members.begin()
+        self._members.begin()
         self._status.begin()
         if self._nt4 is not None:
             self._nt4.begin()
@@ -140,7 +140,7 @@ class ClusterHistory:
                     await self.archive.settle()
         self._others.leave()
         await self._status.close()
-        await self.members.close()
+        await self._members.close()
         await self._erasures.close()
         await self._log.close()
         await self._store.close()
@@ -152,7 +152,7 @@ class ClusterHistory:
 
     def look(self, now: float) -> None:
         """Compare this node with the others, and let the store do what is due; to be called once a second."""
-        others = self.members.others()
+        others = self._members.others()
         self._log.compare(others)
         self._log.sender.share_stream(len(others) + 1, self._log.frames_in)
         self._store.look(now)

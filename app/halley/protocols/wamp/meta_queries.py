@@ -22,7 +22,7 @@ from halley.protocols.wamp.subscribing import Subscribing
 
 KIND = "wamp.meta_api"
 _WAIT_S = 5.0
-"""More than the port waits for the other nodes (`state.Elsewhere`)."""
+"""More than the port waits for the other nodes (`state.Nodes`)."""
 
 Question = dict[str, Any]
 Merge = Callable[[list[Any], float], "list[Any] | None"]
