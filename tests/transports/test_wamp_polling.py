@@ -180,6 +180,13 @@ async def test_what_is_not_there_is_404(serve):
         assert served.board.last.received == []
 
 
+async def test_what_is_not_there_is_404_before_its_body_has_arrived(serve):
+    """A body for an unknown id is not waited for."""
+    async with serve() as served:
+        answer = await (await served.wire()).request(request("POST", "/wamp/x/send", content_length="10"))
+        assert (answer.status, answer.text) == (404, "no such transport")
+
+
 async def test_the_id_is_in_no_log_line():
     """S: the id of a transport is a secret that identifies its owner."""
     async with own() as served:
