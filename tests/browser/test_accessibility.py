@@ -12,7 +12,7 @@ from browser.conftest import SPEAKING_NT4
 from browser.test_console import events, open_console, state
 from browser.test_history import go
 from browser.test_identity import ADMIN
-from browser.test_pipeline_view import NUMBERS, alert, expect_heard, rollup, told
+from browser.test_pipeline_view import NUMBERS, alert, expect_heard, jobs, rollup, told
 from support import nt4
 from support.programs import unavailable
 
@@ -112,9 +112,8 @@ async def test_axe_finds_nothing_where_there_is_much_to_see(profile, server):
         await expect(page.get_by_label("Value of /robot/raw", exact=True)).to_have_text("8 bytes")
         assert await complaints(page) == [], "NetworkTables"
         await go(page, "Pipeline")
-        await expect_heard(
-            page, server, told(("ingest", 1, 0, 0.0, 1.0, {}), ("rollup", 1, 900, 40.0, 1.0, {"late": 2}))
-        )
+        both = told(("ingest", 1, 0, 0.0, 1.0, {}), ("rollup", 1, 900, 40.0, 1.0, {"late": 2}))
+        await expect_heard(server, both, jobs(page))
         assert await complaints(page) == [], "Pipeline"
         await go(page, "History")
         await page.locator("#history summary").first.click()
@@ -137,9 +136,9 @@ async def test_axe_finds_nothing_after_the_server_is_lost(profile, server):
         await go(page, view)
         await expect(figures).to_be_visible()
     await page.evaluate("location.hash = '#cluster'")
-    await server.until_metric("halley_subscriptions", 2.0)
-    await server.post({"channel": "/halley/cluster", "data": CLUSTER})
-    await expect(page.get_by_role("table", name="Nodes").locator("tbody tr")).to_have_count(2)
+    nodes = page.get_by_role("table", name="Nodes").locator("tbody tr")
+    await expect_heard(server, {"channel": "/halley/cluster", "data": CLUSTER}, nodes)
+    await expect(nodes).to_have_count(2)
     await server.stop(signal.SIGKILL)
     await expect(state(page)).to_have_text("Reconnecting")
     await expect(page.locator("#cluster.is-away")).to_be_visible()

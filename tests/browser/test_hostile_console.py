@@ -15,7 +15,7 @@ from browser.conftest import SPEAKING_NT4
 from browser.test_console import MARKUP, events, open_console, state, subscribe
 from browser.test_history import go
 from browser.test_overview import number, rates
-from browser.test_pipeline_view import alert, rollup, told
+from browser.test_pipeline_view import alert, expect_heard, rollup, told
 from browser.test_sessions import told as session_told
 from support import nt4
 
@@ -131,9 +131,10 @@ async def test_names_that_every_object_has_are_names(profile, server):
         row = page.locator("#sessions tbody tr").filter(has_text=name)
         await expect(row.locator(".badge")).to_have_text(name)
         await expect(row).to_contain_text(MARKUP)
-    await visit(page, server, "Channels", 2)
+    await go(page, "Channels")
     channels = [topic(f"/{name}") for name in names] + [topic("/" + "/".join("x" * 127)), topic("/" + "y" * 254)]
-    await server.post({"channel": "/halley/topics", "data": {"time": TIME, "topics": channels, "others": 0}})
+    tick = {"channel": "/halley/topics", "data": {"time": TIME, "topics": channels, "others": 0}}
+    await expect_heard(server, tick, page.locator("#channels-counts").filter(has_text="5 channels"))
     await expect(page.locator("#channels-counts")).to_have_text("5 channels")
     await page.locator("#channels-filter").fill("__proto__")
     await expect(page.locator("#channels tbody tr")).to_have_count(1)

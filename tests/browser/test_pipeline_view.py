@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from browser.test_console import events, expect_granted, open_console, state, subscribe
 from browser.test_history import go
+from support.wire import DEADLINE_S
 
 from halley.pipeline.jobs.run import CHANNEL, Status, _payload
 from halley.protocols.bayeux.names import to_channel
@@ -61,9 +63,7 @@ async def open_pipeline(profile, server):
 
 def job(page, name):
     """A job's card."""
-    return (
-        page.get_by_role("list", name="Jobs").get_by_role("listitem").filter(has=page.get_by_role("heading", name=name))
-    )
+    return jobs(page).filter(has=page.get_by_role("heading", name=name))
 
 
 def rows(page):
@@ -89,7 +89,7 @@ async def test_jobs_tell_how_far_they_are(profile, server):
     """Each job has a card with its offset, lag, rate and remarks; if its reports stop, the card shows for how long."""
     page = await open_pipeline(profile, server)
     late = ("rollup", 12_000, 345, 3.2, 98.4, {"late": 2, "not published": 0})
-    await expect_heard(page, server, told(("ingest", 12_345, 0, 0.0, 120.0, {}), late))
+    await expect_heard(server, told(("ingest", 12_345, 0, 0.0, 120.0, {}), late), jobs(page))
     await expect(job(page, "ingest")).to_have_text("ingestup to datenext offset12,345behind0 eventsrows/s120")
     await expect(job(page, "rollup")).to_have_text("rollup3 s behindnext offset12,000behind345 eventsrows/s982 late")
     for name in ("ingest", "rollup"):  # a job that works every few seconds is well some seconds behind
@@ -104,14 +104,20 @@ async def test_jobs_tell_how_far_they_are(profile, server):
     await expect(job(page, "rollup")).to_have_attribute("data-state", "behind")
 
 
-async def expect_heard(page, server, message):
-    """Publish an unrecorded message repeatedly until the page shows it, since it is unknown when it is subscribed."""
-    for _ in range(50):
-        await server.post(message)
-        if await page.get_by_role("list", name="Jobs").get_by_role("listitem").count():
-            return
-        await page.wait_for_timeout(100)
-    raise AssertionError("the page receives nothing")
+def jobs(page):
+    """The lines of the jobs."""
+    return page.get_by_role("list", name="Jobs").get_by_role("listitem")
+
+
+async def expect_heard(server, message, shown):
+    """Publish an unrecorded message until what it says is shown: when the page is subscribed cannot be seen from here.
+
+    A number of subscriptions says it only where the view before it has another number, also while it is left.
+    """
+    async with asyncio.timeout(DEADLINE_S):
+        while not await shown.count():
+            await server.post(message)
+            await asyncio.sleep(0.1)
 
 
 async def test_rollups_of_the_newest_window_by_events(profile, server):
@@ -179,7 +185,7 @@ async def test_it_is_live_again_after_a_restart(profile, server):
     await expect(state(page)).to_have_text("Reconnecting")
     await server.start()
     await expect(state(page)).to_have_text("Connected")
-    await expect_heard(page, server, told(("ingest", 1, 0, 0.0, 1.0, {})))
+    await expect_heard(server, told(("ingest", 1, 0, 0.0, 1.0, {})), jobs(page))
     await server.post(alert("a", "spike", 1))
     await expect(alerts(page)).to_have_count(1)
 
@@ -203,7 +209,7 @@ async def test_the_view_fits_a_phone(profile, server):
     await server.post(alert(long, "spike", 1), rollup(long, 0, 5, numbers=NUMBERS))
     page = await open_pipeline(profile, server)
     await expect(rows(page)).to_have_count(1)
-    await expect_heard(page, server, told((long, 12_345_678_901, 10_000_000, 86_400.0, 123_456.0, {"late": 2})))
+    await expect_heard(server, told((long, 12_345_678_901, 10_000_000, 86_400.0, 123_456.0, {"late": 2})), jobs(page))
     for width in (360, 640, 960, 1280):
         await page.set_viewport_size({"width": width, "height": 740})
         assert await page.evaluate("document.scrollingElement.scrollWidth") <= width
