@@ -64,13 +64,18 @@ class Node:
 
 
 class Round:
-    """One round: what was acknowledged, by data with its position, and what was struck."""
+    """One round: what was acknowledged, by data with its position, and what was struck.
+
+    Each publisher makes a pause of up to `pause_s` between events, of which `padding` is the end that is not looked at.
+    """
+
+    pause_s, padding = 0.03, ""
 
     def __init__(self, number, nodes, servers, chance):
         self.number, self.nodes, self.servers, self.chance = number, nodes, servers, chance
         self.acknowledged = {}
         self.sent = 0
-        self.received = Counter()
+        self.received, self.refused = Counter(), Counter()
         self.longest_s = 0.0
         self.listening = set()  # nodes whose subscribers hear all that is published
         self.is_over = False  # what was struck is back
@@ -106,7 +111,8 @@ class Round:
             data = f"{self.number}.{number}.{count}"
             began = time.monotonic()
             self.sent += 1
-            message = {"channel": f"/rounds/{number}", "data": data, "ext": {"idempotency_key": data}}
+            ext = {"idempotency_key": data}
+            message = {"channel": f"/rounds/{number}", "data": data + self.padding, "ext": ext}
             while data not in self.acknowledged:
                 with suppress(OSError, EOFError, ValueError, TimeoutError, AssertionError, IndexError):
                     async with asyncio.timeout(15):
@@ -114,9 +120,10 @@ class Round:
                         if reply["successful"]:
                             self.acknowledged[data] = reply["ext"]["position"]
                             break
+                        self.refused[reply["error"]] += 1
                 await asyncio.sleep(AGAIN_S)
             self.longest_s = max(self.longest_s, time.monotonic() - began)
-            await asyncio.sleep(self.chance.random() * 0.03)
+            await asyncio.sleep(self.chance.random() * self.pause_s)
 
     async def listen(self, listened):
         """Note every delivery of a live subscriber, with its position; a killed node's clients come back by replay."""
@@ -128,7 +135,7 @@ class Round:
                     self.listening.add(listened.name)
                     async for event in client:
                         last = event.position
-                        self.received[listened.name, event.data, event.position] += 1
+                        self.received[listened.name, plain(event.data), event.position] += 1
             await asyncio.sleep(AGAIN_S)
 
     async def strike(self, settings):
@@ -162,7 +169,7 @@ class Round:
         keepers = [each for each in self.nodes if each.keeps]
         stored = [await rows_of(each, first, max(self.acknowledged.values())) for each in keepers]
         wrong = [f"{each.name} has other rows" for each, rows in zip(keepers, stored, strict=True) if rows != stored[0]]
-        ours = {row["offset"]: json.loads(row["payload"]) for row in stored[0] if row["topic"].startswith("rounds/")}
+        ours = {row["offset"]: plain(json.loads(row["payload"])) for row in stored[0] if _is_ours(row)}
         if [row["offset"] for row in stored[0]] != [*range(first, first + len(stored[0]))]:
             wrong.append("positions have holes")
         times = Counter(ours.values())
@@ -174,6 +181,15 @@ class Round:
             if self.received and heard != [*ours]:
                 wrong.append(f"{each.name} delivered {len(heard)} events instead of {len(ours)}")
         return wrong
+
+
+def plain(data):
+    """What an event's data is without its padding."""
+    return data.partition(" ")[0]
+
+
+def _is_ours(row):
+    return row["topic"].startswith("rounds/")
 
 
 async def sent(node, message):

@@ -32,10 +32,10 @@ class NatsServers:
     """The servers; each can be killed, stopped for a while, and started again on its ports with its files."""
 
     def __init__(self, folder: Path, count: int = 1, *, more: str = "", has_jetstream: bool = True) -> None:
-        """`more` is added to each server's configuration."""
+        """`more` is added to each server's configuration when it starts."""
         self.folder = folder
+        self.more = more
         self._has_jetstream = has_jetstream
-        self._more = more
         ports = _free_ports(3 * count)
         self.ports, self._routes, self.monitors = ports[:count], ports[count : 2 * count], ports[2 * count :]
         self.running: dict[int, subprocess.Popen[bytes]] = {}
@@ -55,7 +55,7 @@ class NatsServers:
             f"http: 127.0.0.1:{self.monitors[number]}\n"
             + self._jetstream(number)
             + (cluster if len(self.ports) > 1 else "")
-            + self._more
+            + self.more
         )
         with (self.folder / f"nats-{number}.log").open("ab") as log:
             self.running[number] = subprocess.Popen([BINARY, "-c", str(config)], stdout=log, stderr=log)
