@@ -1,66 +1,111 @@
-"""What proves to NATS servers who the node is, and to the node who they are."""
+"""What proves to NATS servers who the node is, and to the node who they are: files, which are read for each connection.
+
+So a password, a key or a certificate can be replaced while the node runs.
+"""
 
 from __future__ import annotations
 
 import base64
 import errno
+import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final
 
 from halley.settings import Cluster
 
-TLS = "tls://"
+TLS: Final = "tls://"
+_BLOCK: Final = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s+([\w.=-]+)\s+-{3,}END \1-{3,}")
+"""A part of a credentials file, as nsc and hosted NATS write it: first the user's JWT, then the seed of its nkey."""
+
+_USERS_SEED: Final = "SU"
+"""What the seed of a user's nkey begins with; those of accounts and operators begin otherwise."""
 
 
-class Proof(NamedTuple):
-    """`tls` is the context of encrypted connections, None if the settings ask for none; `seed` is that of an nkey."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Proof:
+    """What one connection needs; it has no text, which could come into a log.
 
-    user: str
-    password: str
+    `known` are the fields of CONNECT that prove who the user is, and with a `seed` a signature by that nkey is another
+    one. `tls` is the context of an encrypted connection, None if the settings ask for none.
+    """
+
+    known: Mapping[str, str]
     seed: str
     tls: ssl.SSLContext | None
 
     def fields(self, nonce: str) -> dict[str, str]:
         """What CONNECT says of the user, to a server that has sent `nonce` to be signed."""
-        if self.seed:
-            import nkeys
+        if not self.seed:
+            return {**self.known}
+        import nkeys
 
-            pair = nkeys.from_seed(bytearray(self.seed.encode()))
-            try:
-                signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=")
-                return {"nkey": pair.public_key.decode(), "sig": signature.decode()}
-            finally:
-                pair.wipe()
-        return {"user": self.user, "pass": self.password} if self.user else {}
+        pair = nkeys.from_seed(bytearray(self.seed.encode()))
+        try:
+            signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=")
+            return {**(self.known or {"nkey": pair.public_key.decode()}), "sig": signature.decode()}
+        finally:
+            pair.wipe()
+
+
+def files_of(options: Cluster) -> list[str]:
+    """The files that the settings name."""
+    given = (options.password_file, options.nkey_file, options.creds_file, options.token_file)
+    return [*filter(None, (*given, options.tls_ca, options.tls_cert, options.tls_key))]
 
 
 def proof_of(options: Cluster) -> Proof:
-    """Read the files that the settings name. Raises `OSError`, which says what is wrong with which of them."""
-    password = seed = ""
-    tls: ssl.SSLContext | None = None
-    for file in filter(None, (options.tls_ca, options.tls_cert, options.tls_key)):
-        Path(file).read_bytes()  # as OpenSSL's errors do not name a file that is missing
-    if options.user and options.password_file:
-        password = Path(options.password_file).read_text(encoding="utf-8").strip()
-    if options.nkey_file:
-        seed = Path(options.nkey_file).read_text(encoding="ascii", errors="replace").strip()
-        try:
-            import nkeys
-        except ImportError:
-            raise OSError(errno.ENOPKG, "an nkey needs pip install 'halley[cluster]'", options.nkey_file) from None
-        with _naming(options.nkey_file, "no seed of a user's nkey"):
-            nkeys.from_seed(bytearray(seed.encode())).wipe()
-    if options.tls_ca or options.tls_cert or any(url.startswith(TLS) for url in options.urls):
-        with _naming(options.tls_ca, "no certificate"):
-            tls = ssl.create_default_context(cafile=options.tls_ca or None)
-        if options.tls_cert:
-            with _naming(options.tls_cert, "no certificate with its private key"):
-                tls.load_cert_chain(options.tls_cert, options.tls_key or None, password="")
-    return Proof(options.user, password, seed, tls)
+    """Read the files. Raises `OSError`, which says what is wrong with which of them; that is its `filename`."""
+    texts = {file: _text(file) for file in files_of(options)}
+    known: dict[str, str] = {}
+    seed = ""
+    if options.user:
+        known = {"user": options.user, "pass": texts.get(options.password_file, "")}
+    elif options.token_file:
+        known = {"auth_token": texts[options.token_file]}
+    elif options.creds_file:
+        with _naming(options.creds_file, "no credentials file with a user's JWT and the seed of its nkey"):
+            (_, jwt), (_, seed) = _BLOCK.findall(texts[options.creds_file])
+        known = {"jwt": jwt}
+    elif options.nkey_file:
+        seed = texts[options.nkey_file]
+    if seed:
+        _check(seed, options.creds_file or options.nkey_file)
+    return Proof(known, seed, _context(options))
+
+
+def _text(file: str) -> str:
+    with _naming(file, "no text"):
+        text = Path(file).read_text(encoding="utf-8").strip()
+    if not text:  # it is being written
+        raise OSError(errno.EINVAL, "nothing is in it", file)
+    return text
+
+
+def _check(seed: str, file: str) -> None:
+    try:
+        import nkeys
+    except ImportError:
+        raise OSError(errno.ENOPKG, "an nkey needs pip install 'halley[cluster]'", file) from None
+    with _naming(file, "no seed of a user's nkey"):
+        nkeys.from_seed(bytearray(seed.encode())).wipe()
+        if not seed.startswith(_USERS_SEED):
+            raise ValueError
+
+
+def _context(options: Cluster) -> ssl.SSLContext | None:
+    if not (options.tls_ca or options.tls_cert or any(url.startswith(TLS) for url in options.urls)):
+        return None
+    with _naming(options.tls_ca, "no certificate"):
+        context = ssl.create_default_context(cafile=options.tls_ca or None)
+    if options.tls_cert:
+        with _naming(options.tls_cert, "no certificate with its private key"):
+            context.load_cert_chain(options.tls_cert, options.tls_key or None, password="")
+    return context
 
 
 @cache
@@ -74,5 +119,7 @@ def _naming(file: str, otherwise: str) -> Iterator[None]:
     """Have any error say what is wrong with which file, and nothing of what it contains. Raises `OSError`."""
     try:
         yield
-    except Exception:  # noqa: BLE001 - these libraries raise many kinds
+    except Exception as error:  # noqa: BLE001 - these libraries raise many kinds
+        if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+            raise OSError(error.errno, error.strerror, file) from None
         raise OSError(errno.EINVAL, otherwise, file) from None
