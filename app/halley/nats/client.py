@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from halley import __version__, telemetry
-from halley.nats.credentials import TLS, Proof, authorities_of_the_system, files_of, proof_of
+from halley.nats.credentials import TLS, Proof, UnusableFile, authorities_of_the_system, files_of, proof_of
 from halley.nats.subscriptions import Handler, Subscriptions, dropped
 from halley.nats.wire import Message, Wire
 from halley.settings import Cluster
@@ -110,13 +110,13 @@ class Client:
     # Its life
 
     async def open(self) -> None:
-        """Connect, and try that until a server lets this node in. Raises `OSError` for files that cannot be used."""
+        """Connect, and try that until a server lets this node in. Raises `UnusableFile`."""
         await asyncio.to_thread(proof_of, self._options)
         self.begin()
         await self.opened.wait()
 
     def begin(self) -> None:
-        """Connect, and stay connected; where files cannot be used, they are read again later."""
+        """Connect, and stay connected; files that cannot be used are read again later."""
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._stay_connected())
 
@@ -124,8 +124,8 @@ class Client:
         """Log whether the files can be used; if the node waits before it connects again, it does so now."""
         try:
             proof_of(self._options)
-        except OSError as error:
-            telemetry.log.error("reload_failed", what="credentials", reason=self.why(error))
+        except UnusableFile as error:
+            telemetry.log.error("reload_failed", what="credentials", reason=str(error))
         else:
             telemetry.log.info("reloaded", what="credentials", files=files_of(self._options))
         self._attempts = 0
@@ -159,7 +159,7 @@ class Client:
 
     def why(self, error: Exception) -> str:
         """Why `open` or a request has raised that: a line for an operator."""
-        return _printable(_text_of(error)) or self.last_error or "no answer"
+        return str(error) or self.last_error or "no answer"
 
     @property
     def server(self) -> str:
@@ -286,9 +286,9 @@ class Client:
 
     def _failed(self, server: _Server, error: Exception) -> None:
         """Note why a server does not let this node in, or not any more; log each reason once while the node is away."""
-        reason = _printable(self._wire.refusal or _text_of(error) or "no answer")
+        reason = _printable(self._wire.refusal or str(error) or "no answer")
         self._refusing.discard(server)
-        if _is_of_a_file(error) or _UNAUTHORIZED.search(reason):
+        if isinstance(error, UnusableFile) or _UNAUTHORIZED.search(reason):
             self._refusing.add(server)
         if server in self._refusing or not self._refusing:
             self.last_error = reason
@@ -368,16 +368,6 @@ def pause_s(attempts: int, servers: int, *, is_unauthorized: bool) -> float:
     most = _MOST_UNAUTHORIZED_S if is_unauthorized else _MOST_S
     longest = _BETWEEN_S if rest else min(most, _BETWEEN_S * 2.0 ** min(rounds, _MOST_DOUBLED))
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-
-
-def _is_of_a_file(error: Exception) -> bool:
-    return isinstance(error, OSError) and bool(error.filename)
-
-
-def _text_of(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.strerror}: {error.filename}"
-    return str(error)
 
 
 def _server_of(url: str, *, is_encrypted: bool = False) -> _Server:

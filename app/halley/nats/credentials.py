@@ -6,7 +6,6 @@ So a password, a key or a certificate can be replaced while the node runs.
 from __future__ import annotations
 
 import base64
-import errno
 import re
 import ssl
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,11 @@ _BLOCK: Final = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s+([\w.=-]+)\s+-{3,}END \
 """A part of a credentials file, as nsc and hosted NATS write it: first the user's JWT, then the seed of its nkey."""
 
 _USERS_SEED: Final = "SU"
-"""What the seed of a user's nkey begins with; those of accounts and operators begin otherwise."""
+"""What the seed of a user's nkey begins with; those of accounts and operators begin what."""
+
+
+class UnusableFile(OSError):
+    """A file cannot be used: the text says why and names it, and has nothing of what is in it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,38 +62,45 @@ def files_of(options: Cluster) -> list[str]:
 
 
 def proof_of(options: Cluster) -> Proof:
-    """Read the files. Raises `OSError`, which says what is wrong with which of them; that is its `filename`."""
-    texts = {file: _text(file) for file in files_of(options)}
+    """Read the files. Raises `UnusableFile`."""
+    contents = {file: _content(file) for file in files_of(options)}
+
+    def text(file: str) -> str:
+        with _naming(file, "no text in UTF-8"):
+            return contents[file].decode()
+
     known: dict[str, str] = {}
     seed = ""
     if options.user:
-        known = {"user": options.user, "pass": texts.get(options.password_file, "")}
+        known = {"user": options.user, "pass": text(options.password_file) if options.password_file else ""}
     elif options.token_file:
-        known = {"auth_token": texts[options.token_file]}
+        known = {"auth_token": text(options.token_file)}
+    elif options.nkey_file:
+        seed = text(options.nkey_file)
     elif options.creds_file:
         with _naming(options.creds_file, "no credentials file with a user's JWT and the seed of its nkey"):
-            (_, jwt), (_, seed) = _BLOCK.findall(texts[options.creds_file])
+            (_, jwt), (_, seed) = _BLOCK.findall(text(options.creds_file))
         known = {"jwt": jwt}
-    elif options.nkey_file:
-        seed = texts[options.nkey_file]
     if seed:
-        _check(seed, options.creds_file or options.nkey_file)
+        _check(seed, options.nkey_file or options.creds_file)
     return Proof(known, seed, _context(options))
 
 
-def _text(file: str) -> str:
-    with _naming(file, "no text"):
-        text = Path(file).read_text(encoding="utf-8").strip()
-    if not text:  # it is being written
-        raise OSError(errno.EINVAL, "nothing is in it", file)
-    return text
+def _content(file: str) -> bytes:
+    try:
+        content = Path(file).read_bytes().strip()
+    except OSError as error:
+        raise UnusableFile(f"{error.strerror}: {file}") from None
+    if not content:  # it is being written
+        raise UnusableFile(f"nothing is in it: {file}")
+    return content
 
 
 def _check(seed: str, file: str) -> None:
     try:
         import nkeys
     except ImportError:
-        raise OSError(errno.ENOPKG, "an nkey needs pip install 'halley[cluster]'", file) from None
+        raise UnusableFile(f"an nkey needs pip install 'halley[cluster]': {file}") from None
     with _naming(file, "no seed of a user's nkey"):
         nkeys.from_seed(bytearray(seed.encode())).wipe()
         if not seed.startswith(_USERS_SEED):
@@ -115,11 +125,9 @@ def authorities_of_the_system() -> ssl.SSLContext:
 
 
 @contextmanager
-def _naming(file: str, otherwise: str) -> Iterator[None]:
-    """Have any error say what is wrong with which file, and nothing of what it contains. Raises `OSError`."""
+def _naming(file: str, what: str) -> Iterator[None]:
+    """Have any error be an `UnusableFile`, which says `what`."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - these libraries raise many kinds
-        if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
-            raise OSError(error.errno, error.strerror, file) from None
-        raise OSError(errno.EINVAL, otherwise, file) from None
+    except Exception:  # noqa: BLE001 - these libraries raise many kinds
+        raise UnusableFile(f"{what}: {file}") from None
