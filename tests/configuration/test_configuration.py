@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, is_dataclass
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -282,6 +283,7 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
             NODE.format("advertise", "https://a:1"),
             'cluster.advertise: expected a URL like http://10.0.0.5:8090, found "https://a:1"',
         ),
+        (NODE.format("password_file", "a"), "cluster.password_file: expected cluster.user too"),
         ('proxies = ["proxy"]\nopen = true', f'proxies: {PROXY_NEED}, found "proxy"'),
         ('proxies = ["10.0.0.1/8"]\nopen = true', f'proxies: {PROXY_NEED}, found "10.0.0.1/8"'),
         ('proxies = ["::/0"]\nopen = true', "proxies: ::/0 is every address: any client could claim any address"),
@@ -406,6 +408,17 @@ ORIGIN_NEED = "expected scheme://host[:port] without a path"
 def test_settings_that_cannot_work_are_refused(write, text, problem):
     """Names that browsers or sockets would refuse, and settings that contradict others, are mistakes too."""
     assert problems(write(text)) == [f"halley.toml:1: {problem}"]
+
+
+def test_a_node_proves_in_one_way_who_it_is(write):
+    """A user, an nkey, a credentials file or a token; each may come with a certificate."""
+    ways = [("user", "password_file"), ("nkey_file",), ("creds_file",), ("token_file",)]
+    for (first, *more), (second, *_) in combinations(ways, 2):
+        names = (first, *more, second, "tls_cert")
+        text = '[cluster]\nurls = ["nats://a"]\nnode = "a"\n' + "".join(f'{name} = "a"\n' for name in names)
+        line = 4 + names.index(second)
+        expected = f"halley.toml:{line}: cluster.{second}: expected either this or cluster.{first}"
+        assert problems(write(text)) == [expected]
 
 
 @pytest.mark.parametrize(

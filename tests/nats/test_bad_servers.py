@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 import uvloop
 from support.wire import until
 
@@ -198,6 +199,29 @@ async def test_a_server_that_lets_in_and_hangs_up_is_not_asked_without_end():
         await asyncio.sleep(0.5)
         await client.close()
         assert 2 <= server.count <= 6
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"Stale Connection", "Stale Connection"),
+        (b'Permissions Violation for Publish to "a"', "the connection is lost"),  # which has not ended it
+        (b"\x1b[2J" + b"x" * 500, r"\x1b[2J" + "x" * 193),
+    ],
+)
+async def test_why_a_server_has_hung_up_is_logged_escaped_and_not_at_length(said, reason):
+    with structlog.testing.capture_logs() as lines:
+        async with serving(later=b"-ERR '%b'\r\n" % said, hangs_up=True) as server:
+            client = client_of(server)
+            await client.open()
+            await until(lambda: lines)
+            await client.close()
+    assert lines[0] == {
+        "event": "cluster_away",
+        "log_level": "warning",
+        "server": f"127.0.0.1:{server.port}",
+        "reason": reason,
+    }
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,19 @@ class NatsServers:
 
     def start(self, number: int) -> None:
         """Start one server; it serves a moment later (`healthy`)."""
+        config = self._configure(number)
+        with (self.folder / f"nats-{number}.log").open("ab") as log:
+            self.running[number] = subprocess.Popen([BINARY, "-c", str(config)], stdout=log, stderr=log)
+
+    def change(self, more: str) -> None:
+        """Give all servers `more` instead of what they had in their configuration: those that run read it again."""
+        self._more = more
+        for number in range(len(self.ports)):
+            self._configure(number)
+            if number in self.running:
+                self.signal(number, signal.SIGHUP)
+
+    def _configure(self, number: int) -> Path:
         routes = ", ".join(f"nats://127.0.0.1:{port}" for port in self._routes)
         cluster = f"cluster {{ name: test, listen: 127.0.0.1:{self._routes[number]}, routes: [{routes}] }}\n"
         config = self.folder / f"nats-{number}.conf"
@@ -57,8 +70,7 @@ class NatsServers:
             + (cluster if len(self.ports) > 1 else "")
             + self.more
         )
-        with (self.folder / f"nats-{number}.log").open("ab") as log:
-            self.running[number] = subprocess.Popen([BINARY, "-c", str(config)], stdout=log, stderr=log)
+        return config
 
     def _jetstream(self, number: int) -> str:
         if not self._has_jetstream:

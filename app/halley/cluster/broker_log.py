@@ -34,7 +34,7 @@ from halley.nats.jetstream import Connection
 from halley.nats.stream_position import Position
 from halley.settings import Cluster
 
-_RETRY_S, _LOOK_S = 0.3, 0.1
+_LOOK_S = 0.1
 
 
 class ClusterLog:
@@ -139,12 +139,8 @@ class ClusterLog:
 
     async def _watch(self) -> None:
         """Connect, and from then on see to it that the stream is read and frames come back."""
-        while True:
-            try:
-                await self._nats.open()
-                break
-            except OSError:  # of the files that prove who it is, which it has read when it joined
-                await asyncio.sleep(_RETRY_S)
+        self._nats.begin()
+        await self._nats.opened.wait()
         while not self.is_diverged:
             try:
                 await self._look(monotonic())

@@ -102,12 +102,8 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
             async with asyncio.timeout(options.join_s):
                 await nats.open()
         except OSError as error:
-            why = nats.last_error
-            if error.filename:
-                why = f"{error.strerror}: {error.filename}"
-            raise CannotJoin(
-                f"cluster.urls: no NATS server lets this node in within {options.join_s:g} s" + f" ({why})" * bool(why)
-            ) from error
+            why = f"no NATS server lets this node in within {options.join_s:g} s ({nats.why(error)})"
+            raise CannotJoin(f"cluster.urls: {why}") from error
         least = least_payload(settings)
         if nats.max_payload < least:
             raise CannotJoin(f"NATS takes messages up to {nats.max_payload} bytes: set max_payload to at least {least}")

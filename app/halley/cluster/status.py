@@ -80,7 +80,12 @@ class ClusterStatus:
                 for each in self.nodes()
             ],
             "stream": self._stream,
-            "nats": {"server": nats.server, "version": nats.version, "away_s": round(nats.away_s, 1)},
+            "nats": {
+                "server": nats.server,
+                "version": nats.version,
+                "away_s": round(nats.away_s, 1),
+                "error": nats.last_error,
+            },
             "differs": self.differs(),
             **({} if self._nt4 is None else {"nt4": self._nt4()}),
         }

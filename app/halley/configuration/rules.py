@@ -357,8 +357,11 @@ def _cluster(settings: Settings) -> Broken:
     named = _HOST_AND_PORT.fullmatch(cluster.advertise.removeprefix("http://"))
     if cluster.advertise and (named is None or int(named["port"]) > 65_535):
         yield "cluster.advertise", f"expected a URL like http://10.0.0.5:8090, found {as_toml(cluster.advertise)}"
-    if cluster.nkey_file and cluster.user:
-        yield "cluster.nkey_file", "expected either this or cluster.user"
+    proofs = [name for name in ("user", "nkey_file", "creds_file", "token_file") if getattr(cluster, name)]
+    for name in proofs[1:]:
+        yield f"cluster.{name}", f"expected either this or cluster.{proofs[0]}"
+    if cluster.password_file and not cluster.user:
+        yield "cluster.password_file", "expected cluster.user too"
     if cluster.tls_key and not cluster.tls_cert:
         yield "cluster.tls_key", "expected cluster.tls_cert too"
 

@@ -8,33 +8,46 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
-import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
 from time import monotonic
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
 
 from halley import __version__, telemetry
-from halley.nats.credentials import TLS, Proof, authorities_of_the_system, proof_of
+from halley.nats.credentials import TLS, Proof, UnusableFile, authorities_of_the_system, files_of, proof_of
 from halley.nats.subscriptions import Handler, Subscriptions, dropped
 from halley.nats.wire import Message, Wire
 from halley.settings import Cluster
 
 REQUEST_S = 1.0
-_CONNECT_S, _BETWEEN_S, _SHORT_S = 2.0, 0.1, 1.0
+_CONNECT_S, _SHORT_S = 2.0, 1.0
+_BETWEEN_S, _MOST_S, _MOST_UNAUTHORIZED_S = 0.1, 3.0, 15.0
+"""The pause before another server is tried, and the longest after all have been: it is doubled each time. It may be
+longer where only other files, or other settings of NATS, can help."""
+
+_MOST_DOUBLED = 10
+
 _PING_S, _PINGS = 5.0, 2
 _CLOSE_S = 2.0
 _UNSENT_BYTES = 16_777_216
 """How much may wait to be sent; what is published then is dropped, as it is while no server is connected."""
 
+_UNAUTHORIZED: Final = re.compile(
+    "authorization violation|authentication (expired|revoked)|alert .*(certificate|unknown ca)", re.IGNORECASE
+)
+"""What servers say if they do not accept a user's credentials, or not any more; the alerts of TLS are about the node's
+own certificate."""
+
 _MOST_LEARNED = 16
 _MOST_DENIED = 16
+_MOST_REASONS = 16
 _TEXT_CHARS = 200
 _NO_RESPONDERS = "503"
 _PORT, _MAX_PAYLOAD = 4222, 1_048_576
@@ -57,12 +70,17 @@ class _Server(NamedTuple):
     name: str
     is_encrypted: bool
 
+    def __str__(self) -> str:
+        """Where the server is, as `host:port`."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 class Client:
     """A connection and what uses it; its methods are for the event loop.
 
     `away_since` is when the connection was lost, else None; `opened` is set when it was there for the first time.
-    `denied` has the last of the server's texts about what the user may not do, `last_error` what else has gone wrong.
+    `denied` has the last of the server's texts about what the user may not do. `last_error` is why no server lets this
+    node in; if one refuses its credentials, then that.
     """
 
     def __init__(self, options: Cluster) -> None:
@@ -78,6 +96,10 @@ class Client:
         self._subscriptions = Subscriptions()
         self._wire = Wire(self._on_error)
         self._turn = -1
+        self._attempts = 0  # without success
+        self._refusing: set[_Server] = set()  # that have refused the credentials in the last attempt
+        self._reasons: deque[str] = deque(maxlen=_MOST_REASONS)  # which are logged, since the connection was lost
+        self._is_wanted = asyncio.Event()
         self._at = ""
         self._inbox = f"_INBOX.{secrets.token_hex(12)}"
         self._requests: dict[str, asyncio.Future[Message]] = {}
@@ -88,11 +110,26 @@ class Client:
     # Its life
 
     async def open(self) -> None:
-        """Connect, and try that until a server lets this node in. Raises `OSError` for files that cannot be used."""
-        proof = proof_of(self._options)
-        if self._connecting is None:
-            self._connecting = asyncio.create_task(self._stay_connected(proof))
+        """Connect, and try that until a server lets this node in. Raises `UnusableFile`."""
+        await asyncio.to_thread(proof_of, self._options)
+        self.begin()
         await self.opened.wait()
+
+    def begin(self) -> None:
+        """Connect, and stay connected; files that cannot be used are read again later."""
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._stay_connected())
+
+    def reload(self) -> None:
+        """Log whether the files can be used; if the node waits before it connects again, it does so now."""
+        try:
+            proof_of(self._options)
+        except UnusableFile as error:
+            telemetry.log.error("reload_failed", what="credentials", reason=str(error))
+        else:
+            telemetry.log.info("reloaded", what="credentials", files=files_of(self._options))
+        self._attempts = 0
+        self._is_wanted.set()
 
     async def close(self) -> None:
         """Send what waits to be sent, and close the connection."""
@@ -116,6 +153,15 @@ class Client:
         return 0.0 if self.away_since is None else monotonic() - self.away_since
 
     @property
+    def is_unauthorized(self) -> bool:
+        """Whether the last attempt to connect has failed because of the node's credentials, or of their files."""
+        return bool(self._refusing)
+
+    def why(self, error: Exception) -> str:
+        """Why `open` or a request has raised that: a line for an operator."""
+        return str(error) or self.last_error or "no answer"
+
+    @property
     def server(self) -> str:
         """The server that the node is connected to, as `host:port`; empty while there is none."""
         return self._at if self.away_since is None else ""
@@ -131,40 +177,59 @@ class Client:
         most = self._wire.info.get("max_payload")
         return most if isinstance(most, int) else _MAX_PAYLOAD
 
-    async def _stay_connected(self, proof: Proof) -> None:
+    async def _stay_connected(self) -> None:
         """Connect, and connect again each time that the connection is lost."""
         while True:
-            server = await self._connect(proof)
+            server = await self._connect()
             began_at = monotonic()
-            self.away_since = None
+            self.away_since, self.last_error = None, ""
+            self._refusing.clear()
             if self.opened.is_set():
                 telemetry.log.info("cluster_back")
             self.opened.set()
             await self._until_lost()
             self.away_since = monotonic()
-            telemetry.log.warning("cluster_away")
+            self._reasons.clear()
+            self._failed(server, ConnectionResetError("the connection is lost"))
             self._learn(server)
             if self.away_since - began_at < _SHORT_S:  # a server may hang up again and again
-                await asyncio.sleep(_BETWEEN_S)
+                await self._pause()
+            else:
+                self._attempts = 0
 
-    async def _connect(self, proof: Proof) -> _Server:
+    async def _connect(self) -> _Server:
         """Try one server after another, until one lets this node in; returns that."""
         while True:
-            servers = [*self._configured, *self._learned]
+            servers = self._servers
             self._turn = (self._turn + 1) % len(servers)
+            server = servers[self._turn]
+            self._is_wanted.clear()
             try:
                 async with asyncio.timeout(_CONNECT_S):
-                    await self._connect_to(servers[self._turn], proof)
+                    await self._connect_to(server)
             except Exception as error:  # noqa: BLE001 - the next try must come, else the node would stay away
                 self._wire.abort()
-                self._failed(error)
+                self._failed(server, error)
             else:
-                return servers[self._turn]
-            await asyncio.sleep(_BETWEEN_S)
+                return server
+            await self._pause()
 
-    async def _connect_to(self, server: _Server, proof: Proof) -> None:
+    @property
+    def _servers(self) -> list[_Server]:
+        return [*self._configured, *self._learned]
+
+    async def _pause(self) -> None:
+        """Wait before the next attempt, or until `reload`."""
+        self._attempts += 1
+        seconds = pause_s(self._attempts, len(self._servers), is_unauthorized=self.is_unauthorized)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_wanted.wait()
+
+    async def _connect_to(self, server: _Server) -> None:
         """Have a server let this node in. Raises `OSError`; `ValueError` for what it sends."""
         self._wire = wire = Wire(self._on_error)
+        proof = await asyncio.to_thread(proof_of, self._options)
         await wire.connect(server.host, server.port)
         await wire.greeted()
         if wire.info.get("tls_required") or server.is_encrypted or proof.tls is not None:
@@ -177,7 +242,7 @@ class Client:
         wire.take = self._subscriptions.deliver
         for line in self._subscriptions.lines:
             wire.send(line)
-        self._at = f"[{server.host}]:{server.port}" if ":" in server.host else f"{server.host}:{server.port}"
+        self._at = str(server)
 
     def _hello(self, wire: Wire, proof: Proof) -> dict[str, object]:
         return {
@@ -198,7 +263,7 @@ class Client:
         for url in urls if isinstance(urls, list) else ():
             with suppress(ValueError):
                 found = _server_of(f"nats://{url}", is_encrypted=server.is_encrypted)
-                if (found.host, found.port) not in [each[:2] for each in (*self._configured, *self._learned)]:
+                if (found.host, found.port) not in [each[:2] for each in self._servers]:
                     self._learned.append(found._replace(name=server.name) if _is_address(found.host) else found)
 
     async def _until_lost(self) -> None:
@@ -209,6 +274,7 @@ class Client:
                 async with asyncio.timeout(_PING_S):
                     await wire.ended()
             if wire.unanswered >= _PINGS:
+                wire.refusal = "the server does not answer"
                 wire.abort()
             else:
                 wire.ping()
@@ -216,10 +282,19 @@ class Client:
     def _on_error(self, text: str) -> None:
         if "permissions violation" in text.lower():
             self.denied.append(_printable(text))
+            self._wire.refusal = ""  # the server keeps the connection
 
-    def _failed(self, error: Exception) -> None:
-        text = self._wire.refusal or (str(error) if isinstance(error, ssl.SSLError) or not self.last_error else "")
-        self.last_error = _printable(text) or self.last_error
+    def _failed(self, server: _Server, error: Exception) -> None:
+        """Note why a server does not let this node in, or not any more; log each reason once while the node is away."""
+        reason = _printable(self._wire.refusal or str(error) or "no answer")
+        self._refusing.discard(server)
+        if isinstance(error, UnusableFile) or _UNAUTHORIZED.search(reason):
+            self._refusing.add(server)
+        if server in self._refusing or not self._refusing:
+            self.last_error = reason
+        if self.opened.is_set() and reason not in self._reasons:
+            self._reasons.append(reason)
+            telemetry.log.warning("cluster_away", server=str(server), reason=reason)
 
     # Messages
 
@@ -285,6 +360,14 @@ class Client:
 def is_unanswered(message: Message) -> bool:
     """Whether a message is what a NATS server answers to a request on a subject that nobody has subscribed to."""
     return not message.data and message.status == _NO_RESPONDERS
+
+
+def pause_s(attempts: int, servers: int, *, is_unauthorized: bool) -> float:
+    """How long to wait after a number of attempts without success; not all nodes that lost a server come at once."""
+    rounds, rest = divmod(attempts, servers)
+    most = _MOST_UNAUTHORIZED_S if is_unauthorized else _MOST_S
+    longest = _BETWEEN_S if rest else min(most, _BETWEEN_S * 2.0 ** min(rounds, _MOST_DOUBLED))
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
 
 def _server_of(url: str, *, is_encrypted: bool = False) -> _Server:

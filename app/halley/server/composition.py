@@ -110,6 +110,8 @@ class Server:
         every_s = min([settings.sweep_s, *(route.service.look_s for route in routes if route is not None)])
         self.sweeper = Sweeper(every_s, self.broker, self._sweeps, slow)
         self.reloading = Reloading(settings, self.access, self.broker)
+        if others is not None:
+            self.reloading.register(others.reload)
         self.lifecycle = Lifecycle(
             self.broker, self.mounts, self.services, self.pump, self.sweeper, waits, settings.drain, self._drain_s
         )

@@ -76,6 +76,11 @@ class OtherNodes:
         """Stop reaching other nodes."""
         self._exchange = self.members = self._status = None
 
+    def reload(self) -> None:
+        """Have NATS' credentials read again, once the node has joined (`Reloading.register`)."""
+        if self._exchange is not None:
+            self._exchange.nats.reload()
+
     # Asking and notifying
 
     def notify(self, kind: str, body: Any) -> None:

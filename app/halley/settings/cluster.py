@@ -56,6 +56,10 @@ class Cluster:
     user: str = knob("", why="of the NATS servers; empty: none")
     password_file: str = knob("", why="file with the user's password; a process list would show a password")
     nkey_file: str = knob("", why="file with the seed of an nkey, instead of a user and a password; empty: none")
+    creds_file: str = knob(
+        "", why="credentials file (.creds) with a user's JWT and the seed of its nkey, as accounts have it; empty: none"
+    )
+    token_file: str = knob("", why="file with a token, instead of a user; empty: none")
     tls_ca: str = knob("", why="PEM file of the authority of the NATS servers' certificates; empty: the system's")
     tls_cert: str = knob("", why="PEM file of the node's own certificate; empty: none")
     tls_key: str = knob("", why="its private key; empty: it is in the certificate's file")

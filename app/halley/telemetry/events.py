@@ -68,7 +68,11 @@ EVENTS: dict[str, LogEvent] = {
         "the home of NetworkTables cannot listen at `nt4.port` for the `reason`, and tries again each second", LIFE
     ),
     "nt4_lease": LogEvent("NATS does not store who the home of NetworkTables is: `error`; the node tries again"),
-    "cluster_away": LogEvent("the connection to NATS is lost", LIFE),
+    "cluster_away": LogEvent(
+        "the connection to NATS is lost, or an attempt to connect again has failed for a new `reason`: what the "
+        "`server` has said, or what is wrong with a file of credentials",
+        LIFE,
+    ),
     "cluster_back": LogEvent("the connection to NATS is there again", LIFE),
     "cluster_dropped": LogEvent(
         "a message to or from other nodes was dropped, on the `subject`: `why`, and its `bytes`", 1, "why"
@@ -122,7 +126,9 @@ EVENTS: dict[str, LogEvent] = {
     "suppressed": LogEvent("`count` lines of the event `of` were left out in the last second or more", LIFE),
     "signal": LogEvent("a signal was received: its `name`, and what the server does `then`", LIFE),
     "reloaded": LogEvent(
-        "SIGHUP: `what` was read again; of the settings access rules, tokens and users count at once", LIFE
+        "SIGHUP: `what` was read again; of the settings access rules, tokens and users count at once. The credentials "
+        "of a node count when it connects to NATS again: if it waits for that, at once",
+        LIFE,
     ),
     "reload_failed": LogEvent(
         "SIGHUP: `what` cannot be used, so the old one is kept: `reason`, or all `problems` of the settings", LIFE

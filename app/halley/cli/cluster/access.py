@@ -20,6 +20,8 @@ _FLAGS: SettingFlags = {
     "cluster.user": ("--user", "User of the NATS servers.", {}),
     "cluster.password_file": ("--password-file", "File with the user's password.", {"metavar": "FILE"}),
     "cluster.nkey_file": ("--nkey-file", "File with the seed of a user's nkey.", {"metavar": "FILE"}),
+    "cluster.creds_file": ("--creds-file", "Credentials file: a user's JWT and its seed.", {"metavar": "FILE"}),
+    "cluster.token_file": ("--token-file", "File with a token.", {"metavar": "FILE"}),
 }
 
 

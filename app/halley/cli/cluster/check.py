@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,8 +22,9 @@ from halley.cli.terminal import DONE, FAILED, run
 from halley.cluster.membership import least_payload
 from halley.cluster.stream import CannotJoin, description_of, hint, stream_config
 from halley.nats.client import AwayErrors
+from halley.nats.credentials import files_of
 from halley.nats.jetstream import STREAM_NOT_FOUND, ApiError, Connection
-from halley.settings import Settings
+from halley.settings import Cluster, Settings
 
 _CLOCK = timedelta(seconds=1)
 """More than that is seen in the times of events, if another NATS server leads."""
@@ -71,7 +73,7 @@ async def _check(settings: Settings, monitors: tuple[str, ...]) -> int:
                 wrong += await _of_jetstream(nats, settings)
                 is_asked = True
         except AwayErrors as error:
-            wrong.append(f"{url}: cannot be reached: {str(error) or nats.last_error or 'no reply'}")
+            wrong.append(f"{url}: cannot be reached: {'; '.join([nats.why(error), *_of_files(nats, cluster)])}")
         finally:
             await nats.close()
     wrong += [f"{url}: {what}" for url in monitors for what in await asyncio.to_thread(_of_monitor, url, settings)]
@@ -82,6 +84,14 @@ async def _check(settings: Settings, monitors: tuple[str, ...]) -> int:
             f"good: {', '.join(cluster.urls)}{'' if monitors else ', but without --monitor nobody sees sync_interval'}"
         )
     return FAILED if wrong else DONE
+
+
+def _of_files(nats: Connection, options: Cluster) -> Iterator[str]:
+    """Say from when the files are with which a server does not let a node in: they may be older than the server's."""
+    for file in files_of(options) if nats.is_unauthorized else ():
+        with suppress(OSError):
+            changed = datetime.fromtimestamp(Path(file).stat().st_mtime, UTC)
+            yield f"{file} was changed at {changed:%Y-%m-%dT%H:%M:%SZ}"
 
 
 async def _as_agreed(nats: Connection, settings: Settings) -> Settings:

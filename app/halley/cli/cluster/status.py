@@ -49,7 +49,7 @@ async def _show(settings: Settings, *, is_json: bool) -> int:
         say(f"the stream {space}: {error}")
         return FAILED
     except AwayErrors as error:
-        say(f"NATS does not answer: {str(error) or nats.last_error or 'no reply'}")
+        say(f"NATS does not answer: {nats.why(error)}")
         return FAILED
     finally:
         await nats.close()
