@@ -3,12 +3,14 @@
 import json
 import re
 from heapq import heapify, heappop, heappush
+from time import monotonic
 
 import pytest
 
 from halley.cluster.members import Members, alive, id_of
+from halley.host.relay import Relay
 from halley.nats.jetstream import Connection
-from halley.settings import Cluster
+from halley.settings import Cluster, Settings
 
 
 @pytest.fixture
@@ -16,12 +18,15 @@ def members():
     return made("a")
 
 
+SESSIONS_S = 30.0
+
+
 def made(node, began_at=0.0):
     """Return the members as a node of that name sees them, which is connected."""
     options = Cluster(node=node)
     connection = Connection(options)
     connection.away_since = None
-    return Members(options, connection, began_at)
+    return Members(options, connection, began_at, SESSIONS_S)
 
 
 def beat(node, **fields):
@@ -72,6 +77,56 @@ def test_while_nats_is_away_no_node_is_forgotten(members):
     assert [each.name for each in members.others()] == ["b"]
     members.look(23.6)
     assert members.others() == []
+
+
+def looks(members, until):
+    """Look once a second, as long as the members run, from when they looked last."""
+    while members._looked_at < until:
+        members.look(members._looked_at + 1.0)
+
+
+def test_a_node_that_fell_silent_may_have_sessions_for_as_long_as_they_live(members):
+    """It counts as gone otherwise, and is as before when it is there again; one that has left has none."""
+    for name in ("b", "c", "d"):
+        members.receive(beat(name), 10.0)
+    members.look(10.0)
+    members.receive(json.dumps({"node": "c", "left": True}).encode(), 12.0)
+    looks(members, 14.0)
+    assert members.others() == []
+    assert members.with_id(id_of("c")) is None
+    for name in ("b", "d"):
+        silent = members.with_id(id_of(name))
+        assert (silent.name, silent.is_silent, silent.silent_since) == (name, True, 10.0)
+    members.receive(beat("b", offset=2), 20.0)
+    assert not members.with_id(id_of("b")).is_silent
+    members.receive(json.dumps({"node": "d", "left": True}).encode(), 21.0)
+    assert members.with_id(id_of("d")) is None
+    looks(members, 20.0 + SESSIONS_S)
+    assert members.with_id(id_of("b")).is_silent
+    looks(members, 21.0 + SESSIONS_S)
+    assert members.with_id(id_of("b")) is None
+
+
+def test_the_silence_of_a_node_begins_when_nats_is_back(members):
+    """Its sessions went on meanwhile, since requests reach it past NATS."""
+    members.receive(beat("b"), 10.0)
+    members.look(10.0)
+    members._nats.away_since = 11.0
+    looks(members, 60.0)
+    members._nats.away_since = None
+    looks(members, 64.0)
+    assert members.with_id(id_of("b")).silent_since == 60.0
+
+
+def test_a_request_goes_to_a_silent_node_for_as_long_as_such_a_session_lives(members):
+    """Which is not the same for all protocols."""
+    relay = Relay(members, Settings())
+    members.receive(beat("b"), monotonic())
+    assert relay.node_of(id_of("b") + "0" * 40, 10.0) == id_of("b")
+    members.with_id(id_of("b")).silent_since = monotonic() - 15.0
+    assert relay.node_of(id_of("b") + "0" * 40, 20.0) == id_of("b")
+    members._listens_since = 0.0
+    assert relay.node_of(id_of("b") + "0" * 40, 10.0) is None
 
 
 async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch, members):
@@ -207,3 +262,13 @@ def test_no_more_than_64_nodes_are_kept(members):
     assert len(members.others()) == 64
     members.receive(beat("n5", offset=1), 11.0)
     assert next(each for each in members.others() if each.name == "n5").heartbeat == {"offset": 1}
+
+
+def test_of_the_nodes_that_fell_silent_the_latest_64_are_kept(members):
+    names = [f"n{number}" for number in range(90)]
+    members.look(10.0)
+    for now, some in ((10.0, names[:45]), (15.0, names[45:])):
+        for name in some:
+            members.receive(beat(name), now)
+        looks(members, now + 4.0)
+    assert [name for name in names if members.with_id(id_of(name)) is not None] == names[-64:]

@@ -10,8 +10,9 @@ import asyncio
 import json
 import re
 import signal
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import cycle
+from time import monotonic
 from types import SimpleNamespace
 from urllib.parse import urlencode
 
@@ -22,6 +23,7 @@ from clients.node import NodeClient
 from nats.aio.client import Client as NatsClient
 from support.messages import HANDSHAKE, connect, publish, subscribe
 from support.nats import nats_servers, node
+from support.round_robin import round_robin
 from support.wamp import REALM
 from support.wire import DEADLINE_S, Wire, post, request
 
@@ -33,92 +35,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 NAMES = ("a", "b", "c")
 RELAYED = 6
+SHARE = RELAYED // 2
+"""Of each of the two other nodes."""
+
+PAUSE_S = 5.0
 POLL = {"advice": {"timeout": 0}}
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-
-
-class RoundRobin:
-    """The proxy. A node that refuses a connection is passed over; a client that hangs up is hung up on everywhere."""
-
-    def __init__(self, ports):
-        self.port = 0
-        self._ports = cycle(ports)
-        self._count = len(ports)
-        self._served = set()
-
-    async def serve(self, reader, writer):
-        """Serve one connection of a client."""
-        self._served.add(task := asyncio.current_task())
-        nodes = {}
-        try:
-            while (asked := await _message(reader)) and (
-                answer := await self._answer_unless_gone(asked, reader, nodes)
-            ):
-                writer.write(answer)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            writers = [writer, *(to_node for _, to_node in nodes.values())]
-            for each in writers:  # all of them before the first wait, in which this may be cancelled once more
-                each.transport.abort()
-            for each in writers:
-                with suppress(ConnectionError):
-                    await each.wait_closed()
-            self._served.discard(task)
-
-    async def _answer_unless_gone(self, asked, reader, nodes):
-        answer = asyncio.create_task(self._answer(asked, nodes))
-        try:
-            while not (answer.done() or reader.at_eof()):
-                await asyncio.wait((answer,), timeout=0.01)
-            return answer.result() if answer.done() else None
-        finally:
-            answer.cancel()
-            await asyncio.wait((answer,))
-
-    async def _answer(self, asked, nodes):
-        """Return the next node's response; None if it has closed the connection."""
-        for _ in range(self._count):
-            port = next(self._ports)
-            try:
-                if port not in nodes:
-                    nodes[port] = await asyncio.open_connection("127.0.0.1", port, limit=4_194_304)
-                reader, writer = nodes[port]
-                writer.write(asked)
-                return await _message(reader)
-            except ConnectionRefusedError:
-                continue
-            except (asyncio.IncompleteReadError, ConnectionError):
-                return None
-        return None
-
-    async def close(self):
-        """Cut all connections."""
-        served = [*self._served]
-        for task in served:
-            task.cancel()
-        await asyncio.gather(*served, return_exceptions=True)
-
-
-async def _message(reader):
-    head = await reader.readuntil(b"\r\n\r\n")
-    if b"transfer-encoding: chunked" in head.lower():  # as Node.js sends it
-        return head + await reader.readuntil(b"\r\n0\r\n\r\n")
-    length = _LENGTH.search(head)
-    return head + await reader.readexactly(int(length[1]) if length else 0)
-
-
-@asynccontextmanager
-async def round_robin(*servers):
-    """Put the proxy in front of servers within the block."""
-    proxy = RoundRobin([server.port for server in servers])
-    listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=4_194_304)
-    proxy.port = listener.sockets[0].getsockname()[1]
-    try:
-        yield proxy
-    finally:
-        listener.close()
-        await proxy.close()
 
 
 @asynccontextmanager
@@ -386,19 +307,24 @@ async def test_a_newer_connect_cuts_an_older_one_at_another_node(cluster):
     assert (await newer.read()).data == [1]
 
 
-async def test_no_more_than_a_number_are_passed_on_at_a_time(cluster):
-    """Then 503 with Retry-After; direct requests are served on."""
-    a, b, _ = cluster.nodes
-    ids = [await session(a) for _ in range(RELAYED + 1)]
-    wires = [await held(b, client_id) for client_id in ids[:-1]]
-    await a.until_held(RELAYED)
-    answer = await (await b.wire()).post(connect(ids[-1]))
-    assert (answer.status, answer.headers["retry-after"]) == (503, "5")
-    assert (await (await a.wire()).post(publish("/fleeting/x", 1, clientId=ids[-1]))).messages[0]["successful"]
-    assert await metric(b, 'halley_limits_hit_total{limit="relayed"}') == 1
+async def test_no_more_than_a_share_are_passed_on_to_a_node_at_a_time(cluster):
+    """Then 503 with Retry-After; direct requests are served on, and those for another node have their own share."""
+    a, b, c = cluster.nodes
+    ids = {server: [await session(server) for _ in range(SHARE + 1)] for server in (a, c)}
+    wires = []
+    for count, server in enumerate((a, c), 1):
+        wires += [await held(b, client_id) for client_id in ids[server][:-1]]
+        await server.until_held(SHARE)
+        answer = await (await b.wire()).post(connect(ids[server][-1]))
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        assert (await (await server.wire()).post(publish("/fleeting/x", 1, clientId=ids[server][-1]))).replies[0][
+            "successful"
+        ]
+        assert await metric(b, 'halley_limits_hit_total{limit="relayed"}') == count
     for wire in wires:
         await wire.close()
-    await a.until_held(0)
+    for server in (a, c):
+        await server.until_held(0)
     await until_metric(b, "halley_cluster_relayed_waiting", 0)
 
 
@@ -538,3 +464,88 @@ async def _kill_home(cluster, client_id):
         await publisher.publish("/chat/room", "again")
         async with asyncio.timeout(DEADLINE_S):
             assert (await anext(client)).data == "again"
+    await cluster.b.until(lambda: "a" in [each["node"] for each in cluster.b.logged("cluster_member_gone")])
+    (reply,) = (await (await cluster.b.wire()).post(connect(client_id))).messages
+    assert reply["error"][:3] == "402", "nothing listens there: it did not only fall silent"
+
+
+async def test_a_node_that_stands_still_costs_no_session_and_no_other_node(tmp_path):
+    """What waits for it ends when it counts as gone, for others there is room, and its sessions go on after it does.
+
+    The publish that it had was cut, since it may be acted on later; its repetition finds that. Polls get 503, and what
+    comes meanwhile is not passed on at all, so nothing is done twice.
+    """
+    async with running(tmp_path) as cluster:
+        a, b, c = cluster.nodes
+        ids = [await session(a, "/chat/**") for _ in range(SHARE)]
+        other = await session(c)
+        opened = await (await a.wire()).request(post(b'{"protocols": ["wamp.2.json"]}', path="/wamp/open"))
+        receive = post(b"", path=f"/wamp/{json.loads(opened.body)['transport']}/receive")
+        polls = [await held(b, client_id) for client_id in ids[:-1]]
+        await a.until_held(len(polls))
+        keyed = publish("/chat/room", "late", clientId=ids[-1], ext={"idempotency_key": "late"})
+        publishing, wire, third = await b.wire(), await b.wire(), await c.wire()
+        a.send_signal(signal.SIGSTOP)
+        stopped_at = monotonic()
+        await publishing.send(post(json.dumps([keyed]).encode()))
+        await until_metric(b, "halley_cluster_relayed_waiting", SHARE)
+        assert (await wire.post(connect(ids[0]))).status == 503
+        for number in range(3):
+            assert (await wire.post(connect(other, **POLL))).messages[0]["successful"]
+            assert (await third.post(publish("/chat/room", number))).messages[0]["successful"]
+        for poll in polls:
+            answer = await poll.read()
+            assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        assert await publishing.is_closed()
+        assert monotonic() - stopped_at < PAUSE_S
+        for each in (wire, third):
+            for answer in (
+                await each.post(connect(ids[0])),
+                await each.post(keyed),
+                await each.get(connect(ids[0])),
+                await each.request(receive),
+            ):
+                assert (answer.status, answer.text) == (503, "the node of this session does not answer")
+                assert answer.headers["retry-after"] == "5"
+        await asyncio.sleep(max(0.0, stopped_at + PAUSE_S - monotonic()))
+        a.send_signal(signal.SIGCONT)
+        await _until_alive_again(b, "a")
+        (repeated,) = [each for each in (await wire.post(keyed)).replies if each["channel"] == "/chat/room"]
+        events = {client_id: await _until_data(wire, client_id, 4) for client_id in ids}
+        assert [sorted(data, key=str) for data in events.values()] == [[0, 1, 2, "late"]] * SHARE
+        assert len({*map(str, events.values())}) == 1
+        assert (await (await a.wire()).post(keyed)).replies[0]["ext"] == repeated["ext"]
+        for client_id in ids:
+            assert (await wire.post(connect(client_id, **POLL))).data == []
+        await _kill_silent(cluster, ids[0])
+
+
+async def _until_alive_again(server, name):
+    """Wait until a node has noticed another one a second time."""
+    await server.until(lambda: [each["node"] for each in server.logged("cluster_member")].count(name) == 2)
+
+
+async def _until_data(wire, client_id, count):
+    """Return the data of the next `count` events of a session, as its connects bring them."""
+    data = []
+    async with asyncio.timeout(DEADLINE_S):
+        while len(data) < count:
+            data += (await wire.post(connect(client_id))).data
+    return data
+
+
+async def _kill_silent(cluster, client_id):
+    """A node that stands still, and is killed: its sessions end when it refuses connections."""
+    wire = await cluster.b.wire()
+    cluster.a.send_signal(signal.SIGSTOP)
+    async with asyncio.timeout(DEADLINE_S):
+        while len(cluster.b.logged("cluster_member_gone")) < 2:
+            await asyncio.sleep(0.05)
+    assert (await wire.post(connect(client_id))).status == 503
+    cluster.a.send_signal(signal.SIGKILL)
+    await cluster.a.exit_code()
+    async with asyncio.timeout(DEADLINE_S):
+        while (answer := await wire.post(connect(client_id))).status == 503:
+            await asyncio.sleep(0.01)
+    (reply,) = answer.messages
+    assert (reply["error"][:3], reply["advice"]["reconnect"]) == ("402", "handshake")

@@ -112,6 +112,10 @@ class Broker:
         """Have `holder` take part in every erasure from now on."""
         self.holders.append(holder)
 
+    def remove_holder(self, holder: Holder) -> None:
+        """Have `holder` take part in no erasure from now on, since it has nothing any more."""
+        self.holders.remove(holder)
+
     def set_values(self, values: Values, arrived: Callable[[Event], None] | None = None) -> None:
         """Have `values` keep the last values; in a cluster `arrived` is called with each value of another node."""
         self.values = values

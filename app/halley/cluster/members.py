@@ -6,6 +6,8 @@ what the parts of the server have put into `Members.heartbeat`. A node that stop
 Nothing here decides what is stored: that is the stream alone (`applied.py`).
 
 While NATS is away no node is forgotten, since silence says nothing then; nor at once when this node itself stood still.
+A node that fell silent without leaving may only stand still, and its sessions be alive. So it is remembered for as long
+as a session can live without a request (`Member.silent_since`), and counts as gone otherwise.
 
 **Of nodes with one name, or one id, one goes on.** A node asks before it joins whether there is another
 (`membership.py`). It gets no answer if both start at once, or while NATS has lost the other one. Then they receive each
@@ -27,6 +29,7 @@ import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -77,6 +80,8 @@ def subject_of_node(space: str, node: str) -> str:
 class Member:
     """Another node; `received_at`: when its last message came, in seconds of the monotonic clock.
 
+    `silent_since`: from when on nothing came of a node that has been silent for too long; infinite for a living one.
+
     `key` is a secret that the node has made at its start. Only those have it who can read what the nodes send to each
     other, and these could be a node themselves. It is not in `heartbeat`, which may be shown.
     """
@@ -86,6 +91,12 @@ class Member:
     heartbeat: dict[str, Any]
     received_at: float
     key: str = ""
+    silent_since: float = math.inf
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has been silent for too long, and has not left."""
+        return self.silent_since < math.inf
 
 
 async def alive(nats: Connection, space: str) -> list[str]:
@@ -109,8 +120,11 @@ async def alive(nats: Connection, space: str) -> list[str]:
 class Members:
     """The living nodes of a space, as far as their messages reach this one. Its methods are for the event loop."""
 
-    def __init__(self, options: Cluster, nats: Connection, began_at: float) -> None:
-        """`nats` need not be connected yet; the node has begun to run at the monotonic time `began_at`."""
+    def __init__(self, options: Cluster, nats: Connection, began_at: float, sessions_s: float = 0.0) -> None:
+        """`nats` need not be connected yet; the node has begun to run at the monotonic time `began_at`.
+
+        `sessions_s`: for how long sessions live without a request, at most.
+        """
         self.node, self.id, self.key = options.node, id_of(options.node), secrets.token_hex(_KEY_BYTES)
         self.heartbeat: dict[str, Field] = {}
         self.taken_by = ""
@@ -119,7 +133,8 @@ class Members:
         self._name_subject = subject_of_node(options.space, options.node)
         self._nats = nats
         self._others: dict[str, Member] = {}
-        self._began_at = began_at
+        self._silent: dict[str, Member] = {}
+        self._began_at, self._sessions_s = began_at, sessions_s
         self._listens_since, self._away_at, self._doubted_at = math.inf, -math.inf, -math.inf
         self._looked_at = math.inf
         self._tasks = Tasks()
@@ -154,8 +169,9 @@ class Members:
         return now - self._listens_since > _COMPLETE_S
 
     def with_id(self, node_id: str) -> Member | None:
-        """The other node that has an id, if it is alive."""
-        return next((member for member in self._others.values() if member.id == node_id), None)
+        """The other node that has an id, if it is alive, or else is silent and may have sessions."""
+        members = chain(self._others.values(), self._silent.values())
+        return next((member for member in members if member.id == node_id), None)
 
     async def _beat(self) -> None:
         await self._nats.opened.wait()
@@ -221,6 +237,7 @@ class Members:
         if is_new and len(self._others) >= MOST_NODES:
             return
         self._others[member.name] = member
+        self._silent.pop(member.name, None)
         if is_new:
             telemetry.log.info("cluster_member", node=member.name)
 
@@ -230,10 +247,17 @@ class Members:
             self._away_at = now
         self._looked_at = now
         for name, member in [*self._others.items()]:
-            if now - max(member.received_at, self._away_at) > _SILENT_S:
+            since = max(member.received_at, self._away_at)
+            if now - since > _SILENT_S:
                 self._forget(name)
+                member.silent_since = since
+                self._silent[name] = member
+        for name, member in [*self._silent.items()]:
+            if now - member.silent_since > self._sessions_s or len(self._silent) > MOST_NODES:
+                del self._silent[name]
 
     def _forget(self, name: str) -> None:
+        self._silent.pop(name, None)
         if self._others.pop(name, None) is not None:
             telemetry.log.info("cluster_member_gone", node=name)
 

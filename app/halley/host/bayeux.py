@@ -177,7 +177,8 @@ class BayeuxConnection(Connection):
         assert endpoint.relay is not None
         try:
             done = partial(self._act_on_relayed, misdirected)
-            self._relaying = endpoint.relay.send(misdirected.node, self.url, head, body, self, done)
+            is_poll = misdirected.request.is_poll
+            self._relaying = endpoint.relay.send(misdirected.node, self.url, head, body, self, done, is_poll=is_poll)
         except Rejection as rejection:
             endpoint.note(rejection, head)
             self._reject(rejection)

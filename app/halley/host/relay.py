@@ -4,6 +4,10 @@ A connection carries one request at a time. The line `halley-node` in its head s
 the sender is a node, and has the address and scheme of the client. When the client's kernel has all of the response, a
 single line feed follows; if the client is gone, also before there is a response, the connection is closed. So the other
 node learns of a dead poll as if the client were its own (`host/relayed.py`).
+
+A node that stands still must not take the requests for the others with it. So each node has an equal share of those
+that may wait, and when it falls silent, what waits for it ends. What was not sent to it, and a poll, is answered 503;
+of anything else nobody knows whether the node will act on it when it goes on, so that connection is cut.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -21,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from halley import telemetry
-from halley.broker.aging import TimeoutQueue
+from halley.broker.aging import AT_ONCE, TimeoutQueue
 from halley.protocols.contract import Count
 from halley.settings import Settings, is_loopback
 from halley.transports.endpoint import shutting_down
@@ -81,36 +86,50 @@ class Relay:
         self.idle: TimeoutQueue[NodeConnection] = TimeoutQueue(settings.limits.keep_alive_s / 2)
         # plain counts, read by telemetry
         self._sent = 0
-        self.failed = {"gone": 0, "lost": 0, "unreachable": 0}
+        self.failed = {"gone": 0, "lost": 0, "silent": 0, "unreachable": 0}
 
-    def node_of(self, session_id: str) -> str | None:
+    def node_of(self, session_id: str, session_s: float) -> str | None:
         """See `transports.relay.Relay`. Until all nodes are known, each may have any session."""
         node_id = session_id[:_ID_CHARS]
         if node_id == self._members.id:
             return None
-        if self._members.with_id(node_id) is not None:
-            return node_id
-        is_unsure = not self._members.is_complete(monotonic()) and _SESSION_ID.fullmatch(session_id)
+        now = monotonic()
+        member = self._members.with_id(node_id)
+        if member is not None:
+            return node_id if now - member.silent_since <= session_s else None
+        is_unsure = not self._members.is_complete(now) and _SESSION_ID.fullmatch(session_id)
         return node_id if is_unsure else None
 
     def send(
-        self, node_id: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
+        self,
+        node_id: str,
+        target: bytes,
+        head: Head,
+        body: bytes,
+        client: object,
+        done: Callable[[Outcome], None],
+        *,
+        is_poll: bool,
     ) -> Relaying:
         """See `transports.relay.Relay`."""
         member = self._members.with_id(node_id)
         if member is None:
             raise Rejection(503, "the nodes of the cluster are not known yet", headers=(RETRY_AFTER,))
-        if len(self.waiting) >= self._most:
-            text = "too many requests for other nodes at the same time"
-            raise Rejection(503, text, headers=(RETRY_AFTER,), limit="relayed")
         node = self._nodes.get(node_id)
         if node is None:
             node = self._nodes[node_id] = RemoteNode(self, member)
         node.member = member
+        share = max(1, self._most // max(1, len(self._members.others())))
+        if len(self.waiting) >= self._most or len(node.waiting) >= share:
+            text = "too many requests for the node of this session at the same time"
+            raise Rejection(503, text, headers=(RETRY_AFTER,), limit="relayed")
+        if member.is_silent and node.is_connected:  # so it runs
+            raise node.silent()
         connection = node.take_free(id(client))
         address = self._address_of(node) if connection is None else None
-        relaying = Relaying(node, id(client), _request(member, target, head, body), done)
+        relaying = Relaying(node, id(client), _request(member, target, head, body), done, is_poll=is_poll)
         self.waiting.add(relaying, monotonic())
+        node.waiting.add(relaying)
         self._sent += 1
         if connection is not None:
             connection.start(relaying)
@@ -142,14 +161,22 @@ class Relay:
     def open(self) -> None:
         """Nothing is kept between two runs."""
 
-    def sweep(self, now: float) -> None:
-        """End requests that were not answered in time, and connections that are not used."""
+    def sweep(self, now: float) -> bool:
+        """End requests that were not answered in time, or wait for a silent node, and connections that are not used."""
         for relaying in list(self.waiting.overdue(now)):
             relaying.fail(Failure.LOST)
         for connection in list(self.idle.overdue(now)):
             connection.close()
-        for node_id in [node_id for node_id in self._nodes if self._members.with_id(node_id) is None]:
-            self._nodes.pop(node_id).close()
+        has_more = False
+        for node_id, node in [*self._nodes.items()]:
+            member = self._members.with_id(node_id)
+            if member is None:
+                self._nodes.pop(node_id).close()
+                continue
+            node.member = member
+            if member.is_silent:
+                has_more = node.end_waiting() or has_more
+        return has_more
 
     async def close(self) -> None:
         """Refuse the requests that wait, and close the connections that are not in use."""
@@ -165,18 +192,24 @@ class Relay:
         yield Count("halley_cluster_relayed", "Requests passed on to the nodes that have their sessions.", self._sent)
         text = "Requests that wait for an answer of another node, most of them held polls."
         yield Count("halley_cluster_relayed_waiting", text, len(self.waiting), is_gauge=True)
-        text = "Requests that were not answered, since the node was gone, unreachable, or lost on the way."
+        text = "Requests that were not answered, since the node was gone, silent or unreachable, or lost on the way."
         yield Count("halley_cluster_relayed_failed", text, self.failed, "reason")
 
 
 class RemoteNode:
-    """Another node that has sessions, with the connections to it that are not in use."""
+    """Another node that has sessions, with the requests that wait for it and the connections that are not in use."""
 
     def __init__(self, relay: Relay, member: Member) -> None:
         self.relay = relay
         self.member = member
+        self.waiting: set[Relaying] = set()
         self._free: dict[int, NodeConnection] = {}  # by the id of the client's connection that has used it last
         self._refused_at: float | None = None  # when it first refused a connection, since the latest that it took
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a free connection, which the system of a node that has ended would have closed."""
+        return any(not connection.is_closing for connection in self._free.values())
 
     def take_free(self, client: int) -> NodeConnection | None:
         """Take a free connection: if there is one, that which the client has used last.
@@ -223,10 +256,12 @@ class RemoteNode:
             relaying.fail(self.unreachable(getattr(error, "strerror", None) or "no such host"))
         else:
             self._refused_at = None
-            if relaying.is_open:
+            if relaying.is_open and not self.member.is_silent:
                 connection.start(relaying)
-            else:  # the client has gone meanwhile
-                self.add_free(connection)
+                return
+            self.add_free(connection)
+            if relaying.is_open:  # the node runs, but stands still; else the client has gone meanwhile
+                relaying.fail(self.silent())
 
     def _refused(self) -> Failure | Rejection:
         """What a refused connection means: the node is gone, unless a message of it has come since the first one."""
@@ -236,8 +271,23 @@ class RemoteNode:
             return self.unreachable("connection refused")
         return Failure.GONE
 
+    def end_waiting(self) -> bool:
+        """End requests that the silent node has; True if there are more. Clients go on to read what it has answered."""
+        asked = (each for each in self.waiting if each.connection is not None and not each.is_answered)
+        ended = [*islice(asked, AT_ONCE)]
+        for relaying in ended:
+            relaying.fail(self.silent() if relaying.is_poll else Failure.LOST)
+        return len(ended) == AT_ONCE
+
+    def silent(self) -> Rejection:
+        """Count a request that the node cannot answer since it is silent; return what the client is answered."""
+        self.relay.failed["silent"] += 1
+        return Rejection(503, "the node of this session does not answer", headers=(RETRY_AFTER,))
+
     def unreachable(self, reason: str) -> Rejection:
         """Log that the node cannot be reached although it is alive; return what the client is answered."""
+        if self.member.is_silent:
+            return self.silent()
         self.relay.failed["unreachable"] += 1
         telemetry.log.warning("cluster_unreachable", node=self.member.name, reason=reason)
         return Rejection(503, "the node of this session cannot be reached", headers=(RETRY_AFTER,))
@@ -246,10 +296,13 @@ class RemoteNode:
 class Relaying:
     """One request of a client that is being passed on (`transports.relay.Relaying`); `request` is all of it."""
 
-    __slots__ = ("_done", "_node", "client", "connection", "is_answered", "request")
+    __slots__ = ("_done", "_node", "client", "connection", "is_answered", "is_poll", "request")
 
-    def __init__(self, node: RemoteNode, client: int, request: bytes, done: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self, node: RemoteNode, client: int, request: bytes, done: Callable[[Outcome], None], *, is_poll: bool
+    ) -> None:
         self.client = client
+        self.is_poll = is_poll
         self.request = request
         self.connection: NodeConnection | None = None
         self._node = node
@@ -285,6 +338,7 @@ class Relaying:
 
     def _end(self, *, is_written: bool) -> None:
         self._node.relay.waiting.forget(self)
+        self._node.waiting.discard(self)
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.end(is_written=is_written)

@@ -144,6 +144,8 @@ class ClusterHistory:
         await self._erasures.close()
         await self._log.close()
         await self._store.close()
+        if self._nt4 is not None:
+            self._nt4.leave()
 
     def sweep(self, now: float) -> None:
         """Do what NetworkTables' home has to do."""

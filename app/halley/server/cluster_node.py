@@ -33,7 +33,8 @@ class Node:
         self.flush = flush
         self.applied = applied
         self.nats = Connection(self.options)
-        self.members = Members(self.options, self.nats, monotonic())
+        sessions_s = max(settings.bayeux.max_interval_s, settings.wamp.poll_gone_s)
+        self.members = Members(self.options, self.nats, monotonic(), sessions_s)
 
     def log_of(self, store: Store, erasures: Erasures) -> ClusterLog:
         """The log that gives `store` what comes from the stream, and is the broker's from now on."""

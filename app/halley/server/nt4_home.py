@@ -40,6 +40,7 @@ class Nt4Home:
         """Become the keeper of the broker's values; see `OtherNodes.serve_nt4`."""
         self._protocol, self._file = nt4
         self._save_every_s = settings.nt4.save_every_s
+        self._broker = broker
         self._nats = exchange.nats
         self._lease = Nt4Lease(settings.cluster, exchange.nats, self)
         self._values = ClusterValues(settings.cluster, exchange, broker, self._protocol, flush)
@@ -63,6 +64,11 @@ class Nt4Home:
         """Give the home up, if it is here."""
         await asyncio.shield(self._end_lease())
         await self._values.close()
+
+    def leave(self) -> None:
+        """Take part in no erasure any more; to be called when the last one has ended."""
+        self._broker.remove_holder(self)
+        self._broker.remove_holder(self._values)
 
     def _end_lease(self) -> asyncio.Task[None]:
         if self._closing is None:

@@ -111,13 +111,21 @@ class OtherNodes:
 
     # Passing on requests
 
-    def node_of(self, session_id: str) -> str | None:
+    def node_of(self, session_id: str, session_s: float) -> str | None:
         """The id of the other node that has a session, if there may be one (`Relay.node_of`)."""
-        return None if self._relay is None else self._relay.node_of(session_id)
+        return None if self._relay is None else self._relay.node_of(session_id, session_s)
 
     def send(
-        self, node: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
+        self,
+        node: str,
+        target: bytes,
+        head: Head,
+        body: bytes,
+        client: object,
+        done: Callable[[Outcome], None],
+        *,
+        is_poll: bool,
     ) -> Relaying:
         """Pass on a request to the node that `node_of` has named (`Relay.send`)."""
         assert self._relay is not None
-        return self._relay.send(node, target, head, body, client, done)
+        return self._relay.send(node, target, head, body, client, done, is_poll=is_poll)

@@ -42,7 +42,10 @@ class Cluster:
     )
     advertise: str = knob("", why="URL by which other nodes reach cluster.listen; empty: its own address and port")
     relayed: int = knob(
-        2_000, unit="requests", low=1, why="passed on to other nodes at the same time, mostly held polls; then 503"
+        2_000,
+        unit="requests",
+        low=1,
+        why="passed on to other nodes at the same time, mostly held polls, an equal share to each; then 503",
     )
     erase_s: float = knob(
         600.0, unit="s", low=1, why="for each node to erase; the answer to a purge names those that have not then"

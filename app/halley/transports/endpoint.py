@@ -104,7 +104,8 @@ class BayeuxEndpoint(Endpoint):
         except Misdirected as misdirected:
             relay, node = self.relay, misdirected.node
             assert relay is not None
-            if await is_relayed(relay, node, body, connection.scope, connection.receive, connection.send):
+            scope, receive, send = connection.scope, connection.receive, connection.send
+            if await is_relayed(relay, node, body, scope, receive, send, is_poll=request.is_poll):
                 return None
         return await connection.reply_to(request, is_here=True)
 

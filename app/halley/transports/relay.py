@@ -56,20 +56,34 @@ class Relaying(Protocol):
 class Relay(Protocol):
     """Passes on requests to the other nodes of a cluster."""
 
-    def node_of(self, session_id: str) -> str | None:
-        """The id of the other node that has a session, if there may be one."""
+    def node_of(self, session_id: str, session_s: float) -> str | None:
+        """The id of the other node that has a session, if there may be one: it is alive, or was within `session_s`.
+
+        That is how long such a session lives without a request.
+        """
 
     def send(
-        self, node_id: str, target: bytes, head: Head, body: bytes, client: object, done: Callable[[Outcome], None]
+        self,
+        node_id: str,
+        target: bytes,
+        head: Head,
+        body: bytes,
+        client: object,
+        done: Callable[[Outcome], None],
+        *,
+        is_poll: bool,
     ) -> Relaying:
         """Pass on a request; `done` is called later, with what has become of it. Raises `Rejection`.
 
+        `is_poll`: it only fetches events, so it may come again; then it is answered 503 if the node falls silent.
         Of several requests of the same `client`, each is passed on over the connection of the one before, if it is
         free. `done` is called once more, with `LOST`, if the other node takes its response back before it is settled.
         """
 
 
-async def is_relayed(relay: Relay, node: str, body: bytes, scope: Scope, receive: Receive, send: Send) -> bool:
+async def is_relayed(
+    relay: Relay, node: str, body: bytes, scope: Scope, receive: Receive, send: Send, *, is_poll: bool
+) -> bool:
     """Have another node respond to a request; False if that node is gone. Raises `Disconnected`, `Rejection`."""
     connection = host_connection(scope)
     result: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -80,7 +94,7 @@ async def is_relayed(relay: Relay, node: str, body: bytes, scope: Scope, receive
         elif connection is not None:
             connection.cut("relay_lost")
 
-    relaying = relay.send(node, target_of(scope), head_in(scope), body, connection or done, done)
+    relaying = relay.send(node, target_of(scope), head_in(scope), body, connection or done, done, is_poll=is_poll)
     departure = asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait((result, departure), return_when=asyncio.FIRST_COMPLETED)

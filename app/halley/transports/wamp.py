@@ -208,10 +208,11 @@ class WampEndpoint(WebSocketEndpoint):
             raise _unknown()
         elif poll is None:
             relay = self._relay
-            node = None if relay is None else relay.node_of(name)
+            node = None if relay is None else relay.node_of(name, self._options.poll_gone_s)
             if relay is None or node is None:
                 raise _unknown()
-            if not await is_relayed(relay, node, await self._body(request), scope, receive, send):
+            body = await self._body(request)
+            if not await is_relayed(relay, node, body, scope, receive, send, is_poll=verb == "receive"):
                 raise _unknown()
             return
         elif verb == "send":

@@ -74,7 +74,8 @@ class BayeuxEngine:
     `rights` decides what a session may do, and `identities` what a token proves. `connection_types` is what handshake
     replies offer. `new_id` makes session ids and cookies. `read` reads the history, if there is one.
 
-    In a cluster `node_of` returns the id of the other node that has the session with a given id; None if none has it.
+    In a cluster `node_of` returns the id of the other node that has the session with a given id, which lives for a
+    given time without a request; None if none has it.
     """
 
     def __init__(  # noqa: PLR0913 - what a server has
@@ -88,7 +89,7 @@ class BayeuxEngine:
         connection_types: Sequence[str] = ("long-polling", "callback-polling"),
         new_id: Callable[[], str] = new_id,
         read: Callable[[Query], Awaitable[Page]] | None = None,
-        node_of: Callable[[str], str | None] | None = None,
+        node_of: Callable[[str, float], str | None] | None = None,
     ) -> None:
         self.broker = broker
         self.options = options
@@ -155,13 +156,13 @@ class BayeuxEngine:
 
     # One request
 
-    def _check_node(self, request: Request, node_of: Callable[[str], str | None]) -> None:
+    def _check_node(self, request: Request, node_of: Callable[[str, float], str | None]) -> None:
         """Check that the request's session, if it has one, is not another node's. Raises `Misdirected`."""
         if request.session is not None or request.messages[0].get("channel") == HANDSHAKE:
             return
         client_id = client_id_of(request)
         if client_id is not None and client_id not in self.broker.sessions:
-            node = node_of(client_id)
+            node = node_of(client_id, self.options.max_interval_s)
             if node is not None:
                 raise Misdirected(node, request)
 

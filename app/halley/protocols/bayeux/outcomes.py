@@ -23,6 +23,7 @@ from typing import Any
 from halley.broker.errors import TokenRefused
 from halley.broker.policy import Proof
 from halley.protocols.bayeux.messages import HttpContext
+from halley.protocols.bayeux.names import CONNECT
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 
 
@@ -64,6 +65,11 @@ class Request:
         self.connection = connection
         self.cookies = cookies
         self._context = context
+
+    @property
+    def is_poll(self) -> bool:
+        """Whether it has connects only, so that it changes nothing and may come again."""
+        return all(message.get("channel") == CONNECT for message in self.messages)
 
     @property
     def context(self) -> HttpContext | None:
