@@ -256,6 +256,27 @@ async def test_a_server_without_tls_gets_no_password(tmp_path):
         assert b"sesame" not in proxy.sent
 
 
+async def test_a_client_knows_that_its_credentials_are_refused(tmp_path):
+    """Not where no server can be reached, and not any more when one has let it in."""
+    password, (accepted, refused) = tmp_path / "password", ("accepted", "refused")
+    password.write_text(refused)
+    more = f'authorization {{ users: [ {{ user: me, password: "{accepted}" }} ] }}\n'
+    async with nats_servers(tmp_path, more=more) as servers:
+        client = Client(Cluster(urls=(servers.urls,), node="a", user="me", password_file=str(password)))
+        assert not client.is_unauthorized
+        await opens_not(client, "Authorization Violation")
+        assert client.is_unauthorized
+        password.write_text(accepted)
+        client = Client(Cluster(urls=(servers.urls,), node="a", user="me", password_file=str(password)))
+        async with asyncio.timeout(DEADLINE_S):
+            await client.open()
+        assert not client.is_unauthorized
+        servers.kill(0)
+        await until(lambda: client.last_error)
+        assert not client.is_unauthorized
+        await client.close()
+
+
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_with_tls_on_either_event_loop(tmp_path, new_loop):
     """And the end of the connection is noticed, as without."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
 from time import monotonic
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -32,6 +32,9 @@ _PING_S, _PINGS = 5.0, 2
 _CLOSE_S = 2.0
 _UNSENT_BYTES = 16_777_216
 """How much may wait to be sent; what is published then is dropped, as it is while no server is connected."""
+
+_REFUSED: Final = ("authorization violation", "authentication expired", "authentication revoked")
+"""Of what servers say when they do not accept the credentials of a user, or not any more."""
 
 _MOST_LEARNED = 16
 _MOST_DENIED = 16
@@ -62,12 +65,14 @@ class Client:
     """A connection and what uses it; its methods are for the event loop.
 
     `away_since` is when the connection was lost, else None; `opened` is set when it was there for the first time.
+    `is_unauthorized` while it is away since a server has refused its credentials in the last attempt to connect.
     `denied` has the last of the server's texts about what the user may not do, `last_error` what else has gone wrong.
     """
 
     def __init__(self, options: Cluster) -> None:
         self.away_since: float | None = monotonic()
         self.opened = asyncio.Event()
+        self.is_unauthorized = False
         self.denied: deque[str] = deque(maxlen=_MOST_DENIED)
         self.last_error = ""
         self._name = f"halley {options.node}"
@@ -136,7 +141,7 @@ class Client:
         while True:
             server = await self._connect(proof)
             began_at = monotonic()
-            self.away_since = None
+            self.away_since, self.is_unauthorized = None, False
             if self.opened.is_set():
                 telemetry.log.info("cluster_back")
             self.opened.set()
@@ -220,6 +225,7 @@ class Client:
     def _failed(self, error: Exception) -> None:
         text = self._wire.refusal or (str(error) if isinstance(error, ssl.SSLError) or not self.last_error else "")
         self.last_error = _printable(text) or self.last_error
+        self.is_unauthorized = any(each in self._wire.refusal.lower() for each in _REFUSED)
 
     # Messages
 
