@@ -77,7 +77,7 @@ def test_while_nats_is_away_no_node_is_forgotten(members):
 async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch, members):
     """Else the stream would be made again under running nodes."""
     monkeypatch.setattr("halley.cluster.members._BEAT_S", 0.0)
-    assert await alive(members._nats, "halley") == []
+    assert await alive(members._nats, "halley") == {}
     members._nats.away_since = 10.0
     with pytest.raises(ConnectionError):
         await alive(members._nats, "halley")

@@ -16,6 +16,7 @@ from halley.cluster.erasure import Erasures
 from halley.cluster.frames import Control
 from halley.cluster.members import Members
 from halley.cluster.store import Store
+from halley.cluster.stream import StreamLife
 from halley.nats.jetstream import Connection
 from halley.settings import Settings
 
@@ -34,6 +35,7 @@ class Node:
         self.applied = applied
         self.nats = Connection(self.options)
         self.members = Members(self.options, self.nats, monotonic())
+        self.stream = StreamLife(self.options, self.nats, self.members, applied)
 
     def log_of(self, store: Store, erasures: Erasures) -> ClusterLog:
         """The log that gives `store` what comes from the stream, and is the broker's from now on."""

@@ -33,7 +33,7 @@ _KNOWN_S = 4.0
 """After which a node knows all others that are alive."""
 
 _ANNOUNCE_S = 3_600.0
-"""How often a node says in the stream that it has a folder: the others remember it for a day (`applied.py`)."""
+"""How often a node says in the stream that it has a folder: one of the version before forgets it after a day."""
 
 _ROWS_BYTES, _ROW_BYTES = 1_048_576, 256
 """How much is sent at once to a node that copies rows, and what a row takes besides its payload."""
@@ -227,8 +227,7 @@ class KeeperStore:
             async with asyncio.timeout(options.erase_s):
                 while any(done < sequence for done in self._done_by_others().values()):  # noqa: ASYNC110 - they are far
                     await asyncio.sleep(LOOK_S)
-        if not await self.absent():
-            await delete_frames(self.node.nats, options.space, erasure, sequence)
+        await delete_frames(self.node.nats, options.space, erasure, sequence)
         return erased
 
     async def _erase(self, erasure: Erasure, last: int, on_progress: Progress) -> int:
