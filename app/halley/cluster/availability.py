@@ -12,8 +12,8 @@ from halley.nats.jetstream import Connection
 AWAY_S = 1.0
 """After which without NATS a durable publish is refused at once; an election among its servers may be over sooner."""
 
-REFUSED_S = 1.0
-"""For how long publishes are refused after the stream has refused one; the next one tries it again."""
+REFUSED_S = 1.5
+"""For how long publishes are refused after the stream has refused a frame: by then that has been sent again."""
 
 LATER = "the stream has frames of a later version of Halley, which this node needs to go on"
 OUTVOTED = "most other nodes have made something else of the stream"
