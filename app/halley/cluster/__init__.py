@@ -27,9 +27,9 @@
     consistency.py     what should be the same at all nodes, and where it is not
     status.py          how far each node is and what differs among them, as the console shows it
 
-A stream (`halley.nats`) orders the frames of all nodes and keeps them until the keepers have them. Each node applies them
-by the same pure function. A keeper writes the events that count into its own data folder, at the same offsets as all
-other keepers; they are delivered and acknowledged there when they are stored in the stream and on its disk. A front
-delivers the same events when they are in the stream or, where a keeper settles them, on a keeper's disk; it reads older
-ones from a keeper.
+A stream (`halley.nats`) orders the frames of all nodes and keeps them until the keepers have them. Each node applies
+them by the same pure function. A keeper writes the events that count into its own data folder, at the same offsets as
+all other keepers; they are delivered and acknowledged there when they are stored in the stream and on its disk. A
+front delivers the same events when they are in the stream or, where a keeper settles them, on a keeper's disk; it
+reads older ones from a keeper.
 """
