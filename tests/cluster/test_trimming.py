@@ -111,6 +111,22 @@ async def stranger(nats, **proof):
     await client.close()
 
 
+@asynccontextmanager
+async def heartbeats_of_before(nats):
+    """Let a node `old` of a version that does not say why it refuses be heard within the block."""
+
+    async def beat(client):
+        while True:
+            await client.publish("halley.h.old", b'{"node":"old","keeps":true,"sequence":1}')
+            await asyncio.sleep(0.5)
+
+    async with stranger(nats) as client:
+        beating = asyncio.create_task(beat(client))
+        yield
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+
+
 def reasons(server):
     """Why a node has refused durable publishes, one after another."""
     return [line["reason"] for line in server.logged("history_unavailable")]
@@ -179,6 +195,10 @@ async def test_a_keeper_that_is_away(tmp_path):
         assert (refused.code, refused.lines) == (1, ["halley: a is running: stop it first"])
         refused = await ended("cluster", "forget", "z", nats.urls, cwd=tmp_path)
         assert (refused.code, refused.lines) == (1, ["halley: the cluster halley has no keeper z, but a, c"])
+        async with heartbeats_of_before(nats):
+            refused = await ended("cluster", "forget", "c", nats.urls, cwd=tmp_path)
+        text = "halley: these nodes are of an older version of Halley, which cannot forget: old"
+        assert (refused.code, refused.lines) == (1, [text])
         async with node(tmp_path, nats, "c", **SMALL) as c:
             assert c.logged("cluster_copying")
             await publisher.publish()
