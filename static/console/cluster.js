@@ -1,9 +1,10 @@
 /**
- * The view Cluster: the nodes, how far each has applied the stream, NATS, and what differs among the nodes.
+ * The view Cluster: the nodes, how far each has applied the stream, NATS, and what is wrong (`cluster-troubles.js`).
  *
  * Its link is shown only if the server is a node of a cluster, which the response with the rights says.
  */
 
+import { troubles } from "./cluster-troubles.js";
 import { element, figure, notify, write } from "./element.js";
 import { short, whole } from "./numbers.js";
 import { Redraw } from "./redraw.js";
@@ -21,7 +22,9 @@ const NODE = object({
   offset: optional(number),
   sessions: optional(number),
   keeps: optional(flag),
+  refusal: optional(text),
 });
+const KEEPER = object({ node: text, away_s: number, is_left_behind: flag });
 const STREAM = object({ last: number, messages: number, bytes: number, max_bytes: number, leader: optional(text) });
 const TICK = object({
   time,
@@ -30,6 +33,7 @@ const TICK = object({
   settled_by: text,
   nodes: list(NODE),
   stream: optional(STREAM),
+  keepers: optional(list(KEEPER)),
   nats: object({ server: text, version: text, away_s: number }),
   differs: list(object({ what: text, nodes: list(list(text)) })),
   nt4: optional(text),
@@ -112,7 +116,7 @@ export class Cluster {
     const empty = this.#root.querySelector(".empty");
     empty.hidden = tick !== null;
     write(empty, this.#refusal ? "Nothing to show." : "Waiting for data. A server that is not a node of a cluster sends none.");
-    notify(this.#root.querySelector(".notice"), this.#refusal || differing(tick?.differs ?? []));
+    notify(this.#root.querySelector(".notice"), this.#refusal || (tick ? troubles(tick).join(" ") : ""));
   }
 
   #row(node, differs) {
@@ -143,10 +147,4 @@ function fresh(name) {
 /** The nodes that are alike and more than any others that are; none if no group is the largest. */
 function most([first = [], second = []]) {
   return first.length > second.length ? first : [];
-}
-
-/** What differs among the nodes, as a sentence for each. */
-function differing(differs) {
-  const each = differs.map(({ what, nodes }) => `${what} (${nodes.map((names) => names.join(" and ")).join(", unlike ")})`);
-  return each.length ? `The nodes differ in ${each.join("; ")}.` : "";
 }

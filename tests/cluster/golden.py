@@ -35,6 +35,7 @@ EVENTS = (
     b'{"1":"key-1","2":"key-2","3":"key-3"},null,null]\n{"a":1}"\xc3\xa9"[1]0f1a3494e'
 )
 KEEPS = b'[1,"n1-0123456789ab",2,[],[],[],[],[],{},null,{"keeps":"n1"}]\n399a8c90'
+FORGETS = b'[1,"forget-0123456789ab",1,[],[],[],[],[],{},null,{"forget":"n1"}]\n3837b5e4'
 ERASE_TOPICS = b'[1,"n1-0123456789ab",3,[],[],[],[],[],{},null,{"erase":["descendants","private",null]}]\n4c0e4e6f'
 ERASE_PUBLISHER = b'[1,"n2-ba9876543210",1,[],[],[],[],[],{},null,{"erase":[null,null,"you"]}]\nde4f9cfb'
 NOT_RECORDED = (

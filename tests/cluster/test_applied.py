@@ -15,6 +15,7 @@ from halley.cluster.applied import Applied, First
 from halley.cluster.frames import (
     BadFrame,
     KeeperAnnouncement,
+    KeeperDismissal,
     Kind,
     Row,
     event_of,
@@ -257,14 +258,17 @@ def test_a_control_is_read_as_it_was_packed(control):
     assert unpack(sealed([*HEAD[:10], {"later": 1}])).control is None
 
 
-def test_a_node_with_a_folder_is_remembered_for_a_day():
-    """It is named where it has not erased yet; one that is gone for good is not named forever."""
+def test_a_node_with_a_folder_is_remembered_until_it_is_dismissed():
+    """The stream keeps what it needs, and who erases names it; one that is gone for good is struck off."""
     node = Applied(KEYS, KEY_AGE_US)
     node.apply(1, 0, unpack(pack("a-1", 1, [], KeeperAnnouncement("a"))))
-    node.apply(2, 86_400_000_000, unpack(pack("b-1", 1, [], KeeperAnnouncement("b"))))
+    node.apply(2, 10 * 86_400_000_000, unpack(pack("b-1", 1, [], KeeperAnnouncement("b"))))
     assert [*node.keepers] == ["a", "b"]
-    node.apply(3, 86_400_000_001, unpack(pack("b-1", 2, [], KeeperAnnouncement("b"))))
+    node.apply(3, 0, unpack(pack("forget-1", 1, [], KeeperDismissal("a"))))
     assert [*node.keepers] == ["b"]
+    node.apply(4, 0, unpack(pack("forget-2", 1, [], KeeperDismissal("none"))))
+    node.apply(5, 0, unpack(pack("a-2", 1, [], KeeperAnnouncement("a"))))
+    assert [*node.keepers] == ["b", "a"], "it is back"
 
 
 def test_the_keys_of_erased_events_are_forgotten():

@@ -20,7 +20,7 @@ from halley.broker.names import Match, Pattern
 from halley.broker.ports import Durability
 from halley.cluster import store
 from halley.cluster.applied import Applied
-from halley.cluster.availability import Diverged, StreamUnavailable
+from halley.cluster.availability import Diverged, NatsAway
 from halley.cluster.broker_log import ClusterLog
 from halley.cluster.frames import KeeperAnnouncement, Kind, Row, pack, unpack
 from halley.cluster.front import Front
@@ -306,9 +306,9 @@ async def test_without_nats_what_is_in_no_frame_is_refused(broker, log, disk, he
     assert news == []
     log._nats.away_since -= 0.2
     await log._look(monotonic())
-    assert news == [(b"2", StreamUnavailable)]
+    assert news == [(b"2", NatsAway)]
     assert len(hearer.outbox) == 0
-    with pytest.raises(StreamUnavailable):
+    with pytest.raises(NatsAway):
         publish(broker, 4)
     log._nats.away_since = None
     publish(broker, 5, source=source)
@@ -362,6 +362,7 @@ def front(broker, keepers):
         Rules([], []),
         keepers,
         lambda report: log.writer.committed(report.entries, report.first, NOW),
+        lambda: False,
         is_waiting=True,
         inbox_bytes=10_000_000,
     )

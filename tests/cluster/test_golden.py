@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import orjson
 import pytest
-from cluster.golden import ASKED, FRAMES, HEARTBEAT, PAGE, QUERY, ROW, STATE, VALUE, VALUES, sealed
+from cluster.golden import ASKED, FORGETS, FRAMES, HEARTBEAT, PAGE, QUERY, ROW, STATE, VALUE, VALUES, sealed
 
 from halley.broker.ports import Page
 from halley.cluster import pages
 from halley.cluster.applied import AnotherVersion, Applied
 from halley.cluster.consistency import StateHistory
 from halley.cluster.exchange import question
-from halley.cluster.frames import BadFrame, LaterVersion, pack, unpack
+from halley.cluster.frames import BadFrame, KeeperDismissal, LaterVersion, pack, unpack
 from halley.cluster.keeper_client import KeeperState, LivingKeeper
 from halley.cluster.members import Members, id_of
 from halley.cluster.requests import Unanswered
@@ -25,7 +25,14 @@ from halley.settings import Cluster, Settings
 from halley.transports.head import Head
 
 
-@pytest.mark.parametrize(("data", "frame"), [*FRAMES, (VALUE, ("n1-0123456789ab", 0, VALUES, None))])
+@pytest.mark.parametrize(
+    ("data", "frame"),
+    [
+        *FRAMES,
+        (VALUE, ("n1-0123456789ab", 0, VALUES, None)),
+        (FORGETS, ("forget-0123456789ab", 1, [], KeeperDismissal("n1"))),
+    ],
+)
 def test_frames(data, frame):
     assert pack(*frame) == data
     found = unpack(data)

@@ -132,7 +132,7 @@ def test_a_request_goes_to_a_silent_node_for_as_long_as_such_a_session_lives(mem
 async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch, members):
     """Else the stream would be made again under running nodes."""
     monkeypatch.setattr("halley.cluster.members._BEAT_S", 0.0)
-    assert await alive(members._nats, "halley") == []
+    assert await alive(members._nats, "halley") == {}
     members._nats.away_since = 10.0
     with pytest.raises(ConnectionError):
         await alive(members._nats, "halley")

@@ -254,24 +254,6 @@ async def test_a_publish_on_its_way_when_nats_is_killed_is_stored_once(tmp_path)
         assert len(found) == sum(row["topic"] == "chat/room" for row in stored), "an event was stored twice"
 
 
-async def test_a_full_stream_takes_nothing_and_goes_on_when_there_is_room(tmp_path):
-    """Durable publishes are refused, the history can be read, and what was on its way is stored once."""
-    settings = {"HALLEY_CLUSTER_STREAM_BYTES": "1048576", "HALLEY_HISTORY_COMMIT_S": "1"}
-    async with cluster(tmp_path, "a", **settings) as (nats, (a,)):
-        replies = []
-        async with asyncio.timeout(DEADLINE_S):
-            while not replies or replies[-1].get("error") != "503::history_unavailable":
-                replies.append(await published(a, "/chat/room", "x" * 60_000))
-        taken_first = sum(reply["successful"] for reply in replies)
-        assert len(await rows(a, taken_first)) == taken_first > 10
-        stranger = NatsClient()
-        await stranger.connect(nats.urls)
-        await stranger.jetstream().purge_stream("halley")
-        await stranger.close()
-        last = (await until_taken(a))["ext"]["position"]
-        assert last == len(replies) - sum(reply.get("error") == "503::history_unavailable" for reply in replies) + 1
-
-
 async def test_messages_of_strangers_are_dropped(tmp_path):
     """Bad bytes in the stream and past it take no offset and stop nothing; they are counted."""
     async with cluster(tmp_path, "a", "b") as (nats, (a, b)):

@@ -7,6 +7,7 @@ import shutil
 from contextlib import asynccontextmanager
 
 import pytest
+from nats.aio.client import Client as NatsClient
 from support.messages import publish
 from support.nats import FREE_PORTS, nats_servers, node, rows, url_of
 from support.process import ended, launched
@@ -135,3 +136,25 @@ async def test_a_folder_from_before_the_cluster_becomes_its_first(tmp_path):
                 await client.subscribe("/chat/**", after=ALL)
                 async with asyncio.timeout(DEADLINE_S):
                     assert [(await anext(client)).data for _ in range(4)] == [0, 1, 2, 3]
+
+
+async def test_frames_that_were_deleted_before_the_folder_had_them(tmp_path):
+    """They are named, and whatever events they had: no position is given twice."""
+    async with nats_servers(tmp_path) as nats:
+        async with node(tmp_path, nats, "b") as b:
+            async with node(tmp_path, nats, "a") as a:
+                first = await acknowledged(a, "first")
+            last = [await acknowledged(b, number) for number in range(5)][-1]
+        client = NatsClient()
+        await client.connect(nats.urls)
+        await client.jetstream().purge_stream("halley")
+        await client.close()
+        refused = await recover(tmp_path, nats, "a", "--yes")
+        text = "were deleted, and may have had events that the folder has not"
+        assert (refused.code, any(text in line for line in refused.lines)) == (1, True), refused.lines
+        done = await recover(tmp_path, nats, "a", "--yes", "--discard")
+        assert done.code == 0, done.lines
+        async with node(tmp_path, nats, "a") as a:
+            following = await acknowledged(a, "after")
+            assert following > last > first
+            assert [row["offset"] for row in await rows(a, following)] == [first, following]

@@ -219,6 +219,7 @@ async def test_two_of_three_nats_servers_killed(tmp_path):
         first = await published(a, "/chat/room", "first")
         assert first["error"] in ("503::history_outcome_unknown", "503::history_unavailable")
         await until_published(a, "/chat/refused", "503::history_unavailable")
+        assert json.loads(await a.until_logged("history_unavailable"))["reason"] == "no_leader"
         nats.start(0)
         last = (await until_published(a, "/chat/room", None))["ext"]["position"]
         stored = [json.loads(row["payload"]) for row in await rows(a, last) if row["topic"].startswith("chat/")]

@@ -343,7 +343,10 @@ async def test_a_log_that_is_deleted_underneath_refuses_and_the_loss_is_reported
         await server.until_logged("history_unavailable")
         assert [line["reason"] for line in server.logged("history_unavailable")] == ["moved"]
         operations = await server.wire(server.operations_port)
-        assert (await operations.request(request("GET", "/health/ready"))).status == 200
+        answer = await operations.request(request("GET", "/health/ready"))
+        assert (answer.status, answer.text) == (200, "ready\nhistory_unavailable: moved\n")
+        answer = await operations.request(request("GET", "/metrics"))
+        assert '\nhalley_history_unavailable{reason="moved"} 1.0\n' in answer.text
         server.send_signal(signal.SIGKILL)
         await server.exit_code()
     last = 3 + len(replies) - refused

@@ -6,6 +6,7 @@ import { test } from "node:test";
 import { even, powers } from "../../static/console/axis.js";
 import { withBytesCounted } from "../../static/console/bytes.js";
 import { Clock, exactSpan, span } from "../../static/console/clock.js";
+import { troubles } from "../../static/console/cluster-troubles.js";
 import { matches } from "../../static/console/feed.js";
 import { parsed } from "../../static/console/json.js";
 import { duration, perSecond, short, weight, whole } from "../../static/console/numbers.js";
@@ -142,3 +143,27 @@ test("a replay's beginning and end are noted once", () => {
   assert.equal(notes(8).after, "The replay of /a/* is complete, up to position 8");
   assert.ok(replay.isOver);
 });
+
+const SOUND = {
+  nodes: [{ node: "a", refusal: null }, { node: "b" }],
+  stream: { bytes: 79, max_bytes: 100 },
+  keepers: [{ node: "a", away_s: 0, is_left_behind: false }],
+  differs: [],
+};
+const AWAY = { node: "c", away_s: 9, is_left_behind: false };
+table("the sentences about a cluster", troubles, [
+  [SOUND, []],
+  [{ ...SOUND, stream: null, keepers: undefined }, []],
+  [{ ...SOUND, stream: { bytes: 80, max_bytes: 100 } }, ["80 % of the stream's bytes are used."]],
+  [{ ...SOUND, keepers: [...SOUND.keepers, AWAY] }, ["Away, and waited for: c."]],
+  [
+    { ...SOUND, keepers: [...SOUND.keepers, { ...AWAY, is_left_behind: true }] },
+    ["Left behind by the stream, and copying from another keeper when back: c."],
+  ],
+  [{ ...SOUND, keepers: [AWAY] }, ["No keeper is there that can write.", "Away, and waited for: c."]],
+  [
+    { ...SOUND, nodes: [{ node: "a", refusal: "stream_full" }, { node: "b", refusal: "stream_full" }, { node: "c", refusal: "later" }] },
+    ["Durable publishes are refused at a, b: the stream is full.", "Durable publishes are refused at c: later."],
+  ],
+  [{ ...SOUND, differs: [{ what: "record", nodes: [["a", "b"], ["c"]] }] }, ["The nodes differ in record (a and b, unlike c)."]],
+]);

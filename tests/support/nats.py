@@ -53,7 +53,7 @@ class NatsServers:
 
     def change(self, more: str) -> None:
         """Give all servers `more` instead of what they had in their configuration: those that run read it again."""
-        self._more = more
+        self.more = more
         for number in range(len(self.ports)):
             self._configure(number)
             if number in self.running:

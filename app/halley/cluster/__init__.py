@@ -9,7 +9,7 @@
     store.py           where they go when they have their offsets, and from there to the broker
     direct.py          events that are not recorded, past the stream
     availability.py    whether the stream takes events, and whether this node can go on with it
-    stream.py          making the stream, and whether a node can go on with one
+    stream.py          the stream's life: how it is made, what leaves it, and whether a node can go on with it
     membership.py      what a node must know before it opens its folder: whose log the stream is, and if the two fit
     catch_up.py        what a folder lacks that the stream does not have, from a keeper
     recover.py         making the stream again from a folder
@@ -27,9 +27,9 @@
     consistency.py     what should be the same at all nodes, and where it is not
     status.py          how far each node is and what differs among them, as the console shows it
 
-A stream (`halley.nats`) orders the frames of all nodes and keeps them for a day. Each node applies them by the same
-pure function. A keeper writes the events that count into its own data folder, at the same offsets as all other keepers;
-they are delivered and acknowledged there when they are stored in the stream and on its disk. A front delivers the same
-events when they are in the stream or, where a keeper settles them, on a keeper's disk; it reads older ones from a
-keeper.
+A stream (`halley.nats`) orders the frames of all nodes and keeps them until the keepers have them. Each node applies
+them by the same pure function. A keeper writes the events that count into its own data folder, at the same offsets as
+all other keepers; they are delivered and acknowledged there when they are stored in the stream and on its disk. A
+front delivers the same events when they are in the stream or, where a keeper settles them, on a keeper's disk; it
+reads older ones from a keeper.
 """

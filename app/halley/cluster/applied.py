@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from halley.broker.aging import drop_expired
 from halley.broker.ports import Erasure
-from halley.cluster.frames import Frame, KeeperAnnouncement, Row
+from halley.cluster.frames import Frame, KeeperAnnouncement, KeeperDismissal, Row
 
 STEP_US = 1_000_000
 """A clock that goes back by less is being adjusted: the latest time counts instead."""
@@ -114,9 +114,10 @@ class Applied:
         if isinstance(frame.control, KeeperAnnouncement):
             self._keepers[frame.control.node] = stream_us
             self._keepers.move_to_end(frame.control.node)
-            drop_expired(self._keepers, lambda announced_us: announced_us < stream_us - RUN_AGE_US, len(self._keepers))
             if len(self._keepers) > _MOST_KEEPERS:
                 self._keepers.popitem(last=False)
+        elif isinstance(frame.control, KeeperDismissal):
+            self._keepers.pop(frame.control.node, None)
         elif frame.control is not None:
             self._forget(frame.control)
         return True
@@ -139,7 +140,7 @@ class Applied:
 
     @property
     def keepers(self) -> Collection[str]:
-        """The nodes that have had a folder within the last day."""
+        """The nodes with a folder, also those that are away, until they are dismissed."""
         return self._keepers.keys()
 
     def _number(self, row: Row) -> Numbered:

@@ -12,8 +12,8 @@ from halley.nats.jetstream import Connection
 AWAY_S = 1.0
 """After which without NATS a durable publish is refused at once; an election among its servers may be over sooner."""
 
-REFUSED_S = 1.0
-"""For how long publishes are refused after the stream has refused one; the next one tries it again."""
+REFUSED_S = 1.5
+"""For how long publishes are refused after the stream has refused a frame: by then that has been sent again."""
 
 LATER = "the stream has frames of a later version of Halley, which this node needs to go on"
 OUTVOTED = "most other nodes have made something else of the stream"
@@ -21,10 +21,28 @@ _OF_THIS_NODE = frozenset((GAP, LATER, OUTVOTED))
 """Reasons that concern this node alone: the others can go on."""
 
 
-class StreamUnavailable(HistoryUnavailable):
-    """The stream cannot take events at present."""
+class NatsAway(HistoryUnavailable):
+    """No NATS server can be reached."""
 
-    cause = "cluster"
+    cause = "nats_away"
+
+
+class Unauthorized(HistoryUnavailable):
+    """The NATS servers do not let this node in."""
+
+    cause = "auth"
+
+
+class NoLeader(HistoryUnavailable):
+    """The stream stores nothing: too few of its NATS servers run, or they have yet to choose which one leads."""
+
+    cause = "no_leader"
+
+
+class StreamFull(HistoryUnavailable):
+    """The stream has no room, or NATS has none for it."""
+
+    cause = "stream_full"
 
 
 class Diverged(HistoryUnavailable):
@@ -43,6 +61,7 @@ class Availability:
     def __init__(self, nats: Connection) -> None:
         self.is_diverged = self.is_stream_replaced = self.is_disputed = False
         self._nats = nats
+        self._refused: type[HistoryUnavailable] = NoLeader
         self._refused_until = 0.0
 
     @property
@@ -50,13 +69,13 @@ class Availability:
         """What durable publishes are refused with at present; None while the stream takes them."""
         if self.is_diverged or self.is_disputed:
             return Diverged()
-        if monotonic() < self._refused_until or self._nats.away_s > AWAY_S:
-            return StreamUnavailable()
-        return None
+        if self._nats.away_s > AWAY_S:
+            return Unauthorized() if self._nats.is_unauthorized else NatsAway()
+        return self._refused() if monotonic() < self._refused_until else None
 
-    def refused(self) -> None:
-        """Note that the stream takes nothing at present: it is full, or has no leader."""
-        self._refused_until = monotonic() + REFUSED_S
+    def refused(self, why: type[HistoryUnavailable] = NoLeader) -> None:
+        """Note that the stream takes nothing at present."""
+        self._refused, self._refused_until = why, monotonic() + REFUSED_S
 
     def diverge(self, why: str) -> None:
         """Take no events any more: no offset may mean two events."""

@@ -22,7 +22,7 @@ from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability
 from halley.cluster.applied import Applied
 from halley.cluster.arrivals import Arrivals
-from halley.cluster.availability import AWAY_S, OUTVOTED, Availability, StreamUnavailable
+from halley.cluster.availability import AWAY_S, OUTVOTED, Availability, NatsAway
 from halley.cluster.consistency import StateHistory
 from halley.cluster.direct import DirectEvents
 from halley.cluster.frames import Control, Frame
@@ -164,7 +164,7 @@ class ClusterLog:
         """Refuse what no frame has had. What is not durable is delivered at this node then, if nothing is before it."""
         unsent = self.sender.withdraw(len(self._commits.pending))
         if unsent:
-            self._commits.withdrawn(unsent, StreamUnavailable(), now)
+            self._commits.withdrawn(unsent, self.availability.refusal or NatsAway(), now)
             self._flush()
 
     # From the stream

@@ -3,8 +3,8 @@
 An erasure is a control in the stream (`frames.py`), so it has the same place among the events at all nodes: it concerns
 those before it. Each node erases by itself, one erasure after the other, and only then saves a state that is behind it:
 a node that is killed meanwhile begins it again. The node that was asked waits for the others that are alive, and then
-deletes the frames with erased events from the stream, one by one, which overwrites them. While a node is away that
-will need those frames they stay; it erases when it is back, before it serves.
+deletes the frames with erased events from the stream, one by one, which overwrites them. A node that is away meanwhile
+copies what it misses from another one when it is back, and erases before it serves.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ not in its frame: they follow from the stream's order (`applied.py`). An event t
 stream, in a frame with the number 0, with its stamps: time, publication, and the sessions that it is for. A value of
 NetworkTables has a type, a time, and the sessions that it is not for, by index as the keys are.
 
-`control` is null, or a command that must be applied in the stream's order: {"keeps": NODE}, or {"erase": [match, topic,
-publisher]}. A frame with it has no events, so that it stays when frames with erased events are deleted.
+`control` is null, or a command that must be applied in the stream's order: {"keeps": NODE}, {"forget": NODE}, or
+{"erase": [match, topic, publisher]}. A frame with it has no events, so that it stays when frames with erased events are
+deleted.
 
 All nodes must make the same of a frame, also while some of them run the next version of Halley and others do not yet.
 What a later version adds to `control`, under another name, is passed over, so it must change nothing of what `Applied`
@@ -98,7 +99,13 @@ class KeeperAnnouncement(NamedTuple):
     node: str
 
 
-Control = KeeperAnnouncement | Erasure
+class KeeperDismissal(NamedTuple):
+    """A control: the node is a keeper no more, and is not waited for."""
+
+    node: str
+
+
+Control = KeeperAnnouncement | KeeperDismissal | Erasure
 """An erasure concerns the events that count up to its place in the stream."""
 
 
@@ -262,14 +269,18 @@ def may_have_control(data: bytes) -> bool:
 def _control_to_json(control: Control) -> dict[str, Any]:
     if isinstance(control, KeeperAnnouncement):
         return {"keeps": control.node}
+    if isinstance(control, KeeperDismissal):
+        return {"forget": control.node}
     pattern = control.pattern
     match, topic = (None, None) if pattern is None else (pattern.match.value, pattern.topic)
     return {"erase": [match, topic, control.publisher]}
 
 
-def _control(keeps: Any = None, erase: Any = None, **_unknown: Any) -> Control | None:
+def _control(keeps: Any = None, erase: Any = None, forget: Any = None, **_unknown: Any) -> Control | None:
     if keeps is not None:
         return KeeperAnnouncement(_text(keeps))
+    if forget is not None:
+        return KeeperDismissal(_text(forget))
     if erase is None:
         return None
     match, topic, publisher = erase

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
+from halley import telemetry
 from halley.broker.errors import HistoryUnavailable, InboxFull, OutcomeUnknown
 from halley.broker.events import EventRange
 from halley.broker.names import Pattern
@@ -30,16 +31,18 @@ A keeper that is started again sooner is not noticed by publishers but by their 
 """
 
 
-class KeeperUnavailable(HistoryUnavailable):
+class NoKeeper(HistoryUnavailable):
     """No keeper is there, or none of them can write to its disk."""
 
-    cause = "keeper"
+    cause = "no_keeper"
 
 
 class Front:
     """The events of a front that are not known to be stored, in the log's order.
 
-    `report` is called with those that are; `is_waiting`: they are when a keeper has said so, else at once.
+    `report` is called with those that are; `is_waiting`: they are when a keeper has said so, else at once. Without a
+    keeper a front that does not wait goes on until `is_filling` says that the stream has little room left: what is in
+    it stays there for the keepers.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Front:
         rules: Rules,
         keepers: KeeperClient,
         report: Callable[[Report], None],
+        is_filling: Callable[[], bool],
         *,
         is_waiting: bool,
         inbox_bytes: int,
@@ -59,11 +63,13 @@ class Front:
         self._rules = rules
         self._keepers = keepers
         self._report = report
+        self._is_filling = is_filling
         self._is_waiting = is_waiting
         self._inbox_bytes = inbox_bytes
         self._entries: deque[Any] = deque()  # `Entry`, and `EventRange`
         self._bytes = 0
         self._began_at = monotonic()
+        self._is_alone = False  # which is logged
         self._is_due = False
         self.later: Callable[[Callable[[], None]], object] | None = None
         """Calls a function at the end of the event loop's turn (`loop.call_soon`); None without a loop."""
@@ -121,8 +127,11 @@ class Front:
         self.release()
         keepers = self._keepers.keepers()
         is_there = now - max((each.received_at for each in keepers), default=self._began_at) < _NO_KEEPER_S
-        takes = not keepers or any(each.takes for each in keepers)
-        self.refusal = None if not self._is_waiting or (is_there and takes) else KeeperUnavailable()
+        is_alone = not (is_there and (not keepers or any(each.takes for each in keepers)))
+        if is_alone and not self._is_alone:
+            telemetry.log.warning("cluster_no_keeper")
+        self._is_alone = is_alone
+        self.refusal = NoKeeper() if is_alone and (self._is_waiting or self._is_filling()) else None
 
     def close(self) -> None:
         """Report the rest: it is in the stream, but whether a keeper has it is unknown."""

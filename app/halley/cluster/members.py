@@ -28,6 +28,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from time import monotonic
@@ -41,7 +42,7 @@ from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
 from halley.settings import Cluster
 
-_BEAT_S = 1.0
+_BEAT_S, _LISTEN_S = 1.0, 2.5
 _SILENT_S = 3.5
 """After which a node counts as gone: three of its messages are missing."""
 
@@ -99,22 +100,28 @@ class Member:
         return self.silent_since < math.inf
 
 
-async def alive(nats: Connection, space: str) -> list[str]:
-    """The names of the nodes that are alive, by whose messages come within some seconds.
+async def alive(nats: Connection, space: str) -> dict[str, dict[str, Any]]:
+    """The heartbeats of the nodes that are alive, by name, as they come within some seconds.
 
     Raises `ConnectionError`, one of `AwayErrors`, if NATS is away by then.
     """
-    found: set[str] = set()
+    found: dict[str, dict[str, Any]] = {}
 
     def received(message: Message) -> None:
-        found.add(message.subject.rpartition(".")[2])
+        name = message.subject.rpartition(".")[2]
+        with suppress(orjson.JSONDecodeError):
+            fields = orjson.loads(message.data)
+            if not isinstance(fields, dict) or fields.get("left"):
+                found.pop(name, None)
+            elif name in found or len(found) < MOST_NODES:
+                found[name] = fields
 
     end = nats.subscribe(f"{space}.h.*", received)
-    await asyncio.sleep(2 * _BEAT_S)
+    await asyncio.sleep(_LISTEN_S)
     end()
     if nats.away_since is not None:
         raise ConnectionError("the connection to NATS is lost")
-    return sorted(found)
+    return dict(sorted(found.items()))
 
 
 class Members:

@@ -29,6 +29,7 @@ from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.cluster.stream import (
     REPLACED,
     CannotJoin,
+    apply_settings,
     describe,
     description_of,
     has_gap,
@@ -143,6 +144,7 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
         except CannotCatchUp as error:
             if is_missing:
                 raise CannotJoin(f"{folder} cannot be used: {error}") from error
+    await apply_settings(nats, settings, info)
     save(folder, applied)
     return applied
 

@@ -13,6 +13,7 @@ from halley.cluster.applied import AnotherVersion, Applied, First, UsedKey
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.members import alive
 from halley.cluster.membership import save, saved_state
+from halley.cluster.sender import MOST_ROWS
 from halley.cluster.stream import describe, description_of, stream_of
 from halley.history.folder import HighWaterMark
 from halley.history.history import History
@@ -35,13 +36,15 @@ class Found(NamedTuple):
     last_us     the time of the folder's last event in microseconds since 1970; 0 if unknown
     frames      how many messages the stream has; None if there is no stream
     only_there  how many of them have events that the folder has not
-    used        the last offset that may have been used, by those or by the folder
+    used        the last offset that may have been used, by any of them or by the folder
+    gone        the sequences of those that have left the stream before the folder had them; they may have had events
     """
 
     last_us: int
     frames: int | None
     only_there: int
     used: int
+    gone: range = range(0)
 
 
 async def look(nats: Connection, settings: Settings, history: History) -> Found:
@@ -65,7 +68,15 @@ async def look(nats: Connection, settings: Settings, history: History) -> Found:
     if not history.folder.identity.owns(description_of(info)["log_id"]):
         raise CannotRecover(f"the stream {space} has another history than {history.folder.path}: choose cluster.space")
     only_there, used = await _only_there(nats, settings, info, history, last_us)
-    return Found(last_us, info["state"]["messages"], only_there, max(used, history.head))
+    gone = _gone(info, saved_state(history.folder.path))
+    used = max(used, history.head) + MOST_ROWS * len(gone)
+    return Found(last_us, info["state"]["messages"], only_there, used, gone)
+
+
+def _gone(info: dict[str, Any], saved: dict[str, Any] | None) -> range:
+    """The sequences of frames that a folder has not seen and its stream no longer has."""
+    is_same = saved is not None and saved.get("stream") == description_of(info)["stream"]
+    return range(saved["sequence"] + 1, info["state"]["first_seq"]) if saved is not None and is_same else range(0)
 
 
 async def _only_there(

@@ -16,14 +16,17 @@ from typing import NamedTuple
 
 from halley.broker.errors import InboxFull
 from halley.broker.pending import Pending
-from halley.cluster.availability import Availability
+from halley.cluster.availability import Availability, NoLeader, StreamFull
 from halley.cluster.frames import FRAME_BYTES, Control, Frame, pack, row_of
-from halley.nats.jetstream import Connection
+from halley.nats.jetstream import NO_ROOM, Connection, error_code
 from halley.nats.wire import Message
 from halley.settings import Cluster
 
 _ROW_BYTES = 256
 """About what a row takes in a frame besides its payload."""
+
+MOST_ROWS = FRAME_BYTES // _ROW_BYTES
+"""No frame has more events."""
 
 _FRAME_S = 0.001
 _FRAMES_PER_S = 500
@@ -169,7 +172,7 @@ class Sender:
     def _acked(self, message: Message) -> None:
         """Note a refusal of the stream. Other answers do not say in which order frames are stored."""
         if message.head or b'"error"' in message.data[:200]:
-            self._availability.refused()
+            self._availability.refused(StreamFull if error_code(message.data) in NO_ROOM else NoLeader)
 
     # Until they come back
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from halley import __version__, telemetry
 from halley.cluster.applied import Applied
 from halley.cluster.consistency import StateHistory, differences
 from halley.cluster.members import Member, Members
+from halley.cluster.stream import StreamLife
 from halley.cluster.tasks import Tasks
-from halley.nats.client import AwayErrors
-from halley.nats.jetstream import ApiError, Connection
+from halley.nats.jetstream import Connection
 from halley.settings import Cluster
 
 _LOOK_S = 1.0
-_PUBLISHED = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps")
+_PUBLISHED = ("version", "sequence", "offset", "behind", "saved", "refusal", "sessions", "settings", "keeps")
 """What is shown of a node's heartbeat."""
 
 
@@ -32,6 +33,7 @@ class ClusterStatus:
         options: Cluster,
         nats: Connection,
         members: Members,
+        stream: StreamLife,
         applied: Applied,
         state: StateHistory,
         nt4: Callable[[], str | None] | None = None,
@@ -44,12 +46,13 @@ class ClusterStatus:
         self._members = members
         self._applied = applied
         self._state = state
-        self._stream: dict[str, Any] | None = None
+        self._stream = stream
         self._reported: set[str] = set()  # what differed when that was logged
         self._tasks = Tasks()
         members.report("version", lambda: __version__)
         members.report("state", lambda: state.of(applied.sequence))
-        members.report("behind", lambda: None if self._stream is None else self.behind)
+        members.report("behind", lambda: None if stream.figures is None else self.behind)
+        members.report("away", lambda: [each for each in stream.standings() if each["away_s"]])
 
     def begin(self) -> None:
         """Begin to look, as soon as NATS is connected: ask about the stream, and log what differs."""
@@ -79,7 +82,8 @@ class ClusterStatus:
                 | {name: each.heartbeat[name] for name in _PUBLISHED if name in each.heartbeat}
                 for each in self.nodes()
             ],
-            "stream": self._stream,
+            "stream": None if self._stream.figures is None else _stream_figures(self._stream.figures),
+            "keepers": self._stream.standings(),
             "nats": {
                 "server": nats.server,
                 "version": nats.version,
@@ -94,19 +98,13 @@ class ClusterStatus:
         await self._nats.opened.wait()
         while True:
             try:
-                await self._ask()
+                await self._stream.look(monotonic())
+                if self._stream.figures is not None:
+                    self.behind = max(0, self._stream.figures["state"]["last_seq"] - self._applied.sequence)
                 self._report()
             except Exception as error:  # noqa: BLE001 - a heartbeat may have anything
                 telemetry.fault("cluster_standing", error)
             await asyncio.sleep(_LOOK_S)
-
-    async def _ask(self) -> None:
-        try:
-            self._stream = _stream_figures(await self._nats.ask(f"STREAM.INFO.{self._options.space}"))
-        except (ApiError, *AwayErrors):
-            self._stream = None
-        else:
-            self.behind = max(0, self._stream["last"] - self._applied.sequence)
 
     def _report(self) -> None:
         """Log what differs, once as long as it does."""

@@ -1,29 +1,51 @@
-"""The stream of a cluster: how it is made, what its description says, and whether a node can go on with it.
+"""The stream of a cluster: how it is made, what leaves it, and whether a node can go on with it.
 
 All nodes of a space have one log. The description of the stream has its id, the key of its publications and the rules
 that `Applied` depends on. A stream that was made again (`recover.py`) has another id, and begins behind
 the events before it, of which the description has the number.
+
+The stream is the log's first copy, not its archive: a frame leaves it once every keeper has saved it. Of the keepers
+that are alive the first one by name trims it, and each node looks at its size. Nothing leaves by its age, and the
+stream refuses what it has no room for, so that what no keeper has is never deleted. `trimming` has the rules.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
+from collections.abc import Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
+from halley import telemetry
 from halley.cluster.applied import Applied
+from halley.cluster.members import Member, Members
 from halley.history.folder import Identity
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import NAME_IN_USE, STREAM_NOT_FOUND, ApiError, Connection
-from halley.settings import Settings
+from halley.settings import Cluster, Settings
 
 REPLACED = "the stream ends before the last frame that this node applied: it was made again, or restored from a backup"
 GAP = "frames that this node needs have been deleted from the stream: restart the node, which copies them from a keeper"
 _VERSION = 1
 _AGAIN_S = 0.2
+
+FILLING, _FULL = 0.8, 0.9
+"""Shares of the stream's bytes: from the first on no keeper that is away is waited for, from the second on no age is.
+"""
+
+_CALM = 0.7
+"""A stream that has become smaller than that is logged again when it fills."""
+
+_CHANGEABLE = "max_age", "max_bytes", "discard", "duplicate_window", "allow_direct"
+"""What `stream_config` may have changed of a stream that exists; its replicas are the operator's."""
+
+_TRIM_S = 60.0
+_TRIMS = 5
+"""How often it is trimmed at least in `cluster.stream_keep_s`; that is how exact its age is known."""
 
 
 class CannotJoin(Exception):
@@ -87,6 +109,20 @@ async def stream_of(nats: Connection, settings: Settings, described: dict[str, A
         await asyncio.sleep(_AGAIN_S)
 
 
+async def apply_settings(nats: Connection, settings: Settings, info: dict[str, Any]) -> None:
+    """Change the stream to what the settings say now; `info` says what it is. Raises `CannotJoin`."""
+    space, wanted = settings.cluster.space, stream_config(settings, {})
+    now = {name: wanted[name] for name in _CHANGEABLE if info["config"].get(name) != wanted[name]}
+    if not now:
+        return
+    try:
+        await nats.ask(f"STREAM.UPDATE.{space}", info["config"] | now)
+    except (ApiError, *AwayErrors) as error:
+        changes = ", ".join(f"{name} {value}" for name, value in now.items())
+        raise CannotJoin(f"NATS does not change the stream {space} to {changes}: {error or 'no answer'}") from error
+    telemetry.log.info("cluster_stream_changed", before={name: info["config"].get(name) for name in now}, now=now)
+
+
 def hint(settings: Settings) -> str:
     """What may be why JetStream refuses the stream."""
     if settings.cluster.settled_by == "keeper":
@@ -105,7 +141,7 @@ def stream_config(settings: Settings, described: dict[str, Any]) -> dict[str, An
         "storage": "file",
         "discard": "new",
         "num_replicas": 3 if options.settled_by == "stream" else 1,
-        "max_age": int(options.stream_age_s * 1e9),
+        "max_age": 0,
         "max_bytes": options.stream_bytes,
         "duplicate_window": 100_000_000,  # resends are recognized by their numbers (`applied.py`)
         "allow_direct": True,
@@ -121,3 +157,177 @@ def description_of(info: dict[str, Any]) -> dict[str, Any]:
     except (orjson.JSONDecodeError, TypeError, KeyError):
         pass
     raise CannotJoin(f"the stream {info['config']['name']} is not one of this version of Halley: choose cluster.space")
+
+
+class Extent(NamedTuple):
+    """What is in the stream: its first and last sequence, and its bytes of at most `max_bytes`."""
+
+    first: int
+    last: int
+    nbytes: int
+    max_bytes: int
+
+    @property
+    def share(self) -> float:
+        """How full it is, from 0 to 1."""
+        return self.nbytes / self.max_bytes if self.max_bytes > 0 else 0.0
+
+
+class Standing(NamedTuple):
+    """A keeper of the stream.
+
+    saved   the last message of the stream of which it has all on its disk; None if it has not said
+    away_s  for how long it has been silent, or could not write, as far as this node knows; 0 while it can
+    """
+
+    saved: int | None
+    away_s: float
+
+
+def trimming(
+    extent: Extent, keepers: Mapping[str, Standing], old: int, keeper_away_s: float
+) -> tuple[int, frozenset[str]]:
+    """Up to which sequence messages may leave the stream, and the keepers that lack some which have left then.
+
+    `keepers` are all that are not dismissed. Messages up to `old` are older than the time for which the stream keeps
+    all. What no keeper that is there has saved stays in any case. The others are waited for:
+
+    - one that is away, until `keeper_away_s` has passed or the stream is filling;
+    - one that is there, until the stream is full and it alone is in the way;
+    - one of which the stream has no longer what it needs, not any more: it has to copy from another one.
+    """
+    saved = max((each.saved or 0 for each in keepers.values() if not each.away_s), default=0)
+    if saved > extent.last:  # it is that of another stream
+        return 0, frozenset()
+
+    def is_waited_for(keeper: Standing) -> bool:
+        if keeper.saved is not None and keeper.saved + 1 < extent.first:
+            return False
+        return not keeper.away_s or (keeper.away_s <= keeper_away_s and extent.share < FILLING)
+
+    waited_for = {name: each.saved or 0 for name, each in keepers.items() if is_waited_for(each)}
+    last = min([saved, *waited_for.values()])
+    if extent.share >= _FULL:
+        if last < extent.first:
+            waited_for, last = {}, saved
+        half = (extent.first + extent.last) // 2  # what is younger is still of use to who was cut off
+        last = min(last, max(old, half))
+    else:
+        last = min(last, old)
+    gone = max(last, extent.first - 1)
+    return last, frozenset(
+        name for name, each in keepers.items() if name not in waited_for and (each.saved or 0) < gone
+    )
+
+
+class StreamLife:
+    """The life of the stream as one node sees it: how large it is, who needs what of it, and what has to leave.
+
+    figures  JetStream's description of the stream; None while NATS does not answer
+    extent   what of it is known from then on
+    """
+
+    def __init__(self, options: Cluster, nats: Connection, members: Members, applied: Applied) -> None:
+        """`look` has to be called once a second."""
+        self.figures: dict[str, Any] | None = None
+        self._options = options
+        self._nats = nats
+        self._members = members
+        self._applied = applied
+        self._began_at = monotonic()
+        self.extent = Extent(0, 0, 0, 0)
+        self._reported: dict[str, tuple[int | None, float]] = {}  # what each keeper has saved, and when it said so
+        self._there: frozenset[str] = frozenset()  # the keepers that can write
+        self._passed: deque[tuple[float, int]] = deque()  # when the stream had which last message
+        self._left_behind: frozenset[str] = frozenset()
+        self._looked_at = self._trimmed_at = self._began_at
+        self._is_filling = False
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether little room was left when this node looked last."""
+        return self.extent.share >= FILLING
+
+    def keepers(self) -> dict[str, Standing]:
+        """All keepers of the stream by name, also those that are away; a node remembers what they had saved."""
+
+        def standing(name: str) -> Standing:
+            saved, reported_at = self._reported.get(name, (None, self._began_at))
+            return Standing(saved, 0.0 if name in self._there else self._looked_at - reported_at)
+
+        return {name: standing(name) for name in sorted({*self._applied.keepers, *self._there})}
+
+    def standings(self) -> list[dict[str, Any]]:
+        """The keepers as JSON values; one that `is_left_behind` has to copy from another one when it is back."""
+        return [
+            {
+                "node": name,
+                "saved": each.saved,
+                "away_s": round(each.away_s),
+                "is_left_behind": name in self._left_behind,
+            }
+            for name, each in self.keepers().items()
+        ]
+
+    async def look(self, now: float) -> None:
+        """See how large the stream is, and trim it if it is this node that has to."""
+        self._note_keepers(now)
+        try:
+            self.figures = info = await self._nats.stream_info()
+        except (ApiError, *AwayErrors):
+            self.figures = None
+            return
+        last = self._note_extent(info, now)
+        if last >= self.extent.first and self._is_due(now) and not why_unusable(info, self._applied):
+            self._trimmed_at = now
+            try:
+                await self._nats.ask(f"STREAM.PURGE.{self._options.space}", {"seq": last + 1})
+            except (ApiError, *AwayErrors) as error:
+                telemetry.log.warning("cluster_not_trimmed", error=str(error))
+
+    def _note_keepers(self, now: float) -> None:
+        """Note what the keepers that can write have saved."""
+        self._looked_at = now
+        found = {each.name: _saved(each) for each in (self._members.own(), *self._members.others()) if can_write(each)}
+        self._there = frozenset(found)
+        self._reported |= {name: (saved, now) for name, saved in found.items()}
+        known = {*found, *self._applied.keepers}
+        self._reported = {name: report for name, report in self._reported.items() if name in known}
+
+    def _note_extent(self, info: dict[str, Any], now: float) -> int:
+        """Take what JetStream says of the stream; returns up to where it may be trimmed."""
+        state, options = info["state"], self._options
+        first, last, nbytes = max(state["first_seq"], 1), state["last_seq"], state["bytes"]
+        self.extent = extent = Extent(first, last, nbytes, info["config"]["max_bytes"])
+        passed = self._passed
+        if not passed or now - passed[-1][0] >= options.stream_keep_s / _TRIMS:
+            passed.append((now, extent.last))
+        while len(passed) > 1 and passed[1][0] <= now - options.stream_keep_s:
+            passed.popleft()
+        old = passed[0][1] if passed[0][0] <= now - options.stream_keep_s else 0
+        last, left_behind = trimming(extent, self.keepers(), old, options.keeper_away_s)
+        for name in left_behind - self._left_behind:
+            telemetry.log.warning("cluster_keeper_left_behind", **{"node": name, **self.keepers()[name]._asdict()})
+        self._left_behind = left_behind
+        if extent.share >= FILLING and not self._is_filling:
+            telemetry.log.warning("cluster_stream_filling", bytes=extent.nbytes, max_bytes=extent.max_bytes)
+        self._is_filling = extent.share >= (_CALM if self._is_filling else FILLING)
+        return last
+
+    def _is_due(self, now: float) -> bool:
+        """Whether it is this node that trims the stream, and time for it. If two do so at once, no harm is done."""
+        first = min((name for name in self._there if self._reported[name][0] is not None), default="")
+        every_s = min(_TRIM_S, self._options.stream_keep_s / _TRIMS)
+        return first == self._members.node and (self.is_filling or now - self._trimmed_at >= every_s)
+
+
+def can_write(member: Member) -> bool:
+    """Whether a node is a keeper that writes what it gets: it has not diverged, and its disk takes it."""
+    kept = member.heartbeat.get("kept")
+    return isinstance(kept, dict) and kept.get("takes") is True
+
+
+def _saved(keeper: Member) -> int | None:
+    """What a keeper says that it has saved; one of a version of Halley that does not say so is waited for."""
+    saved = keeper.heartbeat.get("saved")
+    return saved if isinstance(saved, int) else None

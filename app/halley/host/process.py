@@ -153,6 +153,7 @@ async def _serve(halley: Halley, listeners: Listeners, certificate: Certificate 
         app = operations_app(
             is_live=lambda: server.sweeper.is_live,
             is_ready=lambda: server.lifecycle.is_ready and server.history.is_ready,
+            refusal=lambda: server.history.refusal,
             metrics=lambda: metrics.exposition(server, *contexts),
             cluster=None if server.others is None else server.others.figures,
         )

@@ -24,6 +24,9 @@ _BEAT_NS, _INACTIVE_NS = 500_000_000, 10_000_000_000
 NO_MESSAGE, NAME_IN_USE, STREAM_NOT_FOUND, WRONG_LAST = 10_037, 10_058, 10_059, 10_071
 """Codes of errors (`ApiError`)."""
 
+NO_ROOM = frozenset((10_023, 10_047, 10_077))
+"""Of those for which nothing more is stored: the server or the account has no room, or the stream has its bytes."""
+
 _STALLED = "Nats-Consumer-Stalled"
 
 
@@ -62,12 +65,12 @@ class Connection(Client):
             return 0, b""
         return int(found["seq"]), base64.b64decode(found.get("data", ""))
 
-    async def put(self, subject: str, data: bytes, after: int) -> int:
-        """Store a message if the last one on its subject has the sequence `after`; returns its own sequence.
+    async def put(self, subject: str, data: bytes, after: int | None = None) -> int:
+        """Store a message, if the last one on its subject has the sequence `after`; returns its own sequence.
 
         Raises `ApiError` (`WRONG_LAST` where another is the last), `AwayErrors`.
         """
-        expected = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: %d\r\n\r\n" % after
+        expected = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: %d\r\n\r\n" % after if after is not None else b""
         return int(_fields(await self.request(subject, data, expected))["seq"])
 
     async def ask(self, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -150,6 +153,16 @@ class Connection(Client):
         reply = message.reply or message.header(_STALLED)
         if reply:
             self.publish(reply, b"")
+
+
+def error_code(answer: bytes) -> int:
+    """The number of the error that JetStream has answered (`err_code`); 0 for any other answer."""
+    if b'"error"' not in answer:
+        return 0
+    try:
+        return int(orjson.loads(answer)["error"]["err_code"])
+    except (orjson.JSONDecodeError, LookupError, TypeError, ValueError):
+        return 0
 
 
 def _fields(message: Message) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class ClusterHistory:
         members.report("erased", lambda: erasures.done_to(applied.sequence))
         members.report("went_back", lambda: log.availability.is_stream_replaced)
         members.report("keeps", lambda: not options.front)
+        members.report("refusal", lambda: None if (refusal := self.refusal) is None else refusal.cause)
         members.report("settings", lambda: digests(others.settings()))
         for name, value in store.heartbeat.items():
             members.report(name, value)
@@ -98,7 +99,8 @@ class ClusterHistory:
         if others.nt4 is not None:
             self._nt4 = Nt4Home(others.nt4, node.settings, broker, exchange, node.flush)
         home_of_nt4 = None if self._nt4 is None else self._nt4.where
-        self._status = ClusterStatus(options, node.nats, members, applied, log.states, home_of_nt4)
+        self._stream = node.stream
+        self._status = ClusterStatus(options, node.nats, members, node.stream, applied, log.states, home_of_nt4)
         others.join(exchange, members, self._status)
 
     def __str__(self) -> str:
@@ -174,8 +176,15 @@ class ClusterHistory:
         yield Count("halley_cluster_behind_frames", text, self._status.behind, is_gauge=True)
         nodes = self._status.nodes()
         yield Count("halley_cluster_nodes", "Nodes that are alive, with this one.", len(nodes), is_gauge=True)
-        keepers = sum(bool(node.heartbeat.get("keeps", True)) for node in nodes)
-        yield Count("halley_cluster_keepers", "Nodes that are alive and keep the history.", keepers, is_gauge=True)
+        keepers = self._stream.keepers().values()
+        there = sum(not each.away_s for each in keepers)
+        yield Count("halley_cluster_keepers", "Nodes that are alive and write the history.", there, is_gauge=True)
+        text = "Nodes that keep the history, and are away or cannot write; one that is gone for good must be forgotten."
+        yield Count("halley_cluster_keepers_away", text, len(keepers) - there, is_gauge=True)
+        extent = self._stream.extent
+        yield Count("halley_cluster_stream_bytes", "Size of the stream.", extent.nbytes, is_gauge=True)
+        text = "Size at which the stream is full."
+        yield Count("halley_cluster_stream_max_bytes", text, extent.max_bytes, is_gauge=True)
         text = "Settings and other things that differ among the nodes and should not."
         yield Count("halley_cluster_differs", text, len(self._status.differs()), is_gauge=True)
         text = "Whether the node cannot go on with the stream; it takes no events then."

@@ -16,6 +16,7 @@ from halley.cluster.erasure import Erasures
 from halley.cluster.frames import Control
 from halley.cluster.members import Members
 from halley.cluster.store import Store
+from halley.cluster.stream import StreamLife
 from halley.nats.jetstream import Connection
 from halley.settings import Settings
 
@@ -35,6 +36,7 @@ class Node:
         self.nats = Connection(self.options)
         sessions_s = max(settings.bayeux.max_interval_s, settings.wamp.poll_gone_s)
         self.members = Members(self.options, self.nats, monotonic(), sessions_s)
+        self.stream = StreamLife(self.options, self.nats, self.members, applied)
 
     def log_of(self, store: Store, erasures: Erasures) -> ClusterLog:
         """The log that gives `store` what comes from the stream, and is the broker's from now on."""

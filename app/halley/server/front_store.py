@@ -35,6 +35,7 @@ class FrontStore:
             rules,
             self._keepers,
             self._reports.put,
+            lambda: node.stream.is_filling,
             is_waiting=node.options.settled_by == "keeper",
             inbox_bytes=options.inbox_bytes,
         )

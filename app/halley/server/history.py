@@ -19,6 +19,10 @@ if TYPE_CHECKING:  # a server that runs alone imports nothing of clusters
 
 _LOOK_S = 1.0
 
+_OF_ANY = "disk", "free_bytes", "moved"
+_OF_NODES = "auth", "cluster_diverged", "nats_away", "no_keeper", "no_leader", "stream_full"
+"""Reasons that are exported as 0 too: an alert must be able to distinguish "none" from "unknown"."""
+
 
 OpenLog: TypeAlias = "FolderLog | ClusterHistory"
 """The log of a server while it is open; `str()` says where the history is, for the terminal."""
@@ -40,7 +44,7 @@ class HistoryService:
         self._log: OpenLog | None = None
         self._is_listening = False  # the writer's reports are carried to the event loop
         self._looked_at = 0.0
-        self._logged_reason = ""  # why durable publishes are refused
+        self._logged_reason = ""
 
     @property
     def log(self) -> OpenLog:
@@ -78,6 +82,12 @@ class HistoryService:
         return self._log is None or self._log.is_ready
 
     @property
+    def refusal(self) -> str:
+        """Why durable publishes are refused at present, as one word; "" while they are taken."""
+        refusal = None if self._log is None else self._log.refusal
+        return "" if refusal is None else refusal.cause
+
+    @property
     def must_end(self) -> str:
         """Why the server has to end, a line for its operator; "" if it has not."""
         return "" if self._log is None else self._log.must_end
@@ -96,7 +106,7 @@ class HistoryService:
         if self._log is None and self._settings.history.enabled:
             self._log = self._opening(self._settings, self._broker, self._flush)
             self._logged_reason = ""
-            self._log_refusal(self._log)
+            self._log_refusal()
         if self._log is not None and not self._is_listening:
             try:
                 asyncio.get_running_loop()
@@ -115,12 +125,12 @@ class HistoryService:
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
             self._log.look(now)
-            self._log_refusal(self._log)
+            self._log_refusal()
         return has_more
 
-    def _log_refusal(self, log: OpenLog) -> None:
+    def _log_refusal(self) -> None:
         """Log when the log can no longer take events, and when it can again."""
-        reason = "" if (refusal := log.refusal) is None else refusal.cause
+        reason = self.refusal
         if reason != self._logged_reason:
             self._logged_reason = reason
             if reason:
@@ -138,3 +148,8 @@ class HistoryService:
         """Yield the log's own metrics, while it is open."""
         if self._log is not None:
             yield from self._log.counts()
+            reasons = dict.fromkeys((*_OF_ANY, *(_OF_NODES if self._settings.cluster.urls else ())), 0)
+            reason = self.refusal
+            now = reasons | ({reason: 1} if reason else {})
+            text = "Whether durable publishes are refused, by the reason."
+            yield Count("halley_history_unavailable", text, now, "reason", is_gauge=True)

@@ -33,7 +33,7 @@ _KNOWN_S = 4.0
 """After which a node knows all others that are alive."""
 
 _ANNOUNCE_S = 3_600.0
-"""How often a node says in the stream that it has a folder: the others remember it for a day (`applied.py`)."""
+"""How often a node says in the stream that it has a folder: one of the version before forgets it after a day."""
 
 _ROWS_BYTES, _ROW_BYTES = 1_048_576, 256
 """How much is sent at once to a node that copies rows, and what a row takes besides its payload."""
@@ -55,7 +55,12 @@ class KeeperStore:
         self.log = node.log_of(self.archive.history, self.erasures)
         self._reports.deliver_to(self)
         self._keeper = Keeper(node.options, node.nats, self)
-        self.heartbeat: Mapping[str, Callable[[], Any]] = {"kept": self._figures_for_fronts}
+        self.saved_sequence = node.applied.sequence
+        """The last message of the stream whose events and state are on disk here."""
+        self.heartbeat: Mapping[str, Callable[[], Any]] = {
+            "kept": self._figures_for_fronts,
+            "saved": lambda: self.saved_sequence,
+        }
         self._saved = (node.applied.sequence, 0.0)  # what was saved last, and when
         self._snapshot: dict[str, Any] | None = None  # to be saved when its events are on disk
         self._saving: asyncio.Future[None] | None = None
@@ -181,6 +186,7 @@ class KeeperStore:
 
     def _save_now(self, state: dict[str, Any]) -> None:
         checksummed_json.save(self.archive.folder / STATE_FILE, state)
+        self.saved_sequence = state["sequence"]
 
     async def _saving_ended(self) -> None:
         if self._saving is not None:
@@ -221,8 +227,7 @@ class KeeperStore:
             async with asyncio.timeout(options.erase_s):
                 while any(done < sequence for done in self._done_by_others().values()):  # noqa: ASYNC110 - they are far
                     await asyncio.sleep(LOOK_S)
-        if not await self.absent():
-            await delete_frames(self.node.nats, options.space, erasure, sequence)
+        await delete_frames(self.node.nats, options.space, erasure, sequence)
         return erased
 
     async def _erase(self, erasure: Erasure, last: int, on_progress: Progress) -> int:

@@ -22,14 +22,23 @@ class Cluster:
         default=False,
         why="this node keeps no history in its data folder; it asks those that do, of which a cluster needs one",
     )
-    stream_age_s: float = knob(
-        86_400.0, unit="s", low=60, why="how long a node can be away; the stream keeps its frames for so long"
-    )
     stream_bytes: int = knob(
         4_294_967_296,
         unit="bytes",
         low=1_048_576,
-        why="the stream's size; when it is full, all durable publishes get 503",
+        why="the stream's size; when it is full of what no keeper has saved, all durable publishes get 503",
+    )
+    stream_keep_s: float = knob(
+        300.0,
+        unit="s",
+        low=1,
+        why="what is younger stays in the stream although all keepers have saved it, for nodes that were cut off",
+    )
+    keeper_away_s: float = knob(
+        3_600.0,
+        unit="s",
+        low=1,
+        why="how long the stream keeps for a keeper that is away what another one has saved; then it copies that",
     )
     join_s: float = knob(10.0, unit="s", low=0.1, why="a server that cannot join the cluster by then does not start")
     lost_s: float = knob(

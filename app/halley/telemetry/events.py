@@ -34,8 +34,9 @@ EVENTS: dict[str, LogEvent] = {
     "history_damaged": LogEvent("offsets `first` to `last` are damaged or lost: the `file`, and `what` is wrong", 100),
     "history_unavailable": LogEvent(
         "the log cannot be written, and durable publishes are refused: `reason` is disk, free_bytes or moved; the last "
-        "means that its files were deleted or moved. In a cluster it is also cluster, cluster_diverged, or at a front "
-        "keeper: no keeper is there that can write",
+        "means that its files were deleted or moved. In a cluster it is also nats_away, auth (NATS does not let the "
+        "node in), stream_full, no_leader (too few NATS servers run to store any), cluster_diverged, or at a front "
+        "no_keeper: none is there that can write",
         LIFE,
     ),
     "history_recovered": LogEvent("the log can be written again", LIFE),
@@ -80,6 +81,27 @@ EVENTS: dict[str, LogEvent] = {
     "cluster_consumer": LogEvent("JetStream does not deliver the stream now (`error`); the node asks again", LIFE),
     "cluster_diverged": LogEvent(
         "the node cannot go on with the stream: `why`; it takes no durable publishes any more", LIFE
+    ),
+    "cluster_stream_changed": LogEvent(
+        "the stream was made with other settings, and has been changed: what it had `before`, and has `now`", LIFE
+    ),
+    "cluster_stream_filling": LogEvent(
+        "the stream has 80 % of its bytes: `bytes` of `max_bytes`; no keeper that is away is waited for any longer",
+        LIFE,
+    ),
+    "cluster_not_trimmed": LogEvent(
+        "JetStream has not deleted what all keepers have saved of the stream (`error`); the node tries again"
+    ),
+    "cluster_keeper_left_behind": LogEvent(
+        "frames leave the stream that a keeper has not saved: the `node`, the last message that it has `saved` (null: "
+        "unknown), and for how long it has been away (`away_s`). When it is back it copies from another keeper; one "
+        "that is gone for good is struck off by `halley cluster forget`",
+        LIFE,
+    ),
+    "cluster_no_keeper": LogEvent(
+        "no keeper is there that can write: this front goes on until the stream has 80 % of its bytes, or not at all "
+        "where a keeper settles events",
+        LIFE,
     ),
     "cluster_differs": LogEvent(
         "`what` differs among the nodes and should not, as groups of `nodes` that are alike: settings, or the version, "

@@ -27,7 +27,7 @@ _MOST_NODES = 64
 """As many as a cluster has (`MOST_NODES` in `halley/cluster/members.py`)."""
 
 _BASE_PORT, _LAST_BASE = 8100, 65_000
-_VERBS = {verb: f"halley.cli.cluster.{verb}:{verb}" for verb in ("check", "recover", "status")}
+_VERBS = {verb: f"halley.cli.cluster.{verb}:{verb}" for verb in ("check", "forget", "recover", "status")}
 
 
 @click.group("cluster", cls=LazyGroup, places=_VERBS, invoke_without_command=True)

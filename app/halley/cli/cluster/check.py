@@ -125,7 +125,7 @@ async def _of_rights(nats: Connection, space: str) -> list[str]:
     other = json.dumps({"name": f"{space}-other", "stream_name": f"{space}-other"}).encode()  # it is refused
     for subject in (f"{space}.{name}", f"$JS.FC.{space}.{name}"):
         nats.publish(subject, b"")
-    for verb in ("STREAM.INFO", "STREAM.CREATE", "STREAM.DELETE"):
+    for verb in ("STREAM.INFO", "STREAM.CREATE", "STREAM.DELETE", "STREAM.UPDATE", "STREAM.PURGE"):
         nats.publish(f"$JS.API.{verb}.{space if verb == 'STREAM.CREATE' else name}", other)
     nats.publish(f"$JS.API.CONSUMER.CREATE.{space}.{name}", other)
     for subject in (f"{space}.{name}", f"_INBOX.{name}"):

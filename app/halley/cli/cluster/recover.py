@@ -80,7 +80,10 @@ async def _made(settings: Settings, history: History, *, is_sure: bool, discards
             else:
                 only = f"{found.only_there:,} with events that the folder has not"
                 say(f"the stream {space} has {found.frames:,} frames, {only}")
-            if found.only_there and not discards:
+            if found.gone:
+                sequences = f"{found.gone.start} to {found.gone.stop - 1}"
+                say(f"its frames {sequences} were deleted, and may have had events that the folder has not")
+            if (found.only_there or found.gone) and not discards:
                 say("recover with the folder of a node that has those too, or give them up with --discard")
                 return FAILED
             say(f"the stream {space} is made again; the next event gets the position {found.used + 1}")

@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextlib import suppress
 from typing import Any
 
 import click
 
 from halley.cli.cluster.access import nats_options
 from halley.cli.terminal import DONE, FAILED, run, say
-from halley.cluster.members import MOST_NODES
+from halley.cluster.members import alive
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError, Connection
-from halley.nats.wire import Message
 from halley.settings import Settings
 
-_LISTEN_S = 2.5
-"""Each node sends a heartbeat once a second."""
-
-_COLUMNS = ("node", "role", "version", "sequence", "behind", "offset", "sessions")
+_COLUMNS = ("node", "role", "version", "sequence", "behind", "saved", "offset", "sessions", "refusal")
 
 
 @click.command()
@@ -31,7 +26,8 @@ def status(*, settings: Settings, is_json: bool) -> None:
     """Show the nodes of a cluster that are running, by what they send over the NATS servers at URLS.
 
     URLS are separated by commas; without them the setting cluster.urls is used. `behind` is how many frames of the
-    stream a node has not applied. The exit code is 1 if there is no stream.
+    stream a node has not applied, `saved` the last one that a keeper has on its disk, and `refusal` why a node refuses
+    durable publishes. Keepers that are away have a line each. The exit code is 1 if there is no stream.
     """
     sys.exit(run(_show(settings, is_json=is_json)))
 
@@ -44,7 +40,7 @@ async def _show(settings: Settings, *, is_json: bool) -> int:
         async with asyncio.timeout(settings.cluster.join_s):
             await nats.open()
         info = await nats.ask(f"STREAM.INFO.{space}")
-        nodes = await _nodes(nats, space, info["state"]["last_seq"])
+        found = await alive(nats, space)
     except ApiError as error:
         say(f"the stream {space}: {error}")
         return FAILED
@@ -57,34 +53,44 @@ async def _show(settings: Settings, *, is_json: bool) -> int:
         "first_sequence": info["state"]["first_seq"],
         "last_sequence": info["state"]["last_seq"],
         "bytes": info["state"]["bytes"],
+        "max_bytes": info["config"]["max_bytes"],
         "replicas": info["config"]["num_replicas"],
     }
+    nodes = [_node(name, fields, stream["last_sequence"]) for name, fields in found.items()]
+    away = _away(found)
     if is_json:
-        click.echo(json.dumps({"space": space, "stream": stream, "nodes": nodes}))
+        click.echo(json.dumps({"space": space, "stream": stream, "nodes": nodes, "away": away}))
         return DONE
     click.echo(f"space {space}, " + ", ".join(f"{name} {value}" for name, value in stream.items()))
     rows = [[json.dumps(node[name]).strip('"') for name in _COLUMNS] for node in nodes]
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
     for row in (_COLUMNS, *rows):
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    for each in away:
+        has_left = ", and frames that it has not saved have left the stream" if each["is_left_behind"] else ""
+        name = json.dumps(each["node"]).strip('"')
+        click.echo(f"keeper {name} is away, for {each['away_s']} s or longer{has_left}")
+    if away:
+        click.echo("one that is gone for good is struck off by halley cluster forget")
     return DONE
 
 
-async def _nodes(nats: Connection, space: str, last: int) -> list[dict[str, Any]]:
-    """The nodes that send heartbeats, by name, and how far each is behind `last`, a sequence of the stream."""
-    found: dict[str, dict[str, Any]] = {}
+def _node(name: str, fields: dict[str, Any], last: int) -> dict[str, Any]:
+    """What is shown of a node, and how far it is behind `last`, a sequence of the stream."""
+    sequence = fields.get("sequence")
+    behind = max(last - sequence, 0) if isinstance(sequence, int) else None
+    role = "keeper" if fields.get("keeps") else "front"
+    return {column: fields.get(column) for column in _COLUMNS} | {"node": name, "role": role, "behind": behind}
 
-    def take(message: Message) -> None:
-        with suppress(ValueError, KeyError, TypeError, AttributeError):  # of a stranger
-            fields = json.loads(message.data)
-            name = fields["node"]
-            if fields.get("left"):
-                found.pop(name, None)
-            elif name in found or len(found) < MOST_NODES:
-                fields["role"] = "keeper" if fields.get("keeps") else "front"
-                fields["behind"] = max(last - int(fields["sequence"]), 0)
-                found[name] = {column: fields.get(column) for column in _COLUMNS}
 
-    nats.subscribe(f"{space}.h.*", take)
-    await asyncio.sleep(_LISTEN_S)
-    return [found[name] for name in sorted(found, key=str)]
+def _away(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The keepers that are away, by name, as the node says that has missed each for the longest time."""
+    away: dict[str, dict[str, Any]] = {}
+    for fields in found.values():
+        listed = fields.get("away")
+        for each in listed if isinstance(listed, list) else ():
+            match each:
+                case {"node": str(name), "away_s": int(away_s), "is_left_behind": bool(is_left)} if name not in found:
+                    if away_s >= away.get(name, {"away_s": 0})["away_s"]:
+                        away[name] = {"node": name, "away_s": away_s, "is_left_behind": is_left}
+    return [away[name] for name in sorted(away)]

@@ -106,19 +106,22 @@ def operations_app(
     *,
     is_live: Callable[[], bool],
     is_ready: Callable[[], bool],
+    refusal: Callable[[], str],
     metrics: Callable[[], bytes],
     cluster: Callable[[], object] | None = None,
 ) -> Starlette:
     """The ASGI application of the operations listener.
 
-    `metrics` returns them in Prometheus's text format; `cluster` the figures of the cluster, for a node of one.
+    `refusal` returns why durable publishes are refused, "" while they are taken; `metrics` the metrics in Prometheus's
+    text format; `cluster` the figures of the cluster, for a node of one.
     """
 
     async def live(_: Request) -> Response:
         return _state("live", is_true=is_live())
 
     async def ready(_: Request) -> Response:
-        return _state("ready", is_true=is_ready())
+        reason = refusal()
+        return _state("ready", is_true=is_ready(), more=f"history_unavailable: {reason}\n" if reason else "")
 
     async def show_metrics(_: Request) -> Response:
         return Response(metrics(), media_type=METRICS_TYPE, headers=_NO_STORE)
@@ -133,6 +136,6 @@ def operations_app(
     return Starlette(routes=routes)
 
 
-def _state(name: str, *, is_true: bool) -> Response:
-    text = f"{name}\n" if is_true else f"not {name}\n"
+def _state(name: str, *, is_true: bool, more: str = "") -> Response:
+    text = (f"{name}\n" if is_true else f"not {name}\n") + more
     return PlainTextResponse(text, status_code=200 if is_true else 503, headers=_NO_STORE)
