@@ -55,7 +55,12 @@ class KeeperStore:
         self.log = node.log_of(self.archive.history, self.erasures)
         self._reports.deliver_to(self)
         self._keeper = Keeper(node.options, node.nats, self)
-        self.heartbeat: Mapping[str, Callable[[], Any]] = {"kept": self._figures_for_fronts}
+        self.saved_sequence = node.applied.sequence
+        """The last message of the stream whose events and state are on disk here."""
+        self.heartbeat: Mapping[str, Callable[[], Any]] = {
+            "kept": self._figures_for_fronts,
+            "saved": lambda: self.saved_sequence,
+        }
         self._saved = (node.applied.sequence, 0.0)  # what was saved last, and when
         self._snapshot: dict[str, Any] | None = None  # to be saved when its events are on disk
         self._saving: asyncio.Future[None] | None = None
@@ -181,6 +186,7 @@ class KeeperStore:
 
     def _save_now(self, state: dict[str, Any]) -> None:
         checksummed_json.save(self.archive.folder / STATE_FILE, state)
+        self.saved_sequence = state["sequence"]
 
     async def _saving_ended(self) -> None:
         if self._saving is not None:
