@@ -26,7 +26,7 @@ def be_next():
     replace(members.Members, "own", with_more_fields)
     from halley.server import keeper_store
 
-    add(keeper_store.KeeperStore, "state")
+    add(keeper_store.KeeperStore, "_state")
 
 
 def with_more_fields(own):
@@ -37,11 +37,12 @@ def with_more_fields(own):
 
 
 def be_later():
-    """Write frames of version 2, and read those of version 1 too, as what comes after the next version may do."""
-    frames.VERSION, read = 2, frames.unpack
+    """Write frames of version 3, and read those of version 1 too, as what comes after the next version may do."""
+    frames.VERSION, read = 3, frames.unpack
+    replace(frames, "pack", lambda data: changed(data, lambda head: [3, *head[1:]]))
 
     def unpack(data):
-        as_written_now = changed(data, lambda head: [2, *head[1:]]) if data.startswith(b"[1,") else data
+        as_written_now = changed(data, lambda head: [3, *head[1:]]) if data.startswith(b"[1,") else data
         frame = read(as_written_now)
         frame.checksum = data[-8:].decode()
         return frame

@@ -177,7 +177,7 @@ HEAD = [1, "a-1", 1, ["t"], [["bayeux", "bare", None, None, None, None]], [0], [
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (0, 2),
+        (0, 3),
         (1, None),
         (2, "1"),
         (3, [None]),
@@ -239,7 +239,7 @@ def test_a_repeat_names_its_first():
     node = Applied(KEYS, KEY_AGE_US)
     node.apply(1, 10, unpack(pack("a-1", 1, [row])))
     (again,) = node.apply(2, 20, unpack(pack("b-1", 1, [row._replace(topic="other")])))
-    assert (again.repeats, again.offset, node.offset) == (First(1, 10, "t"), 1, 1)
+    assert (again.repeats, again.offset, node.offset) == (First(1, 10, "t", 10), 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.errors import HistoryUnavailable
-from halley.cluster.consistency import digests
+from halley.cluster.consistency import FRAMES, digests
 from halley.cluster.exchange import Exchange
+from halley.cluster.frames import VERSION
 from halley.cluster.membership import SETTINGS, join, join_without_folder, name_taken
 from halley.cluster.status import ClusterStatus
 from halley.cluster.stream import CannotJoin as NotJoined
@@ -80,6 +81,7 @@ class ClusterHistory:
         members.report("erased", lambda: erasures.done_to(applied.sequence))
         members.report("went_back", lambda: log.availability.is_stream_replaced)
         members.report("keeps", lambda: not options.front)
+        members.report(FRAMES, lambda: VERSION)
         members.report("settings", lambda: digests(others.settings()))
         for name, value in store.heartbeat.items():
             members.report(name, value)
