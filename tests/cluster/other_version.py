@@ -36,6 +36,30 @@ def with_more_fields(own):
     return own
 
 
+def be_before():
+    """Know version 1 of frames and of what is saved alone, and say nothing of versions."""
+    from halley.cluster import frames
+
+    frames.VERSION = 1
+    from halley.cluster import applied, members
+
+    applied.VERSION = 1
+    replace(members.Members, "own", without_versions)
+
+
+def without_versions(own):
+    """Take out of a heartbeat what the version before does not send."""
+    del own.heartbeat["frames"]
+    return own
+
+
+def be_hasty():
+    """Write frames of the next version as soon as all nodes know them."""
+    from halley.cluster import consistency
+
+    consistency.SETTLED_S = 0.1
+
+
 def be_later():
     """Write frames of version 3, and read those of version 1 too, as what comes after the next version may do."""
     frames.VERSION, read = 3, frames.unpack

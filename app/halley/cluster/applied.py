@@ -196,7 +196,7 @@ class Applied:
             if first is not None:
                 self._changed[first.offset] = None
             used = self._keys[name] = First(self.offset + 1, self.time_us, row.topic, self.clock_us)
-            self._changed[used.offset] = self._key(name, used)
+            self._changed[used.offset] = _key(name, used)
             self._keys.move_to_end(name)
             if len(self._keys) > self._most_keys:
                 self._changed[self._keys.popitem(last=False)[1].offset] = None
@@ -215,14 +215,11 @@ class Applied:
         }
         return at if self.rules == 1 else at | {"clock_us": self.clock_us}
 
-    def _key(self, name: tuple[str | None, str], first: First) -> list[Any]:
-        return [*name, *first][: 5 if self.rules == 1 else 6]
-
     def changed(self) -> Change:
         """What the last message has changed, once its events are counted.
 
-        There is a value for each run, each keeper, and each erasure, which is due at this node from then on; the
-        offsets of events have keys.
+        There is a value for each run, each keeper and each key, by the offset of its event; and one for each erasure,
+        which is due at this node from then on.
         """
         return Change(self._after, self.sequence, self.offset, {**self._changed, AT: self._at()})
 
@@ -231,7 +228,7 @@ class Applied:
         values: dict[Name, Any] = {AT: self._at()}
         values |= {f"{_RUN}{run}": [turn, *last] for turn, (run, last) in enumerate(self._runs.items())}
         values |= {f"{_KEEPER}{node}": [turn, time_us] for turn, (node, time_us) in enumerate(self._keepers.items())}
-        return values | {first.offset: self._key(name, first) for name, first in self._keys.items()}
+        return values | {first.offset: _key(name, first) for name, first in self._keys.items()}
 
     def saved(self) -> dict[str, Any]:
         """The state as JSON values, for another node; `restore` takes them."""
@@ -254,6 +251,11 @@ class Applied:
             )
         except (KeyError, TypeError, ValueError):
             raise AnotherVersion from None
+
+
+def _key(name: tuple[str | None, str], first: First) -> list[Any]:
+    """A key as it is saved; without its clock where that is its time, as it is by the rules of version 1."""
+    return [*name, *first][: 5 if first.clock_us == first.time_us else 6]
 
 
 def document(values: Mapping[Name, Any]) -> dict[str, Any]:

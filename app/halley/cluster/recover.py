@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from halley.cluster.applied import AnotherVersion, Applied, First, UsedKey
-from halley.cluster.catch_up import Copy
+from halley.cluster.catch_up import CannotCatchUp, Copy
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.members import alive
 from halley.cluster.membership import saved_state
@@ -132,7 +132,10 @@ async def make_stream(nats: Connection, settings: Settings, history: History, fo
     applied = Applied(settings.history.keys, 0)
     applied.begin(made["stream"], found.used, found.last_us, lead, keys)
     history.close()
-    copy = Copy(settings, history.folder.path)
+    try:
+        copy = Copy(settings, history.folder.path)
+    except CannotCatchUp as error:
+        raise CannotRecover(str(error)) from error
     try:
         copy.take([], found.used)
         copy.save(applied)
