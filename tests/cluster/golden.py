@@ -68,7 +68,7 @@ HEARTBEAT = (
     b'"settings":{"record":"0123456789ab","access":"0123456789ab","realm":"0123456789ab","bayeux.paths":"0123456789ab",'
     b'"nt4":"0123456789ab"},'
     b'"hears":["halley/rates"],"url":"http://127.0.0.1:8090","machine":"0123-4567","kept":{"head":44,"starts":[1,7],'
-    b'"bytes":8192,"consumers":{"lake":12},"takes":true},"wamp":[4503599627370496,3]}'
+    b'"bytes":8192,"consumers":{"lake":12},"takes":true},"saved":5,"frames":2,"wamp":[4503599627370496,3]}'
 )
 
 QUERY = Query(

@@ -26,7 +26,7 @@ def be_next():
     replace(members.Members, "own", with_more_fields)
     from halley.server import keeper_store
 
-    add(keeper_store.KeeperStore, "state")
+    add(keeper_store.KeeperStore, "_state")
 
 
 def with_more_fields(own):
@@ -36,12 +36,37 @@ def with_more_fields(own):
     return own
 
 
+def be_before():
+    """Know version 1 of frames and of what is saved alone, and say nothing of versions."""
+    from halley.cluster import frames
+
+    frames.VERSION = 1
+    from halley.cluster import applied, members
+
+    applied.VERSION = 1
+    replace(members.Members, "own", without_versions)
+
+
+def without_versions(own):
+    """Take out of a heartbeat what the version before does not send."""
+    del own.heartbeat["frames"]
+    return own
+
+
+def be_hasty():
+    """Write frames of the next version as soon as all nodes know them."""
+    from halley.cluster import consistency
+
+    consistency.SETTLED_S = 0.1
+
+
 def be_later():
-    """Write frames of version 2, and read those of version 1 too, as what comes after the next version may do."""
-    frames.VERSION, read = 2, frames.unpack
+    """Write frames of version 3, and read those of version 1 too, as what comes after the next version may do."""
+    frames.VERSION, read = 3, frames.unpack
+    replace(frames, "pack", lambda data: changed(data, lambda head: [3, *head[1:]]))
 
     def unpack(data):
-        as_written_now = changed(data, lambda head: [2, *head[1:]]) if data.startswith(b"[1,") else data
+        as_written_now = changed(data, lambda head: [3, *head[1:]]) if data.startswith(b"[1,") else data
         frame = read(as_written_now)
         frame.checksum = data[-8:].decode()
         return frame

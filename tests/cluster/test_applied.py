@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from halley.broker.events import Audience, Event, SessionFilter
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
-from halley.cluster.applied import Applied, First
+from halley.cluster.applied import MOST_RUNS, Applied, DueErasure, First, document, due_erasures
 from halley.cluster.frames import (
     BadFrame,
     KeeperAnnouncement,
@@ -61,16 +61,20 @@ class Model:
 
     def __init__(self):
         self.counted: dict[str, int] = {}
-        self.events: list[tuple[Row, int]] = []  # with its time
+        self.events: list[tuple[Row, int]] = []  # with the clock by which its key ages
         self.used: list[tuple[tuple[str | None, str], int]] = []  # each key as it was used, with its event's offset
-        self.time_us = 0
+        self.time_us = self.clock_us = 0
+        self.rules = 1
 
-    def apply(self, stream_us, run, number, rows):
+    def apply(self, stream_us, run, number, rows, version):
         if number != self.counted.get(run, 0) + 1:
             return None
         self.counted[run] = number
+        self.rules = max(self.rules, version)
         is_step = self.time_us - SECOND_US < stream_us < self.time_us
-        self.time_us = self.time_us if is_step else stream_us
+        before_us, self.time_us = self.time_us, self.time_us if is_step else stream_us
+        pause_us = sorted((0, self.time_us - before_us, SECOND_US))[1]
+        self.clock_us = self.clock_us + pause_us if self.rules == 2 else self.time_us
         return [self.offset_of(row) for row in rows]
 
     def offset_of(self, row):
@@ -80,9 +84,9 @@ class Model:
             if used not in [each for each, _ in newest]:
                 newest.append((used, offset))
         first = dict(newest[:KEYS]).get(name) if row.key else None
-        if first is not None and self.time_us - self.events[first - 1][1] <= KEY_AGE_US:
+        if first is not None and self.clock_us - self.events[first - 1][1] <= KEY_AGE_US:
             return first
-        self.events.append((row, self.time_us))
+        self.events.append((row, self.clock_us))
         if row.key:
             self.used.append((name, len(self.events)))
         return len(self.events)
@@ -102,10 +106,11 @@ def streams(draw):
     if draw(st.booleans()):  # the usual case: in turn, and some of it again
         order = sorted(order, key=lambda frame: frame[1])
     steps = draw(st.lists(st.integers(-2 * SECOND_US, 3 * SECOND_US), min_size=len(order), max_size=len(order)))
+    later = draw(st.integers(0, 40))  # from there on nodes write version 2, but for one that has not noticed it yet
     stream_us, stream = 1_800_000_000_000_000, []
-    for frame, step in zip(order, steps, strict=True):
+    for place, (frame, step) in enumerate(zip(order, steps, strict=True)):
         stream_us += step
-        stream.append((stream_us, *frame))
+        stream.append((stream_us, *frame, 1 if place < later or frame[0] == "c-1" else 2))
     return stream
 
 
@@ -117,17 +122,23 @@ def told(numbered):
 def test_all_nodes_come_to_the_same_history(stream, stop, back):
     """Every interleaving, resend and loss: as the model. A node that is killed goes on to the same end."""
     model, node = Model(), Applied(KEYS, KEY_AGE_US)
+    values = node.values()
     states = [node.saved()]
-    for sequence, (stream_us, run, number, each) in enumerate(stream, 1):
-        found = node.apply(sequence, stream_us, unpack(pack(run, number, each)))
-        assert told(found) == model.apply(stream_us, run, number, each)
+    for sequence, (stream_us, run, number, each, version) in enumerate(stream, 1):
+        found = node.apply(sequence, stream_us, unpack(pack(run, number, each, None, version)))
+        assert told(found) == model.apply(stream_us, run, number, each, version)
         states.append(node.saved())
+        changed = node.changed()
+        assert (changed.after, changed.sequence, changed.offset) == (sequence - 1, sequence, node.offset)
+        values = {**values, **changed.values}
+        kept = {name: value for name, value in values.items() if value is not None}
+        assert document(kept) == node.saved(), "what is changed with each message comes to the whole"
     assert node.offset == len(model.events)
     saved = states[max(0, min(stop, len(stream)) - back)]  # it had saved its state some frames before it was killed
     again = Applied(KEYS, KEY_AGE_US)
     again.restore(orjson.loads(orjson.dumps(saved)))
-    for sequence, (stream_us, run, number, each) in enumerate(stream, 1):  # what it has seen is not seen again
-        again.apply(sequence, stream_us, unpack(pack(run, number, each)))
+    for sequence, (stream_us, run, number, each, version) in enumerate(stream, 1):  # what it has seen is not seen again
+        again.apply(sequence, stream_us, unpack(pack(run, number, each, None, version)))
     assert again.saved() == node.saved()
 
 
@@ -178,7 +189,7 @@ HEAD = [1, "a-1", 1, ["t"], [["bayeux", "bare", None, None, None, None]], [0], [
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (0, 2),
+        (0, 3),
         (1, None),
         (2, "1"),
         (3, [None]),
@@ -240,7 +251,83 @@ def test_a_repeat_names_its_first():
     node = Applied(KEYS, KEY_AGE_US)
     node.apply(1, 10, unpack(pack("a-1", 1, [row])))
     (again,) = node.apply(2, 20, unpack(pack("b-1", 1, [row._replace(topic="other")])))
-    assert (again.repeats, again.offset, node.offset) == (First(1, 10, "t"), 1, 1)
+    assert (again.repeats, again.offset, node.offset) == (First(1, 10, "t", 10), 1, 1)
+
+
+HOUR_US = 3_600 * SECOND_US
+
+
+class Stream:
+    """Frames of one event each, at times of the stream's clock, applied by a node."""
+
+    def __init__(self, version):
+        self.node, self.version = Applied(KEYS, KEY_AGE_US), version
+
+    def put(self, stream_us, run, number, key=None):
+        """Return the offset of the event; None if the frame does not count, 0 if it repeats another."""
+        frame = unpack(pack(run, number, [Row("t", b"1", KIND, key)], None, self.version))
+        found = self.node.apply(self.node.sequence + 1, stream_us, frame)
+        return found and (0 if found[0].repeats else found[0].offset)
+
+
+@pytest.mark.parametrize("ahead_us", [25 * HOUR_US, 11 * 60 * SECOND_US, -3 * HOUR_US])
+def test_a_leaders_clock_decides_nothing(ahead_us):
+    """Of the NATS servers another one leads, whose clock is wrong: no frame counts twice, and no key is forgotten."""
+    stream, now_us = Stream(2), 1_800_000_000 * SECOND_US
+    assert stream.put(now_us, "a-1", 1, "k") == 1
+    for number, wrong_us in enumerate((ahead_us, 0, ahead_us), 1):
+        assert stream.put(now_us + wrong_us + number, "b-1", number) == 1 + number
+        assert stream.put(now_us + wrong_us + number, "a-1", 1, "k") is None
+    assert stream.put(now_us, "c-1", 1, "k") == 0
+
+
+def test_in_a_busy_stream_a_key_is_forgotten_in_time():
+    """Pauses of a second and less count in full."""
+    stream = Stream(2)
+    assert stream.put(0, "a-1", 1, "k") == 1
+    for number in range(1, 6):
+        assert stream.put(number * SECOND_US, "b-1", number) == number + 1
+    assert stream.put(KEY_AGE_US, "c-1", 1, "k") == 0
+    assert stream.put(KEY_AGE_US + 1, "c-1", 2, "k") == 7
+
+
+def test_keys_from_before_the_rules_changed_have_their_age():
+    """Up to then it is that by the stream's clock, in whatever form the state was saved."""
+    stream = Stream(1)
+    assert stream.put(0, "a-1", 1, "old") == 1
+    assert stream.put(KEY_AGE_US, "a-1", 2, "new") == 2
+    stream.version = 2
+    assert stream.put(KEY_AGE_US, "a-1", 3) == 3
+    again = Applied(KEYS, KEY_AGE_US)
+    again.restore(orjson.loads(orjson.dumps(stream.node.saved())))
+    assert (again.saved(), again.rules) == (stream.node.saved(), 2)
+    stream.node = again
+    assert stream.put(9 * KEY_AGE_US, "b-1", 1, "new") == 0
+    assert stream.put(9 * KEY_AGE_US, "b-1", 2, "old") == 4
+
+
+def test_runs_are_forgotten_when_there_are_too_many():
+    """The one whose last frame is the oldest; and in what is saved too."""
+    stream = Stream(2)
+    stream.put(0, "a-1", 1)
+    stream.put(0, "b-1", 1)
+    stream.put(0, "a-1", 2)
+    for number in range(MOST_RUNS - 1):
+        stream.put(0, f"c-{number}", 1)
+    assert [stream.node.number_of(run) for run in ("a-1", "b-1", "c-0")] == [2, 0, 1]
+    assert stream.node.changed().values["run/b-1"] is None
+    assert len(stream.node.saved()["runs"]) == MOST_RUNS
+
+
+def test_an_erasure_is_due_with_its_place_in_the_stream():
+    """It is saved with that, so that no node that is killed forgets it."""
+    erasure = Erasure(Pattern(Match.DESCENDANTS, "private"), None)
+    node = Applied(KEYS, KEY_AGE_US)
+    node.apply(1, 10, unpack(pack("a-1", 1, [Row("private/a", b"1", KIND)])))
+    node.apply(2, 20, unpack(pack("a-1", 2, [], erasure)))
+    values = node.changed().values
+    assert due_erasures(orjson.loads(orjson.dumps(values))) == [DueErasure(2, erasure, 1)]
+    assert document({**node.values(), **values}) == node.saved(), "other nodes are not asked to erase it again"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from halley.cluster.applied import Applied
-from halley.cluster.consistency import StateHistory, differences, digests
-from halley.cluster.frames import Kind, Row, pack, unpack
+from halley.cluster.consistency import SETTLED_S, FrameVersion, StateHistory, differences, digests
+from halley.cluster.frames import KeeperAnnouncement, Kind, Row, pack, unpack
 from halley.cluster.members import Member, id_of
 from halley.cluster.membership import _check_rules
 from halley.settings import Access, Bayeux, Realm, Record, Settings, Token
@@ -48,6 +48,28 @@ def test_a_node_may_send_anything(facts):
     own = member("a", settings=digests(Settings()))
     assert all(each["nodes"][0] for each in differences([own, member("b", **facts)], set()))
     assert StateHistory().deviating([member("b", **facts)]) == set()
+
+
+def test_a_version_of_frames_is_written_when_all_nodes_have_known_it_for_a_while():
+    """Also those that keep the history and are away, and whatever a node may send; and where the stream has it."""
+    applied = Applied(100, 10**9)
+    applied.apply(1, 1, unpack(pack("a", 1, [], KeeperAnnouncement("a"))))
+    applied.apply(2, 2, unpack(pack("b", 1, [], KeeperAnnouncement("b"))))
+    version = FrameVersion(applied, "a")
+    newer, older = member("b", frames=2), member("c")
+    now = 100.0
+    for others in ([], [newer, older], [older], [newer, member("c", frames="2")], [member("b")]):
+        for _ in range(3):
+            now += SETTLED_S
+            assert version.look(others, now) == 1
+    assert version.look([newer], now) == 1
+    assert version.look([newer], now + SETTLED_S - 1) == 1
+    assert version.look([newer, older], now + SETTLED_S) == 1, "it begins again"
+    assert version.look([newer], now + SETTLED_S) == 1
+    assert version.look([newer, member("c", frames=3)], now + 2 * SETTLED_S + 1) == 2
+    assert version.look([older], now + 2 * SETTLED_S + 2) == 1
+    applied.apply(3, 3, unpack(pack("b", 2, [], None, 2)))
+    assert version.look([older], now) == 2
 
 
 def applied(state, applied, *payloads):

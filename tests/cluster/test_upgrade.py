@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 from contextlib import AsyncExitStack
 
 import httpx
@@ -13,7 +14,8 @@ from cluster.golden import HEARTBEAT
 from cluster.rounds import Node, Round
 from nats.aio.client import Client as NatsClient
 from support.messages import publish
-from support.nats import nats_servers, node, rows
+from support.nats import FREE_PORTS, nats_servers, node, rows
+from support.process import ended
 from support.wire import DEADLINE_S
 
 from halley.cluster.availability import LATER, OUTVOTED
@@ -100,6 +102,47 @@ async def published(server, channel, data, **fields):
     """Publish without a session; return the reply."""
     wire = await server.wire()
     return (await wire.post(publish(channel, data, **fields))).messages[0]
+
+
+async def test_frames_of_the_next_version_are_written_when_all_nodes_know_them(tmp_path):
+    """Not while an older node is there; one that comes back after that stops, and so does one that joins."""
+    async with nats_servers(tmp_path) as servers, AsyncExitStack() as stack:
+        a = await stack.enter_async_context(node(tmp_path, servers, "a", **SETTINGS, **other("hasty")))
+        async with node(tmp_path, servers, "before", keeps=False, **SETTINGS, **other("before")) as before:
+            await others_known(a, 1)
+            await asyncio.sleep(2.5)  # two looks, by which it would have begun
+            first = (await published(before, "/chat/room", 1))["ext"]["position"]
+            await published(a, "/chat/room", 2)
+            assert await versions(servers) == {1}
+            before.send_signal(signal.SIGSTOP)
+            await a.until_logged("cluster_member_gone")
+            async with asyncio.timeout(DEADLINE_S):
+                while await versions(servers) != {1, 2}:
+                    await published(a, "/chat/room", 3)
+            before.send_signal(signal.SIGCONT)
+            assert json.loads(await before.until_logged("cluster_diverged"))["why"] == LATER
+        refused = await ended(
+            *("serve", "--cluster", servers.urls, "--node", "new", "--front", *FREE_PORTS),
+            cwd=tmp_path,
+            **SETTINGS,
+            **other("before"),
+        )
+        assert (refused.code, "another version of Halley" in refused.lines[-1]) == (2, True), refused.lines
+        b = await stack.enter_async_context(node(tmp_path, servers, "b", **SETTINGS))
+        last = (await published(b, "/chat/room", 4))["ext"]["position"]
+        assert await rows(a, last) == await rows(b, last)
+        assert [row["payload"] for row in await rows(b, last)][first - 1 : first + 2] == ["1", "2", "3"]
+
+
+async def versions(servers):
+    """Return the versions of the frames in the stream."""
+    client = NatsClient()
+    await client.connect(servers.urls)
+    stream = client.jetstream()
+    state = (await stream.stream_info("halley")).state
+    frames = [await stream.get_msg("halley", number) for number in range(state.first_seq, state.last_seq + 1)]
+    await client.close()
+    return {json.loads(frame.data[: frame.data.index(b"\n")])[0] for frame in frames}
 
 
 async def test_a_node_that_would_count_otherwise_stops(tmp_path):

@@ -50,7 +50,8 @@ class Reports:
     order: list[Any] = field(default_factory=list)
 
     def __call__(self, report: Report) -> None:
-        payloads = [orjson.loads(entry.event.payload) for entry in report.entries]
+        events = [entry.event for entry in report.entries if isinstance(entry, Entry)]
+        payloads = [orjson.loads(event.payload) for event in events]
         self.order += payloads
         if isinstance(report, NotWritten):
             self.refused += payloads

@@ -4,31 +4,49 @@
 all nodes. Of each run exactly the next number counts, and every other frame is dropped: a sender may send a frame again
 as often as it likes. An event whose idempotency key was used before, by any node, gets no offset.
 
-A node saves `Applied` from time to time, never ahead of the rows on its disk. A node that starts again applies what
-follows in the stream: that comes to the same offsets, and what is on disk already is not written again.
+A keeper saves what each message changes with the rows of its events, in one transaction (`history/state.py`). A node
+that starts again applies what follows in the stream, which comes to the same offsets.
 
-What is saved has a version, as frames have one (`frames.py`): names that a later one adds to it are passed over, and
-all else that is new raises VERSION, in a version of Halley that reads both and still writes the one before.
+**The rules have a version**, which is in what is saved, and rises with the first frame of a later version (`frames.py`)
+that counts: so it does at all nodes alike. A node writes such frames when all others know them (`consistency.py`).
+
+    1  What was sent again is recognized for a day by the stream's clock, and a key is as old as that clock says. It is
+       the clock of the NATS server that leads: where that is set, or another leads, frames would count twice and keys
+       would be forgotten.
+    2  What is sent again is recognized while there are not too many runs. The age of a key is the sum of the pauses
+       between frames, each of which counts for a second at most, as in the log of a single server (`recent_keys.py`).
+
+Names that a later version of Halley adds to what is saved are passed over.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from halley.broker.aging import drop_expired
+from halley.broker.aging import expired
 from halley.broker.ports import Erasure
-from halley.cluster.frames import Frame, KeeperAnnouncement, KeeperDismissal, Row
+from halley.cluster.frames import Frame, KeeperAnnouncement, KeeperDismissal, Row, control_of, control_to_json
+from halley.history.state import AT, Change, Name
 
 STEP_US = 1_000_000
 """A clock that goes back by less is being adjusted: the latest time counts instead."""
 
-RUN_AGE_US = 86_400_000_000
-"""How long the number of a run's last frame is remembered; no frame may be sent again after that."""
+PAUSE_US = 1_000_000
+"""What a longer pause between two frames counts as for the age of keys: it may be a clock that was set forward."""
 
-VERSION = 1
+RUN_AGE_US = 86_400_000_000
+"""How long version 1 remembers the number of a run's last frame; no frame may be sent again after that."""
+
+MOST_RUNS = 10_000
+"""Of how many runs version 2 remembers that number: the latest ones."""
+
+VERSION = 2
+"""The latest version of the rules that is known."""
+
 _MOST_KEEPERS = 64
+_RUN, _KEEPER, _ERASURE = "run/", "keeper/", "erasure/"
 
 
 class AnotherVersion(Exception):
@@ -41,6 +59,8 @@ class First(NamedTuple):
     offset: int
     time_us: int
     topic: str
+    clock_us: int
+    """The clock by which keys age, as it was then."""
 
 
 class UsedKey(NamedTuple):
@@ -61,29 +81,35 @@ class Numbered(NamedTuple):
 
 
 class Applied:
-    """The state after a part of the stream.
+    """The state after a part of the stream. A part of it is saved under the name that `changed` gives it.
 
     stream    the id of the stream; one that was made again has another
     sequence  the last message of the stream that was seen; `checksum` is its frame's, "" if it was none
     offset    that of the last event, which is also how many events there are
-    time_us   the time of the last event
+    time_us   the time of the last frame that counted, and of its events
+    rules     their version
+    clock_us  the clock by which keys age
     lead      by how much the number of an event's publication is above its offset; not 0 only in a log that is older
               than its cluster
     """
 
     def __init__(self, keys: int, key_age_us: int) -> None:
         """Begin with an empty stream; idempotency keys are remembered as the settings of all nodes say alike."""
-        self.sequence = self.offset = self.time_us = self.lead = 0
+        self.sequence = self.offset = self.time_us = self.clock_us = self.lead = 0
+        self.rules = 1
         self.stream = self.checksum = ""
         self._most_keys = keys
         self._key_age_us = key_age_us
         self._runs: OrderedDict[str, tuple[int, int]] = OrderedDict()  # number and time of the last frame, by time
         self._keepers: OrderedDict[str, int] = OrderedDict()  # when each has said last that it is one, by that time
         self._keys: OrderedDict[tuple[str | None, str], First] = OrderedDict()  # in the order of use
+        self._after = 0  # the sequence before the last message
+        self._changed: dict[Name, Any] = {}  # by it
 
     def begin(self, stream: str, offset: int, time_us: int, lead: int, keys: Iterable[UsedKey]) -> None:
         """Begin with an empty stream behind a history that ends with `offset`; `keys` are its newest, oldest first."""
-        self.stream, self.offset, self.time_us, self.lead = stream, offset, time_us, lead
+        self.stream, self.offset, self.lead = stream, offset, lead
+        self.time_us = self.clock_us = time_us
         self._keys = OrderedDict(((each.authid, each.key), each.first) for each in keys)
 
     def number_of(self, run: str) -> int:
@@ -103,24 +129,44 @@ class Applied:
         """
         if sequence <= self.sequence:
             return False
+        self._after, self._changed = self.sequence, {}
         self.sequence, self.checksum = sequence, "" if frame is None else frame.checksum
         if frame is None or frame.number != self.number_of(frame.run) + 1:
             return False
+        self.rules = max(self.rules, frame.version)
+        before_us = self.time_us
         if not self.time_us - STEP_US < stream_us < self.time_us:
             self.time_us = stream_us
-        self._runs[frame.run] = frame.number, stream_us
-        self._runs.move_to_end(frame.run)
-        drop_expired(self._runs, lambda last: last[1] < stream_us - RUN_AGE_US, len(self._runs))
+        pause_us = min(max(0, self.time_us - before_us), PAUSE_US)
+        self.clock_us = self.time_us if self.rules == 1 else self.clock_us + pause_us
+        self._count_run(frame, stream_us)
         if isinstance(frame.control, KeeperAnnouncement):
-            self._keepers[frame.control.node] = stream_us
-            self._keepers.move_to_end(frame.control.node)
-            if len(self._keepers) > _MOST_KEEPERS:
-                self._keepers.popitem(last=False)
+            self._note_keeper(frame.control.node, stream_us)
         elif isinstance(frame.control, KeeperDismissal):
             self._keepers.pop(frame.control.node, None)
+            self._changed[f"{_KEEPER}{frame.control.node}"] = None
         elif frame.control is not None:
+            self._changed[name_of_erasure(sequence)] = [control_to_json(frame.control), self.offset]
             self._forget(frame.control)
         return True
+
+    def _count_run(self, frame: Frame, stream_us: int) -> None:
+        self._runs[frame.run] = frame.number, stream_us
+        self._runs.move_to_end(frame.run)
+        if self.rules == 1:
+            gone = [*expired(self._runs, lambda last: last[1] < stream_us - RUN_AGE_US, len(self._runs))]
+        else:
+            gone = [self._runs.popitem(last=False) for _ in range(len(self._runs) - MOST_RUNS)]
+        self._changed |= {f"{_RUN}{run}": None for run, _ in gone}
+        self._changed[f"{_RUN}{frame.run}"] = [self.sequence, frame.number, stream_us]
+
+    def _note_keeper(self, node: str, stream_us: int) -> None:
+        self._keepers[node] = stream_us
+        self._keepers.move_to_end(node)
+        if len(self._keepers) > _MOST_KEEPERS:
+            gone, _ = self._keepers.popitem(last=False)
+            self._changed[f"{_KEEPER}{gone}"] = None
+        self._changed[f"{_KEEPER}{node}"] = [self.sequence, stream_us]
 
     def number(self, frame: Frame) -> list[Numbered]:
         """The events of a frame that counts."""
@@ -136,7 +182,7 @@ class Applied:
         """Forget the keys of events that are erased: a name and a topic are in them."""
         concerned = [name for name, first in self._keys.items() if erasure.concerns(first.topic, name[0])]
         for name in concerned:
-            del self._keys[name]
+            self._changed[self._keys.pop(name).offset] = None
 
     @property
     def keepers(self) -> Collection[str]:
@@ -147,39 +193,109 @@ class Applied:
         if row.key is not None and self._most_keys:
             name = (row.kind.authid, row.key)
             first = self._keys.get(name)
-            if first is not None and self.time_us - first.time_us <= self._key_age_us:
+            if first is not None and self.clock_us - first.clock_us <= self._key_age_us:
                 return Numbered(row, first.offset, first.time_us, first)
-            self._keys[name] = First(self.offset + 1, self.time_us, row.topic)
+            if first is not None:
+                self._changed[first.offset] = None
+            used = self._keys[name] = First(self.offset + 1, self.time_us, row.topic, self.clock_us)
+            self._changed[used.offset] = _key(name, used)
             self._keys.move_to_end(name)
             if len(self._keys) > self._most_keys:
-                self._keys.popitem(last=False)
+                self._changed[self._keys.popitem(last=False)[1].offset] = None
         self.offset += 1
         return Numbered(row, self.offset, self.time_us)
 
-    def saved(self) -> dict[str, Any]:
-        """The state as JSON values, for a file or another node; `restore` takes them."""
-        return {
-            "version": VERSION,
+    def _at(self) -> dict[str, Any]:
+        at = {
+            "version": self.rules,
             "stream": self.stream,
             "lead": self.lead,
             "sequence": self.sequence,
             "checksum": self.checksum,
             "offset": self.offset,
             "time_us": self.time_us,
-            "runs": [[run, *last] for run, last in self._runs.items()],
-            "keepers": dict(self._keepers),
-            "keys": [[*name, *first] for name, first in self._keys.items()],
         }
+        return at if self.rules == 1 else at | {"clock_us": self.clock_us}
+
+    def changed(self) -> Change:
+        """What the last message has changed, once its events are counted.
+
+        There is a value for each run, each keeper and each key, by the offset of its event; and one for each erasure,
+        which is due at this node from then on.
+        """
+        return Change(self._after, self.sequence, self.offset, {**self._changed, AT: self._at()})
+
+    def values(self) -> dict[Name, Any]:
+        """The whole state, as `changed` has parts of it."""
+        values: dict[Name, Any] = {AT: self._at()}
+        values |= {f"{_RUN}{run}": [turn, *last] for turn, (run, last) in enumerate(self._runs.items())}
+        values |= {f"{_KEEPER}{node}": [turn, time_us] for turn, (node, time_us) in enumerate(self._keepers.items())}
+        return values | {first.offset: _key(name, first) for name, first in self._keys.items()}
+
+    def saved(self) -> dict[str, Any]:
+        """The state as JSON values, for another node; `restore` takes them."""
+        return document(self.values())
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Go on from a state that was saved. Raises `AnotherVersion`."""
         try:
-            if saved["version"] != VERSION:
+            if not 1 <= saved["version"] <= VERSION:
                 raise AnotherVersion
+            self.rules = saved["version"]
             self.sequence, self.offset, self.time_us = saved["sequence"], saved["offset"], saved["time_us"]
             self.stream, self.checksum, self.lead = saved["stream"], saved["checksum"], saved["lead"]
+            self.clock_us = saved["time_us" if self.rules == 1 else "clock_us"]
             self._runs = OrderedDict((run, (number, time_us)) for run, number, time_us in saved["runs"])
             self._keepers = OrderedDict(saved["keepers"])
-            self._keys = OrderedDict(((authid, key), First(*first)) for authid, key, *first in saved["keys"])
+            self._keys = OrderedDict(
+                ((authid, key), First(offset, time_us, topic, *(clock_us or [time_us])))
+                for authid, key, offset, time_us, topic, *clock_us in saved["keys"]
+            )
         except (KeyError, TypeError, ValueError):
             raise AnotherVersion from None
+
+
+def _key(name: tuple[str | None, str], first: First) -> list[Any]:
+    """A key as it is saved; without its clock where that is its time, as it is by the rules of version 1."""
+    return [*name, *first][: 5 if first.clock_us == first.time_us else 6]
+
+
+def document(values: Mapping[Name, Any]) -> dict[str, Any]:
+    """A whole state in the form of `Applied.saved`."""
+    named = sorted((name, value) for name, value in values.items() if isinstance(name, str) and name != AT)
+
+    def those(prefix: str) -> list[list[Any]]:
+        found = [[name.removeprefix(prefix), *value] for name, value in named if name.startswith(prefix)]
+        return sorted(found, key=lambda each: each[1])  # by their turns
+
+    return {
+        **values[AT],
+        "runs": [[run, number, time_us] for run, _, number, time_us in those(_RUN)],
+        "keepers": {node: time_us for node, _, time_us in those(_KEEPER)},
+        "keys": [values[offset] for offset in sorted(name for name in values if isinstance(name, int))],
+    }
+
+
+class DueErasure(NamedTuple):
+    """An erasure of the stream that a node has still to carry out: of the events up to the offset `last`."""
+
+    sequence: int
+    erasure: Erasure
+    last: int
+
+
+def name_of_erasure(sequence: int) -> str:
+    """The name under which the erasure with that sequence is saved while it is due."""
+    return f"{_ERASURE}{sequence}"
+
+
+def due_erasures(values: Mapping[Name, Any]) -> list[DueErasure]:
+    """The erasures that a saved state says are due, in the stream's order."""
+    found = [
+        DueErasure(int(name.removeprefix(_ERASURE)), control, last)
+        for name, value in values.items()
+        if isinstance(name, str) and name.startswith(_ERASURE)
+        for as_json, last in [value]
+        if isinstance(control := control_of(as_json), Erasure)
+    ]
+    return sorted(found, key=lambda each: each.sequence)

@@ -23,7 +23,7 @@ from halley.broker.ports import Durability
 from halley.cluster.applied import Applied
 from halley.cluster.arrivals import Arrivals
 from halley.cluster.availability import AWAY_S, OUTVOTED, Availability, NatsAway
-from halley.cluster.consistency import StateHistory
+from halley.cluster.consistency import FrameVersion, StateHistory
 from halley.cluster.direct import DirectEvents
 from halley.cluster.frames import Control, Frame
 from halley.cluster.members import Member
@@ -68,8 +68,9 @@ class ClusterLog:
         self.availability = Availability(nats)
         self.sender = Sender(options, nats, self.availability, commits.options.inbox_bytes)
         self.reader = StreamReader(nats, applied, self.availability, self._apply)
-        self.writer = StoreWriter(store, commits, self.availability, applied.offset, self._arrivals.first_topics)
+        self.writer = StoreWriter(store, commits, self.availability, self._arrivals.first_topics)
         self.direct = DirectEvents(options, nats, commits, flush)
+        self._version = FrameVersion(applied, options.node)
         self._watching: asyncio.Task[None] | None = None
 
     # broker.ports.Log
@@ -117,6 +118,7 @@ class ClusterLog:
         self.availability.is_disputed = any(each.heartbeat.get("went_back") for each in others)
         if self.states.is_outvoted(others):
             self.availability.diverge(OUTVOTED)
+        self.sender.version = self._version.look(others, monotonic())
 
     # Its life
 
@@ -175,6 +177,7 @@ class ClusterLog:
         applied = self.applied
         if not applied.admit(position.sequence, position.time_us, frame) or frame is None:
             self.states.note(applied)
+            self.writer.save(applied.changed())
             if frame is not None:
                 self.repeats += 1
                 self.sender.dropped(frame, applied.number_of(frame.run))
@@ -201,6 +204,7 @@ class ClusterLog:
 
     def _end_of(self, position: Position, frame: Frame, own: UnderWay | None) -> None:
         """Do what comes behind the events of a frame; `own` is what the sender knows of it, if it is this node's."""
+        self.writer.save(self.applied.changed())
         if frame.control is not None:
             self._controlled(frame.control, position.sequence)
             if own is not None and own.command is not None and not own.command.applied.done():

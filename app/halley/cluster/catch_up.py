@@ -34,6 +34,9 @@ _COMPARED = 100
 
 _ERASED_AT_ONCE = 1_000_000
 
+STATE_FILE = "cluster.json"
+"""The file in the data folder in which the version before this one has saved the state (`Applied.saved`)."""
+
 
 class CannotCatchUp(Exception):
     """The folder cannot get what it lacks; the text says why."""
@@ -58,6 +61,7 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
                 else:
                     await _fill(nats, settings, copy, state, found)
                     applied.restore(state.applied)
+                    await asyncio.to_thread(copy.save, applied)
                     return
             except NobodyAnswers:
                 why = (
@@ -178,6 +182,11 @@ class Copy:
             with self._history.purging():
                 self._history.roll()
                 self._history.rewrite(lambda row: row.offset in chosen and not row.is_purged, lambda *_: None)
+
+    def save(self, applied: Applied) -> None:
+        """Save the state that goes with the rows. Raises `OSError`."""
+        self._history.restate(applied.values())
+        (self._path / STATE_FILE).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the history and unlock its folder, so that a server can open it. Blocks."""

@@ -3,6 +3,8 @@
 A node's heartbeat has a digest for each group of such settings. They are settings that everybody may know; secrets,
 such as tokens and passwords, are not compared.
 
+`FrameVersion` is how nodes agree on frames that not every version of Halley knows.
+
 `StateHistory` compares what nodes have made of the stream. They apply its messages at different times, so each
 remembers its state after each of the latest messages.
 """
@@ -17,6 +19,7 @@ from typing import Any
 import orjson
 
 from halley.cluster.applied import Applied
+from halley.cluster.frames import VERSION
 from halley.cluster.members import Member
 from halley.settings import Settings
 
@@ -46,6 +49,33 @@ def _changed(table: Any) -> dict[str, Any]:
     """The settings of a table that do not have their defaults."""
     values = {each.name: (getattr(table, each.name), each.default) for each in fields(table)}
     return {name: value for name, (value, default) in values.items() if value != default}
+
+
+FRAMES = "frames"
+"""The name in a heartbeat of the latest version of frames that the node reads."""
+
+SETTLED_S = 600.0
+"""For how long all nodes must have known a version: by then one that is restarted, perhaps as an older one, is back."""
+
+
+class FrameVersion:
+    """Which version the frames of this node have: that of the stream, or a later one as soon as all nodes know it.
+
+    A node of an older version that comes back after that stops at the first such frame, and says why.
+    """
+
+    def __init__(self, applied: Applied, node: str) -> None:
+        self._applied = applied
+        self._node = node
+        self._since: float | None = None  # when all nodes knew the latest one, and still do
+
+    def look(self, others: list[Member], now: float) -> int:
+        """The version, as it is now that these other nodes are alive; to be called once a second."""
+        versions = {each.name: each.heartbeat.get(FRAMES) for each in others}
+        know = {name for name, version in versions.items() if isinstance(version, int) and version >= VERSION}
+        is_known = len(know) == len(others) and know >= {*self._applied.keepers} - {self._node}
+        self._since = (self._since or now) if is_known else None
+        return VERSION if self._since is not None and now - self._since > SETTLED_S else self._applied.rules
 
 
 class StateHistory:

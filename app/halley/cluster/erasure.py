@@ -1,10 +1,10 @@
 """Erasing events in a cluster: from the folders of all nodes, and from the stream.
 
 An erasure is a control in the stream (`frames.py`), so it has the same place among the events at all nodes: it concerns
-those before it. Each node erases by itself, one erasure after the other, and only then saves a state that is behind it:
-a node that is killed meanwhile begins it again. The node that was asked waits for the others that are alive, and then
-deletes the frames with erased events from the stream, one by one, which overwrites them. A node that is away meanwhile
-copies what it misses from another one when it is back, and erases before it serves.
+those before it. Each node erases by itself, one erasure after the other. A keeper saves with its state what is due, so
+one that is killed meanwhile begins it again, before it serves. The node that was asked waits for the others that are
+alive, and then deletes the frames with erased events from the stream, one by one, which overwrites them. A node that is
+away meanwhile copies what it misses from another one when it is back, and erases before it serves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
-class _Due:
+class Due:
     """An erasure of the stream; it concerns the events up to `last`."""
 
     sequence: int
@@ -38,6 +38,7 @@ class _Due:
     erased: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def report(self, done: int, of: int) -> None:
+        """Say to all who wait for it how many offsets are done, and of how many."""
         for each in self.listeners:
             each(done, of)
 
@@ -48,11 +49,11 @@ class Erasures:
     `last` is the sequence of the latest erasure, 0 before the first.
     """
 
-    def __init__(self, erase: Callable[[Erasure, int, Progress], Awaitable[int]]) -> None:
-        """`erase` erases events up to an offset, and returns how many; after an exception it is called again."""
+    def __init__(self, erase: Callable[[Due], Awaitable[int]]) -> None:
+        """`erase` erases events, and returns how many; after an exception it is called again."""
         self.last = 0
         self._erase = erase
-        self._due: deque[_Due] = deque()
+        self._due: deque[Due] = deque()
         self._working: asyncio.Task[None] | None = None
 
     @property
@@ -67,7 +68,7 @@ class Erasures:
     def add(self, erasure: Erasure, sequence: int, last: int) -> None:
         """Erase the events up to the offset `last`, when those before are done."""
         self.last = sequence
-        self._due.append(_Due(sequence, erasure, last))
+        self._due.append(Due(sequence, erasure, last))
         if self._working is None or self._working.done():
             self._working = asyncio.get_running_loop().create_task(self._work())
 
@@ -87,7 +88,7 @@ class Erasures:
         while self._due:
             due = self._due[0]
             try:
-                erased = await self._erase(due.erasure, due.last, due.report)
+                erased = await self._erase(due)
             except Exception as error:  # noqa: BLE001 - it must be erased in the end
                 telemetry.fault("purge", error)
                 await asyncio.sleep(_AGAIN_S)

@@ -17,16 +17,18 @@ deleted.
 
 All nodes must make the same of a frame, also while some of them run the next version of Halley and others do not yet.
 What a later version adds to `control`, under another name, is passed over, so it must change nothing of what `Applied`
-makes of the frame. All else that is new raises VERSION. A version of Halley that has raised it only reads such frames,
-and the version after it writes them: so a cluster is upgraded node by node, from each version to the next, and may go
-back by one. A node that meets a frame of a later version all the same has no way on (`LaterVersion`): if it passed over
-that frame, its events would get other offsets than at the other nodes.
+makes of the frame. All else that is new raises VERSION. A version of Halley that has raised it writes such frames only
+when all nodes have known them for a while (`consistency.FrameVersion`): until then a cluster is upgraded node by node,
+and may go back. A node that meets a frame of a later version all the same has no way on (`LaterVersion`): if it passed
+over that frame, its events would get other offsets than at the other nodes.
+
+Version 2 has the form of version 1. The first of its frames that counts begins other rules (`applied.py`).
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -37,7 +39,9 @@ from halley.broker.events import Audience, Event, SessionFilter
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
 
-VERSION = 1
+VERSION = 2
+"""The latest version that is read."""
+
 FRAME_BYTES: Final = 524_288
 """About how many bytes of events go into one frame."""
 
@@ -113,7 +117,7 @@ class Frame:
     """A frame that was received; `checksum` is that of its bytes.
 
     Its columns have been checked, and its events are made of them when they are needed. `keys` and `values` are by
-    index; `ends` are where payloads end, behind a 0.
+    index; `ends` are where payloads end, behind a 0. `version` is that of its form.
     """
 
     __slots__ = (
@@ -130,9 +134,10 @@ class Frame:
         "topic_of",
         "topics",
         "values",
+        "version",
     )
 
-    def __init__(self, columns: Sequence[Any], payloads: bytes, checksum: str) -> None:
+    def __init__(self, columns: Sequence[Any], payloads: bytes, checksum: str, version: int = 1) -> None:
         """`columns` are those behind the version. Raises any of `_WRONG` for wrong ones."""
         run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, control = columns
         # A compiled attribute takes True for a number, and a compiled call takes pairs for named arguments.
@@ -142,6 +147,7 @@ class Frame:
         self.run: str = run
         self.number: int = number
         self.checksum = checksum
+        self.version = version
         self.topics: Sequence[str] = topics
         self.kinds = [_kind(*kind) for kind in kinds]
         self.topic_of: Sequence[int] = array("I", topic_of)
@@ -196,7 +202,7 @@ class Frame:
         ]
 
 
-def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = None) -> bytes:
+def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = None, version: int = 1) -> bytes:
     """The bytes of a frame; stamps are written if the first row has one."""
     topics: dict[str, int] = {}
     kinds: dict[Kind, int] = {}
@@ -206,11 +212,11 @@ def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = N
     lengths = [len(row.payload) for row in rows]
     stamps = [row.stamp and (*row.stamp,) for row in rows] if rows and rows[0].stamp else None
     kind_rows = [(*kind[:3], kind.audience and (*kind.audience,), *kind[4:]) for kind in kinds]
-    control_json = control and _control_to_json(control)
+    control_json = control and control_to_json(control)
     values = {str(index): (*row.value,) for index, row in enumerate(rows) if row.value is not None}
     more = [values] if values else []
     head = orjson.dumps(
-        [VERSION, run, number, [*topics], kind_rows, topic_of, kind_of, lengths, keys, stamps, *more, control_json]
+        [version, run, number, [*topics], kind_rows, topic_of, kind_of, lengths, keys, stamps, *more, control_json]
     )
     whole = b"".join((head, b"\n", *(row.payload for row in rows)))
     return whole + b"%08x" % crc32(whole)
@@ -235,9 +241,9 @@ def unpack(data: bytes) -> Frame:
     head, _, payloads = body.partition(b"\n")
     try:
         version, *columns = orjson.loads(head)
-        if version != VERSION:
+        if not 1 <= version <= VERSION:
             raise (LaterVersion if version > VERSION else BadFrame)("another version")
-        return Frame(columns, payloads, tail.decode())
+        return Frame(columns, payloads, tail.decode(), version)
     except _WRONG:
         raise BadFrame("wrong columns") from None
 
@@ -266,7 +272,8 @@ def may_have_control(data: bytes) -> bool:
     return data[: data.find(b"\n")].endswith(b"}]")
 
 
-def _control_to_json(control: Control) -> dict[str, Any]:
+def control_to_json(control: Control) -> dict[str, Any]:
+    """A control as it is in a frame."""
     if isinstance(control, KeeperAnnouncement):
         return {"keeps": control.node}
     if isinstance(control, KeeperDismissal):
@@ -274,6 +281,11 @@ def _control_to_json(control: Control) -> dict[str, Any]:
     pattern = control.pattern
     match, topic = (None, None) if pattern is None else (pattern.match.value, pattern.topic)
     return {"erase": [match, topic, control.publisher]}
+
+
+def control_of(found: Mapping[str, Any]) -> Control | None:
+    """The control that `control_to_json` made; None for one of a later version. Raises any of `_WRONG`."""
+    return _control(**found)
 
 
 def _control(keeps: Any = None, erase: Any = None, forget: Any = None, **_unknown: Any) -> Control | None:

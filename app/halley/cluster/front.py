@@ -9,7 +9,7 @@ what has been deleted of them is deleted for the front too: it learns the first 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -21,7 +21,7 @@ from halley.broker.pending import Entry
 from halley.broker.ports import Durability
 from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.history.rules import Rules
-from halley.history.stored import Stored
+from halley.history.state import Change
 from halley.history.writer import Committed, NotWritten, Report
 
 _NO_KEEPER_S = 2.5
@@ -82,10 +82,6 @@ class Front:
         """The first offset from which on no event that `pattern` matches was removed at the keepers."""
         return max(self._keepers.start, self._rules.start_of(pattern))
 
-    def rows(self, _first: int, _last: int) -> Iterator[list[Stored]]:
-        """The rows on this node's disk: none."""
-        return iter(())
-
     def append(self, entry: Entry | EventRange) -> None:
         """Report events when they are stored, and one that is not recorded when it has had its turn.
 
@@ -100,6 +96,9 @@ class Front:
         elif not self._is_due:  # once for all events of a frame
             self._is_due = True
             self.later(self.release)
+
+    def change(self, change: Change) -> None:
+        """Save nothing: a front that starts again asks a keeper."""
 
     def release(self) -> None:
         """Report the events that are stored by now; to be called when a keeper has written more."""

@@ -3,7 +3,7 @@
 A request is a JSON object whose `what` says what is asked:
 
     state    how far the node has come in the stream: the saved form of `Applied`, with the log's id, the key of its
-             publications and its first offset. All rows up to there are on the keeper's disk by the time of the answer.
+             publications and its first offset. It is what the keeper has on its disk, and so are all rows up to there.
              A node that starts from it and applies the rest of the stream ends in the same state as all others.
     read     a page of the history, for the `query` (`pages.py`), within `within_s` seconds. A keeper that has not yet
              written all up to the query's last offset waits until it has: a page never misses what its reader knows of.
@@ -69,8 +69,8 @@ class KeeperStore(Protocol):
     async def read(self, query: Query) -> Page:
         """A page. Raises `UnknownPublication`, `TimeoutError`, `sqlite3.Error`."""
 
-    def state(self) -> dict[str, Any]:
-        """What the node has come to; see `keeper_client.KeeperState`. Raises `Diverged`."""
+    async def state(self) -> bytes:
+        """The answer to `state`; see `keeper_client.KeeperState`. Raises `Diverged`, `TimeoutError`."""
 
     async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
         """The answer to `rows`. Raises `OSError`, `TimeoutError`."""
@@ -88,7 +88,7 @@ class Keeper:
         self._nats = nats
         self._store = store
         self._answers: dict[str, Callable[[dict[str, Any]], Awaitable[bytes]]] = {
-            "state": lambda _: self._state(),
+            "state": lambda _: self._store.state(),
             "read": lambda request: self._read(pages.query_from_json(request["query"]), _seconds(request["within_s"])),
             "rows": lambda request: self._rows(int(request["first"]), int(request["last"])),
             "erased": lambda request: self._erased(int(request["first"]), int(request["last"])),
@@ -126,12 +126,6 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 - the sender asks another keeper then
             telemetry.fault("keeper", error)
             refuse(nats, message.reply, "failed")
-
-    async def _state(self) -> bytes:
-        state = self._store.state()
-        async with asyncio.timeout(_LONGEST_S):
-            await self._wrote(state["applied"]["offset"])
-        return orjson.dumps(state)
 
     async def _read(self, query: Query, within_s: float) -> bytes:
         async with asyncio.timeout(within_s):

@@ -18,8 +18,8 @@ from typing import Any
 import orjson
 
 from halley.broker.ports import Erasure
-from halley.cluster.applied import AnotherVersion, Applied
-from halley.cluster.catch_up import CannotCatchUp, catch_up
+from halley.cluster.applied import AnotherVersion, Applied, document
+from halley.cluster.catch_up import STATE_FILE, CannotCatchUp, catch_up
 from halley.cluster.consistency import RECORD, digests
 from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
@@ -36,15 +36,13 @@ from halley.cluster.stream import (
     stream_of,
     why_unusable,
 )
-from halley.history import checksummed_json
+from halley.history import checksummed_json, recovery
 from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
+from halley.history.state import decoded
 from halley.nats.client import REQUEST_S, AwayErrors
 from halley.nats.jetstream import ApiError, Connection
 from halley.nats.stream_position import position_of
 from halley.settings import Settings
-
-STATE_FILE = "cluster.json"
-"""The file in the data folder with the state that is saved (`Applied`)."""
 
 SETTINGS = "settings"
 """The question about the digests of a node's settings (`consistency.py`)."""
@@ -145,7 +143,6 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
             if is_missing:
                 raise CannotJoin(f"{folder} cannot be used: {error}") from error
     await apply_settings(nats, settings, info)
-    save(folder, applied)
     return applied
 
 
@@ -252,11 +249,12 @@ def _own(folder: Path) -> Identity:
 
 
 def saved_state(folder: Path) -> dict[str, Any] | None:
-    """The saved state of a folder; None if it has not been in a cluster."""
+    """The saved state of a folder, in the form of `Applied.saved`; None if it has not been in a cluster."""
     try:
         return checksummed_json.load(folder / STATE_FILE)
     except FileNotFoundError:
-        return None
+        values = recovery.saved_state(folder)
+        return None if values is None else document(decoded(values))
     except (OSError, checksummed_json.DocumentDamaged) as error:
         raise FolderUnusable(f"{folder / STATE_FILE} cannot be read: {error}") from error
 
@@ -273,13 +271,5 @@ def _prepare(folder: Path, identity: Identity) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (folder / "log.json").exists():
             identity.save(folder / "log.json")
-    except OSError as error:
-        raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
-
-
-def save(folder: Path, applied: Applied) -> None:
-    """Save the state with which the node begins. Raises `FolderUnusable`."""
-    try:
-        checksummed_json.save(folder / STATE_FILE, applied.saved())
     except OSError as error:
         raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error

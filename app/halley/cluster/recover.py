@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from halley.cluster.applied import AnotherVersion, Applied, First, UsedKey
+from halley.cluster.catch_up import CannotCatchUp, Copy
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.members import alive
-from halley.cluster.membership import save, saved_state
+from halley.cluster.membership import saved_state
 from halley.cluster.sender import MOST_ROWS
 from halley.cluster.stream import describe, description_of, stream_of
-from halley.history.folder import HighWaterMark
 from halley.history.history import History
 from halley.nats.jetstream import STREAM_NOT_FOUND, ApiError, Connection
 from halley.nats.stream_position import position_of
@@ -96,14 +96,13 @@ async def _only_there(
             applied.restore(saved)
         except AnotherVersion:
             raise CannotRecover(f"another version of Halley was here last: {_SAME_VERSION}") from None
-        times = {row.offset: row.time_us for rows in history.rows(applied.offset + 1, history.head) for row in rows}
         count = 0
         async for message in nats.messages(max(first, applied.sequence), last):
             position, frame = position_of(message), _frame_of(message)
             if position.sequence == applied.sequence and applied.checksum != (frame.checksum if frame else ""):
                 break
             numbered = applied.apply(position.sequence, position.time_us, frame) or []
-            count += any(each.repeats is None and times.get(each.offset) != each.time_us for each in numbered)
+            count += any(each.repeats is None and each.offset > history.head for each in numbered)
         else:
             return count, applied.offset
     count, used = 0, history.head
@@ -136,7 +135,7 @@ async def make_stream(nats: Connection, settings: Settings, history: History, fo
     if made["stream"] != described["stream"]:
         raise CannotRecover(f"another one has made the stream {settings.cluster.space} at the same time")
     keys = (
-        UsedKey(each.authid, each.key, First(each.published.position, time_us, each.published.topic))
+        UsedKey(each.authid, each.key, First(each.published.position, time_us, each.published.topic, time_us))
         for each in history.recent_keys()
         for time_us in [max(0, found.last_us - int(each.age_s * 1_000_000))]
     )
@@ -144,7 +143,12 @@ async def make_stream(nats: Connection, settings: Settings, history: History, fo
     applied = Applied(settings.history.keys, 0)
     applied.begin(made["stream"], found.used, found.last_us, lead, keys)
     history.close()
-    mark = HighWaterMark(history.folder.path / "mark")
-    mark.write(found.used, lead + found.used)
-    mark.close()
-    save(history.folder.path, applied)
+    try:
+        copy = Copy(settings, history.folder.path)
+    except CannotCatchUp as error:
+        raise CannotRecover(str(error)) from error
+    try:
+        copy.take([], found.used)
+        copy.save(applied)
+    finally:
+        copy.close()

@@ -68,6 +68,8 @@ class Sender:
         """Of recorded events `inbox_bytes` may be on their way."""
         self.frames = self.resent = 0
         self.run = ""
+        self.version = 1
+        """The version of its frames (`consistency.FrameVersion`)."""
         self._node = options.node
         self._subject = f"{options.space}.f.{options.node}"
         self._acks = f"{options.space}.a.{secrets.token_hex(8)}"
@@ -163,7 +165,8 @@ class Sender:
 
     def _packed(self, number: int, entries: list[Pending], command: Command | None) -> UnderWay:
         rows = [row_of(entry.event) for entry in entries if entry.is_recorded]
-        return UnderWay(number, pack(self.run, number, rows, command and command.control), entries, command)
+        data = pack(self.run, number, rows, command and command.control, self.version)
+        return UnderWay(number, data, entries, command)
 
     def _publish(self, data: bytes) -> None:
         self.frames += 1

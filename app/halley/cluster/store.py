@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any, Protocol
 
 from halley.broker.commits import Commits, Published
@@ -16,7 +16,7 @@ from halley.broker.names import Pattern
 from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability
 from halley.cluster.availability import Availability
-from halley.history.stored import Stored, row_of
+from halley.history.state import Change
 
 _RETRY_S = 0.3
 _REACH_S = 2.0
@@ -50,11 +50,11 @@ class Store(Protocol):
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on no event that `pattern` matches was removed."""
 
-    def rows(self, first: int, last: int) -> Iterator[list[Stored]]:
-        """The rows between two offsets that this node has on disk."""
-
     def append(self, entry: Entry) -> None:
         """Queue an event, which has its offset if it is recorded. Raises `HistoryUnavailable`, and nothing is done."""
+
+    def change(self, change: Change) -> None:
+        """Queue a change of what is saved, to be written behind the events that were appended before."""
 
 
 class StoreWriter:
@@ -65,20 +65,17 @@ class StoreWriter:
     """
 
     def __init__(
-        self, store: Store, commits: Commits, availability: Availability, offset: int, first_topics: dict[Pending, str]
+        self, store: Store, commits: Commits, availability: Availability, first_topics: dict[Pending, str]
     ) -> None:
-        """`offset` is the last one that was applied: rows behind it are on disk and will be applied again."""
         self.is_stalled = False
         self._store = store
         self._append: Callable[[Any], None] = store.append  # that of a front takes ranges, too
         self._commits = commits
         self._availability = availability
         self._first_topics = first_topics
-        self._unwritten: list[Entry] = []  # by the disk's fault; they are given to the store again
+        self._unwritten: list[Entry | Change] = []  # by the disk's fault; they are given to the store again
         self._delivered = asyncio.Event()  # set when more is delivered, and then replaced
         self._head = store.head  # what the stream gives up to this offset is on disk already
-        on_disk = chain.from_iterable(store.rows(offset + 1, self._head))
-        self._on_disk = {row.offset: row.crc for row in on_disk if not row.is_purged}
 
     async def write(self, entries: Sequence[Entry | EventRange]) -> None:
         """Give the store the events that `take` did not, when it takes some again."""
@@ -90,10 +87,7 @@ class StoreWriter:
 
     def take(self, entry: Entry | EventRange) -> bool:
         """Give the store an event; False while it takes none. What a restart applies again is on disk."""
-        known = self._on_disk.pop(entry.position, None) if entry.is_recorded else None
-        if known is not None or (entry.is_recorded and entry.position <= self._head):
-            if isinstance(entry, Entry) and known not in (None, row_of(entry.event, entry.position).crc):
-                self._availability.diverge("the stream has another event at an offset than this node's folder")
+        if entry.is_recorded and entry.position <= self._head:
             return True
         if self._unwritten:
             return False
@@ -103,13 +97,23 @@ class StoreWriter:
             return False
         return True
 
+    def save(self, change: Change) -> None:
+        """Have the store save what was applied, behind the events that it was given."""
+        if self._unwritten:
+            self._unwritten.append(change)
+        else:
+            self._store.change(change)
+
     def look(self) -> None:
         """Give the store what it could not write, if it can now."""
         if self._unwritten and self._store.refusal is None:
             entries, self._unwritten = self._unwritten, []
             for at, entry in enumerate(entries):
                 try:
-                    self._store.append(entry)
+                    if isinstance(entry, Change):
+                        self._store.change(entry)
+                    else:
+                        self._store.append(entry)
                 except HistoryUnavailable:
                     self._unwritten = entries[at:]
                     return
@@ -150,7 +154,7 @@ class StoreWriter:
                 first = Published(self._first_topics.pop(pending), pending.position, pending.event.publication)
                 self._commits.repeated_late(pending, first, now)
 
-    def refused(self, entries: Sequence[Entry], _refusal: Refusal, _now: float) -> None:
+    def refused(self, entries: Sequence[Entry | Change], _refusal: Refusal, _now: float) -> None:
         """Keep events that could not be written, in their order."""
         self._unwritten += entries
 

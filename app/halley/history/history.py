@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from halley.broker.errors import HistoryUnavailable
 from halley.broker.names import Pattern
@@ -32,6 +32,7 @@ from halley.history.rewriting import Salvaged
 from halley.history.rules import Rules
 from halley.history.seals import Sealer
 from halley.history.segment_reader import SegmentPool
+from halley.history.state import AT, Change, Name, State
 from halley.history.stored import Stored
 from halley.history.writer import LogWriter, Report
 from halley.settings import History as Options
@@ -270,6 +271,22 @@ class History:
         """
         if not self.writer.copy(rows, _CLOSE_S):
             raise OSError(errno.EIO, "the rows cannot be written", str(self.folder.path))
+
+    @property
+    def state(self) -> State:
+        """What is saved with the rows (`state.py`)."""
+        return self.writer.state
+
+    def change(self, change: Change) -> None:
+        """Queue a change of the state, behind the events that were appended before; see `LogWriter.change`."""
+        self.writer.change(change)
+
+    def restate(self, values: dict[Name, Any]) -> None:
+        """Save a state in the place of the one that there is, unless that is the same. Blocks. Raises `OSError`."""
+        if self.state.is_at(values[AT]):
+            return
+        if not self.writer.restate(values, _CLOSE_S):
+            raise OSError(errno.EIO, "the state cannot be written", str(self.folder.path))
 
     def recent_keys(self) -> list[RecentKey]:
         """The idempotency keys to remember from an earlier run (`recent_keys.py`), oldest first. Blocks."""

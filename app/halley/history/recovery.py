@@ -16,6 +16,8 @@ from halley.history import checksummed_json, seals, segment
 from halley.history.damage import Damage, outside
 from halley.history.examination import examine, intact_rows
 from halley.history.folder import Folder, Segment, first_of, segment_files
+from halley.history.segment import state_of
+from halley.history.state import Name
 
 _UNSEEN_PUBLICATIONS = 1 << 20  # the number of publications that may have been lost without a trace
 
@@ -27,6 +29,7 @@ class Recovery:
     last_number  the number of the newest publication
     current      the newest segment, open for writing; None where it cannot be continued
     unsealed     intact segments that are full and have no seal
+    state        the log's state (`state.py`), which the newest of the segments without a seal has
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -35,6 +38,7 @@ class Recovery:
         self.head = folder.mark.offset
         self.current: segment.SegmentWriter | None = None
         self.unsealed: list[Segment] = []
+        self.state: dict[Name, str] = {}
         self._expected = folder.identity.first  # the next offset if nothing is missing; 0 if unknown
         self._publication = (0, 0)  # offset and publication of the last intact row
         self._newest: Segment | None = None  # if it can be continued
@@ -87,6 +91,7 @@ class Recovery:
             self._is_doubtful = True
             return
         self._publication = max(self._publication, (found.last, found.publication))
+        self.state = state_of(path) or self.state
         if not found.is_intact:
             last = max(first, found.last, self.folder.mark.offset) if following is None else following - 1
             damaged = self._list(Segment(path, first, last, nbytes=nbytes))
@@ -151,6 +156,17 @@ class Recovery:
             known = max(known, Publications(self.folder.identity.publication_key).number_of(publication))
         is_all = max(mark.offset, offset) >= self.head
         return known if is_all else known + _UNSEEN_PUBLICATIONS
+
+
+def saved_state(path: Path) -> dict[Name, str] | None:
+    """The state of the log in the folder `path` (`state.py`), which may be open; None if it has none. Blocks."""
+    with suppress(OSError):
+        for _, file in reversed(segment_files(path)):
+            if seals.seal_path(file).exists():
+                break
+            if found := state_of(file):
+                return found
+    return None
 
 
 def _reopened(newest: Segment) -> segment.SegmentWriter | None:

@@ -19,7 +19,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -158,7 +158,8 @@ def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[
     last = listed.first - 1
     draft = listed.path.with_name(f"{DRAFT}new-{listed.path.name}")
     delete(draft)
-    with closing(segment.create(draft, folder.log_id, listed.first, **folder.identity.meta(listed.first))) as new:
+    meta: dict[str, Any] = {**folder.identity.meta(listed.first)}
+    with closing(segment.create(draft, folder.log_id, listed.first, **meta)) as new:
         for rows in _intact_rows(listed):
             if rows:
                 new.write([tombstone(row) if is_chosen is not None and is_chosen(row) else row for row in rows])

@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from halley.history import state as saved_state
 from halley.history.checksummed_json import DRAFT, place_of, private, sync_folder
+from halley.history.state import Encoded, Name
 from halley.history.stored import COLUMNS, Stored
 
 _COMPANIONS = ("-wal", "-shm", "-journal")
@@ -48,6 +50,8 @@ _READ_CACHE_KIB = 512
 _VERSIONS_AT, _NOT_WAL = 18, b"\1\1"  # SQLite's file format, 1.3.3
 _ROW_BYTES = 100
 """The approximate size of a row without its payload."""
+
+NO_STATE: Encoded = {}
 
 _SCHEMA = """
     create table meta (name text primary key, value) without rowid;
@@ -87,17 +91,18 @@ def _insertion(given: tuple[bool, ...], count: int) -> str:
     return f"{into} select own.*, shared.* from (values {rows}) own cross join (select {shared}) shared"  # noqa: S608
 
 
-def create(path: Path, log_id: str, first: int, **more: str | int) -> SegmentWriter:
-    """Create a segment whose first event will have the offset `first`; `more` is added to its table `meta`.
+def create(
+    path: Path, log_id: str, first: int, state: Encoded = NO_STATE, *, replaces: bool = False, **more: Any
+) -> SegmentWriter:
+    """Create a segment whose first event will have the offset `first`, with the log's `state`.
 
-    The file gets its name only when it is complete and on disk. Raises `sqlite3.Error`, `OSError`; `FileExistsError` if
-    a segment has that name.
+    `more` is added to its table `meta`. The file gets its name only when it is complete and on disk. Raises
+    `sqlite3.Error`, `OSError`; `FileExistsError` if a segment has that name, unless it `replaces` that.
     """
-    if path.exists():
+    if path.exists() and not replaces:
         raise FileExistsError(errno.EEXIST, "a segment with that name exists", str(path))
     draft = path.with_name(DRAFT + path.name)
-    for each in (draft, path):
-        delete_companions(each)  # SQLite would apply an old WAL to the new file
+    delete_companions(draft)
     private(draft).close()  # SQLite gives the companion files its mode
     with closing(_connect(draft, "rw")) as connection:
         connection.execute("pragma synchronous=off")  # it is synced as a whole, below
@@ -106,12 +111,17 @@ def create(path: Path, log_id: str, first: int, **more: str | int) -> SegmentWri
         meta = {"format": FORMAT, "log_id": log_id, "first": first, **more}
         connection.executemany("insert into meta values (?, ?)", meta.items())
         connection.execute("insert into audiences values (0, null)")
+        if state:
+            saved_state.write(connection, state)
         connection.execute("commit")
         connection.execute("pragma journal_mode=wal")
     with draft.open("rb") as file:
         os.fsync(file.fileno())
+    delete_companions(path)  # SQLite would apply an old WAL to the new file
     draft.rename(path)
-    return reopen(path)
+    created = reopen(path)
+    created.empty_bytes = path.stat().st_size
+    return created
 
 
 def reopen(path: Path, *, is_in_order: bool = False) -> SegmentWriter:
@@ -126,6 +136,7 @@ def reopen(path: Path, *, is_in_order: bool = False) -> SegmentWriter:
             raise sqlite3.OperationalError(f"journal mode is {mode}")
         connection.execute("pragma synchronous=full")
         connection.execute("pragma wal_autocheckpoint=0")  # the writer decides when
+        connection.execute("pragma secure_delete=on")  # of the state; no event is deleted
         first = connection.execute("select value from meta where name = 'first'").fetchone()[0]
         row = connection.execute("select time_us from stored order by offset desc limit 1").fetchone()
         sync_folder(path.parent)  # its name, and now its WAL's; SQLite ignores errors there
@@ -166,6 +177,13 @@ def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
         if _may_be_open(path):
             raise
         return _reading(path, "ro&immutable=1")
+
+
+def state_of(path: Path) -> dict[Name, str] | None:
+    """The log's state in a segment that is not sealed; None if it has none, or none that can be read."""
+    with suppress(sqlite3.Error), closing(read(path, is_sealed=False)) as connection:
+        return saved_state.read(connection)
+    return None
 
 
 def _reading(path: Path, mode: str) -> sqlite3.Connection:
@@ -235,6 +253,7 @@ class SegmentWriter:
     path, first  the segment's file, and its first offset
     is_in_order  whether the times of its rows are known to grow with the offset, or stay
     wal_bytes    the approximate number of bytes written since the last checkpoint
+    empty_bytes  the size that it had without events
     """
 
     def __init__(
@@ -244,6 +263,7 @@ class SegmentWriter:
         self.path = path
         self.first = first
         self.is_in_order = is_in_order
+        self.empty_bytes = _EMPTY_BYTES
         self._last_us = last_us  # the time of the last row
         self.wal_bytes = 0
         self._held_bytes = 0
@@ -255,8 +275,8 @@ class SegmentWriter:
         self._audiences: dict[str | None, int] = dict(connection.execute("select audience, id from audiences"))
         self._places = {file: place_of(file) for file in (path, path.with_name(path.name + "-wal"))}
 
-    def write(self, rows: Sequence[Stored]) -> None:
-        """Commit a group of consecutive rows, and wait until it is on disk.
+    def write(self, rows: Sequence[Stored], state: Encoded = NO_STATE) -> None:
+        """Commit a group of consecutive rows, with what changes of the log's `state`, and wait until it is on disk.
 
         Raises `sqlite3.Error`; then none of the rows counts as long as the log is open, and the segment must be
         abandoned. If it is `CommitUncertain`, they may count when the log is opened again; else they never do.
@@ -289,6 +309,8 @@ class SegmentWriter:
             values += compress(optional, given)
         for (*shared, given), values in by_form.items():
             self._insert_rows(shared, given, values)
+        if state:
+            nbytes += saved_state.write(connection, state) + 2 * PAGE_BYTES
         try:
             connection.execute("commit")
         except sqlite3.Error as error:
@@ -323,7 +345,7 @@ class SegmentWriter:
         It is 0 where the file's size is unknown.
         """
         try:
-            return max(0, self.path.stat().st_size - _EMPTY_BYTES) + self._held_bytes
+            return max(0, self.path.stat().st_size - self.empty_bytes) + self._held_bytes
         except OSError:
             return 0
 
@@ -341,6 +363,8 @@ class SegmentWriter:
     def finish(self) -> None:
         """Add the index on time, move all of the WAL into the database and leave WAL mode; it is never written again.
 
+        The log's state, which another segment has by now, is deleted.
+
         Other connections may stay open, and the file stays readable if the disk fails in the middle of this. SQLite's
         own way out of WAL mode needs the only connection, and a rollback journal. Without room for the index it is left
         out, and times are searched row by row. Raises `sqlite3.Error`, `OSError`, `SegmentBusy`.
@@ -348,6 +372,7 @@ class SegmentWriter:
         if not self.is_in_place:
             raise OSError(errno.ESTALE, "another file has taken the segment's place", str(self.path))
         self.connection.execute("pragma busy_timeout=0")
+        saved_state.drop(self.connection)
         for store in ("file", "memory"):  # a container may have no folder for temporary files
             with suppress(sqlite3.OperationalError):  # lack of a resource: the database stays as it was
                 self.connection.execute(f"pragma temp_store={store}")

@@ -21,14 +21,17 @@ from queue import Empty, SimpleQueue
 from threading import Event as Flag
 from threading import Lock, Thread, get_native_id
 from time import monotonic
+from typing import Any, cast
 
 from halley.broker.errors import CommitFailed, DiskFull, HistoryUnavailable, InboxFull, LogMoved, Refusal
 from halley.broker.events import Publications
 from halley.broker.pending import Entry
 from halley.history import segment
-from halley.history.folder import Folder, Segment, delete
+from halley.history.folder import Folder, Segment
 from halley.history.recovery import Recovery
 from halley.history.seals import Sealer
+from halley.history.segment import SegmentWriter
+from halley.history.state import Change, Name, State, encoded, joined
 from halley.history.stored import Stored, row_of
 from halley.settings import History as Options
 
@@ -37,7 +40,10 @@ _TURN_ROWS, _MOST_TURN_ROWS = 256, 2_048
 _GROUP_BYTES = 4_194_304
 _NICENESS = 5
 _CHECK_S = 1.0
-"""Seconds between two checks of the files and the free space, and between two tries after a disk failure."""
+"""Seconds between two checks of the files and the free space, and between two tries after a disk failure.
+
+Changes of the state that go with no event are written by then too, if no event comes before.
+"""
 
 
 class _Task(Flag):
@@ -63,10 +69,12 @@ class Committed:
 class NotWritten:
     """The outcome of a group that failed: none of `entries` counts as stored, for the reason `refusal`.
 
+    Among them are the changes of the state that would have been written with them.
+
     If that is an `OutcomeUnknown`, they may count when the log is opened again.
     """
 
-    entries: list[Entry]
+    entries: list[Entry | Change]
     refusal: Refusal
 
 
@@ -95,6 +103,8 @@ class LogWriter:
         self.last_number = end.last_number
         self.groups = 0
         self.failures = 0
+        self.state = State(end.state)
+        self._waiting = Change(None, self.state.sequence, 0, {})  # with no event; it is written with the next one
         self._folder = folder
         self._options = options
         self._report = report
@@ -102,10 +112,11 @@ class LogWriter:
         self._publications = Publications(folder.identity.publication_key)
         self.later: Callable[[Callable[[], None]], object] | None = None
         """Calls a function at the end of the event loop's turn (`loop.call_soon`); None without a loop."""
-        self._turn: deque[Entry] = deque()  # not yet in the inbox
+        self._ended: tuple[Segment, SegmentWriter] | None = None  # to be sealed when another one has the state
+        self._turn: deque[Entry | Change] = deque()  # not yet in the inbox
         self._latest: object = None  # the source of its last event
         self._handing_over = Lock()
-        self._inbox: SimpleQueue[tuple[list[Entry], int] | _Task] = SimpleQueue()  # events and their bytes
+        self._inbox: SimpleQueue[tuple[list[Entry | Change], int] | _Task] = SimpleQueue()  # events and their bytes
         self._taken_bytes = 0  # by `append` alone
         self._handed_bytes = 0
         self._done_bytes = 0  # by the writer alone
@@ -162,6 +173,18 @@ class LogWriter:
         elif len(self._turn) == 1:
             self.later(self.hand_over)
 
+    def change(self, change: Change) -> None:
+        """Queue a change of the state, behind the events that were appended before; never waits.
+
+        It is reported only if it is not written.
+        """
+        self._taken_bytes += change.nbytes
+        self._turn.append(change)
+        if self.later is None:
+            self.hand_over()
+        elif len(self._turn) == 1:
+            self.later(self.hand_over)
+
     def hand_over(self) -> None:
         """Hand the appended events over to the writer's thread. For any thread."""
         with self._handing_over:
@@ -182,7 +205,19 @@ class LogWriter:
 
     def copy(self, rows: list[Stored], timeout_s: float) -> bool:
         """Write rows of another folder with the same log, which begin after `head`; False if they are not on disk."""
-        return self._done(lambda: self._commit([], rows), timeout_s) and self.head == rows[-1].offset
+        return self._done(lambda: self._commit([], rows, []), timeout_s) and self.head == rows[-1].offset
+
+    def restate(self, values: dict[Name, Any], timeout_s: float) -> bool:
+        """Write another state in the place of the one that there is; False if it is not on disk."""
+        written = Flag()
+
+        def restate() -> None:
+            gone: dict[Name, Any] = dict.fromkeys(self.state.values)
+            self._waiting = Change(None, 0, 0, gone | values)
+            if self._save():
+                written.set()
+
+        return self._done(restate, timeout_s) and written.is_set()
 
     def _done(self, work: Callable[[], object], timeout_s: float) -> bool:
         if self._is_closed:
@@ -205,7 +240,7 @@ class LogWriter:
     def _run(self) -> None:
         _lower_priority()
         while not self._is_over:
-            group: list[Entry] = []
+            group: list[Entry | Change] = []
             task, nbytes = self._collect(group)
             if group:
                 self._write(group)
@@ -216,6 +251,9 @@ class LogWriter:
             self._check_files()
             if self._is_broken:
                 self._ensure_segment()
+        self._save()
+        if self._ended is not None:  # another start seals it
+            self._sealer.abandon(self._ended[1])
         if self._current is not None:
             with suppress(sqlite3.Error):
                 if self._is_moved:  # SQLite would delete the WAL of a file that has taken its place
@@ -223,7 +261,7 @@ class LogWriter:
                 else:
                     self._current.close()
 
-    def _collect(self, group: list[Entry]) -> tuple[_Task | None, int]:
+    def _collect(self, group: list[Entry | Change]) -> tuple[_Task | None, int]:
         """Fill `group` with the waiting events; returns the task behind them, if there is one, and their bytes."""
         nbytes = 0
         try:
@@ -238,46 +276,74 @@ class LogWriter:
             return None, nbytes
         return item, nbytes
 
-    def _write(self, group: list[Entry]) -> None:
-        """Write a group and report it; an event that cannot be made into a row is refused, in order."""
-        part: list[Entry] = []
+    def _write(self, group: list[Entry | Change]) -> None:
+        """Write a group and report it; an event that cannot be made into a row is refused, in order.
+
+        So is a change behind one that was refused, or behind such an event: all of them come again.
+        """
+        part: list[Entry | Change] = []
         rows: list[Stored] = []
+        changes: list[Change] = []
+        if self.state.values and not next((entry.position for entry in group if entry.is_recorded), 1):
+            self._waiting = Change(None, 0, 0, dict.fromkeys(self.state.values))  # from now on it is another log
+        sequence = self._waiting.sequence
         for entry in group:
-            if entry.is_recorded:
-                event, offset = entry.event, self.head + 1 + len(rows)
-                try:
+            try:
+                if entry.is_recorded:
+                    event, offset = entry.event, self.head + 1 + len(rows)
                     if event.position and event.position != offset:
                         raise ValueError(event.position)
                     rows.append(row_of(event, offset))
-                except (TypeError, ValueError):  # input checks let no such event in
-                    self._commit(part, rows)
-                    self._refuse([entry])
-                    part, rows = [], []
-                    continue
+                elif isinstance(entry, Change):
+                    sequence = entry.behind(sequence, self.head + len(rows))
+                    changes.append(entry)
+            except (TypeError, ValueError):  # input checks let no such event in
+                self._commit(part, rows, changes)
+                self._refuse([entry])
+                part, rows, changes = [], [], []
+                sequence = self._waiting.sequence
+                continue
             part.append(entry)
-        self._commit(part, rows)
+        self._commit(part, rows, changes)
 
-    def _commit(self, entries: list[Entry], rows: list[Stored]) -> None:
+    def _commit(self, entries: list[Entry | Change], rows: list[Stored], changes: list[Change]) -> None:
         first = self.head + 1
         if rows:
-            if (self._current is None or self._is_moved) and not self._ensure_segment():
-                self._refuse(entries)
-                return
-            assert self._current is not None
-            try:
-                self._current.write(rows)
-            except (sqlite3.Error, OSError, OverflowError) as error:  # OverflowError: a number beyond 64 bits
-                self._abandon()
-                if isinstance(error, segment.CommitUncertain):
-                    self._report(NotWritten(entries, CommitFailed()))
-                else:
-                    self._refuse(entries)
+            refusal = self._stored(rows, joined([self._waiting, *changes]) if changes else self._waiting)
+            if refusal is not None:
+                self._report(NotWritten(entries, refusal))
                 return
             self._committed(rows)
+        elif changes:
+            self._waiting = joined([self._waiting, *changes])
+        if changes:
+            entries = [entry for entry in entries if not isinstance(entry, Change)]
         if entries:
-            self._report(Committed(entries, first))
+            self._report(Committed(cast("list[Entry]", entries), first))
         if rows:
             self._checkpoint()
+
+    def _stored(self, rows: list[Stored], change: Change) -> Refusal | None:
+        """Commit rows and a change of the state to the current segment; why not, if that fails."""
+        if (self._current is None or self._is_moved) and not self._ensure_segment():
+            return self._why()
+        assert self._current is not None
+        changed = encoded(change.values) if change.values else segment.NO_STATE
+        try:
+            self._current.write(rows, changed)
+        except (sqlite3.Error, OSError, OverflowError) as error:  # OverflowError: a number beyond 64 bits
+            self._abandon()
+            return CommitFailed() if isinstance(error, segment.CommitUncertain) else self._why()
+        if changed:
+            self.state.committed(changed)
+            self._waiting = Change(None, self.state.sequence, 0, {})
+        return None
+
+    def _save(self) -> bool:
+        """Write the change of the state that waits for an event; whether none waits any more."""
+        if self._waiting.values and self._stored([], self._waiting) is None:
+            self._checkpoint()
+        return not self._waiting.values
 
     def _committed(self, rows: list[Stored]) -> None:
         assert self._current is not None
@@ -294,11 +360,14 @@ class LogWriter:
         except OSError:  # the mark is too low then, which is allowed
             self.failures += 1
 
-    def _refuse(self, entries: list[Entry]) -> None:
-        why = LogMoved if self._is_moved else DiskFull if self._is_full else HistoryUnavailable
-        self._report(NotWritten(entries, why()))
+    def _refuse(self, entries: list[Entry | Change]) -> None:
+        self._report(NotWritten(entries, self._why()))
+
+    def _why(self) -> Refusal:
+        return LogMoved() if self._is_moved else DiskFull() if self._is_full else HistoryUnavailable()
 
     def _roll(self) -> None:
+        self._save()  # what is deleted of the state must not get into the next segment
         if self._listed is not None and not self._is_moved:
             self._checkpoint(is_over=True)
 
@@ -310,14 +379,14 @@ class LogWriter:
             return
         try:
             current.checkpoint()
-            if not is_over and current.nbytes < segment_bytes:
+            if not is_over and (current.nbytes < segment_bytes or self._listed is None):
                 return
         except (sqlite3.Error, OSError):
             self._abandon()
             return
         ended = self._end_segment(current.nbytes)
         if ended.is_intact:
-            self._sealer.put(ended, current)
+            self._ended = ended, current
         else:
             with suppress(sqlite3.Error):
                 current.close()
@@ -329,8 +398,14 @@ class LogWriter:
             first = self.head + 1
             path = self._folder.segment_path(first)
             try:
-                delete(path)  # a failed segment without a row that counts; readers never saw it
-                self._current = segment.create(path, self._folder.log_id, first, **self._folder.identity.meta(first))
+                # in the place of a failed segment without a row that counts, which readers never saw
+                meta = self._folder.identity.meta(first)
+                self._current = segment.create(
+                    path, self._folder.log_id, first, self.state.values, replaces=True, **meta
+                )
+                if self._ended is not None:
+                    self._sealer.put(*self._ended)
+                    self._ended = None
             except (sqlite3.Error, OSError):
                 self.failures += 1
                 self._tried_at = monotonic()
@@ -374,6 +449,7 @@ class LogWriter:
         if self._listed is not None and not self._listed.is_intact:
             self._roll()  # a reader has found damage: what is written to it would not be read
         self._is_full = self._folder.free_bytes < self._options.free_bytes
+        self._save()
 
 
 def _lower_priority() -> None:

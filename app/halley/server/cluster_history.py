@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.errors import HistoryUnavailable
-from halley.cluster.consistency import digests
+from halley.cluster.consistency import FRAMES, digests
 from halley.cluster.exchange import Exchange
+from halley.cluster.frames import VERSION
 from halley.cluster.membership import SETTINGS, join, join_without_folder, name_taken
 from halley.cluster.status import ClusterStatus
 from halley.cluster.stream import CannotJoin as NotJoined
@@ -81,6 +82,7 @@ class ClusterHistory:
         members.report("went_back", lambda: log.availability.is_stream_replaced)
         members.report("keeps", lambda: not options.front)
         members.report("refusal", lambda: None if (refusal := self.refusal) is None else refusal.cause)
+        members.report(FRAMES, lambda: VERSION)
         members.report("settings", lambda: digests(others.settings()))
         for name, value in store.heartbeat.items():
             members.report(name, value)

@@ -6,17 +6,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from threading import Lock
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.errors import Refusal
 from halley.broker.events import Event
 from halley.broker.pending import Entry
-from halley.history.writer import Committed, Report
+from halley.history.writer import Committed, NotWritten, Report
 
 _EVENTS_AT_ONCE = 50
 """Events delivered before the time is looked at."""
@@ -111,20 +110,21 @@ class CommitReports:
     def _deliver(self, report: Report, until: float) -> None:
         """Deliver a report, or a part of it if the time is over before; the rest follows in later turns."""
         given, now = 0, monotonic()
+        entries: list[Any] = report.entries  # changes of the state among those of a cluster's log
         try:
-            while not given or (given < len(report.entries) and (now := monotonic()) < until):
-                group, is_first = report.entries[given : given + _EVENTS_AT_ONCE], not given
+            while not given or (given < len(entries) and (now := monotonic()) < until):
+                group, is_first = entries[given : given + _EVENTS_AT_ONCE], not given
                 given += _EVENTS_AT_ONCE
                 if isinstance(report, Committed):
                     self._outcomes.committed(group, report.first if is_first else self.head + 1, now)
                 else:
                     self._outcomes.refused(group, report.refusal, now)
         finally:
-            rest = report.entries[given:]
+            rest = entries[given:]
             if rest and isinstance(report, Committed):
                 self._reports.appendleft(Committed(rest, self.head + 1))
-            elif rest:
-                self._reports.appendleft(replace(report, entries=rest))
+            elif rest and isinstance(report, NotWritten):
+                self._reports.appendleft(NotWritten(rest, report.refusal))
 
 
 class _Settled:

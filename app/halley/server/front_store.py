@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from typing import Any
 
-from halley.broker.ports import Erasure, Page, Query
-from halley.cluster.erasure import Erasures
+from halley.broker.ports import Page, Query
+from halley.cluster.erasure import Due, Erasures
 from halley.cluster.front import Front
 from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.history.rules import Rules
 from halley.protocols.contract import Count
 from halley.server.cluster_node import Node
 from halley.server.commit_reports import CommitReports
-from halley.server.folder_log import Progress, lags_of
+from halley.server.folder_log import lags_of
 
 
 class FrontStore:
@@ -83,12 +83,12 @@ class FrontStore:
         """See which keepers are there."""
         self._front.look(now)
 
-    async def _erase(self, erasure: Erasure, last: int, on_progress: Progress) -> int:  # noqa: ARG002 - the form of `Erasures`
-        """Erase the events up to an offset from memory."""
-        await self.node.delivered(last)
-        self.node.broker.erase(erasure)
+    async def _erase(self, due: Due) -> int:
+        """Erase events from memory."""
+        await self.node.delivered(due.last)
+        self.node.broker.erase(due.erasure)
         await self.settle()
-        for work in self.node.broker.erase(erasure):
+        for work in self.node.broker.erase(due.erasure):
             await asyncio.to_thread(work)
         return 0
 

@@ -1,33 +1,35 @@
 """What a keeper has of the history: a data folder, from which it answers other nodes too.
 
-Its place in the stream is saved next to the log, once all events up to there are on disk.
+What it has applied of the stream is saved with the rows, in the same transactions (`history/state.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from halley import telemetry
+import orjson
+
 from halley.broker.errors import Refusal
 from halley.broker.pending import Entry
 from halley.broker.ports import Erasure, Page, Query
+from halley.cluster.applied import document, due_erasures, name_of_erasure
 from halley.cluster.availability import Diverged
-from halley.cluster.erasure import Erasures, delete_frames
+from halley.cluster.catch_up import STATE_FILE
+from halley.cluster.erasure import Due, Erasures, delete_frames
 from halley.cluster.frames import KeeperAnnouncement
 from halley.cluster.keeper import Keeper
-from halley.cluster.membership import STATE_FILE
-from halley.history import checksummed_json
-from halley.history.history import CannotPurge
+from halley.history.folder import FolderUnusable
+from halley.history.history import CannotPurge, History
+from halley.history.rewriting import concerned_by
+from halley.history.state import Change, Name, decoded
 from halley.history.stored import Stored
 from halley.server.cluster_node import LOOK_S, Node
 from halley.server.folder_log import FolderLog, Progress
-
-_SAVE_S = 10.0
-"""How often the state is saved: what a node that was killed has to apply again."""
 
 _KNOWN_S = 4.0
 """After which a node knows all others that are alive."""
@@ -47,24 +49,46 @@ class KeeperStore:
     """
 
     def __init__(self, node: Node) -> None:
-        """Open the log in the node's data folder. Raises `BadRecord`, `FolderLocked`, `FolderUnusable`."""
+        """Open the log in the node's data folder, and erase what is due. Blocks.
+
+        Raises `BadRecord`, `FolderLocked`, `FolderUnusable`.
+        """
         self.node = node
         self.archive = FolderLog(node.settings, node.broker, node.flush, self)
+        try:
+            self._begin(self.archive.history)
+        except (OSError, sqlite3.Error, CannotPurge) as error:
+            self.archive.history.close()
+            raise FolderUnusable(f"{self.archive.folder} cannot be used as data folder: {error}") from error
         self._reports = self.archive.reports
         self.erasures = Erasures(self._erase)
         self.log = node.log_of(self.archive.history, self.erasures)
         self._reports.deliver_to(self)
         self._keeper = Keeper(node.options, node.nats, self)
-        self.saved_sequence = node.applied.sequence
-        """The last message of the stream whose events and state are on disk here."""
         self.heartbeat: Mapping[str, Callable[[], Any]] = {
             "kept": self._figures_for_fronts,
             "saved": lambda: self.saved_sequence,
         }
-        self._saved = (node.applied.sequence, 0.0)  # what was saved last, and when
-        self._snapshot: dict[str, Any] | None = None  # to be saved when its events are on disk
-        self._saving: asyncio.Future[None] | None = None
         self._began_at = self._announced_at = 0.0
+
+    def _begin(self, history: History) -> None:
+        """Save the state with which the node begins, if it is not that of the folder, and erase what is due."""
+        history.restate(self.node.applied.values())
+        (self.archive.folder / STATE_FILE).unlink(missing_ok=True)  # of the version before
+        for due in due_erasures(decoded(history.state.copy())):
+            with history.purging():
+                history.roll()
+                history.rewrite(concerned_by(due.erasure, due.last), lambda *_: None)
+            self._forget(due.sequence)
+
+    def _forget(self, sequence: int) -> None:
+        """Save that the erasure with that sequence is done."""
+        self.archive.history.change(Change(None, 0, 0, {name_of_erasure(sequence): None}))
+
+    @property
+    def saved_sequence(self) -> int:
+        """The last message of the stream whose events and state are on disk here."""
+        return self.archive.history.state.sequence
 
     def describe(self, name: str) -> str:
         """Where the history is, for the terminal; `name` is the node's."""
@@ -77,13 +101,10 @@ class KeeperStore:
         self.log.sender.command(KeeperAnnouncement(self.node.options.node))
 
     async def close(self) -> None:
-        """Stop answering, close the log, and save the state."""
+        """Stop answering, and close the log."""
         await self._keeper.close()
-        await self._saving_ended()
         await self.archive.close()
         self.log.give_up(monotonic())
-        if self._reports.head == self.node.applied.offset and not (self.log.is_diverged or self.erasures.is_busy):
-            await asyncio.to_thread(self._save, self.node.applied.saved())
 
     def committed(self, group: Sequence[Entry], first: int, now: float) -> None:
         """Inform fronts that more is on disk, and let the node's log deliver it."""
@@ -96,13 +117,11 @@ class KeeperStore:
         self.log.writer.refused(group, refusal, now)
 
     def look(self, now: float) -> None:
-        """Do what is due of the log, announce that this node keeps it, and save the state from time to time."""
+        """Do what is due of the log, and announce that this node keeps it."""
         self.archive.look(now)
         if now - self._announced_at >= _ANNOUNCE_S:
             self._announced_at = now
             self.log.sender.command(KeeperAnnouncement(self.node.options.node))
-        if not self.erasures.is_busy:
-            self._save_when_due(now)
 
     # What the keeper answers (`keeper.KeeperStore`)
 
@@ -119,17 +138,22 @@ class KeeperStore:
             "takes": history.refusal is None,
         }
 
-    def state(self) -> dict[str, Any]:
-        """How far the node has come in the stream. Raises `Diverged`."""
+    async def state(self) -> bytes:
+        """What is on disk, as other nodes ask for it; see `keeper.KeeperStore.state`."""
         if self.log.is_diverged:
             raise Diverged
+        values, erased = self.archive.history.state.copy(), self.erasures.done_to(self.node.applied.sequence)
+        return await self.archive.in_thread(lambda: orjson.dumps(self._state(values, erased)))
+
+    def _state(self, values: Mapping[Name, str], erased: int) -> dict[str, Any]:
+        applied = document(decoded(values))
         return {
             "node": self.node.options.node,
             "log_id": self.archive.log_id,
             "publication_key": str(self.archive.history.publication_key),
             "first": self.archive.start,
-            "applied": self.node.applied.saved(),
-            "erased": self.erasures.done_to(self.node.applied.sequence),
+            "applied": applied,
+            "erased": min(erased, applied["sequence"]),
         }
 
     @property
@@ -165,32 +189,6 @@ class KeeperStore:
     async def erased(self, first: int, last: int) -> list[int]:
         """The offsets of erased events, as other nodes ask for them."""
         return await self.archive.in_thread(lambda: self.archive.history.erased(first, last))
-
-    # The saved state
-
-    def _save_when_due(self, now: float) -> None:
-        sequence, saved_at = self._saved
-        if self._snapshot is None and now - saved_at >= _SAVE_S and self.node.applied.sequence != sequence:
-            self._snapshot = self.node.applied.saved()
-        snapshot = self._snapshot
-        if snapshot is not None and self._reports.head >= snapshot["offset"] and not self.log.is_diverged:
-            self._snapshot, self._saved = None, (snapshot["sequence"], now)
-            self._saving = self.archive.in_pool(lambda: self._save(snapshot))
-
-    def _save(self, state: dict[str, Any]) -> None:
-        """Save a state whose events are all on disk; after a failure the next start applies more of the stream."""
-        try:
-            self._save_now(state)
-        except OSError as error:
-            telemetry.fault("cluster_state", error)
-
-    def _save_now(self, state: dict[str, Any]) -> None:
-        checksummed_json.save(self.archive.folder / STATE_FILE, state)
-        self.saved_sequence = state["sequence"]
-
-    async def _saving_ended(self) -> None:
-        if self._saving is not None:
-            await self._saving
 
     # Erasing
 
@@ -230,13 +228,11 @@ class KeeperStore:
         await delete_frames(self.node.nats, options.space, erasure, sequence)
         return erased
 
-    async def _erase(self, erasure: Erasure, last: int, on_progress: Progress) -> int:
-        """Erase from the folder too, and save a state behind that: no frame with erased events is needed again."""
-        await self.node.delivered(last)
-        erased = await self.archive.erase(erasure, on_progress, last)
-        await self._saving_ended()
-        state = self.node.applied.saved()
-        await self.node.delivered(state["offset"])
-        await asyncio.to_thread(self._save_now, state)
-        self._saved, self._snapshot = (state["sequence"], monotonic()), None
+    async def _erase(self, due: Due) -> int:
+        """Erase from the folder too, and wait until no frame with erased events is needed again."""
+        await self.node.delivered(due.last)
+        erased = await self.archive.erase(due.erasure, due.report, due.last)
+        while self.saved_sequence < due.sequence:  # noqa: ASYNC110 - the writer waits for nobody
+            await asyncio.sleep(LOOK_S)
+        self._forget(due.sequence)
         return erased

@@ -1,0 +1,172 @@
+"""What is saved with the rows of a log, in the same transactions: in a cluster, how far its stream is applied.
+
+The state is a map of small JSON values. A value's name is a text, or the offset of the event that it belongs to; the
+one with the name `AT` has the `sequence` up to which the stream is applied. It is in two tables of the newest segment:
+`state`, and `state_of_events`, which grows at its end. A new segment gets all of it before the file has its name, and
+an older one loses it when it is finished: there are names and topics in it, which must not stay when they are erased.
+The log of a server without a cluster has neither; where such a server goes on with a log that has a state, it ends.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any, Literal
+from zlib import crc32
+
+import orjson
+
+AT = "at"
+
+Name = str | int
+Encoded = Mapping[Name, str | None]
+"""Values as JSON text; None for one that is deleted."""
+
+_TABLES = """
+    create table if not exists state (name text primary key, value text not null, crc integer not null) without rowid;
+    create table if not exists state_of_events (
+        offset integer primary key, value text not null, crc integer not null
+    );
+"""
+_BY_NAME, _BY_OFFSET = ("state", "name"), ("state_of_events", "offset")
+
+
+class Change:
+    """A change of the state, which has its turn in the log behind the events that were appended before it.
+
+    It makes the state of the sequence `after` that of `sequence`, and is written with the events up to `offset`, or
+    after them. In `values` None deletes. If `after` is None it goes with any state, and does not change the sequence.
+    """
+
+    __slots__ = ("after", "offset", "sequence", "values")
+
+    is_recorded: Literal[False] = False
+
+    def __init__(self, after: int | None, sequence: int, offset: int, values: dict[Name, Any]) -> None:
+        self.after = after
+        self.sequence = sequence
+        self.offset = offset
+        self.values = values
+
+    def behind(self, sequence: int, offset: int) -> int:
+        """The sequence that it makes of that one, if all events up to `offset` are written. Raises `ValueError`."""
+        if self.after is None:
+            return sequence
+        if self.after != sequence or self.offset > offset:
+            raise ValueError(self.sequence)
+        return self.sequence
+
+    @property
+    def nbytes(self) -> int:
+        """About its size in memory, in bytes."""
+        return 100 * (1 + len(self.values))
+
+
+class State:
+    """The state as it is on disk. `sequence` is that of `AT`, 0 without one.
+
+    It is changed on the writer's thread; `copy` is for any.
+    """
+
+    def __init__(self, values: Mapping[Name, str]) -> None:
+        self._values = {**values}
+        self._lock = Lock()
+        self.sequence = _sequence_of(self._values)
+
+    @property
+    def values(self) -> Mapping[Name, str]:
+        """All values, for the writer's thread."""
+        return self._values
+
+    def is_at(self, at: Any) -> bool:
+        """Whether that is the value of `AT`, by which a state is known."""
+        return AT in self._values and bool(orjson.loads(self._values[AT]) == at)
+
+    def copy(self) -> dict[Name, str]:
+        """All values, as JSON text."""
+        with self._lock:
+            return self._values.copy()
+
+    def committed(self, changed: Encoded) -> None:
+        """Take over what was committed."""
+        with self._lock:
+            for name, value in changed.items():
+                if value is None:
+                    self._values.pop(name, None)
+                else:
+                    self._values[name] = value
+        self.sequence = _sequence_of(self._values)
+
+
+def _sequence_of(values: Mapping[Name, str]) -> int:
+    return int(orjson.loads(values[AT])["sequence"]) if AT in values else 0
+
+
+def joined(changes: Sequence[Change]) -> Change:
+    """What several changes come to, one behind the other. They go with any state."""
+    values: dict[Name, Any] = {}
+    for each in changes:
+        values.update(each.values)
+    return Change(None, max(each.sequence for each in changes), 0, values)
+
+
+def encoded(values: Mapping[Name, Any]) -> dict[Name, str | None]:
+    """Values as JSON text; None for those that are deleted."""
+    return {name: None if value is None else orjson.dumps(value).decode() for name, value in values.items()}
+
+
+def decoded(values: Mapping[Name, str]) -> dict[Name, Any]:
+    """The values of a state."""
+    return {name: orjson.loads(value) for name, value in values.items()}
+
+
+def write(connection: sqlite3.Connection, changed: Encoded) -> int:
+    """Write values within a transaction, creating the tables if necessary; returns about how many bytes they take.
+
+    What is deleted is overwritten. Raises `sqlite3.Error`.
+    """
+    for statement in _TABLES.split(";")[:-1]:
+        connection.execute(statement)
+    nbytes = 0
+    for kind, (table, key) in ((str, _BY_NAME), (int, _BY_OFFSET)):
+        written = [(name, value) for name, value in changed.items() if type(name) is kind]
+        gone = [(name,) for name, value in written if value is None]
+        there = [(name, value, _crc(name, value)) for name, value in written if value is not None]
+        if gone:
+            connection.executemany(f"delete from {table} where {key} = ?", gone)  # noqa: S608
+        if there:
+            connection.executemany(f"insert or replace into {table} values (?, ?, ?)", there)  # noqa: S608
+        nbytes += sum(len(value) for _, value, _ in there)
+    return nbytes
+
+
+def drop(connection: sqlite3.Connection) -> None:
+    """Delete the state, if there is one, so that no byte of it stays. Raises `sqlite3.Error`."""
+    for table, _ in (_BY_NAME, _BY_OFFSET):
+        connection.execute(f"drop table if exists {table}")
+
+
+def _crc(name: Name, value: str) -> int:
+    return crc32(f"{name} {value}".encode())
+
+
+def read(connection: sqlite3.Connection) -> dict[Name, str] | None:
+    """The state that a segment has; None if it has none, or if that is damaged. Raises `sqlite3.Error`."""
+    connection.execute("begin")  # both tables of one moment
+    try:
+        names = {name for (name,) in connection.execute("select name from sqlite_master")}
+        if not {"state", "state_of_events"} <= names:
+            return None
+        values: dict[Name, str] = {}
+        for table, _ in (_BY_NAME, _BY_OFFSET):
+            for name, value, crc in connection.execute(f"select * from {table}"):  # noqa: S608
+                if not isinstance(value, str) or crc != _crc(name, value):
+                    return None
+                values[name] = value
+    except UnicodeDecodeError:  # SQLite's error text may quote damaged bytes
+        return None
+    else:
+        return values if AT in values else None
+    finally:
+        connection.execute("rollback")
