@@ -74,7 +74,7 @@ class Front:
 
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on no event that `pattern` matches was removed at the keepers."""
-        return max(self._keepers.start, self._rules.start_of(pattern))
+        return self._keepers.start_of(pattern)
 
     def rows(self, _first: int, _last: int) -> Iterator[list[Stored]]:
         """The rows on this node's disk: none."""

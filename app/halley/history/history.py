@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from halley.broker.errors import HistoryUnavailable
+from halley.broker.errors import DiskFull, HistoryUnavailable
 from halley.broker.names import Pattern
 from halley.broker.pending import Entry
 from halley.broker.ports import Durability, Erasure, Page, Query
@@ -263,13 +265,40 @@ class History:
         """The offsets of erased events between two, both included. Blocks. Raises `OSError`."""
         return self._reader.erased(first, min(last, self.head))
 
-    def copy(self, rows: list[Stored]) -> None:
-        """Write rows of another folder with the same log, which are the next ones. Blocks. Raises `OSError`.
+    def copy(self, rows: list[Stored], reached: int) -> None:
+        """Write rows of another folder with the same log, all that it has behind `head` up to the offset `reached`.
 
-        Nothing may be appended meanwhile.
+        What is missing among them becomes a hole. Blocks. Nothing may be appended meanwhile. Raises `OSError`.
         """
-        if not self.writer.copy(rows, _CLOSE_S):
-            raise OSError(errno.EIO, "the rows cannot be written", str(self.folder.path))
+        for _, numbered in groupby(enumerate(rows), lambda item: item[1].offset - item[0]):
+            run = [row for _, row in numbered]
+            self._skip_to(run[0].offset - 1)
+            if not self.writer.copy(run, _CLOSE_S):
+                raise self._not_written()
+        self._skip_to(reached)
+
+    def _skip_to(self, offset: int) -> None:
+        if offset > self.head and not self.writer.skip_to(offset, _CLOSE_S):
+            raise self._not_written()
+
+    def _not_written(self) -> OSError:
+        if isinstance(self.refusal, DiskFull):
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder.path))
+        return OSError(errno.EIO, "the rows cannot be written", str(self.folder.path))
+
+    def has(self, rows: list[Stored]) -> bool:
+        """Whether the log has no others at their offsets; one that is erased on one side counts as equal. Blocks."""
+        first, last = (rows[0].offset, rows[-1].offset) if rows else (1, 0)
+        own = {row.offset: row for found in self.rows(first, last) for row in found}
+        return all(_is_equal(own.get(row.offset, row), row) for row in rows)
+
+    def erase_at(self, offsets: list[int]) -> None:
+        """Erase the rows at these offsets, if they are not erased yet. Blocks. Raises what `purge` does."""
+        chosen = set(offsets) - set(self.erased(min(offsets), max(offsets))) if offsets else set()
+        if chosen:
+            with self.purging():
+                self.roll()
+                self.rewrite(lambda row: row.offset in chosen and not row.is_purged, lambda *_: None)
 
     def recent_keys(self) -> list[RecentKey]:
         """The idempotency keys to remember from an earlier run (`recent_keys.py`), oldest first. Blocks."""
@@ -290,3 +319,7 @@ class History:
         self._sealer.close(_CLOSE_S)
         self._pool.close()
         self.folder.close()
+
+
+def _is_equal(one: Stored, other: Stored) -> bool:
+    return one.crc == other.crc or ((one.is_purged or other.is_purged) and one.publication == other.publication)

@@ -181,8 +181,17 @@ class LogWriter:
         return self._done(self._roll, timeout_s)
 
     def copy(self, rows: list[Stored], timeout_s: float) -> bool:
-        """Write rows of another folder with the same log, which begin after `head`; False if they are not on disk."""
-        return self._done(lambda: self._commit([], rows), timeout_s) and self.head == rows[-1].offset
+        """Write rows of another folder with the same log, which follow `head`; False if they are not on disk."""
+
+        def work() -> None:
+            if rows[0].offset == self.head + 1:
+                self._commit([], rows)
+
+        return self._done(work, timeout_s) and self.head == rows[-1].offset
+
+    def skip_to(self, offset: int, timeout_s: float) -> bool:
+        """Record what follows `head` up to an offset as lost, and go on behind it; False if that failed."""
+        return self._done(lambda: self._skip_to(offset), timeout_s) and self.head == offset
 
     def _done(self, work: Callable[[], object], timeout_s: float) -> bool:
         if self._is_closed:
@@ -297,6 +306,21 @@ class LogWriter:
     def _refuse(self, entries: list[Entry]) -> None:
         why = LogMoved if self._is_moved else DiskFull if self._is_full else HistoryUnavailable
         self._report(NotWritten(entries, why()))
+
+    def _skip_to(self, offset: int) -> None:
+        """Go on in another segment, which has the hole in its table `meta` too."""
+        lost = (self.head + 1, offset)
+        with suppress(sqlite3.Error, OSError):
+            self._folder.add_holes([lost])
+            self._roll()
+            if self._current is not None:  # it is empty, and its name would be within the hole
+                self._current.close()
+                delete(self._current.path)
+                self._current = None
+            self.last_number += offset - self.head
+            self.head = offset
+            self._folder.mark.write(self.head, self.last_number)
+            self._ensure_segment()
 
     def _roll(self) -> None:
         if self._listed is not None and not self._is_moved:
