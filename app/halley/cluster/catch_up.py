@@ -58,7 +58,7 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
             except OtherEvents as error:
                 raise CannotCatchUp(str(error)) from error
             except (Unanswered, OSError) as error:
-                why = f"it does not get the events that it lacks ({error or 'no answer'})"
+                why = f"it does not get the events that it lacks ({str(error) or 'no answer'})"
             if copy.history.head != head:
                 asked_at, head = monotonic(), copy.history.head
             if monotonic() - asked_at > settings.cluster.join_s:
@@ -81,7 +81,7 @@ async def _fill(nats: Connection, settings: Settings, copy: Copy, state: KeeperS
     telemetry.log.info("cluster_copying", keeper=state.node, first=copy.history.head + 1, last=last)
     async for rows, reached in copied(keeper, copy.history.head + 1, last):
         await asyncio.to_thread(copy.history.copy, rows, reached)
-    await erase_like(keeper, state.first, own, lambda offsets: asyncio.to_thread(copy.history.erase_at, offsets))
+    await erase_like(keeper, copy.history, state.first, own)
 
 
 class Copy:

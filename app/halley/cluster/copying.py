@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 from halley.cluster.applied import AnotherVersion, Applied
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
@@ -58,9 +58,8 @@ async def compare(keeper: KeeperRequests, state: KeeperState, history: History) 
             raise OtherEvents(f"it has other events than the cluster before position {own}")
 
 
-async def erase_like(
-    keeper: KeeperRequests, first: int, last: int, erase_at: Callable[[list[int]], Awaitable[None]]
-) -> None:
-    """Erase what is erased at the keeper between two offsets. Raises what `KeeperRequests.erased` does."""
+async def erase_like(keeper: KeeperRequests, history: History, first: int, last: int) -> None:
+    """Erase what is erased at the keeper between two offsets. Raises as `KeeperRequests.erased` and `purge` do."""
     for begin in range(max(first, 1), last + 1, _ERASED_AT_ONCE):
-        await erase_at(await keeper.erased(begin, min(last, begin + _ERASED_AT_ONCE - 1)))
+        erased = await keeper.erased(begin, min(last, begin + _ERASED_AT_ONCE - 1))
+        await asyncio.to_thread(history.erase_at, erased)

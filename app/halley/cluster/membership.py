@@ -27,6 +27,7 @@ from halley.cluster.keeper_client import KeeperRequests, KeeperState
 from halley.cluster.members import subject_of_node
 from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.cluster.stream import (
+    GAP,
     REPLACED,
     CannotJoin,
     describe,
@@ -78,7 +79,7 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
     _check_settings(settings, description_of(info))
     applied = _nothing(settings)
     _restore(applied, state.applied, f"the state of the keeper {state.node}")
-    why = why_unusable(info, applied)
+    why = why_unusable(info, applied) or (GAP if has_gap(info["state"], applied) else "")
     if why:
         raise CannotJoin(f"the keeper {state.node} cannot be gone on from: {why}")
     return state, applied

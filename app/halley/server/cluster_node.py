@@ -15,6 +15,7 @@ from halley.cluster.broker_log import ClusterLog
 from halley.cluster.erasure import Erasures
 from halley.cluster.frames import Control
 from halley.cluster.members import Members
+from halley.cluster.missed import Missed, Taker
 from halley.cluster.store import Store
 from halley.nats.jetstream import Connection
 from halley.settings import Settings
@@ -35,8 +36,11 @@ class Node:
         self.nats = Connection(self.options)
         self.members = Members(self.options, self.nats, monotonic())
 
-    def log_of(self, store: Store, erasures: Erasures) -> ClusterLog:
-        """The log that gives `store` what comes from the stream, and is the broker's from now on."""
+    def log_of(self, store: Store, erasures: Erasures, taker: Taker) -> ClusterLog:
+        """The log that gives `store` what comes from the stream, and is the broker's from now on.
+
+        `taker` takes what the stream no longer has.
+        """
 
         def controlled(control: Control, sequence: int) -> None:
             if isinstance(control, Erasure):
@@ -46,7 +50,8 @@ class Node:
         # The numbers of recorded events' publications grow with the offset; those of others are far above.
         middle = LAST_PUBLICATION // 2
         self.broker.publications = Publications(store.publication_key, middle + secrets.randbelow(middle // 2))
-        log = ClusterLog(self.options, self.nats, store, commits, self.applied, self.flush, controlled)
+        missed = Missed(self.nats, self.members, self.options, self.applied, commits, taker, self.flush)
+        log = ClusterLog(self.options, self.nats, store, commits, self.applied, self.flush, missed, controlled)
         commits.begin(log, store.head, log.direct.share, log.writer.reach)
         return log
 

@@ -10,8 +10,9 @@ from typing import Any
 from halley.broker.ports import Erasure, Page, Query
 from halley.cluster.erasure import Erasures
 from halley.cluster.front import Front
-from halley.cluster.keeper_client import KeeperClient, KeeperState
+from halley.cluster.keeper_client import KeeperClient, KeeperRequests, KeeperState
 from halley.history.rules import Rules
+from halley.history.stored import Stored
 from halley.protocols.contract import Count
 from halley.server.cluster_node import Node
 from halley.server.commit_reports import CommitReports
@@ -39,7 +40,7 @@ class FrontStore:
             inbox_bytes=options.inbox_bytes,
         )
         self.erasures = Erasures(self._erase)
-        self.log = node.log_of(self._front, self.erasures)
+        self.log = node.log_of(self._front, self.erasures, self)
         self._reports.deliver_to(self.log.writer)
         self.archive = self
 
@@ -90,6 +91,17 @@ class FrontStore:
         for work in self.node.broker.erase(erasure):
             await asyncio.to_thread(work)
         return 0
+
+    # What the stream no longer has (`missed.Taker`)
+
+    async def take_over(self, rows: list[Stored], reached: int) -> None:  # noqa: ARG002 - the form of `Taker`
+        """Go on behind the rows of a keeper, which has them on its disk."""
+        self._front.head = reached
+
+    async def erase_like(self, keeper: KeeperRequests, first: int, last: int) -> None:  # noqa: ARG002
+        """Drop the newest events from memory: some of them may be erased."""
+        tail = self.node.broker.commits.tail
+        tail.skip_to(tail.head)
 
     def figures(self) -> dict[str, Any]:
         """The figures that ticks show of the log, as the keeper has them that this node asks first."""

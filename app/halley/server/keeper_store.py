@@ -16,9 +16,11 @@ from halley.broker.errors import Refusal
 from halley.broker.pending import Entry
 from halley.broker.ports import Erasure, Page, Query
 from halley.cluster.availability import Diverged
+from halley.cluster.copying import erase_like
 from halley.cluster.erasure import Erasures, delete_frames
 from halley.cluster.frames import KeeperAnnouncement
 from halley.cluster.keeper import Keeper
+from halley.cluster.keeper_client import KeeperRequests
 from halley.cluster.membership import STATE_FILE
 from halley.history import checksummed_json
 from halley.history.history import CannotPurge
@@ -52,7 +54,7 @@ class KeeperStore:
         self.archive = FolderLog(node.settings, node.broker, node.flush, self)
         self._reports = self.archive.reports
         self.erasures = Erasures(self._erase)
-        self.log = node.log_of(self.archive.history, self.erasures)
+        self.log = node.log_of(self.archive.history, self.erasures, self)
         self._reports.deliver_to(self)
         self._keeper = Keeper(node.options, node.nats, self)
         self.heartbeat: Mapping[str, Callable[[], Any]] = {"kept": self._figures_for_fronts}
@@ -98,6 +100,17 @@ class KeeperStore:
             self.log.sender.command(KeeperAnnouncement(self.node.options.node))
         if not self.erasures.is_busy:
             self._save_when_due(now)
+
+    # What the stream no longer has (`missed.Taker`)
+
+    async def take_over(self, rows: list[Stored], reached: int) -> None:
+        """Write the rows of another keeper, and inform fronts."""
+        await asyncio.to_thread(self.archive.history.copy, rows, reached)
+        self._keeper.wrote()
+
+    async def erase_like(self, keeper: KeeperRequests, first: int, last: int) -> None:
+        """Erase from the folder what is erased at another keeper."""
+        await erase_like(keeper, self.archive.history, first, last)
 
     # What the keeper answers (`keeper.KeeperStore`)
 

@@ -34,8 +34,8 @@ EVENTS: dict[str, LogEvent] = {
     "history_damaged": LogEvent("offsets `first` to `last` are damaged or lost: the `file`, and `what` is wrong", 100),
     "history_unavailable": LogEvent(
         "the log cannot be written, and durable publishes are refused: `reason` is disk, free_bytes or moved; the last "
-        "means that its files were deleted or moved. In a cluster it is also cluster, cluster_diverged, or at a front "
-        "keeper: no keeper is there that can write",
+        "means that its files were deleted or moved. In a cluster it is also cluster, cluster_diverged, "
+        "cluster_healing, or at a front keeper: no keeper is there that can write",
         LIFE,
     ),
     "history_recovered": LogEvent("the log can be written again", LIFE),
@@ -49,6 +49,12 @@ EVENTS: dict[str, LogEvent] = {
         "`keeper`, before it serves",
         LIFE,
     ),
+    "cluster_healing": LogEvent(
+        "the node gets the events from `first` to `last` from the node `keeper`: it has missed them, or they are "
+        "damaged or lost in its folder. If it cannot, `waits` says why, and it tries again; a `last` of 0 is unknown",
+        100,
+    ),
+    "cluster_healed": LogEvent("the node has got the events from `first` to `last` that it lacked", 100),
     "cluster_partial": LogEvent("`what` a cluster does not do yet", LIFE),
     "cluster_member": LogEvent("another `node` of the cluster is there", LIFE),
     "cluster_member_gone": LogEvent("another `node` has left, or has been silent for some seconds", LIFE),
