@@ -229,6 +229,19 @@ class History:
         with self.purging():
             return self._rewriting(rewriting.salvage, on_progress)
 
+    def fill(self, supply: rewriting.Supply) -> int:
+        """Fill damaged segments and holes with rows of another copy of the log; see `rewriting.fill`. Blocks.
+
+        A purge that begins meanwhile goes on behind it, and erases from what was filled in.
+        """
+
+        def checked(first: int, last: int) -> Iterator[list[Stored]]:
+            for rows in supply(first, last):
+                self._check_open()
+                yield rows
+
+        return self._rewriting(partial(rewriting.fill, checked, self.options.segment_bytes), lambda *_: None)
+
     def _rewriting(
         self, work: Callable[[Folder, rewriting.Progress], _Result], on_progress: rewriting.Progress
     ) -> _Result:
