@@ -81,7 +81,7 @@ class Missed:
         Nothing may be applied or sent meanwhile. `publications` has the key of the log.
         """
         first, pause_s = self._applied.offset + 1, _AGAIN_S
-        self.figures = {"first": first, "since": int(time()), "keeper": "", "waits": ""}
+        self.figures = {"first": first, "last": 0, "since": int(time()), "keeper": "", "waits": ""}
         own = _OwnEvents(sender)
         try:
             while not await self._is_got(needed, own, self.figures):

@@ -118,6 +118,7 @@ class _Filler:
     def __init__(self, folder: Folder, supply: Supply) -> None:
         self.count = 0
         self._publications = Publications(folder.identity.publication_key)
+        self._most = folder.mark.number or NEVER  # no publication has a higher number
         self._supply = supply
 
     def has_some(self, first: int, last: int) -> bool:
@@ -126,11 +127,11 @@ class _Filler:
 
     def _rows(self, first: int, last: int) -> Iterator[list[Stored]]:
         """The rows between two offsets. Raises `OSError` where they cannot be of this log."""
-        offset, number = first - 1, 0
         for rows in self._supply(first, last):
+            offset, number = first - 1, 0
             for row in rows:
                 before, number = number, self._publications.number_of(row.publication)
-                if not (offset < row.offset <= last and before < number and row.is_intact):
+                if not (offset < row.offset <= last and before < number <= self._most and row.is_intact):
                     raise OSError(errno.EINVAL, "the rows are not those of this log")
                 offset = row.offset
             yield rows

@@ -79,6 +79,7 @@ class ClusterHistory:
         members.report("sessions", lambda: len(broker.sessions))
         members.report("erased", lambda: erasures.done_to(applied.sequence))
         members.report("went_back", lambda: log.availability.is_stream_replaced)
+        members.report("healing", lambda: [each for each in (log.missed.figures, store.healing) if each is not None])
         members.report("keeps", lambda: not options.front)
         members.report("settings", lambda: digests(others.settings()))
         for name, value in store.heartbeat.items():
@@ -168,6 +169,11 @@ class ClusterHistory:
         yield Count(
             "halley_cluster_foreign", "Messages of the stream that are not frames, and were dropped.", log.foreign
         )
+        healed = log.missed.events + self._store.healed
+        yield Count("halley_cluster_healed", "Events that came from a keeper, as they were missed or damaged.", healed)
+        healing = sum(each is not None for each in (log.missed.figures, self._store.healing))
+        text = "Whether this node lacks events that it gets from a keeper: 1, or 2 if its folder lacks others besides."
+        yield Count("halley_cluster_healing", text, healing, is_gauge=True)
         text = "Messages of the stream that this node has not applied yet."
         yield Count("halley_cluster_behind_frames", text, self._status.behind, is_gauge=True)
         nodes = self._status.nodes()

@@ -22,7 +22,8 @@ from halley.server.folder_log import Progress, lags_of
 class FrontStore:
     """The store of a node that keeps no history (`ClusterHistory`), and its archive: pages come from the keepers."""
 
-    local = None
+    local = healing = None
+    healed = 0
     heartbeat: Mapping[str, Callable[[], Any]] = {}
 
     def __init__(self, node: Node, state: KeeperState, rules: Rules) -> None:

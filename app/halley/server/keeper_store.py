@@ -22,6 +22,7 @@ from halley.cluster.frames import KeeperAnnouncement
 from halley.cluster.keeper import Keeper
 from halley.cluster.keeper_client import KeeperRequests
 from halley.cluster.membership import STATE_FILE
+from halley.cluster.repair import Repair
 from halley.history import checksummed_json
 from halley.history.history import CannotPurge
 from halley.history.stored import Stored
@@ -57,6 +58,14 @@ class KeeperStore:
         self.log = node.log_of(self.archive.history, self.erasures, self)
         self._reports.deliver_to(self)
         self._keeper = Keeper(node.options, node.nats, self)
+        began = node.applied.sequence
+        self._repair = Repair(
+            node.nats,
+            node.members,
+            node.options.space,
+            self.archive.history,
+            lambda: max(self.erasures.last, began),
+        )
         self.heartbeat: Mapping[str, Callable[[], Any]] = {"kept": self._figures_for_fronts}
         self._saved = (node.applied.sequence, 0.0)  # what was saved last, and when
         self._snapshot: dict[str, Any] | None = None  # to be saved when its events are on disk
@@ -76,6 +85,7 @@ class KeeperStore:
     async def close(self) -> None:
         """Stop answering, close the log, and save the state."""
         await self._keeper.close()
+        await self._repair.close()
         await self._saving_ended()
         await self.archive.close()
         self.log.give_up(monotonic())
@@ -92,9 +102,20 @@ class KeeperStore:
         """Pass on to the node's log what could not be written."""
         self.log.writer.refused(group, refusal, now)
 
+    @property
+    def healing(self) -> dict[str, Any] | None:
+        """What is to be repaired in the folder; see `Repair.figures`."""
+        return self._repair.figures
+
+    @property
+    def healed(self) -> int:
+        """How many events have been repaired in the folder."""
+        return self._repair.events
+
     def look(self, now: float) -> None:
         """Do what is due of the log, announce that this node keeps it, and save the state from time to time."""
         self.archive.look(now)
+        self._repair.look(now)
         if now - self._announced_at >= _ANNOUNCE_S:
             self._announced_at = now
             self.log.sender.command(KeeperAnnouncement(self.node.options.node))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from contextlib import suppress
+from time import time
 from typing import Any
 
 import click
@@ -31,7 +32,8 @@ def status(*, settings: Settings, is_json: bool) -> None:
     """Show the nodes of a cluster that are running, by what they send over the NATS servers at URLS.
 
     URLS are separated by commas; without them the setting cluster.urls is used. `behind` is how many frames of the
-    stream a node has not applied. The exit code is 1 if there is no stream.
+    stream a node has not applied. What a node lacks, and gets from a keeper, is below. The exit code is 1 if there is
+    no stream.
     """
     sys.exit(run(_show(settings, is_json=is_json)))
 
@@ -67,7 +69,22 @@ async def _show(settings: Settings, *, is_json: bool) -> int:
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
     for row in (_COLUMNS, *rows):
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    for node in nodes:
+        for each in node["healing"]:
+            click.echo(_healing(node["node"], each))
     return DONE
+
+
+def _healing(node: Any, healing: dict[str, Any]) -> str:
+    """A line about events that a node lacks."""
+    first, last, keeper, waits = (
+        json.dumps(healing.get(name)).strip('"') for name in ("first", "last", "keeper", "waits")
+    )
+    since = healing.get("since")
+    text = f"{json.dumps(node)} lacks the events {first} to {last}"
+    if isinstance(since, int):
+        text += f" for {max(0, int(time()) - since)} s"
+    return f"{text}, and gets them from: {keeper}" if not healing.get("waits") else f"{text}: {waits}"
 
 
 async def _nodes(nats: Connection, space: str, last: int) -> list[dict[str, Any]]:
@@ -84,6 +101,7 @@ async def _nodes(nats: Connection, space: str, last: int) -> list[dict[str, Any]
                 fields["role"] = "keeper" if fields.get("keeps") else "front"
                 fields["behind"] = max(last - int(fields["sequence"]), 0)
                 found[name] = {column: fields.get(column) for column in _COLUMNS}
+                found[name]["healing"] = [each for each in fields.get("healing") or () if isinstance(each, dict)]
 
     nats.subscribe(f"{space}.h.*", take)
     await asyncio.sleep(_LISTEN_S)
