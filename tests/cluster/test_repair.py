@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 
 import httpx
 import pytest
+from nats.aio.client import Client as NatsClient
 from support.messages import publish
 from support.nats import nats_servers, node, rows, url_of
 from support.process import ended
@@ -47,6 +49,14 @@ async def cluster_of(server):
 def first_of(stored):
     """What `page_of` returns of a whole log."""
     return [row["offset"] for row in stored if row["topic"] == "x"][:5], []
+
+
+async def trim(nats):
+    """Delete all frames from the stream."""
+    client = NatsClient()
+    await client.connect(nats.urls)
+    await client.jetstream().purge_stream("halley")
+    await client.close()
 
 
 def segments(folder):
@@ -110,24 +120,71 @@ async def test_without_another_keeper_it_stays_damaged_until_there_is_one(tmp_pa
     assert verify(tmp_path / "a").damage == []
 
 
+async def filled(server):
+    """Publish twenty events; return the rows up to the last one."""
+    wire = await server.wire()
+    for number in range(20):
+        reply = (await wire.post(publish("/x", number))).messages[0]
+    return await rows(server, reply["ext"]["position"])
+
+
+async def killed(server):
+    """Kill a node."""
+    server.send_signal(signal.SIGKILL)
+    await server.exit_code()
+
+
+def lose(folder, *endings):
+    """Delete the files of a folder whose names end so."""
+    for file in [*folder.iterdir()]:
+        if file.name.endswith(endings):
+            file.unlink()
+
+
 async def test_a_lost_wal_is_no_hole(tmp_path):
-    """Killed, and the WAL is gone: the node has every event again, from the stream or from the other keeper."""
+    """Killed, and the WAL is gone: the node has every event again, and no front sees a gap."""
     async with nats_servers(tmp_path) as nats, node(tmp_path, nats, "b") as b:
         async with node(tmp_path, nats, "a") as a:
-            wire = await a.wire()
-            for number in range(20):
-                reply = (await wire.post(publish("/x", number))).messages[0]
-            last = reply["ext"]["position"]
-            stored = await rows(a, last)
-            a.send_signal(signal.SIGKILL)
-            await a.exit_code()
-        for file in (tmp_path / "a").iterdir():
-            if file.name.endswith(("-wal", "-shm")):
-                file.unlink()
+            stored = await filled(a)
+            await killed(a)
+        lose(tmp_path / "a", "-wal", "-shm")
         async with node(tmp_path, nats, "a") as a:
-            assert await rows(a, last) == stored == await rows(b, last)
+            assert await rows(a, len(stored)) == stored == await rows(b, len(stored))
             assert await page_of(a) == first_of(stored)
             for name in ("f1", "f2", "f3", "f4"):
                 async with node(tmp_path, nats, name, keeps=False) as front:
                     assert await page_of(front) == first_of(stored), name
     assert verify(tmp_path / "a").holes == ()
+    assert verify(tmp_path / "a").damage == []
+
+
+async def test_what_was_lost_comes_from_the_stream_or_from_a_keeper_or_is_a_hole(tmp_path):
+    """A node alone gets it from the stream; behind a trim another keeper has it; only then it is a hole."""
+    async with nats_servers(tmp_path) as nats:
+        async with node(tmp_path, nats, "a") as a:
+            stored = await filled(a)
+            await killed(a)
+        lose(tmp_path / "a", "-wal", "-shm")
+        async with node(tmp_path, nats, "a") as a:
+            assert await rows(a, len(stored)) == stored
+        lose(tmp_path / "a", ".db", ".seal")  # the state has been saved, and is ahead of what is left
+        async with node(tmp_path, nats, "b") as b:
+            async with node(tmp_path, nats, "a") as a:
+                assert await rows(a, len(stored)) == stored == await rows(b, len(stored))
+            await trim(nats)
+            lose(tmp_path / "a", ".db", ".seal")
+            async with node(tmp_path, nats, "a") as a:
+                assert await rows(a, len(stored)) == stored
+                last = (await filled(b))[-1]["offset"]
+                stored = await rows(a, last)
+                a.send_signal(signal.SIGTERM)
+                await a.exit_code()
+        await trim(nats)
+        shutil.rmtree(tmp_path / "b")
+        lose(tmp_path / "a", ".db", ".seal")
+        async with node(tmp_path, nats, "a", HALLEY_CLUSTER_JOIN_S="1") as a:
+            assert await page_of(a) == ([], [[1, last]])
+            wire = await a.wire()
+            assert (await wire.post(publish("/x", "next"))).messages[0]["ext"]["position"] == last + 1
+    assert verify(tmp_path / "a").holes == ((1, last),)
+    assert verify(tmp_path / "a").damage == []

@@ -84,6 +84,19 @@ async def _fill(nats: Connection, settings: Settings, copy: Copy, state: KeeperS
     await erase_like(keeper, copy.history, state.first, own)
 
 
+async def give_up(settings: Settings, folder: Path, offset: int) -> None:
+    """Record what a folder lacks up to an offset as lost. Raises `CannotCatchUp`, `FolderUnusable`, `OSError`."""
+
+    def work() -> None:
+        copy = Copy(settings, folder)
+        try:
+            copy.history.copy([], offset)
+        finally:
+            copy.history.close()
+
+    await asyncio.to_thread(work)
+
+
 class Copy:
     """A folder, locked, to which rows of a keeper are added (`history`). All of it blocks."""
 
@@ -97,7 +110,7 @@ class Copy:
             raise CannotCatchUp(str(error)) from error
 
     def _open(self) -> History:
-        return History(self._path, self._options, Rules(), lambda _: None)
+        return History(self._path, self._options, Rules(), lambda _: None, goes_back=True)
 
     def begin_with(self, first: int) -> None:
         """Begin an empty folder with the offset `first`: what was before that exists nowhere any more."""

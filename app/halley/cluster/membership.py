@@ -19,7 +19,7 @@ import orjson
 
 from halley.broker.ports import Erasure
 from halley.cluster.applied import AnotherVersion, Applied
-from halley.cluster.catch_up import CannotCatchUp, catch_up
+from halley.cluster.catch_up import CannotCatchUp, catch_up, give_up
 from halley.cluster.consistency import RECORD, digests
 from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
@@ -38,6 +38,7 @@ from halley.cluster.stream import (
 )
 from halley.history import checksummed_json
 from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
+from halley.history.recovery import last_row
 from halley.nats.client import REQUEST_S, AwayErrors
 from halley.nats.jetstream import ApiError, Connection
 from halley.nats.stream_position import position_of
@@ -133,12 +134,18 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
             raise CannotJoin(f"{folder} has another history than the cluster: give this node an empty data_dir")
         identity = replace(identity, log_id=theirs["log_id"], publication_key=int(theirs["publication_key"]))
     applied.stream = theirs["stream"]
-    can_go_on = theirs["base"] == 0 and not _has_events(folder)
+    head = _head_of(folder)
+    can_go_on, is_ahead = theirs["base"] == 0 and head == 0, False
     if saved is not None and saved.get("stream") == applied.stream:
         _restore(applied, saved, str(folder / STATE_FILE))
-        can_go_on = True
         if info["state"]["last_seq"] < applied.sequence:
             raise CannotJoin(f"{folder} cannot be used: {REPLACED}; see halley cluster recover")
+        is_ahead = applied.offset > head  # the end of a WAL is lost: the state is of no use
+        if is_ahead:
+            applied = _nothing(settings)
+            applied.stream, can_go_on = theirs["stream"], theirs["base"] == 0
+        else:
+            can_go_on = True
     _prepare(folder, identity)
     state = info["state"]
     needed, is_missing = await _needed(nats, applied, state) if can_go_on else (state["first_seq"] - 1, True)
@@ -146,10 +153,37 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
         try:
             await catch_up(nats, settings, folder, applied, needed)
         except CannotCatchUp as error:
-            if is_missing:
+            if is_missing and not (saved and is_ahead and await _is_given_up(settings, folder, applied, saved, state)):
                 raise CannotJoin(f"{folder} cannot be used: {error}") from error
     save(folder, applied)
     return applied
+
+
+async def _is_given_up(
+    settings: Settings, folder: Path, applied: Applied, saved: dict[str, Any], state: dict[str, Any]
+) -> bool:
+    """Go on from a state that is ahead of the rows in the folder: nobody has those any more.
+
+    False if the stream does not have what follows that state. Raises `CannotJoin`.
+    """
+    _restore(applied, saved, str(folder / STATE_FILE))
+    if has_gap(state, applied):
+        return False
+    try:
+        await give_up(settings, folder, applied.offset)
+    except (CannotCatchUp, OSError) as error:
+        raise CannotJoin(f"{folder} cannot be used: {error}") from error
+    return True
+
+
+def _head_of(folder: Path) -> int:
+    """The last offset that a folder has on disk. Raises `FolderUnusable`."""
+    try:
+        return last_row(folder)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise FolderUnusable(f"{folder} cannot be read: {error.strerror}") from error
 
 
 def _restore(applied: Applied, saved: dict[str, Any], what: str) -> None:

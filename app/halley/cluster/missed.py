@@ -173,6 +173,8 @@ class _OwnEvents:
         if like is None:
             return None
         rows = self._rows[_content(row)]
+        if len(rows) > len(like):  # there are more of them than own ones
+            return None
         rows.append(row)
         return like[len(rows) - 1].without if len(rows) <= len(like) else None
 

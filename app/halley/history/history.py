@@ -67,26 +67,28 @@ class History:
         report: Callable[[Report], None],
         *,
         clock: Callable[[], float] = time.time,
+        goes_back: bool = False,
     ) -> None:
         """Open the log in `folder`, which is created if it does not exist. Blocks.
 
         `report` is called on the writer's thread with the outcome of each group. `clock` returns the time of day in
-        seconds since 1970. Raises `FolderLocked`, `FolderUnusable`.
+        seconds since 1970. `goes_back` is that of `Recovery`. Raises `FolderLocked`, `FolderUnusable`.
         """
         self.folder = Folder(folder)
         self.options = options
         self.rules = rules
         try:
             identify_copy(self.folder)
-            end = Recovery(self.folder)
+            end = Recovery(self.folder, goes_back=goes_back)
         except OSError as error:
             self.folder.close()
             raise FolderUnusable(f"{folder} cannot be read: {error.strerror}") from error
         except BaseException:
             self.folder.close()
             raise
-        with suppress(OSError):  # on an error the first group writes it
-            self.folder.mark.write(end.head, end.last_number)  # it was lost, or is behind after a power loss
+        if end.head >= self.folder.mark.offset:
+            with suppress(OSError):  # on an error the first group writes it
+                self.folder.mark.write(end.head, end.last_number)  # it was lost, or is behind after a power loss
         self._sealer = Sealer(self.folder)
         for each in end.unsealed:
             self._sealer.put(each)

@@ -299,9 +299,14 @@ class LogWriter:
         self.last_number = self._publications.number_of(rows[-1].publication)
         self.groups += 1
         try:
-            self._folder.mark.write(self.head, self.last_number)
+            self._mark()
         except OSError:  # the mark is too low then, which is allowed
             self.failures += 1
+
+    def _mark(self) -> None:
+        """Raise the mark; it stays while the log gets again what was lost of it. Raises `OSError`."""
+        if self.head >= self._folder.mark.offset:
+            self._folder.mark.write(self.head, self.last_number)
 
     def _refuse(self, entries: list[Entry]) -> None:
         why = LogMoved if self._is_moved else DiskFull if self._is_full else HistoryUnavailable
@@ -319,7 +324,7 @@ class LogWriter:
                 self._current = None
             self.last_number += offset - self.head
             self.head = offset
-            self._folder.mark.write(self.head, self.last_number)
+            self._mark()
             self._ensure_segment()
 
     def _roll(self) -> None:
