@@ -8,6 +8,7 @@ import signal
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from nats.aio.client import Client as NatsClient
 from support import wamp
@@ -175,3 +176,38 @@ async def test_a_front_without_a_keeper_waits_for_one(tmp_path):
             await until_taken(f, "/chat/room", "last")
             await client.subscribe("/chat/**", after=ALL)
             assert [event.data for event in await taken(client, 3)] == ["first", "missed", "last"]
+
+
+async def metric(server, name):
+    """The value of a metric of a node."""
+    async with httpx.AsyncClient(verify=False) as client:
+        text = (await client.get(f"http://127.0.0.1:{server.operations_port}/metrics")).text
+    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")))
+
+
+async def test_what_is_not_recorded_and_was_missed_is_counted(tmp_path):
+    """At the node that was cut off, and at the others of what was published there meanwhile."""
+    async with (
+        nats_servers(tmp_path) as nats,
+        behind_a_proxy(nats) as (proxy, relayed),
+        node(tmp_path, nats, "k") as k,
+        node(tmp_path, relayed, "f", keeps=False) as f,
+    ):
+        await until_taken(f, "/chat/room", "first")
+        for server in (k, f):
+            await published(server, "/fleeting/room", "before")
+        await asyncio.sleep(2.5)  # until both have had a heartbeat of the other
+        proxy.cut()
+        await f.until_logged("cluster_away")
+        for server, count in ((k, 7), (f, 3)):
+            for number in range(count):
+                await published(server, "/fleeting/room", number)
+        proxy.mend()
+        await until_taken(f, "/chat/room", "last")
+        for server, count in ((f, 7), (k, 3)):
+            async with asyncio.timeout(DEADLINE_S):
+                while await metric(server, "halley_cluster_missed_total") < count:
+                    await asyncio.sleep(0.1)
+        await published(k, "/fleeting/room", "after")
+        await asyncio.sleep(2.5)
+        assert [await metric(server, "halley_cluster_missed_total") for server in (f, k)] == [7, 3]

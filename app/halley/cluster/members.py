@@ -122,7 +122,12 @@ class Members:
         self._began_at = began_at
         self._listens_since, self._away_at, self._doubted_at = math.inf, -math.inf, -math.inf
         self._looked_at = math.inf
+        self._observe: Callable[[Member], None] = lambda _: None
         self._tasks = Tasks()
+
+    def observe(self, observe: Callable[[Member], None]) -> None:
+        """Call `observe` with another node at each of its heartbeats."""
+        self._observe = observe
 
     def report(self, name: str, field: Field) -> None:
         """Send the other nodes with each heartbeat what `field` returns."""
@@ -221,6 +226,7 @@ class Members:
         if is_new and len(self._others) >= MOST_NODES:
             return
         self._others[member.name] = member
+        self._observe(member)
         if is_new:
             telemetry.log.info("cluster_member", node=member.name)
 
