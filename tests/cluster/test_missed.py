@@ -211,3 +211,36 @@ async def test_what_is_not_recorded_and_was_missed_is_counted(tmp_path):
         await published(k, "/fleeting/room", "after")
         await asyncio.sleep(2.5)
         assert [await metric(server, "halley_cluster_missed_total") for server in (f, k)] == [7, 3]
+
+
+async def test_an_erasure_that_was_missed(tmp_path):
+    """Its frames are gone from the stream: a front and a keeper go on with the same positions, and have erased too."""
+    async with (
+        nats_servers(tmp_path) as nats,
+        behind_a_proxy(nats) as (proxy, relayed),
+        node(tmp_path, nats, "k") as k,
+        node(tmp_path, relayed, "l") as other,
+        node(tmp_path, relayed, "f", keeps=False) as f,
+    ):
+        async with await wamp.join(url_of(f)) as peer:
+            await peer.publish("private.kept", ["a secret"], retain=True)
+        seen = await until_taken(f, "/chat/room", "first")
+        await rows(other, seen)
+        proxy.cut()
+        await until_taken(k, "/private/room", "another secret")
+        async with httpx.AsyncClient(timeout=DEADLINE_S, verify=False) as client:
+            answer = await client.post(f"{url_of(k)}/log/purge", json={"channel": "/private/**"})
+        assert json.loads(answer.text.splitlines()[-1])["missing"] == ["l"], "the frames are not deleted yet"
+        await trim(nats)
+        proxy.mend()
+        last = await until_taken(f, "/chat/room", "last")
+        stored = await rows(k, last)
+        await other.until_logged("cluster_healed")
+        assert await rows(other, last) == stored
+        assert [row["topic"] for row in stored if row["topic"].startswith(("private", "chat"))] == ["chat/room"] * 2
+        async with await wamp.join(url_of(f)) as peer, Client(url_of(f)) as client:
+            await peer.subscribe("private.", match="prefix", get_retained=True)
+            assert await peer.receive_all() == []
+            await client.subscribe("/private/**", after=ALL)
+            await client.subscribe("/chat/**", after=ALL)
+            assert [event.data for event in await taken(client, 2)] == ["first", "last"]

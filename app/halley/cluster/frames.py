@@ -262,18 +262,26 @@ def may_have_control(data: bytes) -> bool:
 def _control_to_json(control: Control) -> dict[str, Any]:
     if isinstance(control, KeeperAnnouncement):
         return {"keeps": control.node}
-    pattern = control.pattern
+    return {"erase": erasure_to_json(control)}
+
+
+def erasure_to_json(erasure: Erasure) -> list[str | None]:
+    """The JSON array of an erasure."""
+    pattern = erasure.pattern
     match, topic = (None, None) if pattern is None else (pattern.match.value, pattern.topic)
-    return {"erase": [match, topic, control.publisher]}
+    return [match, topic, erasure.publisher]
+
+
+def erasure_from_json(erase: Any) -> Erasure:
+    """The erasure that `erasure_to_json` made. Raises `ValueError`, `TypeError`."""
+    match, topic, publisher = erase
+    return Erasure(None if match is None else Pattern(Match(match), _text(topic)), _text_or_none(publisher))
 
 
 def _control(keeps: Any = None, erase: Any = None, **_unknown: Any) -> Control | None:
     if keeps is not None:
         return KeeperAnnouncement(_text(keeps))
-    if erase is None:
-        return None
-    match, topic, publisher = erase
-    return Erasure(None if match is None else Pattern(Match(match), _text(topic)), _text_or_none(publisher))
+    return None if erase is None else erasure_from_json(erase)
 
 
 def _text(value: Any) -> str:

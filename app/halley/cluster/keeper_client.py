@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from halley.broker.names import Pattern
-from halley.broker.ports import Page, Query, UnknownPublication
+from halley.broker.ports import Erasure, Page, Query, UnknownPublication
 from halley.cluster import pages
+from halley.cluster.frames import erasure_from_json
 from halley.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_keepers, subject_of_written
 from halley.cluster.members import Member, Members
 from halley.cluster.requests import NobodyAnswers, Unanswered, ask
@@ -39,6 +40,8 @@ class KeeperState(NamedTuple):
     log_id   of the log, and `publication_key` is that of its publications
     first    the first offset that the keeper still has
     applied  as `Applied.restore` takes it
+    erased   up to where in the stream the keeper has erased
+    erasures the latest ones that it has applied, each with its sequence
     """
 
     node: str
@@ -47,6 +50,7 @@ class KeeperState(NamedTuple):
     first: int
     applied: dict[str, Any]
     erased: int
+    erasures: tuple[tuple[int, Erasure], ...] = ()
 
     @classmethod
     def of(cls, data: bytes) -> KeeperState:
@@ -54,7 +58,10 @@ class KeeperState(NamedTuple):
         try:
             fields = orjson.loads(data)
             fields["publication_key"] = int(fields["publication_key"])  # a JSON number has 53 bits for many readers
-            return cls(*(fields[name] for name in cls._fields))
+            erasures = [
+                (int(sequence), erasure_from_json(each)) for sequence, each in fields.setdefault("erasures", [])
+            ]
+            return cls(**{name: fields[name] for name in cls._fields} | {"erasures": tuple(erasures)})
         except (TypeError, KeyError, ValueError):
             raise Unanswered("another version") from None
 

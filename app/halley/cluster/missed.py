@@ -25,7 +25,7 @@ from halley.broker.pending import Pending
 from halley.broker.sessions import Session
 from halley.cluster.applied import Applied
 from halley.cluster.copying import copied, usable
-from halley.cluster.keeper_client import KeeperRequests, LivingKeeper
+from halley.cluster.keeper_client import KeeperRequests, KeeperState, LivingKeeper
 from halley.cluster.members import Members
 from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.cluster.sender import Sender
@@ -46,8 +46,11 @@ class Taker(Protocol):
     async def take_over(self, rows: list[Stored], reached: int) -> None:
         """Take the rows that follow, which are all up to the offset `reached`. Raises `OSError`."""
 
-    async def erase_like(self, keeper: KeeperRequests, first: int, last: int) -> None:
-        """Erase what is erased at a keeper between two offsets. Raises `OSError`, `CannotPurge`, and as `keeper`."""
+    async def erase_like(self, keeper: KeeperRequests, state: KeeperState, last: int) -> None:
+        """Erase what is erased by now at the keeper with this state, of the events up to the offset `last`.
+
+        Raises `OSError`, `CannotPurge`, and what `keeper` does.
+        """
 
 
 class Missed:
@@ -127,7 +130,7 @@ class Missed:
             await self._deliver(rows, own)
             if tail.head < reached:
                 tail.skip_to(reached)
-        await self._taker.erase_like(keeper, state.first, head)
+        await self._taker.erase_like(keeper, state, head)
         self._applied.restore(state.applied)
 
     def _is_quiet(self, own: _OwnEvents) -> bool:

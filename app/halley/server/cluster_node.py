@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
@@ -14,6 +15,7 @@ from halley.cluster.applied import Applied
 from halley.cluster.broker_log import ClusterLog
 from halley.cluster.erasure import Erasures
 from halley.cluster.frames import Control
+from halley.cluster.keeper_client import KeeperState
 from halley.cluster.members import Members
 from halley.cluster.missed import Missed, Taker
 from halley.cluster.store import Store
@@ -22,6 +24,9 @@ from halley.settings import Settings
 
 LOOK_S = 0.05
 """Seconds between two looks at what other nodes, or the hot path, must come to."""
+
+_ERASURES = 100
+"""How many erasures a keeper remembers for nodes that miss them."""
 
 
 class Node:
@@ -33,6 +38,7 @@ class Node:
         self.broker = broker
         self.flush = flush
         self.applied = applied
+        self.erasures: deque[tuple[int, Erasure]] = deque(maxlen=_ERASURES)  # the latest ones, with their sequences
         self.nats = Connection(self.options)
         self.members = Members(self.options, self.nats, monotonic())
 
@@ -44,6 +50,7 @@ class Node:
 
         def controlled(control: Control, sequence: int) -> None:
             if isinstance(control, Erasure):
+                self.erasures.append((sequence, control))
                 erasures.add(control, sequence, self.applied.offset)
 
         commits = self.broker.commits
@@ -54,6 +61,13 @@ class Node:
         log = ClusterLog(self.options, self.nats, store, commits, self.applied, self.flush, missed, controlled)
         commits.begin(log, store.head, log.direct.share, log.writer.reach)
         return log
+
+    async def forget(self, state: KeeperState) -> None:
+        """Erase from memory, and from files next to the log, what this node did not see being erased."""
+        for sequence, erasure in state.erasures:
+            if sequence > self.applied.sequence:
+                for work in self.broker.erase(erasure):
+                    await asyncio.to_thread(work)
 
     async def delivered(self, offset: int) -> None:
         """Wait until the events up to an offset are delivered here."""

@@ -99,8 +99,9 @@ class FrontStore:
         """Go on behind the rows of a keeper, which has them on its disk."""
         self._front.head = reached
 
-    async def erase_like(self, keeper: KeeperRequests, first: int, last: int) -> None:  # noqa: ARG002
-        """Drop the newest events from memory: some of them may be erased."""
+    async def erase_like(self, keeper: KeeperRequests, state: KeeperState, last: int) -> None:  # noqa: ARG002
+        """Erase from memory what is erased at a keeper, and drop the newest events: they may be too."""
+        await self.node.forget(state)
         tail = self.node.broker.commits.tail
         tail.skip_to(tail.head)
 

@@ -18,9 +18,9 @@ from halley.broker.ports import Erasure, Page, Query
 from halley.cluster.availability import Diverged
 from halley.cluster.copying import erase_like
 from halley.cluster.erasure import Erasures, delete_frames
-from halley.cluster.frames import KeeperAnnouncement
+from halley.cluster.frames import KeeperAnnouncement, erasure_to_json
 from halley.cluster.keeper import Keeper
-from halley.cluster.keeper_client import KeeperRequests
+from halley.cluster.keeper_client import KeeperRequests, KeeperState
 from halley.cluster.membership import STATE_FILE
 from halley.cluster.repair import Repair
 from halley.history import checksummed_json
@@ -129,9 +129,10 @@ class KeeperStore:
         await asyncio.to_thread(self.archive.history.copy, rows, reached)
         self._keeper.wrote()
 
-    async def erase_like(self, keeper: KeeperRequests, first: int, last: int) -> None:
-        """Erase from the folder what is erased at another keeper."""
-        await erase_like(keeper, self.archive.history, first, last)
+    async def erase_like(self, keeper: KeeperRequests, state: KeeperState, last: int) -> None:
+        """Erase from the folder, and from memory, what is erased at another keeper."""
+        await erase_like(keeper, self.archive.history, state.first, last)
+        await self.node.forget(state)
 
     # What the keeper answers (`keeper.KeeperStore`)
 
@@ -159,6 +160,7 @@ class KeeperStore:
             "first": self.archive.start,
             "applied": self.node.applied.saved(),
             "erased": self.erasures.done_to(self.node.applied.sequence),
+            "erasures": [[sequence, erasure_to_json(each)] for sequence, each in self.node.erasures],
         }
 
     @property
