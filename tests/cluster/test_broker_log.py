@@ -18,14 +18,15 @@ from halley.broker.errors import DiskFull, InboxFull
 from halley.broker.events import Audience, Publications, new_key
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Durability
-from halley.cluster import store
+from halley.cluster import availability, store
 from halley.cluster.applied import Applied
-from halley.cluster.availability import Diverged, NatsAway
+from halley.cluster.availability import Diverged, Healing, NatsAway
 from halley.cluster.broker_log import ClusterLog
 from halley.cluster.frames import KeeperAnnouncement, Kind, Row, pack, unpack
 from halley.cluster.front import Front
 from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.cluster.members import Member, Members
+from halley.cluster.missed import Missed
 from halley.cluster.stream import describe, stream_config
 from halley.history.folder import Identity
 from halley.history.rules import Rules
@@ -68,11 +69,17 @@ def disk():
     return Disk()
 
 
+def log_of(broker, store, **more):
+    """A node's log that is not connected."""
+    options, applied = Cluster(node="a", **more), Applied(100, 10**9)
+    nats = Connection(options)
+    missed = Missed(nats, Members(options, nats, 0.0), options, applied, broker.commits, None, lambda: None)
+    return ClusterLog(options, nats, store, broker.commits, applied, lambda: None, missed)
+
+
 @pytest.fixture
 def log(broker, disk):
-    log = ClusterLog(
-        Cluster(node="a"), Connection(Cluster(node="a")), disk, broker.commits, Applied(100, 10**9), lambda: None
-    )
+    log = log_of(broker, disk)
     log._nats.away_since, log.sender._is_running = None, True
     broker.commits.begin(log, 0, log.direct.share)
     return log
@@ -201,14 +208,18 @@ async def test_events_past_the_stream_fit_into_messages(broker, log, monkeypatch
     assert [row.payload for data in sent for row in unpack(data).rows] == [b"%d" % number for number in range(100)]
 
 
-async def test_frames_that_the_stream_has_lost_stop_the_node(broker, log):
-    """It must not number what follows: the others have given those offsets to what is missing."""
+async def test_frames_that_the_stream_has_lost_are_waited_for(broker, log, monkeypatch):
+    """The node must not number what follows: the others have given those offsets to what is missing."""
     log.reader._in_consumer = 1
     assert log.reader._is_next(Position(1, 1, 0, 0), None)
     assert not log.reader._is_next(Position(2, 1, 0, 0), None)
-    assert (log.is_diverged, log.availability.is_stream_replaced) == (True, False), "the others can go on"
-    with pytest.raises(Diverged):
+    assert (log.reader.needed, log.is_diverged) == (1, False)
+    assert not log.reader._is_next(Position(1, 1, 0, 0), None), "nothing is read until a keeper has helped"
+    monkeypatch.setattr(availability, "AWAY_S", 0.0)
+    await log._look(NOW)
+    with pytest.raises(Healing):
         publish(broker, 1)
+    await log.close()
 
 
 async def test_a_frame_of_a_later_version_stops_the_node(broker, log):
@@ -366,8 +377,7 @@ def front(broker, keepers):
         is_waiting=True,
         inbox_bytes=10_000_000,
     )
-    options = Cluster(node="a", front=True)
-    log = ClusterLog(options, Connection(options), store, broker.commits, Applied(100, 10**9), lambda: None)
+    log = log_of(broker, store, front=True)
     broker.commits.begin(log, 0, log.direct.share)
     return log
 

@@ -26,37 +26,37 @@ def copy(tmp_path):
     Identity("log", KEY, first=1).save(tmp_path / "log.json")
     copy = Copy(Settings(), tmp_path)
     yield copy
-    copy.close()
+    copy.history.close()
 
 
 def rows(copy):
     """Return what the folder has."""
-    return [each for found in copy._history.rows(1, copy.head) for each in found]
+    return [each for found in copy.history.rows(1, copy.history.head) for each in found]
 
 
 def test_what_the_other_has_lost_is_lost_here_too(copy):
     """Its offsets are holes, and what follows is taken."""
-    copy.take([row(1), row(2), row(5)], 8)
-    copy.take([row(9), tombstone(row(10))], 10)
+    copy.history.copy([row(1), row(2), row(5)], 8)
+    copy.history.copy([row(9), tombstone(row(10))], 10)
     assert rows(copy) == [row(1), row(2), row(5), row(9), tombstone(row(10))]
-    assert copy._history.holes == [(3, 4), (6, 8)]
-    assert copy._history.last_number == 10
+    assert copy.history.holes == [(3, 4), (6, 8)]
+    assert copy.history.last_number == 10
 
 
 def test_an_empty_folder_begins_where_the_other_does(copy):
     """What retention has deleted there is not lost."""
     copy.begin_with(7)
-    copy.take([row(7), row(8)], 8)
+    copy.history.copy([row(7), row(8)], 8)
     assert rows(copy) == [row(7), row(8)]
-    assert (copy._history.start, copy._history.holes) == (7, [])
+    assert (copy.history.start, copy.history.holes) == (7, [])
 
 
 def test_what_was_erased_meanwhile_is_erased(copy):
     """Also if it is erased already."""
-    copy.take([row(1), row(2), row(3)], 3)
+    copy.history.copy([row(1), row(2), row(3)], 3)
     for _ in range(2):
-        copy.erase([1, 3])
+        copy.history.erase_at([1, 3])
     assert rows(copy) == [tombstone(row(1)), row(2), tombstone(row(3))]
-    assert copy.has([row(1), row(2), row(3)]), "one that is erased on one side counts as equal"
-    assert not copy.has([row(2)._replace(crc=1)])
-    assert copy.has([])
+    assert copy.history.has([row(1), row(2), row(3)]), "one that is erased on one side counts as equal"
+    assert not copy.history.has([row(2)._replace(crc=1)])
+    assert copy.history.has([])

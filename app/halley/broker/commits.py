@@ -280,8 +280,11 @@ class Commits:
         self._expired = 0
         self.refused(group, refusal, now)
 
-    def arrived(self, entries: Sequence[Event | EventRange], now: float) -> None:
-        """Deliver events of other servers; those that are recorded are on disk, at their `position`."""
+    def arrived(self, entries: Sequence[Event | EventRange], now: float, without: Session | None = None) -> None:
+        """Deliver events of other servers; those that are recorded are on disk, at their `position`.
+
+        The session `without` does not receive them.
+        """
         faults: list[Exception] = []
         for entry in entries:
             if isinstance(entry, EventRange):
@@ -300,7 +303,7 @@ class Commits:
                     self.value_arrived(entry)
             for event in events:
                 try:
-                    self._fan_out(event, now, BOTH, None)
+                    self._fan_out(event, now, BOTH, without)
                 except Exception as fault:  # noqa: BLE001 - raised below
                     faults.append(fault)
         raise_all(faults)
@@ -317,11 +320,24 @@ class Commits:
         It is not delivered. Its publisher is answered like that of the first, or with `KeyReused` where that one has
         another topic.
         """
+        assert pending.event.idempotency_key is not None
+        self.delivered_before(pending, first, now)
+
+    def delivered_before(self, pending: Pending, first: Published | None, now: float) -> None:
+        """Settle the oldest pending event, which was delivered as `first` already.
+
+        None: whether and as which is not known, so its publisher gets `OutcomeUnknown`.
+        """
         event, waiters, pending.waiters = pending.event, pending.waiters, []
-        assert event.idempotency_key is not None
         self._settle(pending, now, refusal=KeyReused(), is_written=False)
-        self.keys.remember(event.authid, event.idempotency_key, first, now)
-        event.position, event.publication, pending.waiters = first.position, first.publication, waiters
+        pending.waiters = waiters
+        if first is None:
+            self.refusals += pending.is_durable
+            _notify(pending, self._counted(OutcomeUnknown()), now)
+            return
+        if event.idempotency_key is not None:
+            self.keys.remember(event.authid, event.idempotency_key, first, now)
+        event.position, event.publication = first.position, first.publication
         _notify(pending, None if event.topic == first.topic else KeyReused(), now)
 
     def settle_value(self, pending: Pending, refusal: Refusal | None, now: float) -> None:

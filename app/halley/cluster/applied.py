@@ -116,6 +116,10 @@ class Applied:
         """The number of the last frame that counted of that run; 0 for an unknown one."""
         return self._runs.get(run, (0, 0))[0]
 
+    def first_of(self, authid: str | None, key: str) -> First | None:
+        """The event for which that publisher's key was used; None if it is not remembered."""
+        return self._keys.get((authid, key))
+
     def apply(self, sequence: int, stream_us: int, frame: Frame | None) -> list[Numbered] | None:
         """Take the stream's next message: the events of a frame that counts, else None; see `admit`."""
         counts = self.admit(sequence, stream_us, frame)

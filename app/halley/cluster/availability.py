@@ -6,7 +6,6 @@ from time import monotonic
 
 from halley import telemetry
 from halley.broker.errors import HistoryUnavailable
-from halley.cluster.stream import GAP
 from halley.nats.jetstream import Connection
 
 AWAY_S = 1.0
@@ -17,7 +16,7 @@ REFUSED_S = 1.5
 
 LATER = "the stream has frames of a later version of Halley, which this node needs to go on"
 OUTVOTED = "most other nodes have made something else of the stream"
-_OF_THIS_NODE = frozenset((GAP, LATER, OUTVOTED))
+_OF_THIS_NODE = frozenset((LATER, OUTVOTED))
 """Reasons that concern this node alone: the others can go on."""
 
 
@@ -45,6 +44,12 @@ class StreamFull(HistoryUnavailable):
     cause = "stream_full"
 
 
+class Healing(HistoryUnavailable):
+    """The node has missed frames of the stream, and gets from a keeper what was in them."""
+
+    cause = "cluster_healing"
+
+
 class Diverged(HistoryUnavailable):
     """The node cannot go on with the stream."""
 
@@ -54,12 +59,14 @@ class Diverged(HistoryUnavailable):
 class Availability:
     """What the parts of a node's log have found out about the stream.
 
+    `healing_since`: since when, in monotonic seconds, this node lacks frames that the stream no longer has; else None.
     `is_diverged`: this node cannot go on with the stream; `is_stream_replaced`: since the stream is not the one that it
     has applied. `is_disputed` while that is so for another node: what this one took might get offsets of other events.
     """
 
     def __init__(self, nats: Connection) -> None:
         self.is_diverged = self.is_stream_replaced = self.is_disputed = False
+        self.healing_since: float | None = None
         self._nats = nats
         self._refused: type[HistoryUnavailable] = NoLeader
         self._refused_until = 0.0
@@ -69,6 +76,8 @@ class Availability:
         """What durable publishes are refused with at present; None while the stream takes them."""
         if self.is_diverged or self.is_disputed:
             return Diverged()
+        if self.healing_since is not None and monotonic() - self.healing_since > AWAY_S:
+            return Healing()
         if self._nats.away_s > AWAY_S:
             return Unauthorized() if self._nats.is_unauthorized else NatsAway()
         return self._refused() if monotonic() < self._refused_until else None

@@ -2,9 +2,10 @@
 
 `append` never waits. What comes from the stream (`stream_reader.py`) is applied here: events get their offsets
 (`applied.py`, `arrivals.py`), go to the node's store with those of other nodes, and are delivered when they are there
-(`store.py`). Frames under way are the sender's (`sender.py`), and events that are not recorded go past the stream
-(`direct.py`). If the stream is not the one that this node has applied, or most other nodes have made something else of
-it, the log takes no events any more (`availability.py`).
+(`store.py`). What the stream no longer has comes from a keeper (`missed.py`). Frames under way are the sender's
+(`sender.py`), and events that are not recorded go past the stream (`direct.py`). If the stream is not the one that this
+node has applied, or most other nodes have made something else of it, the log takes no events any more
+(`availability.py`).
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from time import monotonic
 from halley import telemetry
 from halley.broker.commits import Commits
 from halley.broker.errors import HistoryUnavailable, OutcomeUnknown
-from halley.broker.events import EventRange
+from halley.broker.events import EventRange, Publications
 from halley.broker.names import Pattern
 from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability
 from halley.cluster.applied import Applied
 from halley.cluster.arrivals import Arrivals
-from halley.cluster.availability import AWAY_S, OUTVOTED, Availability, NatsAway
+from halley.cluster.availability import AWAY_S, OUTVOTED, Availability, Healing, NatsAway
 from halley.cluster.consistency import FrameVersion, StateHistory
 from halley.cluster.direct import DirectEvents
 from halley.cluster.frames import Control, Frame
 from halley.cluster.members import Member
+from halley.cluster.missed import Missed
 from halley.cluster.sender import Sender, UnderWay
 from halley.cluster.store import Store, StoreWriter
 from halley.cluster.stream_reader import StreamReader
@@ -34,7 +36,7 @@ from halley.nats.jetstream import Connection
 from halley.nats.stream_position import Position
 from halley.settings import Cluster
 
-_LOOK_S = 0.1
+_RETRY_S, _LOOK_S = 0.3, 0.1
 
 
 class ClusterLog:
@@ -51,14 +53,17 @@ class ClusterLog:
         commits: Commits,
         applied: Applied,
         flush: Callable[[], None],
+        missed: Missed,
         controlled: Callable[[Control, int], None] = lambda _control, _sequence: None,
     ) -> None:
         """`nats` is opened by `begin` and closed by `close`.
 
-        `controlled` is called with each control that counts and its sequence, when all before it is applied.
+        `missed` gets what is missing in the stream. `controlled` is called with each control that counts and its
+        sequence, when all before it is applied.
         """
         self.applied, self.states = applied, StateHistory()
         self.frames_in = self.repeats = 0
+        self.missed = missed
         self._nats = nats
         self._store = store
         self._commits = commits
@@ -72,6 +77,7 @@ class ClusterLog:
         self.direct = DirectEvents(options, nats, commits, flush)
         self._version = FrameVersion(applied, options.node)
         self._watching: asyncio.Task[None] | None = None
+        self._healing: asyncio.Task[None] | None = None
 
     # broker.ports.Log
 
@@ -130,9 +136,10 @@ class ClusterLog:
 
     async def close(self) -> None:
         """Stop reading the stream, and disconnect from NATS; `give_up` then settles the events under way."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        tasks = [task for task in (self._watching, self._healing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._nats.close()
 
     def give_up(self, now: float) -> None:
@@ -155,18 +162,40 @@ class ClusterLog:
         self.writer.look()
         if self._nats.away_since is not None:
             if self._nats.away_s > AWAY_S:
-                self._refuse_unsent(now)
+                self._refuse_unsent(now, self.availability.refusal or NatsAway())
             return
-        if not self.writer.is_stalled:
+        if not self.writer.is_stalled and not self.reader.needed:
             self.sender.look(now)
             await self.reader.look(now)
+        if self.reader.needed:
+            self._heal(now)
         self.sender.plan()
 
-    def _refuse_unsent(self, now: float) -> None:
+    def _heal(self, now: float) -> None:
+        """Get what is missing in the stream; begin with it, or look after it."""
+        since = self.availability.healing_since
+        self.availability.healing_since, self.sender.is_paused = now if since is None else since, True
+        if not self.writer.is_stalled and (self._healing is None or self._healing.done()):
+            self._healing = asyncio.create_task(self._get_missed())
+        elif isinstance(self.availability.refusal, Healing):
+            self._refuse_unsent(now, Healing())
+
+    async def _get_missed(self) -> None:
+        try:
+            await self.missed.get(self.reader.needed, self.sender, Publications(self._store.publication_key))
+        except Exception as error:  # noqa: BLE001 - the next look begins again
+            telemetry.fault("cluster_healing", error)
+            await asyncio.sleep(_RETRY_S)
+            return
+        self.states.note(self.applied)
+        self.reader.go_on()
+        self.availability.healing_since, self.sender.is_paused = None, False
+
+    def _refuse_unsent(self, now: float, refusal: HistoryUnavailable) -> None:
         """Refuse what no frame has had. What is not durable is delivered at this node then, if nothing is before it."""
         unsent = self.sender.withdraw(len(self._commits.pending))
         if unsent:
-            self._commits.withdrawn(unsent, self.availability.refusal or NatsAway(), now)
+            self._commits.withdrawn(unsent, refusal, now)
             self._flush()
 
     # From the stream

@@ -278,9 +278,20 @@ def control_to_json(control: Control) -> dict[str, Any]:
         return {"keeps": control.node}
     if isinstance(control, KeeperDismissal):
         return {"forget": control.node}
-    pattern = control.pattern
+    return {"erase": erasure_to_json(control)}
+
+
+def erasure_to_json(erasure: Erasure) -> list[str | None]:
+    """The JSON array of an erasure."""
+    pattern = erasure.pattern
     match, topic = (None, None) if pattern is None else (pattern.match.value, pattern.topic)
-    return {"erase": [match, topic, control.publisher]}
+    return [match, topic, erasure.publisher]
+
+
+def erasure_from_json(erase: Any) -> Erasure:
+    """The erasure that `erasure_to_json` made. Raises `ValueError`, `TypeError`."""
+    match, topic, publisher = erase
+    return Erasure(None if match is None else Pattern(Match(match), _text(topic)), _text_or_none(publisher))
 
 
 def control_of(found: Mapping[str, Any]) -> Control | None:
@@ -293,10 +304,7 @@ def _control(keeps: Any = None, erase: Any = None, forget: Any = None, **_unknow
         return KeeperAnnouncement(_text(keeps))
     if forget is not None:
         return KeeperDismissal(_text(forget))
-    if erase is None:
-        return None
-    match, topic, publisher = erase
-    return Erasure(None if match is None else Pattern(Match(match), _text(topic)), _text_or_none(publisher))
+    return None if erase is None else erasure_from_json(erase)
 
 
 def _text(value: Any) -> str:

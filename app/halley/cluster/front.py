@@ -80,7 +80,7 @@ class Front:
 
     def start_of(self, pattern: Pattern) -> int:
         """The first offset from which on no event that `pattern` matches was removed at the keepers."""
-        return max(self._keepers.start, self._rules.start_of(pattern))
+        return self._keepers.start_of(pattern)
 
     def append(self, entry: Entry | EventRange) -> None:
         """Report events when they are stored, and one that is not recorded when it has had its turn.

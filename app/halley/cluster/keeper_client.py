@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from halley.broker.ports import Page, Query, UnknownPublication
+from halley.broker.names import Pattern
+from halley.broker.ports import Erasure, Page, Query, UnknownPublication
 from halley.cluster import pages
+from halley.cluster.frames import erasure_from_json
 from halley.cluster.keeper import UNKNOWN_PUBLICATION, subject_of_keeper, subject_of_keepers, subject_of_written
 from halley.cluster.members import Member, Members
 from halley.cluster.requests import NobodyAnswers, Unanswered, ask
@@ -23,6 +25,9 @@ from halley.settings import Cluster
 
 _ROWS_S = 10.0
 _AGAIN_S, _LOOK_S = 0.1, 0.25
+_BETTER_S = 1.0
+"""For how long another keeper is waited for that may have what a page misses."""
+
 _MOST_KEEPERS, _SILENT_S = 64, 3.5
 _DIGITS = 19
 """Of an offset, at most."""
@@ -35,6 +40,8 @@ class KeeperState(NamedTuple):
     log_id   of the log, and `publication_key` is that of its publications
     first    the first offset that the keeper still has
     applied  as `Applied.restore` takes it
+    erased   up to where in the stream the keeper has erased
+    erasures the latest ones that it has applied, each with its sequence
     """
 
     node: str
@@ -43,6 +50,7 @@ class KeeperState(NamedTuple):
     first: int
     applied: dict[str, Any]
     erased: int
+    erasures: tuple[tuple[int, Erasure], ...] = ()
 
     @classmethod
     def of(cls, data: bytes) -> KeeperState:
@@ -50,7 +58,10 @@ class KeeperState(NamedTuple):
         try:
             fields = orjson.loads(data)
             fields["publication_key"] = int(fields["publication_key"])  # a JSON number has 53 bits for many readers
-            return cls(*(fields[name] for name in cls._fields))
+            erasures = [
+                (int(sequence), erasure_from_json(each)) for sequence, each in fields.setdefault("erasures", [])
+            ]
+            return cls(**{name: fields[name] for name in cls._fields} | {"erasures": tuple(erasures)})
         except (TypeError, KeyError, ValueError):
             raise Unanswered("another version") from None
 
@@ -191,28 +202,49 @@ class KeeperClient:
         self._rules.raise_starts(starts[1:])
 
     async def read(self, query: Query, within_s: float) -> Page:
-        """A page of the history, from the first keeper that answers.
+        """A page of the history, from the first keeper that answers without a gap that another may not have.
 
-        Raises `UnknownPublication`, and `TimeoutError` if no keeper that has all up to `query.last` answers in time.
+        If all of them have one it is the page that misses the least. Raises `UnknownPublication`, and `TimeoutError` if
+        no keeper that has all up to `query.last` answers in time.
         """
-        until, silent = monotonic() + within_s, set[str]()
+        until, asked = monotonic() + within_s, set[str]()
+        best: Page | UnknownPublication | None = None
         while (left_s := until - monotonic()) > 0:
             keepers = self.keepers()
-            others = [each for each in keepers if each.name not in silent]
+            others = [each for each in keepers if each.name not in asked]
+            if not others and best is not None:
+                break
             if not others:
-                silent.clear()
+                asked.clear()
                 await asyncio.sleep(min(_AGAIN_S, left_s))
                 continue
             others.sort(key=lambda each: each.head < query.last)
+            asked.add(others[0].name)
+            limit_s = left_s if len(keepers) == 1 else left_s / 2 if best is None else min(left_s, _BETTER_S)
             try:
-                return await self._read(query, others[0], left_s if len(keepers) == 1 else left_s / 2)
+                page = await self._read(query, others[0], limit_s)
             except (NobodyAnswers, TimeoutError):
-                silent.add(others[0].name)
+                continue
             except Unanswered as error:
-                if error.word == UNKNOWN_PUBLICATION:
-                    raise UnknownPublication from None
-                silent.add(others[0].name)
-        raise TimeoutError
+                if error.word == UNKNOWN_PUBLICATION:  # it may be in what this keeper has lost
+                    best = best or UnknownPublication()
+                continue
+            if not isinstance(best, Page) or self._missing(page, query) < self._missing(best, query):
+                best = page
+            if not self._missing(best, query):
+                break
+        if not isinstance(best, Page):
+            raise best or TimeoutError
+        return best
+
+    def _missing(self, page: Page, query: Query) -> int:
+        """How many offsets a page misses, besides those that retention has deleted at all keepers."""
+        start = min((self.start_of(pattern) for pattern, _ in query.wanted), default=self.start)
+        return sum(last - first + 1 for first, last in page.gaps if last >= start)
+
+    def start_of(self, pattern: Pattern) -> int:
+        """The first offset from which on no event that `pattern` matches was removed at the keepers."""
+        return max(self.start, self._rules.start_of(pattern))
 
     async def _read(self, query: Query, keeper: LivingKeeper, within_s: float) -> Page:
         """A page of one keeper. Raises as `KeeperRequests.page` does, and `NobodyAnswers` if that keeper is gone."""

@@ -144,7 +144,12 @@ class Members:
         self._began_at, self._sessions_s = began_at, sessions_s
         self._listens_since, self._away_at, self._doubted_at = math.inf, -math.inf, -math.inf
         self._looked_at = math.inf
+        self._observe: Callable[[Member], None] = lambda _: None
         self._tasks = Tasks()
+
+    def observe(self, observe: Callable[[Member], None]) -> None:
+        """Call `observe` with another node at each of its heartbeats."""
+        self._observe = observe
 
     def report(self, name: str, field: Field) -> None:
         """Send the other nodes with each heartbeat what `field` returns."""
@@ -245,6 +250,7 @@ class Members:
             return
         self._others[member.name] = member
         self._silent.pop(member.name, None)
+        self._observe(member)
         if is_new:
             telemetry.log.info("cluster_member", node=member.name)
 

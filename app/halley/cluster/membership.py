@@ -27,6 +27,7 @@ from halley.cluster.keeper_client import KeeperRequests, KeeperState
 from halley.cluster.members import subject_of_node
 from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.cluster.stream import (
+    GAP,
     REPLACED,
     CannotJoin,
     apply_settings,
@@ -38,6 +39,7 @@ from halley.cluster.stream import (
 )
 from halley.history import checksummed_json, recovery
 from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
+from halley.history.recovery import last_row
 from halley.history.state import decoded
 from halley.nats.client import REQUEST_S, AwayErrors
 from halley.nats.jetstream import ApiError, Connection
@@ -77,7 +79,7 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
     _check_settings(settings, description_of(info))
     applied = _nothing(settings)
     _restore(applied, state.applied, f"the state of the keeper {state.node}")
-    why = why_unusable(info, applied)
+    why = why_unusable(info, applied) or (GAP if has_gap(info["state"], applied) else "")
     if why:
         raise CannotJoin(f"the keeper {state.node} cannot be gone on from: {why}")
     return state, applied
@@ -127,12 +129,15 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
             raise CannotJoin(f"{folder} has another history than the cluster: give this node an empty data_dir")
         identity = replace(identity, log_id=theirs["log_id"], publication_key=int(theirs["publication_key"]))
     applied.stream = theirs["stream"]
-    can_go_on = theirs["base"] == 0 and not _has_events(folder)
+    head = _head_of(folder)
+    can_go_on = theirs["base"] == 0 and head == 0
     if saved is not None and saved.get("stream") == applied.stream:
-        _restore(applied, saved, str(folder / STATE_FILE))
-        can_go_on = True
-        if info["state"]["last_seq"] < applied.sequence:
+        was = _nothing(settings)
+        _restore(was, saved, str(folder / STATE_FILE))
+        if info["state"]["last_seq"] < was.sequence:
             raise CannotJoin(f"{folder} cannot be used: {REPLACED}; see halley cluster recover")
+        if was.offset <= head:  # else the end of a WAL is lost, and the state is of no use
+            applied, can_go_on = was, True
     _prepare(folder, identity)
     state = info["state"]
     needed, is_missing = await _needed(nats, applied, state) if can_go_on else (state["first_seq"] - 1, True)
@@ -144,6 +149,16 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
                 raise CannotJoin(f"{folder} cannot be used: {error}") from error
     await apply_settings(nats, settings, info)
     return applied
+
+
+def _head_of(folder: Path) -> int:
+    """The last offset that a folder has on disk. Raises `FolderUnusable`."""
+    try:
+        return last_row(folder)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise FolderUnusable(f"{folder} cannot be read: {error.strerror}") from error
 
 
 def _restore(applied: Applied, saved: dict[str, Any], what: str) -> None:

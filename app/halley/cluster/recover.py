@@ -148,7 +148,7 @@ async def make_stream(nats: Connection, settings: Settings, history: History, fo
     except CannotCatchUp as error:
         raise CannotRecover(str(error)) from error
     try:
-        copy.take([], found.used)
+        copy.history.copy([], found.used)
         copy.save(applied)
     finally:
-        copy.close()
+        copy.history.close()

@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import NamedTuple
 
@@ -82,6 +83,7 @@ class Sender:
         self._commands: deque[Command] = deque()
         self._under_way: deque[UnderWay] = deque()
         self._frame_s, self._others = _FRAME_S, 0  # frames of other nodes until a second ago
+        self.is_paused = False  # nothing is sent then
         self._is_running = self._is_due = False
         self._sent_at = self._progress_at = monotonic()
         self._begin_run()
@@ -139,7 +141,7 @@ class Sender:
 
     def _send(self) -> None:
         self._is_due = False
-        is_idle = not self._inbox and not self._commands
+        is_idle = self.is_paused or (not self._inbox and not self._commands)
         if is_idle or len(self._under_way) >= _UNDER_WAY or self._nats.away_since is not None:
             return  # `plan` is called again when a frame comes back, and by `look`
         entries, nbytes = [], 0
@@ -194,6 +196,22 @@ class Sender:
             self.resent += len(self._under_way)
             for frame in self._under_way:
                 self._publish(frame.data)
+
+    def entries(self, number: int) -> list[Pending]:
+        """The events of the frames under way up to that number."""
+        return [entry for frame in self._under_way if frame.number <= number for entry in frame.entries]
+
+    def stored(self, number: int) -> list[Pending]:
+        """Take the events of the frames under way up to that number: they have counted, but do not come back."""
+        entries = self.entries(number)
+        self._waiting_bytes -= sum(entry.nbytes for entry in entries if entry.is_recorded)
+        while self._under_way and self._under_way[0].number <= number:
+            command = self._under_way.popleft().command
+            if command is not None and not command.applied.done():
+                command.applied.set_exception(TimeoutError())
+                command.applied.exception()  # nobody need wait for it
+        self._progress_at = -inf
+        return entries
 
     def dropped(self, frame: Frame, last_number: int) -> None:
         """Note that a frame was dropped; `last_number` is that of its run's last frame that counted, 0 for none.

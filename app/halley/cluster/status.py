@@ -17,7 +17,7 @@ from halley.nats.jetstream import Connection
 from halley.settings import Cluster
 
 _LOOK_S = 1.0
-_PUBLISHED = ("version", "sequence", "offset", "behind", "saved", "refusal", "sessions", "settings", "keeps")
+_PUBLISHED = ("version", "sequence", "offset", "behind", "saved", "refusal", "sessions", "settings", "keeps", "healing")
 """What is shown of a node's heartbeat."""
 
 

@@ -29,7 +29,7 @@ from halley.nats.jetstream import NAME_IN_USE, STREAM_NOT_FOUND, ApiError, Conne
 from halley.settings import Cluster, Settings
 
 REPLACED = "the stream ends before the last frame that this node applied: it was made again, or restored from a backup"
-GAP = "frames that this node needs have been deleted from the stream: restart the node, which copies them from a keeper"
+GAP = "frames that it needs have been deleted from the stream"
 _VERSION = 1
 _AGAIN_S = 0.2
 
@@ -68,14 +68,17 @@ def describe(settings: Settings, identity: Identity, base: int) -> dict[str, Any
 
 
 def why_unusable(info: dict[str, Any], applied: Applied) -> str:
-    """Why a node that has applied so much cannot go on with a stream of which `info` says that; "" if it can."""
+    """Why a node that has applied so much cannot go on with a stream of which `info` says that; "" if it can.
+
+    What it has missed (`has_gap`) it gets from a keeper.
+    """
     try:
         is_other = description_of(info)["stream"] != applied.stream
     except CannotJoin:
         is_other = True
     if is_other or info["state"]["last_seq"] < applied.sequence:
         return REPLACED
-    return GAP if has_gap(info["state"], applied) else ""
+    return ""
 
 
 def has_gap(state: dict[str, Any], applied: Applied) -> bool:

@@ -14,10 +14,10 @@ from halley import telemetry
 from halley.cluster.applied import Applied
 from halley.cluster.availability import LATER, Availability
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
-from halley.cluster.stream import GAP, why_unusable
+from halley.cluster.stream import why_unusable
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError, Connection
-from halley.nats.stream_position import Position, is_behind, is_control, position_of
+from halley.nats.stream_position import Position, is_behind, is_control, last_sequence, position_of
 from halley.nats.wire import Message
 
 _QUIET_S, _RETRY_S = 2.0, 0.3
@@ -30,10 +30,14 @@ Apply = Callable[[Position, Frame | None], Awaitable[None] | None]
 
 
 class StreamReader:
-    """What comes from the stream, as one node reads it; `foreign` counts the messages that are not frames."""
+    """What comes from the stream, as one node reads it; `foreign` counts the messages that are not frames.
+
+    `needed`: how far the node must have come in the stream to go on with it, while frames before that are gone which it
+    has not applied; else 0. Nothing is read then (`go_on`).
+    """
 
     def __init__(self, nats: Connection, applied: Applied, availability: Availability, apply: Apply) -> None:
-        self.foreign = 0
+        self.foreign = self.needed = 0
         self._nats = nats
         self._applied = applied
         self._availability = availability
@@ -44,8 +48,12 @@ class StreamReader:
 
     async def look(self, now: float) -> None:
         """Begin another consumer if nothing has come for too long, not even a heartbeat."""
-        if now - self._received_at > _QUIET_S:
+        if now - self._received_at > _QUIET_S and not self.needed:
             await self._consume()
+
+    def go_on(self) -> None:
+        """Read on behind what is applied by now."""
+        self.needed, self._received_at = 0, 0.0
 
     def close(self) -> None:
         """End the consumer, if there is one."""
@@ -59,7 +67,8 @@ class StreamReader:
         self._received_at = monotonic() - _QUIET_S + _RETRY_S  # when this is tried again if it fails
         try:
             info = await self._nats.stream_info()
-            if self._is_doubtful(why_unusable(info, self._applied)):
+            is_doubtful = self._is_doubtful(why_unusable(info, self._applied))
+            if is_doubtful or self._is_missing(info["state"]["first_seq"]):
                 return
             self._in_consumer = 0
             first = max(self._applied.sequence, info["state"]["first_seq"], 1)
@@ -84,15 +93,24 @@ class StreamReader:
             self._availability.diverge(why)
         return True
 
+    def _is_missing(self, sequence: int) -> bool:
+        """Whether frames are gone before `sequence` that this node has not applied."""
+        if sequence > self._applied.sequence + 1:
+            self.needed = sequence - 1
+            self.close()
+        return self.needed > 0
+
     def _delivered(self, message: Message) -> Awaitable[None] | None:
         """Take a message of the consumer; the next one waits for what is returned."""
-        if self._availability.is_diverged:
+        if self._availability.is_diverged or self.needed:
             return None
         self._received_at = monotonic()
         if is_control(message):
             self._nats.answer_control(message)
             if is_behind(message, self._in_consumer):  # the last ones before it were lost, as with a connection
                 self._received_at = 0.0
+            else:
+                self._is_missing(last_sequence(message) + 1)
             return None
         position, frame = position_of(message), self._frame_of(message)
         self._in_consumer += 1
@@ -114,8 +132,8 @@ class StreamReader:
         applied = self._applied
         if position.in_consumer != self._in_consumer:
             self._received_at = 0.0
-        elif position.sequence > applied.sequence + 1:
-            self._availability.diverge(GAP)
+        elif self._is_missing(position.sequence):
+            return False
         elif position.sequence == applied.sequence and (frame.checksum if frame else "") != applied.checksum:
             self._availability.diverge("the stream has another frame at the sequence that this node has applied last")
         else:

@@ -26,7 +26,7 @@ import orjson
 from halley.broker.events import new_key
 from halley.history import checksummed_json, segment
 from halley.history.checksummed_json import place_of
-from halley.history.damage import MOST_DAMAGE, Damage, joined
+from halley.history.damage import MOST_DAMAGE, Damage, joined, outside
 from halley.history.rules import NEVER
 
 HOLES = "holes"
@@ -272,6 +272,11 @@ class Folder:
         with self._changing:
             self.segments = (*self.segments, new)
 
+    def insert(self, new: Segment) -> None:
+        """Add a segment between others, where a hole was."""
+        with self._changing:
+            self.segments = tuple(sorted((*self.segments, new), key=lambda each: each.first))
+
     def replace(self, old: Segment, **fields: Any) -> Segment | None:
         """Change fields of a listed segment; returns it as it is then, or None where `old` is not listed any more.
 
@@ -340,6 +345,18 @@ class Folder:
         holes = tuple(joined((*self.identity.holes, *lost), 1, NEVER))
         if holes != self.identity.holes:
             self._identify_as(replace(self.identity, holes=holes))
+
+    def fill_holes(self, filled: list[tuple[int, int]]) -> None:
+        """Record that ranges of offsets are not lost any more. Raises `OSError`."""
+        holes = tuple(part for hole in self.identity.holes for part in outside(*hole, filled))
+        if holes != self.identity.holes:
+            self._identify_as(replace(self.identity, holes=holes))
+        with self._changing:
+            self.damage = tuple(
+                replace(each, first=first, last=last)
+                for each in self.damage
+                for first, last in outside(each.first, each.last, filled)
+            )
 
     def put_back_identity(self) -> None:
         """Where the folder's files were deleted, restore what the next start needs to report the lost events.

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from halley.broker.errors import HistoryUnavailable
+from halley.broker.errors import DiskFull, HistoryUnavailable
 from halley.broker.names import Pattern
 from halley.broker.pending import Entry
 from halley.broker.ports import Durability, Erasure, Page, Query
@@ -66,26 +68,28 @@ class History:
         report: Callable[[Report], None],
         *,
         clock: Callable[[], float] = time.time,
+        goes_back: bool = False,
     ) -> None:
         """Open the log in `folder`, which is created if it does not exist. Blocks.
 
         `report` is called on the writer's thread with the outcome of each group. `clock` returns the time of day in
-        seconds since 1970. Raises `FolderLocked`, `FolderUnusable`.
+        seconds since 1970. `goes_back` is that of `Recovery`. Raises `FolderLocked`, `FolderUnusable`.
         """
         self.folder = Folder(folder)
         self.options = options
         self.rules = rules
         try:
             identify_copy(self.folder)
-            end = Recovery(self.folder)
+            end = Recovery(self.folder, goes_back=goes_back)
         except OSError as error:
             self.folder.close()
             raise FolderUnusable(f"{folder} cannot be read: {error.strerror}") from error
         except BaseException:
             self.folder.close()
             raise
-        with suppress(OSError):  # on an error the first group writes it
-            self.folder.mark.write(end.head, end.last_number)  # it was lost, or is behind after a power loss
+        if end.head >= self.folder.mark.offset:
+            with suppress(OSError):  # on an error the first group writes it
+                self.folder.mark.write(end.head, end.last_number)  # it was lost, or is behind after a power loss
         self._sealer = Sealer(self.folder)
         for each in end.unsealed:
             self._sealer.put(each)
@@ -228,6 +232,19 @@ class History:
         with self.purging():
             return self._rewriting(rewriting.salvage, on_progress)
 
+    def fill(self, supply: rewriting.Supply) -> int:
+        """Fill damaged segments and holes with rows of another copy of the log; see `rewriting.fill`. Blocks.
+
+        A purge that begins meanwhile goes on behind it, and erases from what was filled in.
+        """
+
+        def checked(first: int, last: int) -> Iterator[list[Stored]]:
+            for rows in supply(first, last):
+                self._check_open()
+                yield rows
+
+        return self._rewriting(partial(rewriting.fill, checked, self.options.segment_bytes), lambda *_: None)
+
     def _rewriting(
         self, work: Callable[[Folder, rewriting.Progress], _Result], on_progress: rewriting.Progress
     ) -> _Result:
@@ -264,13 +281,40 @@ class History:
         """The offsets of erased events between two, both included. Blocks. Raises `OSError`."""
         return self._reader.erased(first, min(last, self.head))
 
-    def copy(self, rows: list[Stored]) -> None:
-        """Write rows of another folder with the same log, which are the next ones. Blocks. Raises `OSError`.
+    def copy(self, rows: list[Stored], reached: int) -> None:
+        """Write rows of another folder with the same log, all that it has behind `head` up to the offset `reached`.
 
-        Nothing may be appended meanwhile.
+        What is missing among them becomes a hole. Blocks. Nothing may be appended meanwhile. Raises `OSError`.
         """
-        if not self.writer.copy(rows, _CLOSE_S):
-            raise OSError(errno.EIO, "the rows cannot be written", str(self.folder.path))
+        for _, numbered in groupby(enumerate(rows), lambda item: item[1].offset - item[0]):
+            run = [row for _, row in numbered]
+            self._skip_to(run[0].offset - 1)
+            if not self.writer.copy(run, _CLOSE_S):
+                raise self._not_written()
+        self._skip_to(reached)
+
+    def _skip_to(self, offset: int) -> None:
+        if offset > self.head and not self.writer.skip_to(offset, _CLOSE_S):
+            raise self._not_written()
+
+    def _not_written(self) -> OSError:
+        if isinstance(self.refusal, DiskFull):
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder.path))
+        return OSError(errno.EIO, "the rows cannot be written", str(self.folder.path))
+
+    def has(self, rows: list[Stored]) -> bool:
+        """Whether the log has no others at their offsets; one that is erased on one side counts as equal. Blocks."""
+        first, last = (rows[0].offset, rows[-1].offset) if rows else (1, 0)
+        own = {row.offset: row for found in self.rows(first, last) for row in found}
+        return all(_is_equal(own.get(row.offset, row), row) for row in rows)
+
+    def erase_at(self, offsets: list[int]) -> None:
+        """Erase the rows at these offsets, if they are not erased yet. Blocks. Raises what `purge` does."""
+        chosen = set(offsets) - set(self.erased(min(offsets), max(offsets))) if offsets else set()
+        if chosen:
+            with self.purging():
+                self.roll()
+                self.rewrite(lambda row: row.offset in chosen and not row.is_purged, lambda *_: None)
 
     @property
     def state(self) -> State:
@@ -307,3 +351,7 @@ class History:
         self._sealer.close(_CLOSE_S)
         self._pool.close()
         self.folder.close()
+
+
+def _is_equal(one: Stored, other: Stored) -> bool:
+    return one.crc == other.crc or ((one.is_purged or other.is_purged) and one.publication == other.publication)

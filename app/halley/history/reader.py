@@ -229,6 +229,7 @@ class _Draft:
         self._query = query
         self._wanted = wanted
         self._folder = folder
+        self._holes = folder.identity.holes  # one of them may be filled behind what is read
         self._bounds = bounds
         self.is_cut_off = False
         self._gaps = gaps
@@ -263,7 +264,7 @@ class _Draft:
             latest = self.events[-1].publication
         low, high = (self._reached, query.last) if query.is_reverse else (query.first, self._reached)
         # The holes are read last: a purge records them before it removes rows.
-        holes = joined(self._folder.identity.holes, self._bounds.low, self._bounds.high)
+        holes = joined((*self._holes, *self._folder.identity.holes), self._bounds.low, self._bounds.high)
         gaps = joined([*self._gaps, *holes], low, high)
         is_cut_off = self.is_cut_off and (is_end or not query.is_reverse)  # else reading has not reached the start
         return Page(self.events, self._reached, is_end, gaps, is_cut_off, latest)

@@ -15,7 +15,7 @@ from halley.broker.events import Publications
 from halley.history import checksummed_json, seals, segment
 from halley.history.damage import Damage, outside
 from halley.history.examination import examine, intact_rows
-from halley.history.folder import Folder, Segment, first_of, segment_files
+from halley.history.folder import Folder, Segment, first_of, read_mark, segment_files
 from halley.history.segment import state_of
 from halley.history.state import Name
 
@@ -32,8 +32,12 @@ class Recovery:
     state        the log's state (`state.py`), which the newest of the segments without a seal has
     """
 
-    def __init__(self, folder: Folder) -> None:
-        """List the segments of a locked folder, and note their damage in it. Blocks. Raises `OSError`."""
+    def __init__(self, folder: Folder, *, goes_back: bool = False) -> None:
+        """List the segments of a locked folder, and note their damage in it. Blocks. Raises `OSError`.
+
+        With `goes_back` a lost end of a WAL does not become a hole: the log goes on behind the last row that there is,
+        and gets the same events again.
+        """
         self.folder = folder
         self.head = folder.mark.offset
         self.current: segment.SegmentWriter | None = None
@@ -54,6 +58,8 @@ class Recovery:
         if not files:
             self._expected = max(self._expected, 1)
         is_torn = folder.mark.offset >= max(self._expected, 1)
+        if is_torn and goes_back and not self._is_doubtful:
+            self.head, is_torn = 0, False
         if is_torn:
             self._note_lost_tail()
         if self._newest is not None:
@@ -151,7 +157,7 @@ class Recovery:
 
     def _last_number(self) -> int:
         mark, (offset, publication) = self.folder.mark, self._publication
-        known = mark.number
+        known = max(0, mark.number - max(0, mark.offset - self.head))
         if publication:
             known = max(known, Publications(self.folder.identity.publication_key).number_of(publication))
         is_all = max(mark.offset, offset) >= self.head
@@ -167,6 +173,23 @@ def saved_state(path: Path) -> dict[Name, str] | None:
             if found := state_of(file):
                 return found
     return None
+
+
+def last_row(path: Path) -> int:
+    """The last offset that the folder `path` has on disk; as the mark says where that cannot be read. Blocks.
+
+    Raises `OSError`.
+    """
+    files = segment_files(path)
+    if not files:
+        return 0
+    first, newest = files[-1]
+    try:
+        with closing(segment.read(newest, is_sealed=seals.seal_path(newest).exists())) as connection:
+            last = connection.execute("select max(offset) from stored").fetchone()[0]
+    except sqlite3.Error:
+        return read_mark(path / "mark") or 0
+    return first - 1 if last is None else int(last)
 
 
 def _reopened(newest: Segment) -> segment.SegmentWriter | None:

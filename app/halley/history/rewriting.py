@@ -1,4 +1,6 @@
-"""Rewrites segments: to erase events (`purge`), and to keep what is intact of damaged ones (`salvage`).
+"""Rewrites segments: to erase events (`purge`), to keep what is intact of damaged ones (`salvage`), or to fill them.
+
+Where there is another copy of the log, what it has is filled in (`fill`), also in holes, which are none any more then.
 
 An erased event is replaced by a tombstone with its offset, time and publication (`stored.tombstone`). The new file has
 nothing else of the event, neither in free pages nor in a WAL. It replaces the old file in three steps, each on disk
@@ -15,18 +17,21 @@ any point, and repeated.
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
+from halley.broker.events import Publications
 from halley.broker.ports import Erasure
 from halley.history import seals, segment
 from halley.history.checksummed_json import DRAFT, DocumentDamaged, sync_folder
-from halley.history.damage import Damage, is_passing, outside
+from halley.history.damage import Damage, is_passing, joined, outside
 from halley.history.examination import examine, highest_offset, intact_rows
 from halley.history.folder import HOLES, Folder, Segment, delete
 from halley.history.rules import NEVER
@@ -78,6 +83,93 @@ def _is_as_sealed(listed: Segment) -> bool:
         return seals.Seal.load(listed.path).matches(listed.path)
     except DocumentDamaged:
         return False
+
+
+Supply = Callable[[int, int], Iterator[list[Stored]]]
+"""Yields the rows of another copy of the log between two offsets, in order and as far as it has them.
+
+Raises `OSError` where it does not know.
+"""
+
+
+def fill(supply: Supply, segment_bytes: int, folder: Folder, on_progress: Progress) -> int:
+    """Rewrite damaged segments and holes with the rows of another copy of the log; returns how many those are.
+
+    What that copy lacks of a damaged segment becomes a hole. Holes between segments become segments of about
+    `segment_bytes`. The conditions and errors are those of `purge`, and the errors of `supply`.
+    """
+    filler = _Filler(folder, supply)
+    for each in _ended(folder, on_progress):
+        holes = joined(folder.identity.holes, each.first, each.last or 0)
+        if not each.is_intact or any(filler.has_some(*hole) for hole in holes):
+            _rewrite(folder, each, None, filler)
+    listed = [(each.first, each.last or NEVER) for each in folder.segments]
+    for hole in folder.identity.holes:
+        for low, high in outside(*hole, listed):
+            at: int | None = low
+            while at is not None and filler.has_some(at, high):
+                at = _insert(folder, (at, high), filler, segment_bytes)
+    return filler.count
+
+
+class _Filler:
+    """Rows of another copy of the log, of which `count` have been written."""
+
+    def __init__(self, folder: Folder, supply: Supply) -> None:
+        self.count = 0
+        self._publications = Publications(folder.identity.publication_key)
+        self._most = folder.mark.number or NEVER  # no publication has a higher number
+        self._supply = supply
+
+    def has_some(self, first: int, last: int) -> bool:
+        """Whether the other copy has any row between two offsets."""
+        return any(rows for rows in self._rows(first, last))
+
+    def _rows(self, first: int, last: int) -> Iterator[list[Stored]]:
+        """The rows between two offsets. Raises `OSError` where they cannot be of this log."""
+        for rows in self._supply(first, last):
+            offset, number = first - 1, 0
+            for row in rows:
+                before, number = number, self._publications.number_of(row.publication)
+                if not (offset < row.offset <= last and before < number <= self._most and row.is_intact):
+                    raise OSError(errno.EINVAL, "the rows are not those of this log")
+                offset = row.offset
+            yield rows
+
+    def write(
+        self, new: segment.SegmentWriter, first: int, last: int, most_bytes: float = inf
+    ) -> list[tuple[int, int]]:
+        """Write the rows between two offsets, about `most_bytes` at most; returns the ranges that were written."""
+        written: list[tuple[int, int]] = []
+        nbytes = 0
+        for rows in self._rows(first, last):
+            if rows:
+                new.write(rows)
+                nbytes += new.wal_bytes
+                new.checkpoint()
+                self.count += len(rows)
+                written += [(row.offset, row.offset) for row in rows]
+            if nbytes > most_bytes:
+                break
+        return joined(written, first, last)
+
+
+def _insert(folder: Folder, hole: tuple[int, int], filler: _Filler, segment_bytes: int) -> int | None:
+    """Make a segment of a hole, or of its first part; returns where the next one begins, if there is one."""
+    first, path = hole[0], folder.segment_path(hole[0])
+    if path.exists() and not examine(path, first, hole[1] + 1, folder.identity).is_ours:
+        raise FileExistsError(errno.EEXIST, "a file of another log has the name of the segment", str(path))
+    draft = path.with_name(f"{DRAFT}new-{path.name}")
+    delete(draft)
+    meta: dict[str, Any] = folder.identity.meta(first)
+    with closing(segment.create(draft, folder.log_id, first, segment.NO_STATE, **meta)) as new:
+        written = filler.write(new, *hole, segment_bytes)
+    last = written[-1][1]
+    seal = seals.seal(draft, folder.log_id, first, last)
+    _take_place(draft, path)
+    folder.insert(Segment(path, first, last, is_sealed=True, nbytes=seal.nbytes))
+    folder.fill_holes(written)
+    return last + 1 if last < hole[1] else None
 
 
 class Salvaged(NamedTuple):
@@ -134,6 +226,8 @@ def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[lis
 
     Raises `sqlite3.Error` where the system is short of a resource.
     """
+    if not listed.path.exists():
+        return
     try:
         connection = segment.read(listed.path, is_sealed=listed.is_sealed)
     except sqlite3.Error as error:
@@ -148,10 +242,12 @@ def _intact_rows(listed: Segment, *, with_refused: bool = False) -> Iterator[lis
         yield from intact_rows(connection, listed.first, min(last, highest_offset(listed.path, listed.first)))
 
 
-def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[tuple[int, int]]:
+def _rewrite(
+    folder: Folder, listed: Segment, is_chosen: Chosen | None, filler: _Filler | None = None
+) -> list[tuple[int, int]]:
     """Rewrite a segment without what is to be erased; returns the ranges of rows that could not be copied.
 
-    Without those that are holes already.
+    Without those that are holes already, and those that `filler` has.
     """
     assert listed.last is not None
     lost: list[tuple[int, int]] = []
@@ -171,12 +267,16 @@ def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[
                 new.checkpoint()
         if last < listed.last:
             lost.append((last + 1, listed.last))
+        filled = [] if filler is None else [part for each in lost for part in filler.write(new, *each)]
+        lost = [part for each in lost for part in outside(*each, filled)]
+        last = max([last, *(high for _, high in filled)])
         if lost:
             new.connection.execute("insert into meta values (?, ?)", (HOLES, orjson.dumps(lost).decode()))
     news = [part for low, high in lost for part in outside(low, high, folder.identity.holes)]
     if last < listed.first:
-        for _ in seals.digests_of(listed.path):
-            pass  # raises `OSError` where it is the disk that cannot read: it may do so later
+        with suppress(FileNotFoundError):
+            for _ in seals.digests_of(listed.path):
+                pass  # raises `OSError` where it is the disk that cannot read: it may do so later
         folder.add_holes(lost)
         folder.drop(listed)
         delete(draft)
@@ -190,6 +290,7 @@ def _rewrite(folder: Folder, listed: Segment, is_chosen: Chosen | None) -> list[
         folder.change(listed.first, is_sealed=listed.is_sealed)
         raise
     folder.change(listed.first, last=last, is_sealed=True, is_intact=True, nbytes=seal.nbytes)
+    folder.fill_holes(filled)
     return _noted(folder, listed, news)
 
 

@@ -27,7 +27,7 @@ from halley.broker.errors import CommitFailed, DiskFull, HistoryUnavailable, Inb
 from halley.broker.events import Publications
 from halley.broker.pending import Entry
 from halley.history import segment
-from halley.history.folder import Folder, Segment
+from halley.history.folder import Folder, Segment, delete
 from halley.history.recovery import Recovery
 from halley.history.seals import Sealer
 from halley.history.segment import SegmentWriter
@@ -204,8 +204,13 @@ class LogWriter:
         return self._done(self._roll, timeout_s)
 
     def copy(self, rows: list[Stored], timeout_s: float) -> bool:
-        """Write rows of another folder with the same log, which begin after `head`; False if they are not on disk."""
-        return self._done(lambda: self._commit([], rows, []), timeout_s) and self.head == rows[-1].offset
+        """Write rows of another folder with the same log, which follow `head`; False if they are not on disk."""
+
+        def work() -> None:
+            if rows[0].offset == self.head + 1:
+                self._commit([], rows, [])
+
+        return self._done(work, timeout_s) and self.head == rows[-1].offset
 
     def restate(self, values: dict[Name, Any], timeout_s: float) -> bool:
         """Write another state in the place of the one that there is; False if it is not on disk."""
@@ -218,6 +223,10 @@ class LogWriter:
                 written.set()
 
         return self._done(restate, timeout_s) and written.is_set()
+
+    def skip_to(self, offset: int, timeout_s: float) -> bool:
+        """Record what follows `head` up to an offset as lost, and go on behind it; False if that failed."""
+        return self._done(lambda: self._skip_to(offset), timeout_s) and self.head == offset
 
     def _done(self, work: Callable[[], object], timeout_s: float) -> bool:
         if self._is_closed:
@@ -356,7 +365,7 @@ class LogWriter:
         self.last_number = self._publications.number_of(rows[-1].publication)
         self.groups += 1
         try:
-            self._folder.mark.write(self.head, self.last_number)
+            self._mark()
         except OSError:  # the mark is too low then, which is allowed
             self.failures += 1
 
@@ -365,6 +374,26 @@ class LogWriter:
 
     def _why(self) -> Refusal:
         return LogMoved() if self._is_moved else DiskFull() if self._is_full else HistoryUnavailable()
+
+    def _mark(self) -> None:
+        """Raise the mark; it stays while the log gets again what was lost of it. Raises `OSError`."""
+        if self.head >= self._folder.mark.offset:
+            self._folder.mark.write(self.head, self.last_number)
+
+    def _skip_to(self, offset: int) -> None:
+        """Go on in another segment, which has the hole in its table `meta` too."""
+        lost = (self.head + 1, offset)
+        with suppress(sqlite3.Error, OSError):
+            self._folder.add_holes([lost])
+            self._roll()
+            if self._current is not None:  # it is empty, and its name would be within the hole
+                self._current.close()
+                delete(self._current.path)
+                self._current = None
+            self.last_number += offset - self.head
+            self.head = offset
+            self._mark()
+            self._ensure_segment()
 
     def _roll(self) -> None:
         self._save()  # what is deleted of the state must not get into the next segment

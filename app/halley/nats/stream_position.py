@@ -10,6 +10,8 @@ from halley.nats.wire import Message
 LAST = "Nats-Last-Consumer"
 """The header of a control message that says how many messages its consumer has delivered before it."""
 
+_LAST_SEQUENCE = "Nats-Last-Stream"
+
 
 class Position:
     """A message's place: its sequence in the stream and in the consumer, the stream's time in microseconds.
@@ -31,6 +33,12 @@ def is_control(message: Message) -> bool:
 def is_behind(message: Message, in_consumer: int) -> bool:
     """Whether a control message says that its consumer has delivered other than that many messages before it."""
     return message.header(LAST) not in ("", str(in_consumer))
+
+
+def last_sequence(message: Message) -> int:
+    """Up to where in the stream a consumer has delivered what there is, as a control message says; 0 if it does not."""
+    found = message.header(_LAST_SEQUENCE)
+    return int(found) if found.isdigit() else 0
 
 
 def position_of(message: Message) -> Position:

@@ -80,6 +80,9 @@ class ClusterHistory:
         members.report("sessions", lambda: len(broker.sessions))
         members.report("erased", lambda: erasures.done_to(applied.sequence))
         members.report("went_back", lambda: log.availability.is_stream_replaced)
+        members.report("unrecorded", log.direct.figures)
+        members.observe(log.direct.compare)
+        members.report("healing", lambda: [each for each in (log.missed.figures, store.healing) if each is not None])
         members.report("keeps", lambda: not options.front)
         members.report("refusal", lambda: None if (refusal := self.refusal) is None else refusal.cause)
         members.report(FRAMES, lambda: VERSION)
@@ -174,6 +177,13 @@ class ClusterHistory:
         yield Count(
             "halley_cluster_foreign", "Messages of the stream that are not frames, and were dropped.", log.foreign
         )
+        text = "Events of other nodes that are not recorded, and did not come here."
+        yield Count("halley_cluster_missed", text, log.direct.missed)
+        healed = log.missed.events + self._store.healed
+        yield Count("halley_cluster_healed", "Events that came from a keeper, as they were missed or damaged.", healed)
+        healing = sum(each is not None for each in (log.missed.figures, self._store.healing))
+        text = "Whether this node lacks events that it gets from a keeper: 1, or 2 if its folder lacks others besides."
+        yield Count("halley_cluster_healing", text, healing, is_gauge=True)
         text = "Messages of the stream that this node has not applied yet."
         yield Count("halley_cluster_behind_frames", text, self._status.behind, is_gauge=True)
         nodes = self._status.nodes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
@@ -14,7 +15,9 @@ from halley.cluster.applied import Applied
 from halley.cluster.broker_log import ClusterLog
 from halley.cluster.erasure import Erasures
 from halley.cluster.frames import Control
+from halley.cluster.keeper_client import KeeperState
 from halley.cluster.members import Members
+from halley.cluster.missed import Missed, Taker
 from halley.cluster.store import Store
 from halley.cluster.stream import StreamLife
 from halley.nats.jetstream import Connection
@@ -22,6 +25,9 @@ from halley.settings import Settings
 
 LOOK_S = 0.05
 """Seconds between two looks at what other nodes, or the hot path, must come to."""
+
+_ERASURES = 100
+"""How many erasures a keeper remembers for nodes that miss them."""
 
 
 class Node:
@@ -33,25 +39,38 @@ class Node:
         self.broker = broker
         self.flush = flush
         self.applied = applied
+        self.erasures: deque[tuple[int, Erasure]] = deque(maxlen=_ERASURES)  # the latest ones, with their sequences
         self.nats = Connection(self.options)
         sessions_s = max(settings.bayeux.max_interval_s, settings.wamp.poll_gone_s)
         self.members = Members(self.options, self.nats, monotonic(), sessions_s)
         self.stream = StreamLife(self.options, self.nats, self.members, applied)
 
-    def log_of(self, store: Store, erasures: Erasures) -> ClusterLog:
-        """The log that gives `store` what comes from the stream, and is the broker's from now on."""
+    def log_of(self, store: Store, erasures: Erasures, taker: Taker) -> ClusterLog:
+        """The log that gives `store` what comes from the stream, and is the broker's from now on.
+
+        `taker` takes what the stream no longer has.
+        """
 
         def controlled(control: Control, sequence: int) -> None:
             if isinstance(control, Erasure):
+                self.erasures.append((sequence, control))
                 erasures.add(control, sequence, self.applied.offset)
 
         commits = self.broker.commits
         # The numbers of recorded events' publications grow with the offset; those of others are far above.
         middle = LAST_PUBLICATION // 2
         self.broker.publications = Publications(store.publication_key, middle + secrets.randbelow(middle // 2))
-        log = ClusterLog(self.options, self.nats, store, commits, self.applied, self.flush, controlled)
+        missed = Missed(self.nats, self.members, self.options, self.applied, commits, taker, self.flush)
+        log = ClusterLog(self.options, self.nats, store, commits, self.applied, self.flush, missed, controlled)
         commits.begin(log, store.head, log.direct.share, log.writer.reach)
         return log
+
+    async def forget(self, state: KeeperState) -> None:
+        """Erase from memory, and from files next to the log, what this node did not see being erased."""
+        for sequence, erasure in state.erasures:
+            if sequence > self.applied.sequence:
+                for work in self.broker.erase(erasure):
+                    await asyncio.to_thread(work)
 
     async def delivered(self, offset: int) -> None:
         """Wait until the events up to an offset are delivered here."""

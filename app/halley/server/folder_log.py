@@ -68,7 +68,11 @@ class FolderLog:
         self._purges: set[asyncio.Task[int]] = set()  # the event loop itself does not keep its tasks alive
         self._logged_damage: frozenset[Damage] = frozenset()
         self.history = history = History(
-            Path(settings.data_dir).resolve(), self._options, rules_of(settings), self.reports.put
+            Path(settings.data_dir).resolve(),
+            self._options,
+            rules_of(settings),
+            self.reports.put,
+            goes_back=erasing is not None,  # other servers have what is lost here
         )
         now = monotonic()
         for each in history.recent_keys():

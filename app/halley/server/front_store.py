@@ -10,8 +10,9 @@ from typing import Any
 from halley.broker.ports import Page, Query
 from halley.cluster.erasure import Due, Erasures
 from halley.cluster.front import Front
-from halley.cluster.keeper_client import KeeperClient, KeeperState
+from halley.cluster.keeper_client import KeeperClient, KeeperRequests, KeeperState
 from halley.history.rules import Rules
+from halley.history.stored import Stored
 from halley.protocols.contract import Count
 from halley.server.cluster_node import Node
 from halley.server.commit_reports import CommitReports
@@ -21,7 +22,8 @@ from halley.server.folder_log import lags_of
 class FrontStore:
     """The store of a node that keeps no history (`ClusterHistory`), and its archive: pages come from the keepers."""
 
-    local = None
+    local = healing = None
+    healed = 0
     heartbeat: Mapping[str, Callable[[], Any]] = {}
 
     def __init__(self, node: Node, state: KeeperState, rules: Rules) -> None:
@@ -40,7 +42,7 @@ class FrontStore:
             inbox_bytes=options.inbox_bytes,
         )
         self.erasures = Erasures(self._erase)
-        self.log = node.log_of(self._front, self.erasures)
+        self.log = node.log_of(self._front, self.erasures, self)
         self._reports.deliver_to(self.log.writer)
         self.archive = self
 
@@ -91,6 +93,21 @@ class FrontStore:
         for work in self.node.broker.erase(due.erasure):
             await asyncio.to_thread(work)
         return 0
+
+    # What the stream no longer has (`missed.Taker`)
+
+    async def take_over(self, rows: list[Stored], reached: int) -> None:  # noqa: ARG002 - the form of `Taker`
+        """Go on behind the rows of a keeper, which has them on its disk."""
+        self._front.head = reached
+
+    async def erase_like(self, keeper: KeeperRequests, state: KeeperState, last: int) -> None:  # noqa: ARG002
+        """Erase from memory what is erased at a keeper, and drop the newest events: they may be too."""
+        await self.node.forget(state)
+        tail = self.node.broker.commits.tail
+        tail.skip_to(tail.head)
+
+    async def save(self) -> None:
+        """Do nothing: a front saves no state."""
 
     def figures(self) -> dict[str, Any]:
         """The figures that ticks show of the log, as the keeper has them that this node asks first."""

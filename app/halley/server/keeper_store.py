@@ -20,9 +20,12 @@ from halley.broker.ports import Erasure, Page, Query
 from halley.cluster.applied import document, due_erasures, name_of_erasure
 from halley.cluster.availability import Diverged
 from halley.cluster.catch_up import STATE_FILE
+from halley.cluster.copying import erase_like
 from halley.cluster.erasure import Due, Erasures, delete_frames
-from halley.cluster.frames import KeeperAnnouncement
+from halley.cluster.frames import KeeperAnnouncement, erasure_to_json
 from halley.cluster.keeper import Keeper
+from halley.cluster.keeper_client import KeeperRequests, KeeperState
+from halley.cluster.repair import Repair
 from halley.history.folder import FolderUnusable
 from halley.history.history import CannotPurge, History
 from halley.history.rewriting import concerned_by
@@ -62,9 +65,17 @@ class KeeperStore:
             raise FolderUnusable(f"{self.archive.folder} cannot be used as data folder: {error}") from error
         self._reports = self.archive.reports
         self.erasures = Erasures(self._erase)
-        self.log = node.log_of(self.archive.history, self.erasures)
+        self.log = node.log_of(self.archive.history, self.erasures, self)
         self._reports.deliver_to(self)
         self._keeper = Keeper(node.options, node.nats, self)
+        began = node.applied.sequence
+        self._repair = Repair(
+            node.nats,
+            node.members,
+            node.options.space,
+            self.archive.history,
+            lambda: max(self.erasures.last, began),
+        )
         self.heartbeat: Mapping[str, Callable[[], Any]] = {
             "kept": self._figures_for_fronts,
             "saved": lambda: self.saved_sequence,
@@ -103,6 +114,7 @@ class KeeperStore:
     async def close(self) -> None:
         """Stop answering, and close the log."""
         await self._keeper.close()
+        await self._repair.close()
         await self.archive.close()
         self.log.give_up(monotonic())
 
@@ -116,12 +128,39 @@ class KeeperStore:
         """Pass on to the node's log what could not be written."""
         self.log.writer.refused(group, refusal, now)
 
+    @property
+    def healing(self) -> dict[str, Any] | None:
+        """What is to be repaired in the folder; see `Repair.figures`."""
+        return self._repair.figures
+
+    @property
+    def healed(self) -> int:
+        """How many events have been repaired in the folder."""
+        return self._repair.events
+
     def look(self, now: float) -> None:
         """Do what is due of the log, and announce that this node keeps it."""
         self.archive.look(now)
+        self._repair.look(now)
         if now - self._announced_at >= _ANNOUNCE_S:
             self._announced_at = now
             self.log.sender.command(KeeperAnnouncement(self.node.options.node))
+
+    # What the stream no longer has (`missed.Taker`)
+
+    async def take_over(self, rows: list[Stored], reached: int) -> None:
+        """Write the rows of another keeper, and inform fronts."""
+        await asyncio.to_thread(self.archive.history.copy, rows, reached)
+        self._keeper.wrote()
+
+    async def erase_like(self, keeper: KeeperRequests, state: KeeperState, last: int) -> None:
+        """Erase from the folder, and from memory, what is erased at another keeper."""
+        await erase_like(keeper, self.archive.history, state.first, last)
+        await self.node.forget(state)
+
+    async def save(self) -> None:
+        """Save the state that was taken over with the rows."""
+        await asyncio.to_thread(lambda: self.archive.history.restate(self.node.applied.values()))
 
     # What the keeper answers (`keeper.KeeperStore`)
 
@@ -143,9 +182,10 @@ class KeeperStore:
         if self.log.is_diverged:
             raise Diverged
         values, erased = self.archive.history.state.copy(), self.erasures.done_to(self.node.applied.sequence)
-        return await self.archive.in_thread(lambda: orjson.dumps(self._state(values, erased)))
+        erasures = [[sequence, erasure_to_json(each)] for sequence, each in self.node.erasures]
+        return await self.archive.in_thread(lambda: orjson.dumps(self._state(values, erased, erasures)))
 
-    def _state(self, values: Mapping[Name, str], erased: int) -> dict[str, Any]:
+    def _state(self, values: Mapping[Name, str], erased: int, erasures: list[Any]) -> dict[str, Any]:
         applied = document(decoded(values))
         return {
             "node": self.node.options.node,
@@ -154,6 +194,7 @@ class KeeperStore:
             "first": self.archive.start,
             "applied": applied,
             "erased": min(erased, applied["sequence"]),
+            "erasures": erasures,
         }
 
     @property

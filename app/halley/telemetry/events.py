@@ -35,8 +35,8 @@ EVENTS: dict[str, LogEvent] = {
     "history_unavailable": LogEvent(
         "the log cannot be written, and durable publishes are refused: `reason` is disk, free_bytes or moved; the last "
         "means that its files were deleted or moved. In a cluster it is also nats_away, auth (NATS does not let the "
-        "node in), stream_full, no_leader (too few NATS servers run to store any), cluster_diverged, or at a front "
-        "no_keeper: none is there that can write",
+        "node in), stream_full, no_leader (too few NATS servers run to store any), cluster_healing, cluster_diverged, "
+        "or at a front no_keeper: none is there that can write",
         LIFE,
     ),
     "history_recovered": LogEvent("the log can be written again", LIFE),
@@ -50,6 +50,12 @@ EVENTS: dict[str, LogEvent] = {
         "`keeper`, before it serves",
         LIFE,
     ),
+    "cluster_healing": LogEvent(
+        "the node gets the events from `first` to `last` from the node `keeper`: it has missed them, or they are "
+        "damaged or lost in its folder. If it cannot, `waits` says why, and it tries again; a `last` of 0 is unknown",
+        100,
+    ),
+    "cluster_healed": LogEvent("the node has got the events from `first` to `last` that it lacked", 100),
     "cluster_partial": LogEvent("`what` a cluster does not do yet", LIFE),
     "cluster_member": LogEvent("another `node` of the cluster is there", LIFE),
     "cluster_member_gone": LogEvent("another `node` has left, or has been silent for some seconds", LIFE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from time import time
 from typing import Any
 
 import click
@@ -27,13 +28,13 @@ def status(*, settings: Settings, is_json: bool) -> None:
 
     URLS are separated by commas; without them the setting cluster.urls is used. `behind` is how many frames of the
     stream a node has not applied, `saved` the last one that a keeper has on its disk, and `refusal` why a node refuses
-    durable publishes. Keepers that are away have a line each. The exit code is 1 if there is no stream.
+    durable publishes. Keepers that are away have a line each, and so has what a node lacks and gets from a keeper. The
+    exit code is 1 if there is no stream.
     """
     sys.exit(run(_show(settings, is_json=is_json)))
 
 
 async def _show(settings: Settings, *, is_json: bool) -> int:
-
     space = settings.cluster.space
     nats = Connection(settings.cluster)
     try:
@@ -72,6 +73,9 @@ async def _show(settings: Settings, *, is_json: bool) -> int:
         click.echo(f"keeper {name} is away, for {each['away_s']} s or longer{has_left}")
     if away:
         click.echo("one that is gone for good is struck off by halley cluster forget")
+    for node in nodes:
+        for each in node["healing"]:
+            click.echo(_healing(node["node"], each))
     return DONE
 
 
@@ -80,7 +84,25 @@ def _node(name: str, fields: dict[str, Any], last: int) -> dict[str, Any]:
     sequence = fields.get("sequence")
     behind = max(last - sequence, 0) if isinstance(sequence, int) else None
     role = "keeper" if fields.get("keeps") else "front"
-    return {column: fields.get(column) for column in _COLUMNS} | {"node": name, "role": role, "behind": behind}
+    healing = fields.get("healing")
+    return {column: fields.get(column) for column in _COLUMNS} | {
+        "node": name,
+        "role": role,
+        "behind": behind,
+        "healing": [each for each in healing if isinstance(each, dict)] if isinstance(healing, list) else [],
+    }
+
+
+def _healing(node: str, healing: dict[str, Any]) -> str:
+    """A line about events that a node lacks."""
+    first, last, keeper, waits = (
+        json.dumps(healing.get(name)).strip('"') for name in ("first", "last", "keeper", "waits")
+    )
+    since = healing.get("since")
+    text = f"{json.dumps(node)} lacks the events {first} to {last}"
+    if isinstance(since, int):
+        text += f" for {max(0, int(time()) - since)} s"
+    return f"{text}, and gets them from: {keeper}" if not healing.get("waits") else f"{text}: {waits}"
 
 
 def _away(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:

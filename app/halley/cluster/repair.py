@@ -1,0 +1,144 @@
+"""Repairing a keeper's folder while it serves: what is damaged or lost there comes from the other keepers.
+
+That is as good as what the folder had: rows have checksums, and the numbers of their publications are those of this log
+alone. What no keeper has is recorded as lost, and asked for again when another keeper is there, and now and then.
+
+Only keepers are asked that have erased all that this one has: no row comes back that was to be erased.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from time import time
+from typing import Any
+
+from halley import telemetry
+from halley.cluster.keeper_client import KeeperRequests, LivingKeeper
+from halley.cluster.members import Members
+from halley.cluster.requests import NobodyAnswers, Unanswered
+from halley.history.damage import joined, outside
+from halley.history.history import History
+from halley.history.rules import NEVER
+from halley.history.stored import Stored
+from halley.nats.jetstream import Connection
+
+_AGAIN_S, _LONGEST_S = 1.0, 300.0
+_ANSWER_S = 15.0
+"""A little more than a keeper is waited for."""
+
+
+class Repair:
+    """What one keeper does; `events` counts those that it has got. Its methods are for the event loop.
+
+    `figures` says what is to be repaired, for other nodes and the operator; it is None if nothing is.
+    """
+
+    def __init__(
+        self, nats: Connection, members: Members, space: str, history: History, erased_to: Callable[[], int]
+    ) -> None:
+        """`erased_to` returns up to where in the stream this node has erased."""
+        self.figures: dict[str, Any] | None = None
+        self.events = 0
+        self._nats, self._members, self._space = nats, members, space
+        self._history = history
+        self._erased_to = erased_to
+        self._task: asyncio.Task[None] | None = None
+        self._asking: Future[Any] | None = None
+        self._known: tuple[list[tuple[int, int]], set[str]] = [], set()  # what is broken, and who may have it
+        self._again_at = 0.0
+        self._pause_s = _AGAIN_S
+
+    def look(self, now: float) -> None:
+        """Begin to repair what is broken by now; to be called once a second."""
+        if self._task is not None and not self._task.done():
+            return
+        broken = self._broken()
+        keepers = self._helpful()
+        if (broken, {*keepers}) != self._known:
+            self._known, self._again_at, self._pause_s = (broken, {*keepers}), now, _AGAIN_S
+        if not broken:
+            self.figures = None
+        elif now >= self._again_at:
+            self._again_at, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _LONGEST_S)
+            self._task = asyncio.create_task(self._repair(broken, keepers))
+
+    async def close(self) -> None:
+        """Stop; what is broken still is repaired after the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            if self._asking is not None:
+                self._asking.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _helpful(self) -> list[str]:
+        """The keepers that can be asked: those that are alive, and have erased what this one has."""
+        return [
+            member.name
+            for member in self._members.others()
+            if LivingKeeper.of(member) is not None
+            and isinstance(erased := member.heartbeat.get("erased"), int)
+            and erased >= self._erased_to()
+        ]
+
+    async def _repair(self, broken: list[tuple[int, int]], keepers: list[str]) -> None:
+        first, last = broken[0][0], broken[-1][1]
+        before = self.figures or {"since": int(time()), "waits": None}
+        figures = before | {"first": first, "last": last, "keeper": ", ".join(keepers)}
+        self.figures, waits = figures, ""
+        if not keepers:
+            waits = "no other keeper is running that has erased as much"
+        else:
+            loop = asyncio.get_running_loop()
+            if before["waits"] != "":
+                telemetry.log.warning("cluster_healing", first=first, last=last, keeper=figures["keeper"], waits="")
+            try:
+                self.events += await asyncio.to_thread(
+                    self._history.fill, lambda *span: self._rows(loop, keepers, *span)
+                )
+            except (OSError, sqlite3.Error, CancelledError) as error:
+                waits = str(error) or "no answer"
+        still = self._broken()
+        if still and not waits:
+            waits = "no keeper has them"
+        if waits and before["waits"] != waits:
+            telemetry.log.warning("cluster_healing", first=first, last=last, keeper="", waits=waits)
+        elif not still:
+            telemetry.log.info("cluster_healed", first=first, last=last)
+        figures["waits"] = waits
+        if not still or (keepers and not self._history.damaged):  # the holes that are left are lost, as far as is known
+            self.figures = None
+
+    def _broken(self) -> list[tuple[int, int]]:
+        return joined([*self._history.damaged, *self._history.holes], 1, NEVER)
+
+    def _rows(
+        self, loop: asyncio.AbstractEventLoop, keepers: list[str], first: int, last: int
+    ) -> Iterator[list[Stored]]:
+        """The rows between two offsets of all these keepers (`rewriting.Supply`); for another thread."""
+        missing = [(first, last)]
+        for name in keepers:
+            keeper = KeeperRequests(self._nats, self._space, name)
+            found: list[tuple[int, int]] = []
+            for low, high in missing:
+                at = low
+                while at <= high:
+                    rows, reached = self._asked(loop, keeper, at, high)
+                    if reached < at:
+                        raise OSError(f"the keeper {name} is behind")
+                    yield rows
+                    found += [(row.offset, row.offset) for row in rows]
+                    at = reached + 1
+            missing = [part for span in missing for part in outside(*span, found)]
+
+    def _asked(
+        self, loop: asyncio.AbstractEventLoop, keeper: KeeperRequests, first: int, last: int
+    ) -> tuple[list[Stored], int]:
+        asking: Future[tuple[list[Stored], int]] = asyncio.run_coroutine_threadsafe(keeper.rows(first, last), loop)
+        self._asking = asking
+        try:
+            return asking.result(_ANSWER_S)
+        except (NobodyAnswers, Unanswered, TimeoutError) as error:
+            raise OSError(f"a keeper does not answer: {str(error) or 'no answer'}") from error
