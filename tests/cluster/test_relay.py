@@ -247,6 +247,40 @@ async def test_foreign_clients_behind_the_proxy(cluster, kind):
             await client.close()
 
 
+@pytest.mark.node
+async def test_foreign_clients_go_on_with_their_sessions_when_the_node_of_these_stood_still(cluster):
+    """They try again after 503, and get all that was published meanwhile, once."""
+    require("node")
+    a, b, _ = cluster.nodes
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(round_robin(a))
+        clients = []
+        for kind in ("cometd9-node-extended", "faye-node"):
+            client = await NodeClient.start(f"http://127.0.0.1:{proxy.port}/bayeux", KINDS[kind])
+            stack.push_async_callback(client.close)
+            assert (await client.open()).successful
+            assert (await client.subscribe("/chat/foreign")).successful
+            clients.append(client)
+        proxy.use(b)
+        wire = await b.wire()
+        assert (await wire.post(publish("/chat/foreign", 0))).messages[0]["successful"]
+        await until_metric(b, "halley_cluster_relayed_waiting", len(clients))  # their next polls
+        a.send_signal(signal.SIGSTOP)
+        for number in range(1, 5):
+            assert (await wire.post(publish("/chat/foreign", number))).messages[0]["successful"]
+            await asyncio.sleep(PAUSE_S / 4)
+        async with asyncio.timeout(DEADLINE_S):
+            while await metric(b, 'halley_cluster_relayed_failed_total{reason="silent"}') < len(clients):
+                await asyncio.sleep(0.05)
+        a.send_signal(signal.SIGCONT)
+        await _until_alive_again(b, "a")
+        assert (await wire.post(publish("/chat/foreign", 5))).messages[0]["successful"]
+        for client in clients:
+            await client.hears(*(("/chat/foreign", number) for number in range(6)))
+            assert (await client.disconnect()).successful
+            assert len(client.replies("/meta/handshake")) == 1
+
+
 async def test_a_poll_that_dies_loses_nothing(cluster):
     """The client hangs up: the poll ends at its node, and the events come with the next one."""
     a, b, c = cluster.nodes

@@ -74,6 +74,11 @@ class RoundRobin:
                 return None
         return None
 
+    def use(self, *servers: Server) -> None:
+        """Send the next requests to these servers."""
+        ports = [server.port for server in servers]
+        self._ports, self._count = cycle(ports), len(ports)
+
     async def close(self) -> None:
         """Cut all connections."""
         served = [task for task in self._served if task is not None]
