@@ -219,6 +219,7 @@ async def rounds(folder, count, servers_count, nodes_count, fronts_count, seed):
     settings = {
         "HALLEY_CLUSTER_SETTLED_BY": "stream" if servers_count == 3 else "keeper",
         "HALLEY_LOG_LEVEL": "warning",
+        "HALLEY_CLUSTER_STREAM_KEEP_S": "5",  # so that the stream is trimmed meanwhile
     }
     async with nats_servers(folder, servers_count) as servers, AsyncExitStack() as stack:
         nodes = [Node(folder, servers, f"n{number}") for number in range(nodes_count)]

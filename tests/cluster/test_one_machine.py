@@ -198,7 +198,7 @@ async def test_status_shows_the_nodes(whole, tmp_path):
     result, as_json = await asyncio.gather(
         ended("cluster", *whole.status, cwd=tmp_path), ended("cluster", *whole.status, "--json", cwd=tmp_path)
     )
-    columns = ["node", "role", "version", "sequence", "behind", "offset", "sessions"]
+    columns = ["node", "role", "version", "sequence", "behind", "saved", "offset", "sessions", "refusal"]
     assert (result.code, result.output[1].split()) == (0, columns)
     roles = [line.split()[:2] for line in result.output[2:]]
     assert roles == [["keeper", "keeper"], ["n1", "front"], ["n2", "front"]]

@@ -244,7 +244,7 @@ class StreamLife:
         self._passed: deque[tuple[float, int]] = deque()  # when the stream had which last message
         self._left_behind: frozenset[str] = frozenset()
         self._looked_at = self._trimmed_at = self._began_at
-        self._is_filling = False
+        self._is_logged = False  # that the stream fills
 
     @property
     def is_filling(self) -> bool:
@@ -299,23 +299,27 @@ class StreamLife:
 
     def _note_extent(self, info: dict[str, Any], now: float) -> int:
         """Take what JetStream says of the stream; returns up to where it may be trimmed."""
-        state, options = info["state"], self._options
+        state = info["state"]
         first, last, nbytes = max(state["first_seq"], 1), state["last_seq"], state["bytes"]
         self.extent = extent = Extent(first, last, nbytes, info["config"]["max_bytes"])
-        passed = self._passed
-        if not passed or now - passed[-1][0] >= options.stream_keep_s / _TRIMS:
-            passed.append((now, extent.last))
-        while len(passed) > 1 and passed[1][0] <= now - options.stream_keep_s:
-            passed.popleft()
-        old = passed[0][1] if passed[0][0] <= now - options.stream_keep_s else 0
-        last, left_behind = trimming(extent, self.keepers(), old, options.keeper_away_s)
+        keepers, old = self.keepers(), self._old(now)
+        last, left_behind = trimming(extent, keepers, old, self._options.keeper_away_s)
         for name in left_behind - self._left_behind:
-            telemetry.log.warning("cluster_keeper_left_behind", **{"node": name, **self.keepers()[name]._asdict()})
+            telemetry.log.warning("cluster_keeper_left_behind", node=name, **keepers[name]._asdict())
         self._left_behind = left_behind
-        if extent.share >= FILLING and not self._is_filling:
-            telemetry.log.warning("cluster_stream_filling", bytes=extent.nbytes, max_bytes=extent.max_bytes)
-        self._is_filling = extent.share >= (_CALM if self._is_filling else FILLING)
+        if self.is_filling and not self._is_logged:
+            telemetry.log.warning("cluster_stream_filling", bytes=nbytes, max_bytes=extent.max_bytes)
+        self._is_logged = extent.share >= (_CALM if self._is_logged else FILLING)
         return last
+
+    def _old(self, now: float) -> int:
+        """The last message that is older than `cluster.stream_keep_s`, as far as this node has seen; 0 for none."""
+        keep_s, passed = self._options.stream_keep_s, self._passed
+        if not passed or now - passed[-1][0] >= keep_s / _TRIMS:
+            passed.append((now, self.extent.last))
+        while len(passed) > 1 and passed[1][0] <= now - keep_s:
+            passed.popleft()
+        return passed[0][1] if passed[0][0] <= now - keep_s else 0
 
     def _is_due(self, now: float) -> bool:
         """Whether it is this node that trims the stream, and time for it. If two do so at once, no harm is done."""
