@@ -241,8 +241,7 @@ def _verify_segment(verdict: Verdict, file: Path, first: int, following: int | N
         verdict.add(0, 0, file.name, "belongs to another log")
     for problem in found.problems:
         verdict.add(0, 0, file.name, problem)
-    if seal is None:
-        _verify_state(verdict, file)
+    _verify_state(verdict, file, is_sealed=seal is not None)
     for bad in found.bad:
         verdict.add(*bad, file.name, "rows are missing or damaged")
     last = max([found.last, *(high for _, high in found.bad)])
@@ -257,10 +256,10 @@ def _verify_segment(verdict: Verdict, file: Path, first: int, following: int | N
     verdict.last = max(verdict.last, last)
 
 
-def _verify_state(verdict: Verdict, file: Path) -> None:
+def _verify_state(verdict: Verdict, file: Path, *, is_sealed: bool) -> None:
     """Check what a segment has of the log's state, which no seal covers."""
     try:
-        with closing(segment.read(file, is_sealed=False)) as connection:
+        with closing(segment.read(file, is_sealed=is_sealed)) as connection:
             state.read(connection)
     except sqlite3.Error as error:
         verdict.add(0, 0, file.name, f"what a cluster has saved in it cannot be read: {error}")
