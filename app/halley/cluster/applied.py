@@ -22,7 +22,7 @@ Names that a later version of Halley adds to what is saved are passed over.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from halley.broker.aging import expired
@@ -274,26 +274,16 @@ def document(values: Mapping[Name, Any]) -> dict[str, Any]:
     }
 
 
-class DueErasure(NamedTuple):
-    """An erasure of the stream that a node has still to carry out: of the events up to the offset `last`."""
-
-    sequence: int
-    erasure: Erasure
-    last: int
-
-
 def name_of_erasure(sequence: int) -> str:
     """The name under which the erasure with that sequence is saved while it is due."""
     return f"{_ERASURE}{sequence}"
 
 
-def due_erasures(values: Mapping[Name, Any]) -> list[DueErasure]:
-    """The erasures that a saved state says are due, in the stream's order."""
-    found = [
-        DueErasure(int(name.removeprefix(_ERASURE)), control, last)
-        for name, value in values.items()
-        if isinstance(name, str) and name.startswith(_ERASURE)
-        for as_json, last in [value]
-        if isinstance(control := control_of(as_json), Erasure)
-    ]
-    return sorted(found, key=lambda each: each.sequence)
+def due_erasures(values: Mapping[Name, Any]) -> Iterator[tuple[int, Erasure, int]]:
+    """The erasures that a saved state says are due: sequence, erasure, and the last offset that it concerns."""
+    names = [name for name in values if isinstance(name, str) and name.startswith(_ERASURE)]
+    due = [(int(name.removeprefix(_ERASURE)), *values[name]) for name in names]
+    for sequence, as_json, last in sorted(due):
+        control = control_of(as_json)
+        if isinstance(control, Erasure):
+            yield sequence, control, last

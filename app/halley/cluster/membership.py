@@ -132,7 +132,7 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     applied.stream = theirs["stream"]
     can_go_on = theirs["base"] == 0 and not _has_events(folder)
     if saved is not None and saved.get("stream") == applied.stream:
-        _restore(applied, saved, str(folder / STATE_FILE))
+        _restore(applied, saved, f"what {folder} has saved of the cluster")
         can_go_on = True
         if info["state"]["last_seq"] < applied.sequence:
             raise CannotJoin(f"{folder} cannot be used: {REPLACED}; see halley cluster recover")

@@ -75,11 +75,11 @@ class KeeperStore:
         """Save the state with which the node begins, if it is not that of the folder, and erase what is due."""
         history.restate(self.node.applied.values())
         (self.archive.folder / STATE_FILE).unlink(missing_ok=True)  # of the version before
-        for due in due_erasures(decoded(history.state.copy())):
+        for sequence, erasure, last in due_erasures(decoded(history.state.copy())):
             with history.purging():
                 history.roll()
-                history.rewrite(concerned_by(due.erasure, due.last), lambda *_: None)
-            self._forget(due.sequence)
+                history.rewrite(concerned_by(erasure, last), lambda *_: None)
+            self._forget(sequence)
 
     def _forget(self, sequence: int) -> None:
         """Save that the erasure with that sequence is done."""
