@@ -146,7 +146,9 @@ class KeeperStore:
         return await self.archive.in_thread(lambda: orjson.dumps(self._state(values, erased)))
 
     def _state(self, values: Mapping[Name, str], erased: int) -> dict[str, Any]:
-        applied = document(decoded(values))
+        named: dict[Name, str] = {name: value for name, value in values.items() if isinstance(name, str)}
+        keys = [values[offset] for offset in sorted(name for name in values if isinstance(name, int))]
+        applied = document(decoded(named)) | {"keys": orjson.Fragment(f"[{','.join(keys)}]")}  # there may be very many
         return {
             "node": self.node.options.node,
             "log_id": self.archive.log_id,
