@@ -280,6 +280,14 @@ def test_a_leaders_clock_decides_nothing(ahead_us):
     assert stream.put(now_us, "c-1", 1, "k") == 0
 
 
+def test_a_leaders_clock_lets_no_keeper_be_forgotten():
+    """Those that are away would not be waited for."""
+    node = Applied(KEYS, KEY_AGE_US)
+    for sequence, (name, stream_us) in enumerate([("a", 0), ("b", 25 * HOUR_US), ("c", 1)], 1):
+        node.apply(sequence, stream_us, unpack(pack(f"{name}-1", 1, [], KeeperAnnouncement(name), 2)))
+    assert [*node.keepers] == ["a", "b", "c"]
+
+
 def test_in_a_busy_stream_a_key_is_forgotten_in_time():
     """Pauses of a second and less count in full."""
     stream = Stream(2)

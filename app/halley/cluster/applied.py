@@ -13,8 +13,9 @@ that counts: so it does at all nodes alike. A node writes such frames when all o
     1  What was sent again is recognized for a day by the stream's clock, and a key is as old as that clock says. It is
        the clock of the NATS server that leads: where that is set, or another leads, frames would count twice and keys
        would be forgotten.
-    2  What is sent again is recognized while there are not too many runs. The age of a key is the sum of the pauses
-       between frames, each of which counts for a second at most, as in the log of a single server (`recent_keys.py`).
+    2  What is sent again is recognized while there are not too many runs. The age of a key, or of what a keeper has
+       said of itself, is the sum of the pauses between frames, each of which counts for a second at most, as in the log
+       of a single server (`recent_keys.py`).
 
 Names that a later version of Halley adds to what is saved are passed over.
 """
@@ -141,7 +142,7 @@ class Applied:
         self.clock_us = self.time_us if self.rules == 1 else self.clock_us + pause_us
         self._count_run(frame, stream_us)
         if isinstance(frame.control, KeeperAnnouncement):
-            self._note_keeper(frame.control.node, stream_us)
+            self._note_keeper(frame.control.node, stream_us if self.rules == 1 else self.clock_us)
         elif frame.control is not None:
             self._changed[name_of_erasure(sequence)] = [control_to_json(frame.control), self.offset]
             self._forget(frame.control)
@@ -157,14 +158,14 @@ class Applied:
         self._changed |= {f"{_RUN}{run}": None for run, _ in gone}
         self._changed[f"{_RUN}{frame.run}"] = [self.sequence, frame.number, stream_us]
 
-    def _note_keeper(self, node: str, stream_us: int) -> None:
-        self._keepers[node] = stream_us
+    def _note_keeper(self, node: str, now_us: int) -> None:
+        self._keepers[node] = now_us
         self._keepers.move_to_end(node)
-        gone = [*expired(self._keepers, lambda announced_us: announced_us < stream_us - RUN_AGE_US, len(self._keepers))]
+        gone = [*expired(self._keepers, lambda announced_us: announced_us < now_us - RUN_AGE_US, len(self._keepers))]
         if len(self._keepers) > _MOST_KEEPERS:
             gone.append(self._keepers.popitem(last=False))
         self._changed |= {f"{_KEEPER}{each}": None for each, _ in gone}
-        self._changed[f"{_KEEPER}{node}"] = [self.sequence, stream_us]
+        self._changed[f"{_KEEPER}{node}"] = [self.sequence, now_us]
 
     def number(self, frame: Frame) -> list[Numbered]:
         """The events of a frame that counts."""
