@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from halley.broker.events import Audience, Event, SessionFilter
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
-from halley.cluster.applied import MOST_RUNS, Applied, DueErasure, First, document, due_erasures
+from halley.cluster.applied import MOST_RUNS, Applied, First, document, due_erasures
 from halley.cluster.frames import (
     BadFrame,
     KeeperAnnouncement,
@@ -281,6 +281,14 @@ def test_a_leaders_clock_decides_nothing(ahead_us):
     assert stream.put(now_us, "c-1", 1, "k") == 0
 
 
+def test_a_leaders_clock_lets_no_keeper_be_forgotten():
+    """Those that are away would not be waited for."""
+    node = Applied(KEYS, KEY_AGE_US)
+    for sequence, (name, stream_us) in enumerate([("a", 0), ("b", 25 * HOUR_US), ("c", 1)], 1):
+        node.apply(sequence, stream_us, unpack(pack(f"{name}-1", 1, [], KeeperAnnouncement(name), 2)))
+    assert [*node.keepers] == ["a", "b", "c"]
+
+
 def test_in_a_busy_stream_a_key_is_forgotten_in_time():
     """Pauses of a second and less count in full."""
     stream = Stream(2)
@@ -326,7 +334,7 @@ def test_an_erasure_is_due_with_its_place_in_the_stream():
     node.apply(1, 10, unpack(pack("a-1", 1, [Row("private/a", b"1", KIND)])))
     node.apply(2, 20, unpack(pack("a-1", 2, [], erasure)))
     values = node.changed().values
-    assert due_erasures(orjson.loads(orjson.dumps(values))) == [DueErasure(2, erasure, 1)]
+    assert [*due_erasures(orjson.loads(orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)))] == [(2, erasure, 1)]
     assert document({**node.values(), **values}) == node.saved(), "other nodes are not asked to erase it again"
 
 

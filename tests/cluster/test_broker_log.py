@@ -149,6 +149,23 @@ async def test_what_the_disk_has_not_taken_is_written_again_in_order(broker, log
     assert (disk.written, len(broker.commits.pending)) == ([b"1", b"2"], 0)
 
 
+async def test_what_is_saved_is_never_ahead_of_what_is_written(broker, log, disk):
+    """Each frame's change goes to the disk behind its events, and behind those that it has not taken."""
+    publish(broker, 1)
+    log.sender._send()
+    come_back(log)
+    assert disk.changes == [(1, 1)]
+    write(log, disk, fails=True)
+    log.sender.command(KeeperAnnouncement("a"))
+    log.sender._send()
+    come_back(log)
+    assert disk.changes == [(1, 1)]
+    log.writer.look()
+    assert disk.changes == [(1, 1), (1, 2)]
+    log._apply(Position(3, 1, 10**15, 0), None)
+    assert disk.changes[2:] == [(1, 3)], "a message that is no frame has its place too"
+
+
 async def test_what_waits_for_the_stream_is_bounded(broker, log):
     """Beyond `history.inbox_bytes` a publish is refused, and counted at that limit."""
     most = 65_536 // event(0).nbytes

@@ -22,15 +22,7 @@ SMALL = {
     "HALLEY_CLUSTER_STREAM_KEEP_S": "1",
     "HALLEY_LIMITS_PUBLISHES_PER_S": "0",
     "HALLEY_HISTORY_COMMIT_S": "3",
-    "FIRST": "cluster.test_trimming:save_often",
 }
-
-
-def save_often():
-    """Save the state of a keeper with each second: this is about what the stream does then."""
-    from halley.server import keeper_store
-
-    keeper_store._SAVE_S = 0.2
 
 
 class Publisher:

@@ -227,6 +227,9 @@ def test_a_state_that_is_damaged_counts_as_none(tmp_path, applying):
         connection.execute("update state set value = replace(value, '1', '3')")
         connection.commit()
     assert saved(tmp_path / "log") is None
+    assert [found.what for found in verify(tmp_path / "log").damage] == [
+        "what a cluster has saved in it cannot be read: a value has the wrong checksum"
+    ]
 
 
 def test_another_state_takes_the_place_of_all(tmp_path, applying):

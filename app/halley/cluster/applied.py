@@ -13,8 +13,9 @@ that counts: so it does at all nodes alike. A node writes such frames when all o
     1  What was sent again is recognized for a day by the stream's clock, and a key is as old as that clock says. It is
        the clock of the NATS server that leads: where that is set, or another leads, frames would count twice and keys
        would be forgotten.
-    2  What is sent again is recognized while there are not too many runs. The age of a key is the sum of the pauses
-       between frames, each of which counts for a second at most, as in the log of a single server (`recent_keys.py`).
+    2  What is sent again is recognized while there are not too many runs. The age of a key, or of what a keeper has
+       said of itself, is the sum of the pauses between frames, each of which counts for a second at most, as in the log
+       of a single server (`recent_keys.py`).
 
 Names that a later version of Halley adds to what is saved are passed over.
 """
@@ -22,7 +23,7 @@ Names that a later version of Halley adds to what is saved are passed over.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from halley.broker.aging import expired
@@ -164,13 +165,13 @@ class Applied:
         self._changed |= {f"{_RUN}{run}": None for run, _ in gone}
         self._changed[f"{_RUN}{frame.run}"] = [self.sequence, frame.number, stream_us]
 
-    def _note_keeper(self, node: str, stream_us: int) -> None:
-        self._keepers[node] = stream_us
+    def _note_keeper(self, node: str, now_us: int) -> None:
+        self._keepers[node] = now_us
         self._keepers.move_to_end(node)
         if len(self._keepers) > _MOST_KEEPERS:
             gone, _ = self._keepers.popitem(last=False)
             self._changed[f"{_KEEPER}{gone}"] = None
-        self._changed[f"{_KEEPER}{node}"] = [self.sequence, stream_us]
+        self._changed[f"{_KEEPER}{node}"] = [self.sequence, now_us]
 
     def number(self, frame: Frame) -> list[Numbered]:
         """The events of a frame that counts."""
@@ -280,26 +281,16 @@ def document(values: Mapping[Name, Any]) -> dict[str, Any]:
     }
 
 
-class DueErasure(NamedTuple):
-    """An erasure of the stream that a node has still to carry out: of the events up to the offset `last`."""
-
-    sequence: int
-    erasure: Erasure
-    last: int
-
-
 def name_of_erasure(sequence: int) -> str:
     """The name under which the erasure with that sequence is saved while it is due."""
     return f"{_ERASURE}{sequence}"
 
 
-def due_erasures(values: Mapping[Name, Any]) -> list[DueErasure]:
-    """The erasures that a saved state says are due, in the stream's order."""
-    found = [
-        DueErasure(int(name.removeprefix(_ERASURE)), control, last)
-        for name, value in values.items()
-        if isinstance(name, str) and name.startswith(_ERASURE)
-        for as_json, last in [value]
-        if isinstance(control := control_of(as_json), Erasure)
-    ]
-    return sorted(found, key=lambda each: each.sequence)
+def due_erasures(values: Mapping[Name, Any]) -> Iterator[tuple[int, Erasure, int]]:
+    """The erasures that a saved state says are due: sequence, erasure, and the last offset that it concerns."""
+    names = [name for name in values if isinstance(name, str) and name.startswith(_ERASURE)]
+    due = [(int(name.removeprefix(_ERASURE)), *values[name]) for name in names]
+    for sequence, as_json, last in sorted(due):
+        control = control_of(as_json)
+        if isinstance(control, Erasure):
+            yield sequence, control, last

@@ -133,7 +133,7 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     can_go_on = theirs["base"] == 0 and head == 0
     if saved is not None and saved.get("stream") == applied.stream:
         was = _nothing(settings)
-        _restore(was, saved, str(folder / STATE_FILE))
+        _restore(was, saved, f"what {folder} has saved of the cluster")
         if info["state"]["last_seq"] < was.sequence:
             raise CannotJoin(f"{folder} cannot be used: {REPLACED}; see halley cluster recover")
         if was.offset <= head:  # else the end of a WAL is lost, and the state is of no use

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from halley.history import segment
+from halley.history import segment, state
 from halley.history.checksummed_json import DocumentDamaged
 from halley.history.damage import MOST_DAMAGE, Damage, is_passing, outside
 from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
@@ -241,6 +241,7 @@ def _verify_segment(verdict: Verdict, file: Path, first: int, following: int | N
         verdict.add(0, 0, file.name, "belongs to another log")
     for problem in found.problems:
         verdict.add(0, 0, file.name, problem)
+    _verify_state(verdict, file, is_sealed=seal is not None)
     for bad in found.bad:
         verdict.add(*bad, file.name, "rows are missing or damaged")
     last = max([found.last, *(high for _, high in found.bad)])
@@ -253,3 +254,12 @@ def _verify_segment(verdict: Verdict, file: Path, first: int, following: int | N
     verdict.segments += 1
     verdict.rows += found.rows
     verdict.last = max(verdict.last, last)
+
+
+def _verify_state(verdict: Verdict, file: Path, *, is_sealed: bool) -> None:
+    """Check what a segment has of the log's state, which no seal covers."""
+    try:
+        with closing(segment.read(file, is_sealed=is_sealed)) as connection:
+            state.read(connection)
+    except sqlite3.Error as error:
+        verdict.add(0, 0, file.name, f"what a cluster has saved in it cannot be read: {error}")

@@ -29,7 +29,7 @@ class Recovery:
     last_number  the number of the newest publication
     current      the newest segment, open for writing; None where it cannot be continued
     unsealed     intact segments that are full and have no seal
-    state        the log's state (`state.py`), which the newest of the segments without a seal has
+    state        the log's state (`state.py`), which the newest segment has
     """
 
     def __init__(self, folder: Folder, *, goes_back: bool = False) -> None:
@@ -97,7 +97,7 @@ class Recovery:
             self._is_doubtful = True
             return
         self._publication = max(self._publication, (found.last, found.publication))
-        self.state = state_of(path) or self.state
+        self.state = (state_of(path) if following is None else None) or {}
         if not found.is_intact:
             last = max(first, found.last, self.folder.mark.offset) if following is None else following - 1
             damaged = self._list(Segment(path, first, last, nbytes=nbytes))
@@ -166,13 +166,10 @@ class Recovery:
 
 def saved_state(path: Path) -> dict[Name, str] | None:
     """The state of the log in the folder `path` (`state.py`), which may be open; None if it has none. Blocks."""
+    files: list[tuple[int, Path]] = []
     with suppress(OSError):
-        for _, file in reversed(segment_files(path)):
-            if seals.seal_path(file).exists():
-                break
-            if found := state_of(file):
-                return found
-    return None
+        files = segment_files(path)
+    return state_of(files[-1][1]) if files else None
 
 
 def last_row(path: Path) -> int:

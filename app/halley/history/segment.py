@@ -180,7 +180,7 @@ def read(path: Path, *, is_sealed: bool) -> sqlite3.Connection:
 
 
 def state_of(path: Path) -> dict[Name, str] | None:
-    """The log's state in a segment that is not sealed; None if it has none, or none that can be read."""
+    """The log's state in its newest segment; None if it has none, or none that can be read."""
     with suppress(sqlite3.Error), closing(read(path, is_sealed=False)) as connection:
         return saved_state.read(connection)
     return None

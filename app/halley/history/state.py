@@ -152,7 +152,7 @@ def _crc(name: Name, value: str) -> int:
 
 
 def read(connection: sqlite3.Connection) -> dict[Name, str] | None:
-    """The state that a segment has; None if it has none, or if that is damaged. Raises `sqlite3.Error`."""
+    """The state that a segment has; None if it has none. Raises `sqlite3.Error`, also if a value is damaged."""
     connection.execute("begin")  # both tables of one moment
     try:
         names = {name for (name,) in connection.execute("select name from sqlite_master")}
@@ -162,10 +162,10 @@ def read(connection: sqlite3.Connection) -> dict[Name, str] | None:
         for table, _ in (_BY_NAME, _BY_OFFSET):
             for name, value, crc in connection.execute(f"select * from {table}"):  # noqa: S608
                 if not isinstance(value, str) or crc != _crc(name, value):
-                    return None
+                    raise sqlite3.DatabaseError("a value has the wrong checksum")
                 values[name] = value
-    except UnicodeDecodeError:  # SQLite's error text may quote damaged bytes
-        return None
+    except UnicodeDecodeError as error:
+        raise sqlite3.DatabaseError("a text is not UTF-8") from error
     else:
         return values if AT in values else None
     finally:

@@ -86,11 +86,11 @@ class KeeperStore:
         """Save the state with which the node begins, if it is not that of the folder, and erase what is due."""
         history.restate(self.node.applied.values())
         (self.archive.folder / STATE_FILE).unlink(missing_ok=True)  # of the version before
-        for due in due_erasures(decoded(history.state.copy())):
+        for sequence, erasure, last in due_erasures(decoded(history.state.copy())):
             with history.purging():
                 history.roll()
-                history.rewrite(concerned_by(due.erasure, due.last), lambda *_: None)
-            self._forget(due.sequence)
+                history.rewrite(concerned_by(erasure, last), lambda *_: None)
+            self._forget(sequence)
 
     def _forget(self, sequence: int) -> None:
         """Save that the erasure with that sequence is done."""
@@ -186,7 +186,9 @@ class KeeperStore:
         return await self.archive.in_thread(lambda: orjson.dumps(self._state(values, erased, erasures)))
 
     def _state(self, values: Mapping[Name, str], erased: int, erasures: list[Any]) -> dict[str, Any]:
-        applied = document(decoded(values))
+        named: dict[Name, str] = {name: value for name, value in values.items() if isinstance(name, str)}
+        keys = [values[offset] for offset in sorted(name for name in values if isinstance(name, int))]
+        applied = document(decoded(named)) | {"keys": orjson.Fragment(f"[{','.join(keys)}]")}  # there may be very many
         return {
             "node": self.node.options.node,
             "log_id": self.archive.log_id,
