@@ -83,8 +83,8 @@ ASKED = (
     b'"before_publication":null,"until_publication":null,"limit":7,"max_bytes":524288,"is_reverse":true}'
 )
 ROW = (
-    b'[3,1800000000000000,"chat/room",77,"wamp","args","[1]","{\\"x\\":1}","[[\\"me\\"],null,[],[]]","me","user",null,'
-    b'null,"key-1",2566235353]'
+    b'[3,1800000000000000,"chat/room",77,"wamp","args","{\\"args\\":[1],\\"kwargs\\":{}}",'
+    b'"{\\"x\\":1}","[[\\"me\\"],null,[],[]]","me","user",null,null,"key-1",2619014475]'
 )
 PAGE = b"[[1,7],[9,false,[[4,5]],false,77],[" + ROW + b"]]"
 

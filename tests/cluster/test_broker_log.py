@@ -194,6 +194,7 @@ async def test_events_past_the_stream_fit_into_messages(broker, log, monkeypatch
     monkeypatch.setattr(log._nats, "publish", lambda _subject, data: sent.append(data))
     for number in range(100):
         each = event(number, "none")
+        each.publication = 1
         each.audience = Audience(tuple(f"{'x' * 200}{number}.{name}" for name in range(200)), None, (), ())
         log.direct.share(each)
     log.direct._send()

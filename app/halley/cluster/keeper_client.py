@@ -95,8 +95,14 @@ class KeeperRequests:
 
     async def erased(self, first: int, last: int) -> list[int]:
         """The offsets of erased events between two."""
-        found: list[int] = orjson.loads(await self._ask(_ROWS_S, "erased", first=first, last=last))
-        return found
+        data = await self._ask(_ROWS_S, "erased", first=first, last=last)
+        try:
+            found = orjson.loads(data)
+            if type(found) is list and all(map(pages.is_offset, found)):
+                return found
+        except ValueError:
+            pass
+        raise Unanswered("damaged")
 
 
 class LivingKeeper(NamedTuple):

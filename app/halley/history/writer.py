@@ -22,7 +22,15 @@ from threading import Event as Flag
 from threading import Lock, Thread, get_native_id
 from time import monotonic
 
-from halley.broker.errors import CommitFailed, DiskFull, HistoryUnavailable, InboxFull, LogMoved, Refusal
+from halley.broker.errors import (
+    CommitFailed,
+    DiskFull,
+    HistoryUnavailable,
+    InboxFull,
+    LogMoved,
+    Refusal,
+    Unstorable,
+)
 from halley.broker.events import Publications
 from halley.broker.pending import Entry
 from halley.history import segment
@@ -247,11 +255,12 @@ class LogWriter:
                 event, offset = entry.event, self.head + 1 + len(rows)
                 try:
                     if event.position and event.position != offset:
-                        raise ValueError(event.position)
+                        raise HistoryUnavailable
                     rows.append(row_of(event, offset))
-                except (TypeError, ValueError):  # input checks let no such event in
+                except (TypeError, ValueError, HistoryUnavailable) as error:
+                    refusal = error if isinstance(error, HistoryUnavailable) else Unstorable()
                     self._commit(part, rows)
-                    self._refuse([entry])
+                    self._report(NotWritten([entry], refusal))
                     part, rows = [], []
                     continue
             part.append(entry)

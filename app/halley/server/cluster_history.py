@@ -92,7 +92,7 @@ class ClusterHistory:
             sequence=applied.sequence,
         )
         telemetry.log.warning("cluster_partial", what=_PARTIAL)
-        exchange = Exchange(options, node.nats, members)
+        self._exchange = exchange = Exchange(options, node.nats, members)
         exchange.answer(SETTINGS, lambda _node, _body: digests(others.settings()))
         self._nt4: Nt4Home | None = None
         if others.nt4 is not None:
@@ -165,9 +165,8 @@ class ClusterHistory:
         yield Count("halley_cluster_frames_out", "Frames that were sent, also those sent again.", log.sender.frames)
         yield Count("halley_cluster_resent", "Frames that were sent again.", log.sender.resent)
         yield Count("halley_cluster_repeats", "Frames that were dropped, since they came again.", log.repeats)
-        yield Count(
-            "halley_cluster_foreign", "Messages of the stream that are not frames, and were dropped.", log.foreign
-        )
+        text = "Messages of NATS that no node sends, such as frames that are none, and were dropped."
+        yield Count("halley_cluster_foreign", text, log.foreign + self._exchange.foreign)
         text = "Messages of the stream that this node has not applied yet."
         yield Count("halley_cluster_behind_frames", text, self._status.behind, is_gauge=True)
         nodes = self._status.nodes()
