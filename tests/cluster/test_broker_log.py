@@ -278,6 +278,24 @@ async def test_an_event_that_can_never_be_written_stops_the_node(broker, log, di
     assert (log.is_diverged, log.availability.is_stream_replaced) == (True, False)
 
 
+async def test_positions_that_were_passed_over_in_delivering_stop_the_node(broker, log, monkeypatch):
+    """An error of one subscriber does not."""
+    row = Row("a", b"1", Kind("bayeux", "bare", None, None, None, None))
+
+    def arrive(number):
+        assert delivered(log, pack("b-1", number, [row])) is None
+        log.writer.committed([log._store.queue.pop()], number, NOW)
+
+    monkeypatch.setattr(broker.commits, "_fan_out", None)
+    with pytest.raises(ExceptionGroup):
+        arrive(1)
+    assert not log.is_diverged
+    monkeypatch.setattr(broker.commits, "arrived", None)
+    with pytest.raises(ExceptionGroup):
+        arrive(2)
+    assert log.is_diverged
+
+
 async def test_an_event_that_other_nodes_would_not_take_is_refused(broker, log):
     """Sent all the same it would never come back, and nothing behind it."""
     with pytest.raises(Unsendable):

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import lru_cache
 from sys import maxsize
 from typing import Final
 
 import orjson
 
 from halley.broker.events import BARE, LAST_PUBLICATION, Event
+from halley.broker.names import unescaped
 from halley.protocols.json_text import NestedTooDeeply, count_nodes
 from halley.protocols.shapes import has_shape
 
@@ -44,6 +46,9 @@ _NESTING: Final = 254
 _SHORT_BYTES: Final = 2 * _NESTING
 """A payload that is not longer is not nested too deeply."""
 
+_REMEMBERED = 4_096
+"""Topics, of those that have such characters."""
+
 _SECRET: Final = secrets.randbits(50)
 _BETWEEN: Final = b",%d," % _SECRET
 
@@ -53,12 +58,24 @@ NULL: Final = b"null"
 
 def are_topics(topics: Sequence[str]) -> bool:
     """Whether all of these keep to the bounds of a topic. Raises `TypeError` for what is not text."""
-    if len("".join(topics)) < TOPIC_SEGMENTS:  # none has more segments than characters, and one
+    whole = "".join(topics)
+    if "!" in whole and not all(map(_is_spelled, topics)):
+        return False
+    if len(whole) < TOPIC_SEGMENTS:  # none has more segments than characters, and one
         return True
     longest = max(map(len, topics))
     if longest < TOPIC_SEGMENTS:
         return True
     return longest <= TOPIC_CHARS and max([topic.count("/") for topic in topics]) < TOPIC_SEGMENTS
+
+
+@lru_cache(_REMEMBERED)
+def _is_spelled(topic: str) -> bool:
+    """Whether what a topic has as `!hh` are characters: else no protocol could show it."""
+    try:
+        return len(unescaped(topic)) <= TOPIC_CHARS
+    except ValueError:
+        return False
 
 
 def are_details(text: str) -> bool:

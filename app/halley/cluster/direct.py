@@ -57,5 +57,7 @@ class DirectEvents:
         if frame.stamps is None:
             self.foreign += 1
         elif frame.run != self._run:
-            self._commits.arrived([event_of(row) for row in frame.rows], monotonic())
-            self._flush()
+            try:
+                self._commits.arrived([event_of(row) for row in frame.rows], monotonic())
+            finally:
+                self._flush()

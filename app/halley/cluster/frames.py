@@ -303,7 +303,7 @@ def _control(keeps: Any = None, erase: Any = None, **_unknown: Any) -> Control |
     if erase is None:
         return None
     match, topic, publisher = erase
-    if match is not None and not are_topics([_text(topic)]):
+    if (match is None) == (publisher is None) or (match is not None and not are_topics([topic])):
         raise ValueError
     return Erasure(None if match is None else Pattern(Match(match), topic), _text_or_none(publisher))
 

@@ -18,7 +18,7 @@ from halley.broker.ports import Durability
 from halley.cluster.availability import FAULT, Availability
 from halley.history.stored import Stored, row_of
 
-UNSTORABLE = f"{FAULT}{Unstorable.__name__}"
+UNSTORABLE, UNDELIVERED = f"{FAULT}{Unstorable.__name__}", f"{FAULT}a position was passed over"
 
 _RETRY_S = 0.3
 _REACH_S = 2.0
@@ -137,6 +137,9 @@ class StoreWriter:
         try:
             for_each([list(run) for _, run in groupby(entries, _is_own)], self._commit, now)
         finally:
+            last = next((entry.position for entry in reversed(entries) if entry.is_recorded), 0)
+            if self._commits.tail.head < last:  # the error was not that of a subscriber
+                self._availability.diverge(UNDELIVERED)
             self._delivered.set()
             self._delivered = asyncio.Event()
 
