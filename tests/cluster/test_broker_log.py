@@ -24,7 +24,7 @@ from halley.cluster.applied import Applied
 from halley.cluster.availability import Diverged, StreamUnavailable
 from halley.cluster.bounds import TEXT_CHARS, TOPIC_CHARS, TOPIC_SEGMENTS
 from halley.cluster.broker_log import ClusterLog
-from halley.cluster.frames import KeeperAnnouncement, Kind, Row, pack, unpack
+from halley.cluster.frames import KeeperAnnouncement, Kind, Row, Value, pack, unpack
 from halley.cluster.front import Front
 from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.cluster.members import Member, Members
@@ -241,14 +241,10 @@ def delivered(log, data):
     )
 
 
-async def test_an_error_while_applying_stops_the_node_and_says_why(broker, log, disk, monkeypatch):
+async def test_an_error_while_applying_stops_the_node_and_says_why(broker, log, disk):
     """Half of a frame may be applied. The other nodes go on: it is not told them that the stream is another."""
     kind = Kind("bayeux", "bare", None, None, None, None)
-
-    def fail(_frame):
-        raise KeyError("<script>")
-
-    monkeypatch.setattr(log._arrivals, "others", fail)
+    disk.refusal = KeyError("<script>")
     with capture_logs() as logged:
         assert delivered(log, pack("b-1", 1, [Row("a", b"1", kind)])) is None
         assert delivered(log, pack("b-1", 2, [Row("a", b"2", kind)])) is None
@@ -278,21 +274,24 @@ async def test_an_event_that_can_never_be_written_stops_the_node(broker, log, di
     assert (log.is_diverged, log.availability.is_stream_replaced) == (True, False)
 
 
-async def test_positions_that_were_passed_over_in_delivering_stop_the_node(broker, log, monkeypatch):
+async def test_positions_that_were_passed_over_in_delivering_stop_the_node(broker, log, disk):
     """An error of one subscriber does not."""
     row = Row("a", b"1", Kind("bayeux", "bare", None, None, None, None))
 
-    def arrive(number):
-        assert delivered(log, pack("b-1", number, [row])) is None
-        log.writer.committed([log._store.queue.pop()], number, NOW)
+    def fail(*_):
+        raise KeyError
 
-    monkeypatch.setattr(broker.commits, "_fan_out", None)
-    with pytest.raises(ExceptionGroup):
-        arrive(1)
+    def arrive(number, rows):
+        assert delivered(log, pack("b-1", number, rows)) is None
+        queue, disk.queue = disk.queue, []
+        with pytest.raises(ExceptionGroup):
+            log.writer.committed(queue, number, NOW)
+
+    deliver, broker.commits._fan_out = broker.commits._fan_out, fail
+    arrive(1, [row, row])
     assert not log.is_diverged
-    monkeypatch.setattr(broker.commits, "arrived", None)
-    with pytest.raises(ExceptionGroup):
-        arrive(2)
+    broker.commits._fan_out, broker.commits.value_arrived = deliver, fail
+    arrive(2, [row._replace(value=Value("double", 7)), row])
     assert log.is_diverged
 
 

@@ -272,9 +272,8 @@ def _check(frame: Frame) -> None:
         type(frame.topics) is list
         and are_topics(frame.topics)
         and (count == len(frame.kind_of) == len(ends) - 1 and ends[-1] == len(payloads))
-        and max(frame.topic_of, default=-1) < len(frame.topics)
-        and max(frame.kind_of, default=-1) < len(frame.kinds)
-        and all(0 <= index < count for index in (*frame.keys, *frame.values))
+        and (count == 0 or (max(frame.topic_of) < len(frame.topics) and max(frame.kind_of) < len(frame.kinds)))
+        and (frame.is_plain or all(0 <= index < count for index in (*frame.keys, *frame.values)))
         and (frame.stamps is None or (frame.number == 0 and len(frame.stamps) == count))
     )
     if not is_good:

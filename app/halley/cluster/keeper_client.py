@@ -50,9 +50,19 @@ class KeeperState(NamedTuple):
         try:
             fields = orjson.loads(data)
             fields["publication_key"] = int(fields["publication_key"])  # a JSON number has 53 bits for many readers
-            return cls(*(fields[name] for name in cls._fields))
+            match [fields[name] for name in cls._fields]:
+                case [
+                    str(node),
+                    str(log_id),
+                    int(key),
+                    int(first),
+                    {"sequence": int(), "offset": int(), "time_us": int()} as applied,
+                    int(erased),
+                ]:
+                    return cls(node, log_id, key, first, applied, erased)
         except (TypeError, KeyError, ValueError):
-            raise Unanswered("another version") from None
+            pass
+        raise Unanswered("another version")
 
 
 class KeeperRequests:
