@@ -165,7 +165,7 @@ class ClusterHistory:
         yield Count("halley_cluster_frames_out", "Frames that were sent, also those sent again.", log.sender.frames)
         yield Count("halley_cluster_resent", "Frames that were sent again.", log.sender.resent)
         yield Count("halley_cluster_repeats", "Frames that were dropped, since they came again.", log.repeats)
-        text = "Messages of NATS that no node sends, such as frames that are none, and were dropped."
+        text = "Messages from NATS that were dropped, since no node sends such; it should be 0."
         yield Count("halley_cluster_foreign", text, log.foreign + self._exchange.foreign)
         text = "Messages of the stream that this node has not applied yet."
         yield Count("halley_cluster_behind_frames", text, self._status.behind, is_gauge=True)
