@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halley.broker.events import Audience, Event, SessionFilter
-from halley.broker.names import Match, Pattern
+from halley.broker.names import Match, Pattern, escaped
 from halley.broker.ports import Erasure
 from halley.cluster.applied import Applied, First
 from halley.cluster.frames import (
@@ -46,7 +46,7 @@ kinds = st.builds(
 )
 rows = st.builds(
     Row,
-    names,
+    names.map(escaped),
     names.map(orjson.dumps),
     kinds,
     st.none() | st.sampled_from(["k1", "k2", "k3", "k4", "k5", "k6"]),

@@ -46,6 +46,9 @@ _NESTING: Final = 254
 _SHORT_BYTES: Final = 2 * _NESTING
 """A payload that is not longer is not nested too deeply."""
 
+_CANONICAL: Final = b"/!:-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""The bytes of topics (`broker/names.py`). Pages have them as they are."""
+
 _REMEMBERED = 4_096
 """Topics, of those that have such characters."""
 
@@ -57,10 +60,21 @@ NULL: Final = b"null"
 
 
 def are_topics(topics: Sequence[str]) -> bool:
-    """Whether all of these keep to the bounds of a topic. Raises `TypeError` for what is not text."""
+    """Whether all of these are topics in their canonical form and bounds. Raises `TypeError` for what is not text."""
     whole = "".join(topics)
-    if "!" in whole and not all(map(_is_spelled, topics)):
+    if whole.encode("utf-8", "replace").translate(None, _CANONICAL) or (
+        "!" in whole and not all(map(_is_spelled, topics))
+    ):
         return False
+    return are_short(topics)
+
+
+def are_short(topics: Sequence[str]) -> bool:
+    """Whether all of these, of topics or patterns, are as long as a topic may be, and have as many segments.
+
+    Raises `TypeError` for what is not text.
+    """
+    whole = "".join(topics)
     if len(whole) < TOPIC_SEGMENTS:  # none has more segments than characters, and one
         return True
     longest = max(map(len, topics))
@@ -76,6 +90,11 @@ def _is_spelled(topic: str) -> bool:
         return len(unescaped(topic)) <= TOPIC_CHARS
     except ValueError:
         return False
+
+
+def is_protocol(text: str) -> bool:
+    """Whether a text can name a protocol, in pages as it is."""
+    return 0 < len(text) <= NAME_CHARS and text.isascii() and text.isidentifier()
 
 
 def are_details(text: str) -> bool:

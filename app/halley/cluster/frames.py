@@ -43,8 +43,10 @@ from halley.cluster.bounds import (
     NAME_CHARS,
     TEXT_CHARS,
     are_details,
+    are_short,
     are_topics,
     is_key,
+    is_protocol,
     is_stamp,
     keep_payload,
     keep_payloads,
@@ -302,7 +304,7 @@ def _control(keeps: Any = None, erase: Any = None, **_unknown: Any) -> Control |
     if erase is None:
         return None
     match, topic, publisher = erase
-    if (match is None) == (publisher is None) or (match is not None and not are_topics([topic])):
+    if (match is None) == (publisher is None) or (match is not None and not are_short([topic])):
         raise ValueError
     return Erasure(None if match is None else Pattern(Match(match), topic), _text_or_none(publisher))
 
@@ -346,11 +348,9 @@ def _kind(protocol: Any, shape: Any, details: Any, audience: Any, authid: Any, r
         audience = Audience(_texts_or_none(authids), _texts_or_none(roles), _texts(no_authids), _texts(no_roles))
         if audience.chars > TEXT_CHARS:
             raise ValueError
-    if details is not None and not are_details(_text(details)):
+    if not is_protocol(_text(protocol)) or (details is not None and not are_details(_text(details))):
         raise ValueError
-    return Kind(
-        _text(protocol), _text(shape), _text_or_none(details), audience, _text_or_none(authid), _text_or_none(role)
-    )
+    return Kind(protocol, _text(shape), _text_or_none(details), audience, _text_or_none(authid), _text_or_none(role))
 
 
 def _stamp(time_us: Any, publication: Any, eligible: Any, excluded: Any) -> Stamp:

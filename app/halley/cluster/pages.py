@@ -11,7 +11,7 @@ import orjson
 from halley.broker.events import BARE
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Page, Query
-from halley.cluster.bounds import are_details, are_topics, keep_payloads
+from halley.cluster.bounds import are_details, are_short, keep_payloads
 from halley.history.stored import Stored, event_of, row_of
 
 _OFFSETS = 1 << 63
@@ -44,7 +44,7 @@ def query_from_json(fields: dict[str, Any]) -> Query:
         raise ValueError("another version")
     wanted = tuple((Pattern(Match(match), topic), after) for match, topic, after in fields["wanted"])
     plain = {name: fields[name] for name in _PLAIN if name in fields}
-    are_good = are_topics([pattern.topic for pattern, _ in wanted]) and all(is_offset(after) for _, after in wanted)
+    are_good = are_short([pattern.topic for pattern, _ in wanted]) and all(is_offset(after) for _, after in wanted)
     if not are_good or not all(_fits(name, value) for name, value in plain.items()):
         raise TypeError
     return Query(wanted, **plain)
