@@ -12,6 +12,7 @@ from halley.broker.events import Audience, Event, SessionFilter
 from halley.broker.names import Match, Pattern, escaped
 from halley.broker.ports import Erasure
 from halley.cluster.applied import Applied, First
+from halley.cluster.bounds import are_topics
 from halley.cluster.frames import (
     BadFrame,
     KeeperAnnouncement,
@@ -23,6 +24,7 @@ from halley.cluster.frames import (
     row_of,
     unpack,
 )
+from halley.protocols.wamp.names import space_of
 
 KEYS, KEY_AGE_US = 3, 5_000_000
 SECOND_US = 1_000_000
@@ -128,6 +130,16 @@ def test_all_nodes_come_to_the_same_history(stream, stop, back):
     for sequence, (stream_us, run, number, each) in enumerate(stream, 1):  # what it has seen is not seen again
         again.apply(sequence, stream_us, unpack(pack(run, number, each)))
     assert again.saved() == node.saved()
+
+
+@given(realm=st.text(min_size=1), words=st.lists(st.text(min_size=1), min_size=1, max_size=4))
+def test_topics_that_clients_can_have_are_taken(realm, words):
+    """Whatever their characters are, also in a realm of its own: its name is spelled otherwise."""
+    try:
+        topic = "/".join(map(escaped, words))
+    except UnicodeEncodeError:
+        return
+    assert are_topics([topic, f"{space_of(realm)}/{topic}"])
 
 
 @given(run=names, number=st.integers(1, 2**60), each=st.lists(rows, max_size=8))

@@ -21,14 +21,14 @@ from typing import Final
 import orjson
 
 from halley.broker.events import BARE, LAST_PUBLICATION, Event
-from halley.broker.names import unescaped
+from halley.broker.names import SPACE, unescaped
 from halley.protocols.json_text import NestedTooDeeply, count_nodes
 from halley.protocols.shapes import has_shape
 
-TOPIC_CHARS: Final = 4_096
-"""Of a topic in its canonical form, which has three characters for some that a client has sent, and a space's name."""
+TOPIC_CHARS: Final = 16_384
+"""Of a topic in its canonical form, which has up to twelve characters for one that a client has sent, and a space."""
 
-TOPIC_SEGMENTS: Final = 255
+TOPIC_SEGMENTS: Final = 256
 """The names of all wildcards that match a topic are as long together as the topic times this, at most."""
 
 TEXT_CHARS: Final = 65_536
@@ -46,8 +46,8 @@ _NESTING: Final = 254
 _SHORT_BYTES: Final = 2 * _NESTING
 """A payload that is not longer is not nested too deeply."""
 
-_CANONICAL: Final = b"/!:-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-"""The bytes of topics (`broker/names.py`). Pages have them as they are."""
+_CANONICAL: Final = b"/!:.-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""The bytes of topics (`broker/names.py`), and of the spaces of realms. Pages have them as they are."""
 
 _REMEMBERED = 4_096
 """Topics, of those that have such characters."""
@@ -85,11 +85,12 @@ def are_short(topics: Sequence[str]) -> bool:
 
 @lru_cache(_REMEMBERED)
 def _is_spelled(topic: str) -> bool:
-    """Whether what a topic has as `!hh` are characters: else no protocol could show it."""
+    """Whether what a topic has as `!hh` are characters, but in a space: else no protocol could show it."""
     try:
-        return len(unescaped(topic)) <= TOPIC_CHARS
+        unescaped(topic.partition("/")[2] if topic.startswith(SPACE) else topic)
     except ValueError:
         return False
+    return True
 
 
 def is_protocol(text: str) -> bool:
@@ -111,8 +112,8 @@ def is_key(text: str) -> bool:
 
 
 def is_stamp(time_us: int, publication: int) -> bool:
-    """Whether an event can have this time and publication."""
-    return 0 <= time_us <= LAST_TIME_US and 0 < publication <= LAST_PUBLICATION
+    """Whether an event can have this time and publication, 0 for one that is still to be published."""
+    return 0 <= time_us <= LAST_TIME_US and 0 <= publication <= LAST_PUBLICATION
 
 
 def keep_payloads(events: Sequence[Event], payloads: Sequence[bytes], *, are_bare: bool) -> None:
