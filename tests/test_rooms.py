@@ -61,7 +61,14 @@ ONLY = {
     "halley.protocols.nt4": {"halley.protocols", "halley.broker", "halley.settings"},
     "halley.history": {"halley.broker", "halley.settings"},
     "halley.nats": {"halley.telemetry", "halley.settings"},
-    "halley.cluster": {"halley.history", "halley.nats", "halley.broker", "halley.telemetry", "halley.settings"},
+    "halley.cluster": {
+        "halley.protocols",
+        "halley.history",
+        "halley.nats",
+        "halley.broker",
+        "halley.telemetry",
+        "halley.settings",
+    },
     "halley.bench": {"halley.client", "halley.processes"},
     "halley.demo": {"halley.client", "halley.processes"},
     # the files of the log and their names; never the rooms of the server

@@ -34,6 +34,8 @@ def test_with_a_publisher_go_the_servers_events_about_it(payload):
     assert OF_ADA.concerns("halley/sessions", None, payload)
     assert not OF_ADA.concerns("halley/sessions", None, b'{"authid":"bob"}')
     assert not OF_ADA.concerns("halley/sessions", None, b"[1]")
+    for odd in (b"{]", b"\xff", b"[" * 100_000):  # as a frame of another server may have
+        assert not OF_ADA.concerns("halley/sessions", None, odd)
     assert not OF_ADA.concerns("a", "bob", payload)
 
 

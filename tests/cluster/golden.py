@@ -20,7 +20,7 @@ RICH = Kind("wamp", "args", '{"x":1}', Audience(("me",), None, (), ("guest",)), 
 ROWS = [
     Row("chat/room", b'{"a":1}', PLAIN),
     Row("chat/room", '"é"'.encode(), RICH, "key-1"),
-    Row("more/a b", b"[1]", PLAIN, "key-2"),
+    Row("more/a_b", b"[1]", PLAIN, "key-2"),
     Row("private/x", b"0", PLAIN, "key-3"),
 ]
 FLEETING = [Row("fleeting/a", b"1", PLAIN, None, Stamp(1_800_000_000_000_000, 2**52, ("s1",), ("s2",)))]
@@ -30,9 +30,9 @@ VALUES = [
 ]
 
 EVENTS = (
-    b'[1,"n1-0123456789ab",1,["chat/room","more/a b","private/x"],[["bayeux","json",null,null,null,null],'
+    b'[1,"n1-0123456789ab",1,["chat/room","more/a_b","private/x"],[["bayeux","json",null,null,null,null],'
     b'["wamp","args","{\\"x\\":1}",[["me"],null,[],["guest"]],"me","user"]],[0,0,1,2],[0,1,0,0],[7,4,3,1],'
-    b'{"1":"key-1","2":"key-2","3":"key-3"},null,null]\n{"a":1}"\xc3\xa9"[1]0f1a3494e'
+    b'{"1":"key-1","2":"key-2","3":"key-3"},null,null]\n{"a":1}"\xc3\xa9"[1]0b5ba2992'
 )
 KEEPS = b'[1,"n1-0123456789ab",2,[],[],[],[],[],{},null,{"keeps":"n1"}]\n399a8c90'
 FORGETS = b'[1,"forget-0123456789ab",1,[],[],[],[],[],{},null,{"forget":"n1"}]\n3837b5e4'
@@ -58,7 +58,7 @@ STATE = (
     b'{"version":1,"stream":"0123456789abcdef","lead":2,"sequence":5,"checksum":"7f4df704","offset":44,"time_us":1800000000000004,'
     b'"runs":[["n1-0123456789ab",3,1800000000000003],["n2-ba9876543210",1,1800000000000004]],'
     b'"keepers":{"n1":1800000000000002},'
-    b'"keys":[["me","key-1",42,1800000000000001,"chat/room"],[null,"key-2",43,1800000000000001,"more/a b"]]}'
+    b'"keys":[["me","key-1",42,1800000000000001,"chat/room"],[null,"key-2",43,1800000000000001,"more/a_b"]]}'
 )
 """What is saved after `FRAMES`, in a stream behind 40 events."""
 
@@ -84,8 +84,8 @@ ASKED = (
     b'"before_publication":null,"until_publication":null,"limit":7,"max_bytes":524288,"is_reverse":true}'
 )
 ROW = (
-    b'[3,1800000000000000,"chat/room",77,"wamp","args","[1]","{\\"x\\":1}","[[\\"me\\"],null,[],[]]","me","user",null,'
-    b'null,"key-1",2566235353]'
+    b'[3,1800000000000000,"chat/room",77,"wamp","args","{\\"args\\":[1],\\"kwargs\\":{}}",'
+    b'"{\\"x\\":1}","[[\\"me\\"],null,[],[]]","me","user",null,null,"key-1",2619014475]'
 )
 PAGE = b"[[1,7],[9,false,[[4,5]],false,77],[" + ROW + b"]]"
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halley.broker.events import Audience, Event, SessionFilter
-from halley.broker.names import Match, Pattern
+from halley.broker.names import Match, Pattern, escaped
 from halley.broker.ports import Erasure
 from halley.cluster.applied import MOST_RUNS, Applied, First, document, due_erasures
+from halley.cluster.bounds import are_topics
 from halley.cluster.frames import (
     BadFrame,
     KeeperAnnouncement,
@@ -24,6 +25,7 @@ from halley.cluster.frames import (
     row_of,
     unpack,
 )
+from halley.protocols.wamp.names import space_of
 
 KEYS, KEY_AGE_US = 3, 5_000_000
 SECOND_US = 1_000_000
@@ -39,16 +41,16 @@ audiences = st.none() | st.builds(
 kinds = st.builds(
     Kind,
     st.sampled_from(["bayeux", "wamp"]),
-    st.sampled_from(["bare", "args"]),
-    st.none() | names,
+    st.sampled_from(["bare", "none"]),
+    st.none() | names.map(lambda name: orjson.dumps({"x": name}).decode()),
     audiences,
     st.none() | st.sampled_from("ab"),
     st.none() | names,
 )
 rows = st.builds(
     Row,
-    names,
-    names.map(str.encode),
+    names.map(escaped),
+    names.map(orjson.dumps),
     kinds,
     st.none() | st.sampled_from(["k1", "k2", "k3", "k4", "k5", "k6"]),
     st.none(),
@@ -142,6 +144,16 @@ def test_all_nodes_come_to_the_same_history(stream, stop, back):
     assert again.saved() == node.saved()
 
 
+@given(realm=st.text(min_size=1), words=st.lists(st.text(min_size=1), min_size=1, max_size=4))
+def test_topics_that_clients_can_have_are_taken(realm, words):
+    """Whatever their characters are, also in a realm of its own: its name is spelled otherwise."""
+    try:
+        topic = "/".join(map(escaped, words))
+    except UnicodeEncodeError:
+        return
+    assert are_topics([topic, f"{space_of(realm)}/{topic}"])
+
+
 @given(run=names, number=st.integers(1, 2**60), each=st.lists(rows, max_size=8))
 def test_a_frame_is_read_as_it_was_packed(run, number, each):
     """Topics, kinds, keys and payloads come out as they went in."""
@@ -162,7 +174,8 @@ def test_events_that_nobody_needs_are_counted_alike(each, data):
     first, last = sorted((data.draw(st.integers(0, len(each))), data.draw(st.integers(0, len(each)))))
     topics = {row.topic for row in each[::2]}
     expected = [(place, row) for place, row in enumerate(each) if first <= place < last and row.topic in topics]
-    assert [(place, row_of(event)) for place, event in frame.events(first, last, topics)] == expected
+    indexes, events = frame.events(first, last, topics)
+    assert [*zip(indexes, map(row_of, events), strict=True)] == expected
 
 
 @given(each=st.lists(rows, min_size=1, max_size=8))

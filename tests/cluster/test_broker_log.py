@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import fields, replace
 from time import monotonic
 from types import SimpleNamespace
 
 import pytest
 from cluster.golden import sealed
+from structlog.testing import capture_logs
 from support.broker import event, join, payloads
 from support.nats import nats_servers
 from support.wire import until
 
 from halley.broker.broker import Broker
-from halley.broker.errors import DiskFull, InboxFull
+from halley.broker.errors import DiskFull, InboxFull, Unstorable
 from halley.broker.events import Audience, Publications, new_key
-from halley.broker.names import Match, Pattern
+from halley.broker.names import Match, Pattern, escaped
 from halley.broker.ports import Durability
-from halley.cluster import availability, store
+from halley.cluster import availability, bounds, store
 from halley.cluster.applied import Applied
 from halley.cluster.availability import Diverged, Healing, NatsAway
+from halley.cluster.bounds import TEXT_CHARS, TOPIC_CHARS, TOPIC_SEGMENTS
 from halley.cluster.broker_log import ClusterLog
-from halley.cluster.frames import KeeperAnnouncement, Kind, Row, pack, unpack
+from halley.cluster.frames import KeeperAnnouncement, Kind, Row, Value, pack, unpack
 from halley.cluster.front import Front
 from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.cluster.members import Member, Members
 from halley.cluster.missed import Missed
+from halley.cluster.sender import Unsendable
 from halley.cluster.stream import describe, stream_config
 from halley.history.folder import Identity
 from halley.history.rules import Rules
@@ -218,6 +221,7 @@ async def test_events_past_the_stream_fit_into_messages(broker, log, monkeypatch
     monkeypatch.setattr(log._nats, "publish", lambda _subject, data: sent.append(data))
     for number in range(100):
         each = event(number, "none")
+        each.publication = 1
         each.audience = Audience(tuple(f"{'x' * 200}{number}.{name}" for name in range(200)), None, (), ())
         log.direct.share(each)
     log.direct._send()
@@ -255,6 +259,92 @@ async def test_a_frame_of_a_later_version_stops_the_node(broker, log):
     )
     with pytest.raises(Diverged):
         publish(broker, 1)
+
+
+def delivered(log, data):
+    """Have the next message of the stream delivered."""
+    log.reader._in_consumer = 0
+    return log.reader._delivered(
+        Message("subject", f"$JS.ACK.halley.c.1.{log.applied.sequence + 1}.1.5000.0", b"", data)
+    )
+
+
+async def test_an_error_while_applying_stops_the_node_and_says_why(broker, log, disk):
+    """Half of a frame may be applied. The other nodes go on: it is not told them that the stream is another."""
+    kind = Kind("bayeux", "bare", None, None, None, None)
+    disk.refusal = KeyError("<script>")
+    with capture_logs() as logged:
+        assert delivered(log, pack("b-1", 1, [Row("a", b"1", kind)])) is None
+        assert delivered(log, pack("b-1", 2, [Row("a", b"2", kind)])) is None
+    whys = [each["why"] for each in logged if each["event"] == "cluster_diverged"]
+    assert whys == ["an error while applying the stream: KeyError"]
+    assert (log.is_diverged, log.availability.is_stream_replaced, log.applied.sequence) == (True, False, 1)
+    with pytest.raises(Diverged):
+        publish(broker, 1)
+
+
+async def test_an_error_behind_a_wait_stops_the_node_too(broker, log, disk):
+    """The disk took nothing for a while, and the error comes when it does."""
+    kind = Kind("bayeux", "bare", None, None, None, None)
+    disk.refusal = DiskFull()
+    rest = delivered(log, pack("b-1", 1, [Row("a", b"1", kind)]))
+    disk.refusal, disk.queue = None, None  # it has no `append`
+    await rest
+    assert (log.is_diverged, log.availability.is_stream_replaced) == (True, False)
+
+
+async def test_an_event_that_can_never_be_written_stops_the_node(broker, log, disk):
+    """Else all behind it would be tried again and again, and the node would seem to be well."""
+    publish(broker, 1)
+    log.sender._send()
+    come_back(log)
+    log.writer.refused(disk.queue, Unstorable(), NOW)
+    assert (log.is_diverged, log.availability.is_stream_replaced) == (True, False)
+
+
+async def test_positions_that_were_passed_over_in_delivering_stop_the_node(broker, log, disk):
+    """An error of one subscriber does not."""
+    row = Row("a", b"1", Kind("bayeux", "bare", None, None, None, None))
+
+    def fail(*_):
+        raise KeyError
+
+    def arrive(number, rows):
+        assert delivered(log, pack("b-1", number, rows)) is None
+        queue, disk.queue = disk.queue, []
+        with pytest.raises(ExceptionGroup):
+            log.writer.committed(queue, number, NOW)
+
+    deliver, broker.commits._fan_out = broker.commits._fan_out, fail
+    arrive(1, [row, row])
+    assert not log.is_diverged
+    broker.commits._fan_out, broker.commits.value_arrived = deliver, fail
+    arrive(2, [row._replace(value=Value("double", 7)), row])
+    assert log.is_diverged
+
+
+async def test_an_event_that_other_nodes_would_not_take_is_refused(broker, log):
+    """Sent all the same it would never come back, and nothing behind it."""
+    with pytest.raises(Unsendable):
+        publish(broker, 1, topic="a" * (TOPIC_CHARS + 1))
+    each = event(1)
+    each.authid = "x" * (TEXT_CHARS + 1)
+    with pytest.raises(Unsendable):
+        broker.publish(each, NOW)
+    assert not log.sender._inbox
+    each.authid = "x" * TOPIC_CHARS
+    broker.publish(each, NOW)
+    log.sender._send()
+    assert unpack(log.sender._under_way[0].data).kinds[0].authid == each.authid
+
+
+def test_settings_allow_nothing_that_other_nodes_refuse():
+    """A character of a name takes up to twelve in a topic, and the topic may be in a realm."""
+    highs = {each.name: each.metadata["high"] for each in (*fields(Limits), *fields(History))}
+    assert len(escaped("🙂")) * highs["topic_chars"] < TOPIC_CHARS
+    assert highs["topic_segments"] < TOPIC_SEGMENTS
+    assert highs["audience_chars"] + highs["key_chars"] < TEXT_CHARS
+    assert highs["nesting"] < bounds._NESTING
 
 
 async def test_a_node_stops_where_most_others_have_made_something_else_of_the_stream(broker, log):

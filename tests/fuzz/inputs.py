@@ -18,6 +18,7 @@ ODD_TEXTS = (
     "", " ", "/", "//", "/a", "/a/", "/**", "/*", "/a/**", "/meta/connect", "/meta/x", "/service/a", "/halley/rates",
     "a.b", "a..b", ".", "wamp.session.count", "\x00", "\r\n", "é", "🙂", "\ud800", "x" * 300, "a" * 5_000, "null",
     "NaN", "1", "long-polling", "double", "int[]", "$clients", "$pub$x", "__proto__", "}", "]", '"', "\\",
+    "!ff", "a/!c3!28", "!", "!2", "!e9",
 )  # fmt: skip
 ODD_BYTES = (b"\0", b"\xff", b"\r\n", b"\r\n\r\n", b" ", b"\t", b"%", b"\xc3", b"{", b"[", b'"')
 CHANNELS = ("/a", "/a/b", "/chat/1", "/**", "/a/*", "/service/x", "/meta/subscribe", "/nt/x", "/halley/rates")

@@ -5,6 +5,7 @@ Each example draws a seed, and spoils a valid message by it many times (`inputs`
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from contextlib import suppress
@@ -13,45 +14,75 @@ from zlib import crc32
 
 import orjson
 import pytest
-from cluster.golden import FRAMES, HEARTBEAT, PAGE, QUERY, STATE, VALUE, sealed
+from cluster.golden import FRAMES, HEARTBEAT, PAGE, QUERY, ROWS, STATE, VALUE, sealed
+from cluster.test_broker_log import Disk, come_back
 from fuzz import inputs
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from halley.broker.broker import Broker
+from halley.broker.events import Event, EventRange
+from halley.broker.names import Match, Pattern, patterns_over
+from halley.cluster import bounds, nt4_lease, pages
 from halley.cluster import keeper as keeper_module
-from halley.cluster import nt4_lease, pages
 from halley.cluster.applied import AnotherVersion, Applied
+from halley.cluster.arrivals import Arrivals
+from halley.cluster.bounds import TOPIC_CHARS, TOPIC_SEGMENTS
+from halley.cluster.broker_log import ClusterLog
 from halley.cluster.consistency import StateHistory, differences
-from halley.cluster.frames import BadFrame, event_of, unpack
+from halley.cluster.exchange import Exchange
+from halley.cluster.frames import BadFrame, event_of, pack, unpack
 from halley.cluster.keeper import Keeper
 from halley.cluster.keeper_client import KeeperState, LivingKeeper
 from halley.cluster.members import Members
+from halley.cluster.missed import Missed
 from halley.cluster.requests import Unanswered
+from halley.cluster.status import ClusterStatus
+from halley.cluster.stream import StreamLife
+from halley.cluster.values import ClusterValues
 from halley.history.stored import row_of
 from halley.nats import wire as wire_module
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message, Wire
-from halley.settings import Cluster
+from halley.protocols.bayeux import messages as bayeux
+from halley.protocols.wamp import events as wamp
+from halley.protocols.wamp.serializers import Format
+from halley.settings import Cluster, History, Limits
 
 SEEDS = st.integers(0, 2**32)
 TIMES = 40
 """How many inputs an example makes."""
 
+FORMS = [Format(f"wamp.2.{name}", bytes) for name in ("json", "msgpack", "cbor")]
+EVERYTHING = Pattern(Match.DESCENDANTS, "")
 QUERY_SENT = pages.query_to_json(QUERY)
 KIND = ["wamp", "args", None, None, None, None]
 
 
 def use(frame):
-    """Do with a frame what nodes do with it: count its events, and make rows of the history of them."""
-    Applied(10, 10**9).apply(1, 1_800_000_000_000_000, frame)
-    for row in frame.rows:
-        event = event_of(row)
-        event.time_us, event.publication = 1, 1
-        stored = row_of(event, 1)
-        assert stored.nt4_time_us is None or -(2**63) <= stored.nt4_time_us < 2**63
-    if frame.is_plain:
-        assert len(frame.events(0, frame.count, frame.topics)) == frame.count
+    """Do with a frame what nodes do with it: count its events, and make rows and messages of them."""
+    made = []
+    for is_front in (True, False):
+        applied = Applied(10, 10**9)
+        assert applied.admit(1, 1_800_000_000_000_000, frame) == (frame.number == 1)
+        entries = Arrivals(applied, 1, is_front=is_front).others(frame)
+        events = [
+            event
+            for each in entries
+            for event in (each.events(each.topics) if isinstance(each, EventRange) else [each.event])
+        ]
+        made.append([row_of(event, event.position) for event in events])
+    assert made[0] == made[1]
+    for event in [*events, *map(event_of, frame.rows)]:
+        event.publication = event.publication or 1
+        assert row_of(event, 1).is_intact
+        orjson.loads(bayeux.event_frame(event))
+        orjson.loads(bayeux.replay_frame(event))
+        for form in FORMS:
+            wamp.event_frame(event, 1, EVERYTHING, form)
+        patterns = [*patterns_over(event.topic)]
+        assert sum(len(each.topic) for each in patterns) <= TOPIC_CHARS * (TOPIC_SEGMENTS + 2)
 
 
 @given(SEEDS)
@@ -63,7 +94,7 @@ def test_a_frame_is_refused_or_all_nodes_can_use_it(seed):
         version, *columns = orjson.loads(head)
         at = choose.randrange(len(columns))
         columns[at] = inputs.spoiled(choose, columns[at], choose.choice((0, 1, 1, 2)))
-        body = inputs.scrambled(choose, body) if choose.random() < 0.2 else body
+        body = inputs.scrambled(choose, body) if choose.random() < 0.4 else body
         whole = json.dumps([version, *columns]).encode("utf-8", "surrogatepass") + b"\n" + body
         try:
             frame = unpack(whole + b"%08x" % crc32(whole))
@@ -85,6 +116,92 @@ def test_a_frame_is_refused_or_all_nodes_can_use_it(seed):
 def test_columns_that_fit_and_cannot_be_stored(columns, payloads):
     with pytest.raises(BadFrame):
         unpack(sealed([1, "n1-0123456789ab", 1, *columns], payloads.encode()))
+
+
+SHREDS = (b"1", b"[1", b"2]", b"1,2", b"", b"null", b'"a', b'b"', b'{"a":1', b"}", b"1e999", b'{"a":1}', b"[]", b"\xff")
+
+
+@given(st.lists(st.sampled_from(SHREDS), max_size=6))
+def test_payloads_are_read_together_as_they_are_alone(shreds):
+    """One that is two values makes up for two that are one, as far as counting goes."""
+    alone = [Event("t", shred) for shred in shreds]
+    for event in alone:
+        bounds.keep_payload(event)
+    together = [Event("t", shred) for shred in shreds]
+    bounds.keep_payloads(together, shreds, are_bare=True)
+    assert [event.payload for event in together] == [event.payload for event in alone]
+    assert all(event.payload in (shred, b"null") for event, shred in zip(alone, shreds, strict=True))
+
+
+@given(seed=SEEDS)
+async def test_messages_of_the_stream(seed):
+    """Whatever is delivered to the consumer of a node, it goes on behind that, or says that it does not."""
+    choose = Random(seed)
+    broker = Broker(Limits(), History())
+    options = Cluster(node="a", front=choose.random() < 0.5)
+    nats, applied = Asked(options), Applied(100, 10**9)
+    missed = Missed(nats, Members(options, nats, 0.0), options, applied, broker.commits, None, lambda: None)
+    log = ClusterLog(options, nats, Disk(), broker.commits, applied, lambda: None, missed)
+    log._nats.away_since, log.sender._is_running = None, True
+    broker.commits.begin(log, 0, log.direct.share)
+    with capture_logs() as logged:
+        for number in range(1, TIMES):
+            data = pack(f"z-{number}", 1, choose.choice((ROWS, ROWS[:1])))
+            reply = f"$JS.ACK.halley.c.1.{log.applied.sequence + 1}.{log.reader._in_consumer + 1}.5000.0"
+            if choose.random() < 0.5:
+                data = inputs.scrambled(choose, data)
+            elif choose.random() < 0.3:
+                reply = inputs.scrambled(choose, reply.encode()).decode("latin-1")
+            rest = log.reader._delivered(Message("halley.d.x", reply, b"", data))
+            assert rest is None
+            if log.reader._received_at == 0.0:  # another consumer would be begun
+                log.reader._in_consumer = 0
+    stops = [each["why"] for each in logged if each["event"] == "cluster_diverged"]
+    assert log.is_diverged == bool(stops)
+    assert [each for each in logged if each["event"] == "fault"] == []
+    if not stops and not log.reader.needed:  # else it gets from a keeper what it has missed
+        event = Event("a", b"1")
+        event.publication = event.time_us = 1
+        broker.publish(event, 1.0)
+        log.sender._send()
+        await asyncio.sleep(0)
+        before = log.applied.offset
+        come_back(log)
+        assert log.applied.offset == before + 1
+
+
+class Nothing:
+    """NetworkTables at a node that is not the home."""
+
+    def serves(self, now):
+        return False
+
+
+@given(seed=SEEDS)
+async def test_news_and_facts_of_other_nodes(seed):
+    """Each is taken or counted; none is a fault, and none changes what this node says of itself."""
+    choose = Random(seed)
+    options = Cluster(node="a")
+    nats = Asked(options)
+    members = Members(options, nats, 0.0)
+    exchange = Exchange(options, nats, members)
+    broker = Broker(Limits(), History())
+    values = ClusterValues(options, exchange, broker, Nothing(), lambda: None)
+    values._is_stale, values._term, values._changes = False, 7, 0
+    applied = Applied(10, 10**9)
+    stream = StreamLife(options, nats, members, applied)
+    status = ClusterStatus(options, nats, members, stream, applied, StateHistory(), lambda: None)
+    beat = json.loads(HEARTBEAT) | {"nt4": [7, 0, 1.5]}
+    with capture_logs() as logged:
+        for number in range(TIMES):
+            times = choose.choice((0, 1, 2))
+            news = {"node": "n1", "news": [["nt4", [7, values._changes + 1, "nt/a", True]], ["x", 1]]}
+            exchange._received(Message("q", "r", b"", inputs.text_of(choose, inputs.spoiled(choose, news, times))))
+            members.receive(inputs.text_of(choose, inputs.spoiled(choose, beat, times)), number)
+            orjson.dumps(status.figures())
+            found = values._home_fields()
+            assert found is None or [isinstance(each, int | float) for each in found] == [True] * 3
+    assert [each for each in logged if each["event"] == "fault"] == []
 
 
 @given(SEEDS)
@@ -119,7 +236,11 @@ def test_pages_and_leases(seed):
     choose = Random(seed)
     for _ in range(TIMES):
         with suppress(ValueError, TypeError, AttributeError):
-            pages.unpack(inputs.text_of(choose, inputs.spoiled(choose, json.loads(PAGE), choose.choice((0, 1, 2)))))
+            sent = inputs.text_of(choose, inputs.spoiled(choose, json.loads(PAGE), choose.choice((0, 1, 2))))
+            page, starts = pages.unpack(sent)
+            assert {*map(type, starts)} == {int}
+            for event in page.events:
+                orjson.loads(wamp.event_frame(event, 1, EVERYTHING, FORMS[0]))
         told = {"node": "b", "run": "x", "number": 1, "lease_s": choose.choice((5.0, "nan", "inf", -1, 1e300))}
         lease = nt4_lease._lease_of(
             3, inputs.text_of(choose, inputs.spoiled(choose, told, choose.choice((0, 0, 1)))), 1.0

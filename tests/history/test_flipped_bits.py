@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from support.log import SMALL, OpenLog
+from support.log import SMALL, OpenLog, copy_of
 
 from halley.broker.events import Audience
 from halley.broker.names import Match, Pattern, matches
@@ -48,7 +48,7 @@ def whole(tmp_path_factory):
         assert log.history.written(30)
         while not all(segment.is_sealed for segment in log.history.folder.segments[:-1]):
             assert log.history.written(30)
-        shutil.copytree(made, kept)
+        copy_of(made, kept)
         return kept, truth_of(log)
 
 

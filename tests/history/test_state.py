@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-import shutil
 import sqlite3
 from contextlib import closing
 
 import pytest
-from support.log import SMALL, OpenLog
+from support.log import SMALL, OpenLog, copy_of
 
 from halley.broker.pending import Entry
 from halley.history import recovery
@@ -290,7 +289,7 @@ def test_killed_at_any_moment_state_and_rows_agree(tmp_path, seed):
             copies.append(tmp_path / f"copy-{number}")
             applying.written()
             applying.log.history._all_sealed()
-            shutil.copytree(folder, copies[-1], ignore=shutil.ignore_patterns("lock"))
+            copy_of(folder, copies[-1])
     applying.close()
     end = saved(folder)
     assert copies

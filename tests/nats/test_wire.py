@@ -102,6 +102,7 @@ def test_however_bytes_arrive_the_messages_are_the_same(items, sizes):
         b"MSG a 1 -5\r\n",
         b"MSG 5\r\n12345\r\n",
         b"HMSG a 1 2\r\n12\r\n",
+        b"HMSG a 1 -7 5\r\nhello\r\n",
         b"MSG a 1 999999999999\r\n",
         b"INFO {\r\n",
         b"INFO []\r\n",

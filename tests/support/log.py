@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -224,3 +225,15 @@ class ClockedLog(OpenLog):
         """Return, and forget, what operators are to learn about consumers since the previous call."""
         news = self.history.consumers.news
         return [news.popleft() for _ in range(len(news))]
+
+
+def copy_of(folder: Path, copy: Path) -> None:
+    """Copy the folder of an open log, as it is for whoever starts after a kill.
+
+    Only the newest segment has companion files by then: a sealed one loses them a moment after it is listed so.
+    """
+    until = time.monotonic() + WRITTEN_S
+    while any(len([*folder.glob(f"seg-*-{end}")]) > 1 for end in ("wal", "shm")):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("lock"))

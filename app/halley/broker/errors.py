@@ -116,6 +116,10 @@ class LogMoved(HistoryUnavailable):
     cause = "moved"
 
 
+class Unstorable(HistoryUnavailable):
+    """The event cannot be made a row of the log, now or later: checks let no such event in."""
+
+
 class OutcomeUnknown(Refusal):
     """The log has not reported within `history.commit_s` whether the event is stored.
 

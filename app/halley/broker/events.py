@@ -213,6 +213,10 @@ class Publications:
     def next(self) -> int:
         """Issue a publication id, from 1 to 2^53; none is repeated before all of them have been issued."""
         self.last = number = self.last + 1
+        return self.id_of(number)
+
+    def id_of(self, number: int) -> int:
+        """The id at an index in the order of issue; the inverse of `number_of`."""
         return (number * self._factor + self._shift & _MASK) + 1  # as `%`, which takes long for a number this large
 
     def number_of(self, publication: int) -> int:

@@ -136,7 +136,10 @@ class Erasure:
         return authid == self.publisher or (topic.startswith(f"{RESERVED}/") and self._is_about_publisher(payload))
 
     def _is_about_publisher(self, payload: str | bytes | None) -> bool:
-        content = json.loads(payload or "null")
+        try:
+            content = json.loads(payload or "null")
+        except (ValueError, RecursionError):  # that of another server may be anything, before it is an event
+            return False
         return isinstance(content, dict) and content.get("authid") == self.publisher
 
 

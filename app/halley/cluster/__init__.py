@@ -1,6 +1,7 @@
 """Several servers that are one: one order of events, one history, on a stream of NATS JetStream.
 
     frames.py          a frame: the events of one turn of a node's event loop, as one message of NATS
+    bounds.py          the bounds of what comes from another node, which are those of clients
     applied.py         what every node makes of the frames in the stream's order: which events count, and their offsets
     broker_log.py      the log that the broker sees: it applies what comes from the stream
     sender.py          this node's events in frames, until they come back

@@ -58,12 +58,13 @@ class Arrivals:
 
     def _ranges(self, frame: Frame) -> list[EventRange]:
         first, ends, time_us = self._applied.skip(frame), frame.ends, self._applied.time_us
+        before, id_of = self._applied.lead + first, self._publications.id_of
 
         def events(begin: int, end: int, topics: Collection[str]) -> list[Event]:
-            found = []
-            for index, event in frame.events(begin, end, topics):
-                self._stamp(event, first + index, time_us)
-                found.append(event)
+            indexes, found = frame.events(begin, end, topics)
+            for index, event in zip(indexes, found, strict=True):
+                event.position, event.time_us = first + index, time_us
+                event.publication = id_of(before + index)
             return found
 
         pieces = [(begin, min(begin + _RANGE_EVENTS, frame.count)) for begin in range(0, frame.count, _RANGE_EVENTS)]
@@ -75,5 +76,4 @@ class Arrivals:
     def _stamp(self, event: Event, offset: int, time_us: int) -> None:
         """The numbers of publications grow with the offset, and are the same on all nodes."""
         event.position, event.time_us = offset, time_us
-        self._publications.last = self._applied.lead + offset - 1
-        event.publication = self._publications.next()
+        event.publication = self._publications.id_of(self._applied.lead + offset)

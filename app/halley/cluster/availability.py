@@ -16,6 +16,9 @@ REFUSED_S = 1.5
 
 LATER = "the stream has frames of a later version of Halley, which this node needs to go on"
 OUTVOTED = "most other nodes have made something else of the stream"
+FAULT = "an error while applying the stream: "
+"""Followed by the name of an exception's class, whose text might be a stranger's."""
+
 _OF_THIS_NODE = frozenset((LATER, OUTVOTED))
 """Reasons that concern this node alone: the others can go on."""
 
@@ -86,8 +89,14 @@ class Availability:
         """Note that the stream takes nothing at present."""
         self._refused, self._refused_until = why, monotonic() + REFUSED_S
 
+    def failed(self, what: str, error: Exception) -> None:
+        """Take no events any more, since this node has made only a part of something: another start makes it again."""
+        telemetry.fault(what, error)
+        self.diverge(f"{FAULT}{type(error).__name__}")
+
     def diverge(self, why: str) -> None:
         """Take no events any more: no offset may mean two events."""
         if not self.is_diverged:
-            self.is_diverged, self.is_stream_replaced = True, why not in _OF_THIS_NODE
+            is_own = why in _OF_THIS_NODE or why.startswith(FAULT)
+            self.is_diverged, self.is_stream_replaced = True, not is_own
             telemetry.log.error("cluster_diverged", why=why)

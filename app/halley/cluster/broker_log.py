@@ -155,6 +155,7 @@ class ClusterLog:
                 await self._look(monotonic())
             except Exception as error:  # noqa: BLE001 - the next look must come, else the node would stay deaf
                 telemetry.fault("cluster", error)
+                self.availability.refused()  # it may be deaf
             await asyncio.sleep(_LOOK_S)
         self.reader.close()
 
@@ -214,7 +215,7 @@ class ClusterLog:
         entries: Sequence[Entry | EventRange]
         own = None
         if frame.run == self.sender.run:
-            own = self.sender.returned(frame)
+            own = self.sender.returned(frame)  # raises if a stranger has sent it: the next start has another run
             entries = self._arrivals.own(frame, own.entries)
         else:
             entries = self._arrivals.others(frame)

@@ -35,9 +35,8 @@ class DirectEvents:
         self.foreign = self.missed = 0
         self._sent = 0  # events, also those that could not be sent
         self._counts: dict[str, int] = {}  # of events that came, by run
-        self._lacking: OrderedDict[str, tuple[str, int]] = (
-            OrderedDict()
-        )  # by node: its run, and how many of its events did not come
+        # by node: its run, and how many of its events did not come
+        self._lacking: OrderedDict[str, tuple[str, int]] = OrderedDict()
         self._subject = f"{options.space}.c"
         self._node = options.node
         self._run = f"{options.node}-{secrets.token_hex(6)}"  # by which this node knows its own frames
@@ -98,5 +97,7 @@ class DirectEvents:
         elif frame.run != self._run:
             if frame.run in self._counts:
                 self._counts[frame.run] += frame.count
-            self._commits.arrived([event_of(row) for row in frame.rows], monotonic())
-            self._flush()
+            try:
+                self._commits.arrived([event_of(row) for row in frame.rows], monotonic())
+            finally:
+                self._flush()

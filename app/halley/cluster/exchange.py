@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from halley import telemetry
+from halley.broker.errors import InvalidName
 from halley.cluster.members import Members
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
@@ -31,6 +32,10 @@ Answer = Callable[[str, Any], Any]
 """Called with a node's name and what it has sent; returns the answer, a JSON value."""
 
 
+WRONG = (ValueError, TypeError, LookupError, AttributeError, OverflowError, InvalidName)
+"""What Python, and the broker, raise where a value is not what it should be."""
+
+
 class Answers(NamedTuple):
     """The answers of other nodes, by name; `is_complete` says whether every node that is alive has answered in time."""
 
@@ -39,10 +44,14 @@ class Answers(NamedTuple):
 
 
 class Exchange:
-    """What one node sends to the others and receives from them, over `nats`. Its methods are for the event loop."""
+    """What one node sends to the others and receives from them, over `nats`. Its methods are for the event loop.
+
+    `foreign` counts what has come that no node sends.
+    """
 
     def __init__(self, options: Cluster, nats: Connection, members: Members) -> None:
         """`nats` need not be connected yet."""
+        self.foreign = 0
         self._answers: dict[str, Answer] = {}
         self._node = options.node
         self.nats = nats
@@ -54,7 +63,7 @@ class Exchange:
         nats.subscribe(self._subject, self._received)
 
     def answer(self, kind: str, answer: Answer) -> None:
-        """Answer questions of this kind, and take such news."""
+        """Answer questions of this kind, and take such news. One of `WRONG` says that it is not of the right form."""
         self._answers[kind] = answer
 
     def notify(self, kind: str, body: Any) -> None:
@@ -102,21 +111,26 @@ class Exchange:
             self.nats.publish(self._subject, _packed(self._node, news[first : first + _AT_ONCE]))
 
     def _received(self, message: Message) -> None:
-        """Take news, or answer a question; what is not of this form is dropped."""
+        """Take news, or answer a question; what is not of this form is dropped, and counted."""
         node, news, to = _fields(message.data, "node", "news", "to")
-        is_for_this = isinstance(node, str) and node != self._node and to in (None, self._node)
-        if not is_for_this or not isinstance(news, list) or len(news) > _AT_ONCE:
-            return
-        for each in news:
-            try:
-                kind, body = each
-                answer = self._answers.get(kind)
-                if answer is not None:
-                    made = answer(node, body)
-                    if message.reply:
-                        self.nats.publish(message.reply, orjson.dumps({"node": self._node, "body": made}))
-            except Exception as error:  # noqa: BLE001 - a node may send anything, and this one goes on
-                telemetry.fault("cluster_exchange", error)
+        if not isinstance(node, str) or not isinstance(news, list) or len(news) > _AT_ONCE:
+            self.foreign += 1
+        elif node != self._node and to in (None, self._node):
+            for each in news:
+                self._take(node, each, message.reply)
+
+    def _take(self, node: str, news: Any, reply: str) -> None:
+        try:
+            kind, body = news
+            answer = self._answers.get(kind)
+            if answer is not None:
+                made = answer(node, body)
+                if reply:
+                    self.nats.publish(reply, orjson.dumps({"node": self._node, "body": made}))
+        except WRONG:
+            self.foreign += 1
+        except Exception as error:  # noqa: BLE001 - the next one may be right
+            telemetry.fault("cluster_exchange", error)
 
 
 def subject_of_questions(space: str) -> str:

@@ -23,6 +23,10 @@ and may go back. A node that meets a frame of a later version all the same has n
 over that frame, its events would get other offsets than at the other nodes.
 
 Version 2 has the form of version 1. The first of its frames that counts begins other rules (`applied.py`).
+
+A frame is checked whole before anything is made of it, by the bounds of clients (`bounds.py`); one that does not keep
+to them is not a frame, for all nodes alike. Payloads are read later: an event with one that is not JSON has `null`
+instead.
 """
 
 from __future__ import annotations
@@ -35,9 +39,21 @@ from zlib import crc32
 
 import orjson
 
-from halley.broker.events import Audience, Event, SessionFilter
+from halley.broker.events import BARE, Audience, Event, SessionFilter
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
+from halley.cluster.bounds import (
+    NAME_CHARS,
+    TEXT_CHARS,
+    are_details,
+    are_short,
+    are_topics,
+    is_key,
+    is_protocol,
+    is_stamp,
+    keep_payload,
+    keep_payloads,
+)
 
 VERSION = 2
 """The latest version that is read."""
@@ -141,10 +157,10 @@ class Frame:
         """`columns` are those behind the version. Raises any of `_WRONG` for wrong ones."""
         run, number, topics, kinds, topic_of, kind_of, lengths, keys, stamps, *more, control = columns
         # A compiled attribute takes True for a number, and a compiled call takes pairs for named arguments.
-        if type(run) is not str or type(number) is not int or type(control) not in (dict, type(None)):
+        if type(number) is not int or type(control) not in (dict, type(None)):
             raise TypeError
         (values,) = more or [{}]
-        self.run: str = run
+        self.run: str = _name(run)
         self.number: int = number
         self.checksum = checksum
         self.version = version
@@ -154,7 +170,7 @@ class Frame:
         self.kind_of: Sequence[int] = array("I", kind_of)
         self.ends = [*accumulate(array("I", lengths), initial=0)]
         self.payloads = payloads
-        self.keys = {int(index): _text(key) for index, key in keys.items()}
+        self.keys = {int(index): _key(key) for index, key in keys.items()}
         self.stamps = None if stamps is None else [_stamp(*stamp) for stamp in stamps]
         self.values = {int(index): _value(*value) for index, value in values.items()}
         self.control: Control | None = None if control is None else _control(**control)
@@ -169,6 +185,11 @@ class Frame:
     def is_plain(self) -> bool:
         """Whether it has nothing but events that are recorded, without idempotency keys, and no values."""
         return not (self.keys or self.values) and self.stamps is None and self.control is None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether all of its payloads are bare values."""
+        return all(kind.shape == BARE for kind in self.kinds)
 
     @property
     def rows(self) -> list[Row]:
@@ -186,20 +207,21 @@ class Frame:
             rows = [row._replace(stamp=stamp) for row, stamp in zip(rows, self.stamps, strict=True)]
         return rows
 
-    def events(self, first: int, last: int, topics: Collection[str]) -> list[tuple[int, Event]]:
-        """Of one that is plain: the events from the index `first` to before `last` on these topics, with their indexes.
+    def events(self, first: int, last: int, topics: Collection[str]) -> tuple[list[int], list[Event]]:
+        """Of one that is plain: the events from the index `first` to before `last` on these topics, and their indexes.
 
         They have no time and publication yet.
         """
-        wanted = {number for number, topic in enumerate(self.topics) if topic in topics}
-        ends = self.ends
-        return [
-            (index, _event(self.topics[topic], self.payloads[ends[index] : ends[index + 1]], self.kinds[kind], None))
-            for index, topic, kind in zip(
-                range(first, last), self.topic_of[first:last], self.kind_of[first:last], strict=True
-            )
-            if topic in wanted
+        names, kinds, ends, topic_of, kind_of = self.topics, self.kinds, self.ends, self.topic_of, self.kind_of
+        wanted = {number for number, topic in enumerate(names) if topic in topics}
+        chosen = [at for at, topic in enumerate(topic_of[first:last], first) if topic in wanted]
+        payloads = [self.payloads[ends[at] : ends[at + 1]] for at in chosen]
+        found = [
+            _event(names[topic_of[at]], payload, kinds[kind_of[at]], None)
+            for at, payload in zip(chosen, payloads, strict=True)
         ]
+        keep_payloads(found, payloads, are_bare=self.is_bare)
+        return chosen, found
 
 
 def pack(run: str, number: int, rows: Sequence[Row], control: Control | None = None, version: int = 1) -> bytes:
@@ -241,24 +263,33 @@ def unpack(data: bytes) -> Frame:
     head, _, payloads = body.partition(b"\n")
     try:
         version, *columns = orjson.loads(head)
-        if not 1 <= version <= VERSION:
-            raise (LaterVersion if version > VERSION else BadFrame)("another version")
+        if type(version) is not int or version < 1:
+            raise BadFrame("another version")
+        if version > VERSION:
+            raise LaterVersion("another version")
         return Frame(columns, payloads, tail.decode(), version)
     except _WRONG:
         raise BadFrame("wrong columns") from None
 
 
+def unpack_unrecorded(data: bytes) -> list[Event]:
+    """The events of a frame of events that are not recorded, with their stamps. Raises `BadFrame`."""
+    frame = unpack(data)
+    if frame.count and frame.stamps is None:
+        raise BadFrame("no stamps")
+    return [event_of(row) for row in frame.rows]
+
+
 def _check(frame: Frame) -> None:
-    """Check that the columns fit each other, and the payloads: all nodes must refuse the same. Raises `ValueError`."""
+    """Check that the columns fit each other, and the payloads. Raises `ValueError`, `TypeError`."""
     count, ends, payloads = frame.count, frame.ends, frame.payloads
     is_good = (
         type(frame.topics) is list
-        and {*map(type, frame.topics)} <= {str}
+        and are_topics(frame.topics)
         and (count == len(frame.kind_of) == len(ends) - 1 and ends[-1] == len(payloads))
-        and max(frame.topic_of, default=-1) < len(frame.topics)
-        and max(frame.kind_of, default=-1) < len(frame.kinds)
-        and all(0 <= index < count for index in (*frame.keys, *frame.values))
-        and (frame.stamps is None or len(frame.stamps) == count)
+        and (count == 0 or (max(frame.topic_of) < len(frame.topics) and max(frame.kind_of) < len(frame.kinds)))
+        and (frame.is_plain or all(0 <= index < count for index in (*frame.keys, *frame.values)))
+        and (frame.stamps is None or (frame.number == 0 and len(frame.stamps) == count))
     )
     if not is_good:
         raise ValueError
@@ -291,7 +322,9 @@ def erasure_to_json(erasure: Erasure) -> list[str | None]:
 def erasure_from_json(erase: Any) -> Erasure:
     """The erasure that `erasure_to_json` made. Raises `ValueError`, `TypeError`."""
     match, topic, publisher = erase
-    return Erasure(None if match is None else Pattern(Match(match), _text(topic)), _text_or_none(publisher))
+    if (match is None) == (publisher is None) or (match is not None and not are_short([topic])):
+        raise ValueError
+    return Erasure(None if match is None else Pattern(Match(match), topic), _text_or_none(publisher))
 
 
 def control_of(found: Mapping[str, Any]) -> Control | None:
@@ -301,16 +334,29 @@ def control_of(found: Mapping[str, Any]) -> Control | None:
 
 def _control(keeps: Any = None, erase: Any = None, forget: Any = None, **_unknown: Any) -> Control | None:
     if keeps is not None:
-        return KeeperAnnouncement(_text(keeps))
+        return KeeperAnnouncement(_name(keeps))
     if forget is not None:
-        return KeeperDismissal(_text(forget))
+        return KeeperDismissal(_name(forget))
     return None if erase is None else erasure_from_json(erase)
 
 
 def _text(value: Any) -> str:
-    if type(value) is not str:
+    if type(value) is not str or len(value) > TEXT_CHARS:
         raise TypeError
     return value
+
+
+def _name(value: Any) -> str:
+    """The name of a node, or of a run."""
+    if len(_text(value)) > NAME_CHARS:
+        raise ValueError
+    return str(value)
+
+
+def _key(value: Any) -> str:
+    if not is_key(_text(value)):
+        raise ValueError
+    return str(value)
 
 
 def _text_or_none(value: Any) -> str | None:
@@ -318,6 +364,8 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def _texts(values: Any) -> tuple[str, ...]:
+    if type(values) is not list:  # a text, and a table, can be gone through too
+        raise TypeError
     return tuple([_text(value) for value in values])
 
 
@@ -329,13 +377,15 @@ def _kind(protocol: Any, shape: Any, details: Any, audience: Any, authid: Any, r
     if audience is not None:
         authids, roles, no_authids, no_roles = audience
         audience = Audience(_texts_or_none(authids), _texts_or_none(roles), _texts(no_authids), _texts(no_roles))
-    return Kind(
-        _text(protocol), _text(shape), _text_or_none(details), audience, _text_or_none(authid), _text_or_none(role)
-    )
+        if audience.chars > TEXT_CHARS:
+            raise ValueError
+    if not is_protocol(_text(protocol)) or (details is not None and not are_details(_text(details))):
+        raise ValueError
+    return Kind(protocol, _text(shape), _text_or_none(details), audience, _text_or_none(authid), _text_or_none(role))
 
 
 def _stamp(time_us: Any, publication: Any, eligible: Any, excluded: Any) -> Stamp:
-    if not (type(time_us) is type(publication) is int):
+    if not (type(time_us) is type(publication) is int and is_stamp(time_us, publication)):
         raise TypeError
     return Stamp(time_us, publication, _texts_or_none(eligible), _texts(excluded))
 
@@ -362,6 +412,7 @@ def row_of(event: Event, *, is_stamped: bool = False) -> Row:
 def event_of(row: Row) -> Event:
     """The event of a row from another node; one that is recorded has no time and publication yet."""
     stamp, value, event = row.stamp, row.value, _event(row.topic, row.payload, row.kind, row.key)
+    keep_payload(event)
     if stamp is not None:
         event.time_us, event.publication = stamp.time_us, stamp.publication
         if stamp.eligible is not None or stamp.excluded:

@@ -90,8 +90,8 @@ class Keeper:
         self._answers: dict[str, Callable[[dict[str, Any]], Awaitable[bytes]]] = {
             "state": lambda _: self._store.state(),
             "read": lambda request: self._read(pages.query_from_json(request["query"]), _seconds(request["within_s"])),
-            "rows": lambda request: self._rows(int(request["first"]), int(request["last"])),
-            "erased": lambda request: self._erased(int(request["first"]), int(request["last"])),
+            "rows": lambda request: self._rows(_offset(request["first"]), _offset(request["last"])),
+            "erased": lambda request: self._erased(_offset(request["first"]), _offset(request["last"])),
         }
         self._announced = 0
         self._more = asyncio.Event()  # set when more is written, and then replaced
@@ -153,6 +153,13 @@ class Keeper:
         if self._options.settled_by == "keeper" and written > self._announced:
             self._announced = written
             self._nats.publish(subject_of_written(self._options.space, self._options.node), b"%d" % written)
+
+
+def _offset(found: Any) -> int:
+    """An offset that a request names. Raises `TypeError`."""
+    if not pages.is_offset(found):
+        raise TypeError
+    return int(found)
 
 
 def _seconds(found: Any) -> float:

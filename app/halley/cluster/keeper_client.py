@@ -58,12 +58,22 @@ class KeeperState(NamedTuple):
         try:
             fields = orjson.loads(data)
             fields["publication_key"] = int(fields["publication_key"])  # a JSON number has 53 bits for many readers
-            erasures = [
+            erasures = tuple(
                 (int(sequence), erasure_from_json(each)) for sequence, each in fields.setdefault("erasures", [])
-            ]
-            return cls(**{name: fields[name] for name in cls._fields} | {"erasures": tuple(erasures)})
+            )
+            match [fields[name] for name in cls._fields if name != "erasures"]:
+                case [
+                    str(node),
+                    str(log_id),
+                    int(key),
+                    int(first),
+                    {"sequence": int(), "offset": int(), "time_us": int()} as applied,
+                    int(erased),
+                ]:
+                    return cls(node, log_id, key, first, applied, erased, erasures)
         except (TypeError, KeyError, ValueError):
-            raise Unanswered("another version") from None
+            pass
+        raise Unanswered("another version")
 
 
 class KeeperRequests:
@@ -106,8 +116,14 @@ class KeeperRequests:
 
     async def erased(self, first: int, last: int) -> list[int]:
         """The offsets of erased events between two."""
-        found: list[int] = orjson.loads(await self._ask(_ROWS_S, "erased", first=first, last=last))
-        return found
+        data = await self._ask(_ROWS_S, "erased", first=first, last=last)
+        try:
+            found = orjson.loads(data)
+            if type(found) is list and all(map(pages.is_offset, found)):
+                return found
+        except ValueError:
+            pass
+        raise Unanswered("damaged")
 
 
 class LivingKeeper(NamedTuple):

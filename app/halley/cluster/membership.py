@@ -25,6 +25,7 @@ from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
 from halley.cluster.members import subject_of_node
+from halley.cluster.nt4_lease import check_bucket
 from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.cluster.stream import (
     GAP,
@@ -59,7 +60,9 @@ async def join(settings: Settings, folder: Path) -> Applied:
     Raises `CannotJoin`, `FolderUnusable`.
     """
     async with connected(settings) as nats:
-        return await _join(nats, settings, folder)
+        applied = await _join(nats, settings, folder)
+        await check_bucket(nats, settings)
+        return applied
 
 
 async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]:
@@ -72,6 +75,7 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
             async with asyncio.timeout(join_s):
                 state = await _state(nats, space)
                 info = await nats.stream_info()
+                await check_bucket(nats, settings)
         except (ApiError, *AwayErrors) as error:
             raise CannotJoin(
                 f"no keeper of the cluster {space} answers within {join_s:g} s: start one first"

@@ -41,10 +41,11 @@ from typing import NamedTuple, Protocol
 import orjson
 
 from halley import telemetry
+from halley.cluster.stream import CannotJoin
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import STREAM_NOT_FOUND, WRONG_LAST, ApiError, Connection
-from halley.settings import Cluster
+from halley.settings import Cluster, Settings
 
 _SERVES = 0.8
 _RENEWALS, _LOOKS = 5, 10
@@ -60,6 +61,26 @@ What the stream itself removes, since there are more, stays in the files.
 _TRIES = 10
 _LONGEST_S = 3_600.0
 """What a message may say at most about the time of a lease."""
+
+
+async def check_bucket(nats: Connection, settings: Settings) -> None:
+    """Check, where NetworkTables is served, that its stream is not that of another cluster whose space has its name.
+
+    Raises `CannotJoin`.
+    """
+    space = settings.cluster.space
+    bucket = f"{space}-nt4"
+    try:
+        info = await nats.ask(f"STREAM.INFO.{bucket}") if settings.nt4.enabled else None
+    except (ApiError, *AwayErrors):  # there is none yet; or it is not known now, and the home makes it
+        return
+    if info is not None and {*info["config"]["subjects"]} != {*_subjects(space)}:
+        raise CannotJoin(f"NetworkTables needs the stream {bucket}, which another cluster has: choose cluster.space")
+
+
+def _subjects(space: str) -> tuple[str, str]:
+    """Those of the home and of the topics."""
+    return f"{space}.v.home", f"{space}.v.topics"
 
 
 class Leaseholder(Protocol):
@@ -105,7 +126,7 @@ class Nt4Lease:
         self._nats = nats
         self._holder = holder
         self._bucket = f"{options.space}-nt4"
-        self._home_subject, self._topics_subject = (f"{options.space}.v.{name}" for name in ("home", "topics"))
+        self._home_subject, self._topics_subject = _subjects(options.space)
         self._run = secrets.token_hex(8)
         self._number = 0  # messages that this node has sent about itself
         self._sent_at = -inf

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from itertools import chain
 from typing import Any
 
 import orjson
 
+from halley.broker.events import BARE
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Page, Query
+from halley.cluster.bounds import are_details, are_short, keep_payloads
 from halley.history.stored import Stored, event_of, row_of
+
+_OFFSETS = 1 << 63
+"""Above all that SQLite has room for."""
+
+_INT: set[type] = {int}
+_TEXT: set[type] = {str}
+_MAYBE: set[type] = {str, type(None)}
+_COLUMNS = (
+    *(_INT, _INT, _TEXT, _INT, _TEXT, _TEXT, _TEXT, _MAYBE),  # up to the details
+    *(_MAYBE, _MAYBE, _MAYBE, _MAYBE, _INT | _MAYBE - _TEXT, _MAYBE, _INT),
+)
+"""The types of the columns of a row (`Stored`)."""
 
 _PLAIN = tuple(field.name for field in fields(Query) if field.name != "wanted")
 
@@ -29,7 +44,7 @@ def query_from_json(fields: dict[str, Any]) -> Query:
         raise ValueError("another version")
     wanted = tuple((Pattern(Match(match), topic), after) for match, topic, after in fields["wanted"])
     plain = {name: fields[name] for name in _PLAIN if name in fields}
-    are_good = all(type(pattern.topic) is str and type(after) is int for pattern, after in wanted)
+    are_good = are_short([pattern.topic for pattern, _ in wanted]) and all(is_offset(after) for _, after in wanted)
     if not are_good or not all(_fits(name, value) for name, value in plain.items()):
         raise TypeError
     return Query(wanted, **plain)
@@ -39,7 +54,9 @@ def _fits(name: str, value: object) -> bool:
     """Whether a member of a query has its type."""
     if name in {"authid", "role"}:
         return isinstance(value, str | None)
-    return isinstance(value, int) or (value is None and name.endswith(("_time_us", "_publication")))
+    if isinstance(value, int):
+        return -_OFFSETS <= value < _OFFSETS
+    return value is None and name.endswith(("_time_us", "_publication"))
 
 
 def pack(page: Page, starts: list[int]) -> bytes:
@@ -52,5 +69,22 @@ def pack(page: Page, starts: list[int]) -> bytes:
 def unpack(data: bytes) -> tuple[Page, list[int]]:
     """The page and the starts that `pack` made. Raises `ValueError`, `TypeError`, `AttributeError`."""
     starts, (reached, is_end, gaps, is_cut_off, publication, *_), rows, *_ = orjson.loads(data)
+    numbers = [*starts, reached, publication or 0, *chain.from_iterable(gaps)]
+    are_flags = type(is_end) is type(is_cut_off) is bool
+    if not (starts and are_flags and all(map(is_offset, numbers))):
+        raise TypeError
+    for column, types in zip(zip(*rows, strict=True), _COLUMNS, strict=True):
+        if not {*map(type, column)} <= types:
+            raise TypeError
     events = [event_of(Stored(*row)) for row in rows]
+    are_bare = {event.shape for event in events} <= {BARE}
+    keep_payloads(events, [event.payload for event in events], are_bare=are_bare)
+    for event in events:
+        if event.details is not None and not are_details(event.details):
+            event.details = None
     return Page(events, reached, is_end, [(first, last) for first, last in gaps], is_cut_off, publication), starts
+
+
+def is_offset(value: object) -> bool:
+    """Whether a value can be an offset, or 0."""
+    return type(value) is int and 0 <= value < _OFFSETS

@@ -15,9 +15,10 @@ from math import inf
 from time import monotonic
 from typing import NamedTuple
 
-from halley.broker.errors import InboxFull
+from halley.broker.errors import HistoryUnavailable, InboxFull
 from halley.broker.pending import Pending
 from halley.cluster.availability import Availability, NoLeader, StreamFull
+from halley.cluster.bounds import fits
 from halley.cluster.frames import FRAME_BYTES, Control, Frame, pack, row_of
 from halley.nats.jetstream import NO_ROOM, Connection, error_code
 from halley.nats.wire import Message
@@ -42,6 +43,10 @@ _RENEW_S = 43_200.0
 """A node that has sent nothing for so long begins a new run, before the nodes forget the old one (`applied.py`)."""
 
 
+class Unsendable(HistoryUnavailable):
+    """The event's topic, or what is known of its publisher, is longer than other nodes take."""
+
+
 @dataclass(slots=True)
 class UnderWay:
     """A frame that has not come back; `entries` has those that are not recorded too, in their turn."""
@@ -50,6 +55,10 @@ class UnderWay:
     data: bytes
     entries: list[Pending] = field(default_factory=list)
     command: Command | None = None
+
+
+class NotOwn(Exception):
+    """A frame has the run of this node, and was sent by another."""
 
 
 class Command(NamedTuple):
@@ -99,7 +108,9 @@ class Sender:
     # Into frames
 
     def append(self, pending: Pending) -> None:
-        """Queue a recorded event for the next frame. Raises `InboxFull`."""
+        """Queue a recorded event for the next frame. Raises `InboxFull`, `Unsendable`."""
+        if not fits(pending.event):
+            raise Unsendable
         if self._waiting_bytes and self._waiting_bytes + pending.nbytes > self._inbox_bytes:
             raise InboxFull
         self._waiting_bytes += pending.nbytes
@@ -182,9 +193,13 @@ class Sender:
     # Until they come back
 
     def returned(self, frame: Frame) -> UnderWay:
-        """Take the first frame under way, which has come back from the stream and counts."""
+        """Take the first frame under way, which has come back from the stream and counts.
+
+        Raises `NotOwn` if it is another one: then the number is taken, so that the own one never counts.
+        """
+        if not self._under_way or self._under_way[0].data[-len(frame.checksum) :] != frame.checksum.encode():
+            raise NotOwn
         first = self._under_way.popleft()
-        assert first.number == frame.number
         self._progress_at = monotonic()
         self._waiting_bytes -= sum(entry.nbytes for entry in first.entries if entry.is_recorded)
         return first

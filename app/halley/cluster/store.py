@@ -9,14 +9,16 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from halley.broker.commits import Commits, Published
-from halley.broker.errors import HistoryUnavailable, Refusal
+from halley.broker.errors import HistoryUnavailable, Refusal, Unstorable
 from halley.broker.events import EventRange
 from halley.broker.faults import for_each
 from halley.broker.names import Pattern
 from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability
-from halley.cluster.availability import Availability
+from halley.cluster.availability import FAULT, Availability
 from halley.history.state import Change
+
+UNSTORABLE, UNDELIVERED = f"{FAULT}{Unstorable.__name__}", f"{FAULT}a position was passed over"
 
 _RETRY_S = 0.3
 _REACH_S = 2.0
@@ -106,7 +108,7 @@ class StoreWriter:
 
     def look(self) -> None:
         """Give the store what it could not write, if it can now."""
-        if self._unwritten and self._store.refusal is None:
+        if self._unwritten and self._store.refusal is None and not self._availability.is_diverged:
             entries, self._unwritten = self._unwritten, []
             for at, entry in enumerate(entries):
                 try:
@@ -139,6 +141,9 @@ class StoreWriter:
         try:
             for_each([list(run) for _, run in groupby(entries, _is_own)], self._commit, now)
         finally:
+            last = next((entry.position for entry in reversed(entries) if entry.is_recorded), 0)
+            if self._commits.tail.head < last:  # the error was not that of a subscriber
+                self._availability.diverge(UNDELIVERED)
             self._delivered.set()
             self._delivered = asyncio.Event()
 
@@ -154,9 +159,11 @@ class StoreWriter:
                 first = Published(self._first_topics.pop(pending), pending.position, pending.event.publication)
                 self._commits.repeated_late(pending, first, now)
 
-    def refused(self, entries: Sequence[Entry | Change], _refusal: Refusal, _now: float) -> None:
-        """Keep events that could not be written, in their order."""
+    def refused(self, entries: Sequence[Entry | Change], refusal: Refusal, _now: float) -> None:
+        """Keep events that could not be written, in their order. One that never can be ends the node's log."""
         self._unwritten += entries
+        if isinstance(refusal, Unstorable):
+            self._availability.diverge(UNSTORABLE)
 
 
 def _is_own(entry: Entry | EventRange) -> bool:

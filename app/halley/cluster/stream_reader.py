@@ -104,6 +104,20 @@ class StreamReader:
         """Take a message of the consumer; the next one waits for what is returned."""
         if self._availability.is_diverged or self.needed:
             return None
+        try:
+            rest = self._take(message)
+        except Exception as error:  # noqa: BLE001 - half of a message may be applied: nothing may follow it
+            self._availability.failed("stream", error)
+            return None
+        return None if rest is None else self._finish(rest)
+
+    async def _finish(self, rest: Awaitable[None]) -> None:
+        try:
+            await rest
+        except Exception as error:  # noqa: BLE001 - as above
+            self._availability.failed("stream", error)
+
+    def _take(self, message: Message) -> Awaitable[None] | None:
         self._received_at = monotonic()
         if is_control(message):
             self._nats.answer_control(message)
@@ -112,7 +126,12 @@ class StreamReader:
             else:
                 self._is_missing(last_sequence(message) + 1)
             return None
-        position, frame = position_of(message), self._frame_of(message)
+        try:
+            position = position_of(message)
+        except (ValueError, IndexError):  # a stranger's: JetStream says where its messages are
+            self.foreign += 1
+            return None
+        frame = self._frame_of(message)
         self._in_consumer += 1
         if not self._availability.is_diverged and self._is_next(position, frame):
             return self._apply(position, frame)

@@ -51,8 +51,9 @@ from halley.broker.names import Match, Pattern, matcher
 from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Values
 from halley.broker.sessions import Session
+from halley.cluster.bounds import are_topics
 from halley.cluster.exchange import Exchange
-from halley.cluster.frames import FRAME_BYTES, BadFrame, Stamp, event_of, pack, row_of, unpack
+from halley.cluster.frames import FRAME_BYTES, BadFrame, Stamp, event_of, pack, row_of, unpack_unrecorded
 from halley.cluster.requests import NobodyAnswers, Unanswered, answer, ask, refuse
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors, NobodyThere
@@ -153,12 +154,13 @@ class ClusterValues:
         try:
             term, asked_at = orjson.loads(head)
             is_late = term != self._term or now - asked_at > _LATE_S
-            rows = unpack(frame).rows
+            events = unpack_unrecorded(frame)
         except (BadFrame, ValueError, TypeError):
+            self._exchange.foreign += 1
             return
         if not self._serves(now):
             return
-        outcomes = [_NO_HOME if is_late else self._set(event_of(row), now) for row in rows]
+        outcomes = [_NO_HOME if is_late else self._set(event, now) for event in events]
         self._nats.publish(message.reply, orjson.dumps(outcomes))
         self._flush()
 
@@ -190,7 +192,7 @@ class ClusterValues:
             try:
                 if not self._is_home:
                     await self._look()
-            except Exception as error:  # noqa: BLE001 - a heartbeat of another node may be anything
+            except Exception as error:  # noqa: BLE001 - the next look must come
                 telemetry.fault("nt4_values", error)
             await asyncio.sleep(_LOOK_S)
 
@@ -209,7 +211,8 @@ class ClusterValues:
 
     def _home_fields(self) -> list[Any] | None:
         """What the home sends in its heartbeat, of which there may be two for a moment."""
-        return max((found for each in self._members.others() if (found := each.heartbeat.get(NEWS))), default=None)
+        found: list[Any] = [each.heartbeat.get(NEWS) for each in self._members.others()]
+        return max(filter(_is_home, found), default=None)
 
     async def _copy(self) -> None:
         """Ask the home for all; if it does not answer, the next look does."""
@@ -217,24 +220,33 @@ class ClusterValues:
             found = await ask(self._nats, self._space, self._for_all, {}, _ALL_S)
             head, _, values = found.partition(b"\n")
             term, changes, topics = orjson.loads(head)
-            rows = unpack(values).rows
-        except (NobodyAnswers, Unanswered, BadFrame, ValueError, TimeoutError):
+            are_good = type(term) is type(changes) is int and type(topics) is list and are_topics(topics)
+            events = unpack_unrecorded(values)
+        except (NobodyAnswers, Unanswered, TimeoutError):
             return
-        if self._is_home:
-            return
-        self._term, self._changes, self._topics = term, changes, dict.fromkeys(topics)
-        self._topics |= {row.topic: event_of(row) for row in rows}
-        self._is_stale = False
+        except (BadFrame, ValueError, TypeError):
+            are_good = False
+        if not are_good:
+            self._exchange.foreign += 1
+        elif not self._is_home:
+            self._term, self._changes, self._topics = term, changes, dict.fromkeys(topics)
+            self._topics |= {event.topic: event for event in events}
+            self._is_stale = False
 
     def _changed(self, _node: str, news: Any) -> None:
-        """Take the home's news that a topic was created or deleted; if one is missing, all is copied again."""
+        """Take the home's news that a topic was created or deleted; if one is missing, all is copied again.
+
+        Raises `ValueError`, `TypeError` for what is none.
+        """
         term, number, topic, is_there = news
+        if not (type(term) is type(number) is int and type(is_there) is bool and are_topics([topic])):
+            raise TypeError
         if self._is_home or self._is_stale or term != self._term or number <= self._changes:
             return
         if number != self._changes + 1:
             self._is_stale = True
-        elif isinstance(topic, str):
-            self._change(topic, is_there=bool(is_there))
+        else:
+            self._change(topic, is_there=is_there)
 
     def _change(self, topic: str, *, is_there: bool) -> None:
         self._changes += 1
@@ -354,6 +366,14 @@ class ClusterValues:
 
     def _settle(self, each: Pending, refusal: Refusal | None, now: float) -> None:
         self._broker.commits.settle_value(each, refusal, now)
+
+
+def _is_home(found: Any) -> bool:
+    """Whether a heartbeat has what a home says of itself."""
+    match found:
+        case [int(), int(), int() | float()]:
+            return True
+    return False
 
 
 def _row(each: Pending) -> Any:

@@ -17,6 +17,8 @@ from zlib import crc32
 
 import orjson
 
+from halley.broker.errors import HistoryUnavailable
+
 AT = "at"
 
 Name = str | int
@@ -50,11 +52,14 @@ class Change:
         self.values = values
 
     def behind(self, sequence: int, offset: int) -> int:
-        """The sequence that it makes of that one, if all events up to `offset` are written. Raises `ValueError`."""
+        """The sequence that it makes of that one, if all events up to `offset` are written.
+
+        Raises `HistoryUnavailable`: it must be given again, behind what is missing.
+        """
         if self.after is None:
             return sequence
         if self.after != sequence or self.offset > offset:
-            raise ValueError(self.sequence)
+            raise HistoryUnavailable
         return self.sequence
 
     @property

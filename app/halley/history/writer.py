@@ -23,7 +23,15 @@ from threading import Lock, Thread, get_native_id
 from time import monotonic
 from typing import Any, cast
 
-from halley.broker.errors import CommitFailed, DiskFull, HistoryUnavailable, InboxFull, LogMoved, Refusal
+from halley.broker.errors import (
+    CommitFailed,
+    DiskFull,
+    HistoryUnavailable,
+    InboxFull,
+    LogMoved,
+    Refusal,
+    Unstorable,
+)
 from halley.broker.events import Publications
 from halley.broker.pending import Entry
 from halley.history import segment
@@ -301,14 +309,14 @@ class LogWriter:
                 if entry.is_recorded:
                     event, offset = entry.event, self.head + 1 + len(rows)
                     if event.position and event.position != offset:
-                        raise ValueError(event.position)
+                        raise HistoryUnavailable
                     rows.append(row_of(event, offset))
                 elif isinstance(entry, Change):
                     sequence = entry.behind(sequence, self.head + len(rows))
                     changes.append(entry)
-            except (TypeError, ValueError):  # input checks let no such event in
+            except (TypeError, ValueError, HistoryUnavailable) as error:
                 self._commit(part, rows, changes)
-                self._refuse([entry])
+                self._report(NotWritten([entry], error if isinstance(error, HistoryUnavailable) else Unstorable()))
                 part, rows, changes = [], [], []
                 sequence = self._waiting.sequence
                 continue

@@ -172,7 +172,7 @@ class Wire:
                 has_head = line[0] == _H
                 begin = first + int(words[-2]) if has_head else first
                 reply = words[3].decode("latin-1") if len(words) == 5 + has_head else ""
-                if begin > last or len(words) < 4 + has_head:
+                if not first <= begin <= last or len(words) < 4 + has_head:
                     raise ProtocolError
                 take(words[2], Message(words[1].decode("latin-1"), reply, data[first:begin], data[begin:last]))
                 at = last + 2

@@ -98,7 +98,7 @@ class ClusterHistory:
             sequence=applied.sequence,
         )
         telemetry.log.warning("cluster_partial", what=_PARTIAL)
-        exchange = Exchange(options, node.nats, members)
+        self._exchange = exchange = Exchange(options, node.nats, members)
         exchange.answer(SETTINGS, lambda _node, _body: digests(others.settings()))
         self._nt4: Nt4Home | None = None
         if others.nt4 is not None:
@@ -174,9 +174,6 @@ class ClusterHistory:
         yield Count("halley_cluster_frames_out", "Frames that were sent, also those sent again.", log.sender.frames)
         yield Count("halley_cluster_resent", "Frames that were sent again.", log.sender.resent)
         yield Count("halley_cluster_repeats", "Frames that were dropped, since they came again.", log.repeats)
-        yield Count(
-            "halley_cluster_foreign", "Messages of the stream that are not frames, and were dropped.", log.foreign
-        )
         text = "Events of other nodes that are not recorded, and did not come here."
         yield Count("halley_cluster_missed", text, log.direct.missed)
         healed = log.missed.events + self._store.healed
@@ -184,6 +181,8 @@ class ClusterHistory:
         healing = sum(each is not None for each in (log.missed.figures, self._store.healing))
         text = "Whether this node lacks events that it gets from a keeper: 1, or 2 if its folder lacks others besides."
         yield Count("halley_cluster_healing", text, healing, is_gauge=True)
+        text = "Messages from NATS that were dropped, since no node sends such; it should be 0."
+        yield Count("halley_cluster_foreign", text, log.foreign + self._exchange.foreign)
         text = "Messages of the stream that this node has not applied yet."
         yield Count("halley_cluster_behind_frames", text, self._status.behind, is_gauge=True)
         nodes = self._status.nodes()

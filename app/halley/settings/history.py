@@ -91,7 +91,7 @@ class History:
         100_000, unit="keys", low=0, zero="repeats are not recognized", why="idempotency keys that are remembered"
     )
     key_age_s: float = knob(600.0, unit="s", low=1, why="how long an idempotency key is remembered")
-    key_chars: int = knob(128, unit="characters", low=16, why="longer idempotency keys are refused")
+    key_chars: int = knob(128, unit="characters", low=16, high=1_024, why="longer idempotency keys are refused")
 
 
 Scalar = Literal["double", "long", "string", "boolean"]

@@ -93,12 +93,14 @@ class Limits:
         why="of memory for one session's subscriptions: their names, and 1,000 bytes for each, or in NetworkTables "
         "400 for each and for each name; then 403, wamp.error.unavailable, or they are ignored",
     )
-    topic_chars: int = knob(255, unit="characters", low=8, why="of a channel; Centrifugo's value; then 405 or 403")
+    topic_chars: int = knob(
+        255, unit="characters", low=8, high=1_024, why="of a channel; Centrifugo's value; then 405 or 403"
+    )
     topic_segments: int = knob(
-        16, unit="segments", low=1, why="of a channel; each is a step in matching; then 405 or 403"
+        16, unit="segments", low=1, high=255, why="of a channel; each is a step in matching; then 405 or 403"
     )
     audience_chars: int = knob(
-        4_096, unit="characters", low=64, why="of all names in the audience of a publish; then 400"
+        4_096, unit="characters", low=64, high=32_768, why="of all names in the audience of a publish; then 400"
     )
     queue_events: int = knob(1_000, unit="events", low=1, why="queued for one session; Mercure's value; then it ends")
     queue_bytes: int = knob(

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halley.protocols.shapes import parts
 from halley.protocols.wamp.errors import Unportable
-from halley.protocols.wamp.events import arguments, elements, parts, to_payload
+from halley.protocols.wamp.events import arguments, elements, to_payload
 from halley.protocols.wamp.serializers import CBOR, JSON, MSGPACK, SERIALIZERS
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6) | st.sampled_from(

@@ -211,7 +211,7 @@ def _frame(event: Event, payload: bytes) -> bytes:
 
 def _has_place(event: Event) -> bool:
     payload = event.payload
-    if not event.position or payload[:1] != b"{":
+    if not event.position or not (payload.startswith((b'{"', b"{}")) and payload.endswith(b"}")):  # as nodes write it
         return False
     return b'"event"' not in payload or "event" not in loads(payload)
 

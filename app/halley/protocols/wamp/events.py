@@ -1,9 +1,8 @@
-r"""What a publication looks like in the broker and on the wire: its payload there, and its EVENT messages.
+"""What a publication looks like in the broker and on the wire: its payload there, and its EVENT messages.
 
 A single positional argument is stored as a bare value, which is what the other protocols publish and receive. Anything
-else is stored as `{"args": [...], "kwargs": {...}}`, always with both members, in this order and without spaces, so
-that the two can be found in the text again. The event's `shape` records which of them were sent; WAMP subscribers
-receive exactly those, including empty ones.
+else is stored as an object of arguments (`protocols/shapes.py`). The event's `shape` records which of them were sent;
+WAMP subscribers receive exactly those, including empty ones.
 
 An EVENT (Basic Profile, 6.2) is encoded once for all subscribers of a subscription that have the same format. JSON
 messages are assembled from existing JSON texts; only the binary serializers decode values.
@@ -17,17 +16,10 @@ import orjson
 
 from halley.broker.events import BARE, Event
 from halley.broker.names import Match, Pattern
+from halley.protocols.shapes import ARGS, ARGS_AND_KWARGS, NONE, NOTHING, parts, text_of
 from halley.protocols.wamp.messages import EVENT
 from halley.protocols.wamp.names import to_uri
 from halley.protocols.wamp.serializers import Format, Serializer
-
-NONE, ARGS, ARGS_AND_KWARGS = "none", "args", "args+kwargs"
-"""The shapes of payloads that are not bare, by the elements that the PUBLISH had."""
-
-_BEGIN, _BETWEEN, _END = b'{"args":', b',"kwargs":', b"}"
-_NO_KWARGS = b',"kwargs":{}}'
-_BORDER = b'],"kwargs":{'
-_NOTHING = b'{"args":[],"kwargs":{}}'
 
 
 def to_payload(args: list[Any] | None, kwargs: dict[str, Any] | None, serializer: Serializer) -> tuple[bytes, str]:
@@ -36,12 +28,12 @@ def to_payload(args: list[Any] | None, kwargs: dict[str, Any] | None, serializer
     None stands for an element that was not sent. Raises `Unportable`.
     """
     if kwargs is not None:
-        return _text(serializer.to_json(args or []), serializer.to_json(kwargs)), ARGS_AND_KWARGS
+        return text_of(serializer.to_json(args or []), serializer.to_json(kwargs)), ARGS_AND_KWARGS
     if args is None:
-        return _NOTHING, NONE
+        return NOTHING, NONE
     if len(args) == 1:
         return bytes(memoryview(serializer.to_json(args[0]))), BARE  # orjson's bytes keep kilobytes beyond their end
-    return _text(serializer.to_json(args), b"{}"), ARGS
+    return text_of(serializer.to_json(args)), ARGS
 
 
 def reshaped(payload: bytes, shape: str) -> tuple[bytes, str]:
@@ -54,23 +46,8 @@ def reshaped(payload: bytes, shape: str) -> tuple[bytes, str]:
         args, kwargs = value["args"], value["kwargs"]
         if isinstance(args, list) and isinstance(kwargs, dict):
             has_kwargs = bool(kwargs) or shape == ARGS_AND_KWARGS
-            return _text(orjson.dumps(args), orjson.dumps(kwargs)), ARGS_AND_KWARGS if has_kwargs else ARGS
+            return text_of(orjson.dumps(args), orjson.dumps(kwargs)), ARGS_AND_KWARGS if has_kwargs else ARGS
     return payload, BARE
-
-
-def parts(payload: bytes, shape: str) -> tuple[bytes | None, bytes | None]:
-    """Return the JSON texts of the positional and keyword arguments; None for each that was not sent."""
-    if shape == NONE:
-        return None, None
-    if shape == ARGS:
-        return payload[len(_BEGIN) : -len(_NO_KWARGS)], None
-    if shape != ARGS_AND_KWARGS:
-        return b"[%b]" % payload, None
-    if payload.count(_BORDER) == 1:  # it cannot stand within a JSON string, whose quotes are escaped
-        args, _, kwargs = payload[len(_BEGIN) : -len(_END)].partition(_BORDER)
-        return args + b"]", b"{" + kwargs
-    whole = orjson.loads(payload)  # an argument has such members itself
-    return orjson.dumps(whole["args"]), orjson.dumps(whole["kwargs"])
 
 
 def elements(payload: bytes, shape: str) -> bytes:
@@ -88,10 +65,6 @@ def arguments(payload: bytes, shape: str, serializer: Serializer) -> tuple[list[
     if shape == ARGS_AND_KWARGS:
         return value["args"], value["kwargs"]
     return [value], None
-
-
-def _text(args: bytes, kwargs: bytes) -> bytes:
-    return _BEGIN + args + _BETWEEN + kwargs + _END
 
 
 _RETAINED = '"retained":true'

@@ -28,9 +28,10 @@ from halley.broker.names import Match, Pattern, narrowed
 from halley.broker.policy import Proof
 from halley.broker.ports import USUAL_LIMIT, Durability, Page, Query, UnknownPublication
 from halley.broker.sessions import Session
+from halley.protocols.shapes import parts
 from halley.protocols.wamp import errors
 from halley.protocols.wamp.errors import InvalidArgument, WampError
-from halley.protocols.wamp.events import arguments, details_of, parts
+from halley.protocols.wamp.events import arguments, details_of
 from halley.protocols.wamp.messages import RESULT, Call, identifier, whole
 from halley.protocols.wamp.names import Grammar, is_meta, to_topic
 from halley.protocols.wamp.serializers import Serializer, is_absent
