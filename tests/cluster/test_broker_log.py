@@ -273,7 +273,7 @@ async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker
     monkeypatch.setattr(subscriptions, "_WAITING_BYTES", 20_000)
     async with nats_servers(tmp_path) as servers:
         options = Cluster(urls=(servers.urls,), node="a", settled_by="keeper")
-        described = describe(Settings(cluster=options), Identity.new(), 0)
+        described = describe(Settings(cluster=options), replace(Identity.new(), log_id=Disk.log_id), 0)
         other, applied = Connection(replace(options, node="b")), Applied(100, 10**9)
         applied.stream = described["stream"]
         await other.open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 from contextlib import asynccontextmanager
 
 import pytest
@@ -88,9 +89,10 @@ async def test_what_only_the_stream_has_is_not_deleted(tmp_path):
     async with nats_servers(tmp_path) as nats:
         async with node(tmp_path, nats, "a") as a:
             await acknowledged(a, 1)
-        async with node(tmp_path, nats, "b") as b:
-            for number in (2, 3):
-                last = await acknowledged(b, number)
+            async with node(tmp_path, nats, "b") as b:
+                a.send_signal(signal.SIGKILL)
+                for number in (2, 3):
+                    last = await acknowledged(b, number)
         refused = await recover(tmp_path, nats, "a", "--yes")
         assert (refused.code, "give them up with --discard" in refused.lines[-1]) == (1, True), refused.lines
         assert any(", 2 with events that the folder has not" in line for line in refused.lines), refused.lines

@@ -6,6 +6,7 @@ from time import monotonic
 
 from halley import telemetry
 from halley.broker.errors import HistoryUnavailable
+from halley.cluster.consistency import OTHER_LOG
 from halley.cluster.stream import GAP
 from halley.nats.jetstream import Connection
 
@@ -17,7 +18,7 @@ REFUSED_S = 1.0
 
 LATER = "the stream has frames of a later version of Halley, which this node needs to go on"
 OUTVOTED = "most other nodes have made something else of the stream"
-_OF_THIS_NODE = frozenset((GAP, LATER, OUTVOTED))
+_OF_THIS_NODE = frozenset((GAP, LATER, OUTVOTED, OTHER_LOG))
 """Reasons that concern this node alone: the others can go on."""
 
 

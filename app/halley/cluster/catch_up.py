@@ -51,7 +51,8 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
             try:
                 state = await KeeperRequests(nats, settings.cluster.space).state(_ANSWER_S)
                 found = _restored(settings, state)
-                if found.stream != applied.stream or not needed <= found.sequence == state.erased:
+                is_same = found.stream == applied.stream and state.log_id == copy.log_id
+                if not is_same or not needed <= found.sequence == state.erased:
                     why = "no node has a state with which it could go on"
                 elif found.offset < copy.head:
                     why = f"it has events up to position {copy.head}, and the cluster up to {found.offset}"
@@ -124,7 +125,12 @@ class Copy:
             raise CannotCatchUp(str(error)) from error
 
     def _open(self) -> History:
-        return History(self._path, self._options, Rules(), lambda _: None)
+        return History(self._path, self._options, Rules(), lambda _: None, is_replica=True)
+
+    @property
+    def log_id(self) -> str:
+        """The id of the folder's log."""
+        return self._history.log_id
 
     @property
     def head(self) -> int:

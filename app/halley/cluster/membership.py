@@ -20,7 +20,8 @@ import orjson
 from halley.broker.ports import Erasure
 from halley.cluster.applied import AnotherVersion, Applied
 from halley.cluster.catch_up import CannotCatchUp, catch_up
-from halley.cluster.consistency import RECORD, digests
+from halley.cluster.consistency import LOG_ID, RECORD, digests
+from halley.cluster.continuity import Continuity
 from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
@@ -36,7 +37,8 @@ from halley.cluster.stream import (
     why_unusable,
 )
 from halley.history import checksummed_json
-from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
+from halley.history.backup import adopt_copy
+from halley.history.folder import BACKUP_MARKER, FolderUnusable, Identity, has_events, identity_of
 from halley.nats.client import REQUEST_S, AwayErrors
 from halley.nats.jetstream import ApiError, Connection
 from halley.nats.stream_position import position_of
@@ -69,8 +71,12 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
         await _check_rules(nats, settings)
         try:
             async with asyncio.timeout(join_s):
-                state = await _state(nats, space)
-                info = await nats.stream_info()
+                while True:
+                    state = await _state(nats, space)
+                    info = await nats.stream_info()
+                    if state.log_id == description_of(info)[LOG_ID]:
+                        break
+                    await asyncio.sleep(_AGAIN_S)
         except (ApiError, *AwayErrors) as error:
             raise CannotJoin(
                 f"no keeper of the cluster {space} answers within {join_s:g} s: start one first"
@@ -119,8 +125,9 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
 async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     options = settings.cluster
     await _check_name(nats, settings)
-    await _check_rules(nats, settings)
-    identity, saved, applied = _own(folder), saved_state(folder), _nothing(settings)
+    is_anyone_there = await _check_rules(nats, settings)
+    own, saved, applied = _own(folder), saved_state(folder), _nothing(settings)
+    identity = own or Identity.new()
     described = describe(settings, identity, 0)
     info = await stream_of(nats, settings, described, _why_not_first(folder, saved, options.space))
     theirs = description_of(info)
@@ -128,27 +135,46 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     if options.settled_by == "stream" and info["config"]["num_replicas"] < 3:
         raise CannotJoin("cluster.settled_by: the stream has fewer than 3 replicas, which stream needs")
     if theirs["log_id"] != identity.log_id:
-        if (folder / "log.json").exists():
-            raise CannotJoin(f"{folder} has another history than the cluster: give this node an empty data_dir")
+        if own is not None:
+            raise CannotJoin(
+                f"{folder} has another history than the cluster: give this node an empty data_dir, or make the stream "
+                "of another cluster.space from the folder by halley cluster recover"
+            )
         identity = replace(identity, log_id=theirs["log_id"], publication_key=int(theirs["publication_key"]))
     applied.stream = theirs["stream"]
-    can_go_on = theirs["base"] == 0 and not _has_events(folder)
+    can_go_on = theirs["base"] == 0 and not has_events(folder)
     if saved is not None and saved.get("stream") == applied.stream:
         _restore(applied, saved, str(folder / STATE_FILE))
         can_go_on = True
+    continuity = Continuity(nats, settings, applied, folder)
+    async with continuity.announced():
         if info["state"]["last_seq"] < applied.sequence:
             raise CannotJoin(f"{folder} cannot be used: {REPLACED}; see halley cluster recover")
-    _prepare(folder, identity)
-    state = info["state"]
-    needed, is_missing = await _needed(nats, applied, state) if can_go_on else (state["first_seq"] - 1, True)
-    if not can_go_on or applied.sequence < needed:
-        try:
-            await catch_up(nats, settings, folder, applied, needed)
-        except CannotCatchUp as error:
-            if is_missing:
-                raise CannotJoin(f"{folder} cannot be used: {error}") from error
+        _prepare(folder, identity)
+        if not await _copied(nats, settings, folder, applied, info["state"], can_go_on=can_go_on):
+            await continuity.proved(is_anyone_there=is_anyone_there)
+    _finish(folder)
     save(folder, applied)
     return applied
+
+
+async def _copied(
+    nats: Connection, settings: Settings, folder: Path, applied: Applied, state: dict[str, Any], *, can_go_on: bool
+) -> bool:
+    """Copy from a keeper what the folder lacks, if that is needed; False where the node goes on with the stream alone.
+
+    Raises `CannotJoin`, `FolderUnusable`.
+    """
+    needed, is_missing = await _needed(nats, applied, state) if can_go_on else (state["first_seq"] - 1, True)
+    if can_go_on and applied.sequence >= needed:
+        return False
+    try:
+        await catch_up(nats, settings, folder, applied, needed)
+    except CannotCatchUp as error:
+        if is_missing:
+            raise CannotJoin(f"{folder} cannot be used: {error}") from error
+        return False
+    return True
 
 
 def _restore(applied: Applied, saved: dict[str, Any], what: str) -> None:
@@ -159,19 +185,20 @@ def _restore(applied: Applied, saved: dict[str, Any], what: str) -> None:
         raise CannotJoin(f"{what} was written by another version of Halley, which this one does not know") from None
 
 
-async def _check_rules(nats: Connection, settings: Settings) -> None:
-    """Check that the nodes that are alive record what this one would. Raises `CannotJoin`."""
+async def _check_rules(nats: Connection, settings: Settings) -> bool:
+    """Check that the nodes that are alive record what this one would; False if there is none. Raises `CannotJoin`."""
     asked = question(settings.cluster.node, SETTINGS, None)
     data = await nats.first_answer(subject_of_questions(settings.cluster.space), asked)
     if data is None:
-        return
+        return False
     try:
         answer = orjson.loads(data)
         node, theirs = str(answer["node"]), answer["body"][RECORD]
     except (orjson.JSONDecodeError, TypeError, KeyError):  # a stranger's, or another version's
-        return
+        return True
     if theirs != digests(settings)[RECORD]:
         raise CannotJoin(f"record: node {node!r} has other [[record]] rules: all nodes of a cluster need the same")
+    return True
 
 
 async def _needed(nats: Connection, applied: Applied, state: dict[str, Any]) -> tuple[int, bool]:
@@ -203,7 +230,9 @@ def _why_not_first(folder: Path, saved: dict[str, Any] | None, space: str) -> st
     """Why the first node of a cluster cannot begin with this folder; "" if it can."""
     if saved is not None and (saved["sequence"] or saved["offset"]):
         why = f"the stream {space}, of which it has seen a part, is gone"
-    elif _has_events(folder):
+    elif (folder / BACKUP_MARKER).exists():
+        why = "it is a backup"
+    elif has_events(folder):
         why = "it has a history from before the cluster"
     else:
         return ""
@@ -243,14 +272,12 @@ def least_payload(settings: Settings) -> int:
     return max(_LEAST_PAYLOAD, 2 * settings.limits.data_bytes)
 
 
-def _own(folder: Path) -> Identity:
-    """The identity of the folder's log, or a new one. Raises `FolderUnusable`."""
+def _own(folder: Path) -> Identity | None:
+    """The identity of the folder's log; None if it has none. Raises `FolderUnusable`."""
     try:
-        return Identity.load(folder / "log.json")
-    except FileNotFoundError:
-        return Identity.new()
-    except (OSError, checksummed_json.DocumentDamaged) as error:
-        raise FolderUnusable(f"{folder / 'log.json'} cannot be read: {error}") from error
+        return identity_of(folder)
+    except OSError as error:
+        raise FolderUnusable(f"{folder} cannot be read: {error}") from error
 
 
 def saved_state(folder: Path) -> dict[str, Any] | None:
@@ -263,18 +290,20 @@ def saved_state(folder: Path) -> dict[str, Any] | None:
         raise FolderUnusable(f"{folder / STATE_FILE} cannot be read: {error}") from error
 
 
-def _has_events(folder: Path) -> bool:
-    with suppress(OSError):
-        return bool(segment_files(folder)) and read_mark(folder / "mark") != 0
-    return False
-
-
 def _prepare(folder: Path, identity: Identity) -> None:
     """Give a new folder the cluster's log. Raises `FolderUnusable`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (folder / "log.json").exists():
             identity.save(folder / "log.json")
+    except OSError as error:
+        raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
+
+
+def _finish(folder: Path) -> None:
+    """Make a backup whose rows are those of the cluster's log a copy of that. Raises `FolderUnusable`."""
+    try:
+        adopt_copy(folder)
     except OSError as error:
         raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
 

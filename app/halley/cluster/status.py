@@ -16,7 +16,7 @@ from halley.nats.jetstream import ApiError, Connection
 from halley.settings import Cluster
 
 _LOOK_S = 1.0
-_PUBLISHED = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps")
+_PUBLISHED = ("version", "sequence", "offset", "behind", "sessions", "settings", "keeps", "log_id")
 """What is shown of a node's heartbeat."""
 
 

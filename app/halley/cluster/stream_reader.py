@@ -13,6 +13,7 @@ from time import monotonic
 from halley import telemetry
 from halley.cluster.applied import Applied
 from halley.cluster.availability import LATER, Availability
+from halley.cluster.consistency import why_other_log
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.stream import GAP, why_unusable
 from halley.nats.client import AwayErrors
@@ -32,8 +33,11 @@ Apply = Callable[[Position, Frame | None], Awaitable[None] | None]
 class StreamReader:
     """What comes from the stream, as one node reads it; `foreign` counts the messages that are not frames."""
 
-    def __init__(self, nats: Connection, applied: Applied, availability: Availability, apply: Apply) -> None:
+    def __init__(
+        self, nats: Connection, log_id: str, applied: Applied, availability: Availability, apply: Apply
+    ) -> None:
         self.foreign = 0
+        self._log_id = log_id
         self._nats = nats
         self._applied = applied
         self._availability = availability
@@ -59,7 +63,7 @@ class StreamReader:
         self._received_at = monotonic() - _QUIET_S + _RETRY_S  # when this is tried again if it fails
         try:
             info = await self._nats.stream_info()
-            if self._is_doubtful(why_unusable(info, self._applied)):
+            if self._is_doubtful(why_unusable(info, self._applied) or why_other_log(info, self._log_id)):
                 return
             self._in_consumer = 0
             first = max(self._applied.sequence, info["state"]["first_seq"], 1)

@@ -65,17 +65,20 @@ class History:
         report: Callable[[Report], None],
         *,
         clock: Callable[[], float] = time.time,
+        is_replica: bool = False,
     ) -> None:
         """Open the log in `folder`, which is created if it does not exist. Blocks.
 
         `report` is called on the writer's thread with the outcome of each group. `clock` returns the time of day in
-        seconds since 1970. Raises `FolderLocked`, `FolderUnusable`.
+        seconds since 1970. A backup becomes another log here, unless it `is_replica`: a copy that stays one. Raises
+        `FolderLocked`, `FolderUnusable`.
         """
         self.folder = Folder(folder)
         self.options = options
         self.rules = rules
         try:
-            identify_copy(self.folder)
+            if not is_replica:
+                identify_copy(self.folder)
             end = Recovery(self.folder)
         except OSError as error:
             self.folder.close()

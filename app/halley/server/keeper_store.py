@@ -16,6 +16,7 @@ from halley.broker.errors import Refusal
 from halley.broker.pending import Entry
 from halley.broker.ports import Erasure, Page, Query
 from halley.cluster.availability import Diverged
+from halley.cluster.continuity import Companions
 from halley.cluster.erasure import Erasures, delete_frames
 from halley.cluster.frames import KeeperAnnouncement
 from halley.cluster.keeper import Keeper
@@ -60,6 +61,7 @@ class KeeperStore:
         self._snapshot: dict[str, Any] | None = None  # to be saved when its events are on disk
         self._saving: asyncio.Future[None] | None = None
         self._began_at = self._announced_at = 0.0
+        self._companions = Companions(self.archive.folder, node.options, node.applied, node.members, self.log.sender)
 
     def describe(self, name: str) -> str:
         """Where the history is, for the terminal; `name` is the node's."""
@@ -70,6 +72,11 @@ class KeeperStore:
         self.archive.listen()
         self._began_at = self._announced_at = monotonic()
         self.log.sender.command(KeeperAnnouncement(self.node.options.node))
+
+    async def leave(self) -> None:
+        """Do what needs the other nodes, before this one leaves the cluster."""
+        if not self.log.is_diverged:
+            await self._companions.leave()
 
     async def close(self) -> None:
         """Stop answering, close the log, and save the state."""
@@ -98,6 +105,8 @@ class KeeperStore:
             self.log.sender.command(KeeperAnnouncement(self.node.options.node))
         if not self.erasures.is_busy:
             self._save_when_due(now)
+        if not self.log.is_diverged:
+            self._companions.look(now)
 
     # What the keeper answers (`keeper.KeeperStore`)
 

@@ -50,7 +50,7 @@ def recover(*, urls: str, data_dir: Path, yes: bool, discard: bool, file: Path |
 def _recover(settings: Settings, folder: Path, *, is_sure: bool, discards: bool) -> int:
     if not (folder / "log.json").exists():
         say(f"there is no log in {folder}")
-        return FAILED
+        return WRONG_USE
     try:
         history = History(folder, replace(settings.history, free_bytes=0), Rules(), lambda _: None)
     except FolderLocked as locked:
