@@ -25,6 +25,9 @@ from halley.settings import Cluster
 _ROW_BYTES = 256
 """About what a row takes in a frame besides its payload."""
 
+MOST_EVENTS = FRAME_BYTES // _ROW_BYTES
+"""In a frame, however short they are."""
+
 _FRAME_S = 0.001
 _FRAMES_PER_S = 500
 """Of all nodes together, if all are busy: a frame costs every node as much as a hundred events in it.

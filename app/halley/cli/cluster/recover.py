@@ -16,7 +16,7 @@ from halley.cli.terminal import DONE, FAILED, STDERR, STDIN, WRONG_USE, run, say
 from halley.cluster.membership import connected
 from halley.cluster.recover import CannotRecover, look, make_stream
 from halley.cluster.stream import CannotJoin
-from halley.history.folder import FolderLocked, FolderUnusable
+from halley.history.folder import BACKUP_MARKER, FolderLocked, FolderUnusable
 from halley.history.history import History
 from halley.history.rules import Rules
 from halley.nats.client import AwayErrors
@@ -33,7 +33,11 @@ from halley.settings import Settings
     help="The data folder of the node with the highest position.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--discard", is_flag=True, help="Also if the stream has events that the folder has not: they are lost.")
+@click.option(
+    "--discard",
+    is_flag=True,
+    help="Also if the stream has, or may have had, events that the folder has not: they are lost.",
+)
 @config_option
 def recover(*, urls: str, data_dir: Path, yes: bool, discard: bool, file: Path | None) -> None:
     """Make the stream of a cluster from a data folder, on the NATS servers at URLS (separated by commas).
@@ -52,7 +56,8 @@ def _recover(settings: Settings, folder: Path, *, is_sure: bool, discards: bool)
         say(f"there is no log in {folder}")
         return WRONG_USE
     try:
-        history = History(folder, replace(settings.history, free_bytes=0), Rules(), lambda _: None)
+        options = replace(settings.history, free_bytes=0)
+        history = History(folder, options, Rules(), lambda _: None, is_replica=True)
     except FolderLocked as locked:
         say(f"{locked}; stop it first")
         return FAILED
@@ -80,9 +85,14 @@ async def _made(settings: Settings, history: History, *, is_sure: bool, discards
             else:
                 only = f"{found.only_there:,} with events that the folder has not"
                 say(f"the stream {space} has {found.frames:,} frames, {only}")
-            if found.only_there and not discards:
+            if found.deleted is not None:
+                first, until = found.deleted
+                say(f"frames {first:,} to {until:,} have been deleted and may have had events that the folder has not")
+            if (found.only_there or found.deleted is not None) and not discards:
                 say("recover with the folder of a node that has those too, or give them up with --discard")
                 return FAILED
+            if (folder / BACKUP_MARKER).exists():
+                say("the folder is a backup: its log gets another id, and all other nodes need an empty folder")
             say(f"the stream {space} is made again; the next event gets the position {found.used + 1}")
             if not is_sure:
                 if not (os.isatty(STDIN) and os.isatty(STDERR)):
