@@ -293,6 +293,25 @@ async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker
         await other.close()
 
 
+@pytest.mark.slow
+async def test_a_node_with_another_log_than_the_stream_takes_no_events(broker, disk, tmp_path, capsys):
+    """It says so, and the others go on."""
+    async with nats_servers(tmp_path) as servers:
+        options = Cluster(urls=(servers.urls,), node="a", settled_by="keeper")
+        described = describe(Settings(cluster=options), Identity.new(), 0)
+        other, applied = Connection(replace(options, node="b")), Applied(100, 10**9)
+        applied.stream = described["stream"]
+        await other.open()
+        await other.ask(f"STREAM.CREATE.{options.space}", stream_config(Settings(cluster=options), described))
+        log = ClusterLog(options, Connection(options), disk, broker.commits, applied, lambda: None)
+        broker.commits.begin(log, 0, log.direct.share)
+        log.begin()
+        await until(lambda: "that of a log with another id" in capsys.readouterr().out)
+        assert (log.is_diverged, log.availability.is_stream_replaced, type(log.refusal)) == (True, False, Diverged)
+        await log.close()
+        await other.close()
+
+
 async def test_without_nats_what_is_in_no_frame_is_refused(broker, log, disk, hearer):
     """It is stored nowhere. What is in one may be; and what is not durable stays behind that."""
     source, news = object(), []

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
+from nats.aio.client import Client as NatsClient
 from support.messages import HANDSHAKE, publish
 from support.nats import FREE_PORTS, nats_servers, node, rows, url_of
 from support.process import ended, launched
@@ -232,3 +233,30 @@ async def test_a_keeper_that_was_left_alone_starts_alone(tmp_path):
         assert "may have more of the history: a;" in await refusal(tmp_path, nats, "b", HALLEY_CLUSTER_JOIN_S="1")
         async with node(tmp_path, nats, "a") as a, node(tmp_path, nats, "b") as b:
             assert await rows(b, last) == await rows(a, last)
+
+
+async def test_a_front_does_not_begin_with_a_keeper_of_another_log(tmp_path):
+    """Its clients would be given positions of a log that is not the cluster's."""
+    async with nats_servers(tmp_path) as nats:
+        client = NatsClient()
+        await client.connect(nats.urls)
+        async with node(tmp_path, nats, "a") as a:
+            await acknowledged(a, 1)
+            state = await asked(client, "halley.k", {"what": "state"})
+        wrong = json.dumps(state | {"log_id": "0" * 32}).encode()
+
+        async def answer(message):
+            await client.publish(message.reply, b".%08d%b" % (0, wrong))
+
+        await client.subscribe("halley.k", queue="keepers", cb=answer)
+        await client.flush()
+        line = await refusal(tmp_path, nats, "front", "front", "--front", HALLEY_CLUSTER_JOIN_S="1")
+        assert "no keeper of the cluster halley answers within 1 s" in line
+        await client.close()
+
+
+async def asked(client, subject, what):
+    """Ask a keeper as a node does; return its answer, which is of one piece."""
+    reply = await client.request(subject, json.dumps(what).encode(), timeout=DEADLINE_S)
+    assert reply.data[:9] == b".%08d" % 0
+    return json.loads(reply.data[9:])

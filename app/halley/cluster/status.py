@@ -92,7 +92,7 @@ class ClusterStatus:
                 await self._ask()
                 self._report()
             except Exception as error:  # noqa: BLE001 - a heartbeat may have anything
-                telemetry.fault("cluster_standing", error)
+                telemetry.fault("cluster_status", error)
             await asyncio.sleep(_LOOK_S)
 
     async def _ask(self) -> None:

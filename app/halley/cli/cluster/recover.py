@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from halley.cli.cluster.access import url_list
 from halley.cli.options import config_option, load_settings
 from halley.cli.terminal import DONE, FAILED, STDERR, STDIN, WRONG_USE, run, say
 from halley.cluster.membership import connected
@@ -25,7 +26,7 @@ from halley.settings import Settings
 
 
 @click.command()
-@click.argument("urls", metavar="URLS")
+@click.argument("urls", metavar="URLS", callback=url_list)
 @click.option(
     "--data-dir",
     required=True,
@@ -39,14 +40,14 @@ from halley.settings import Settings
     help="Also if the stream has, or may have had, events that the folder has not: they are lost.",
 )
 @config_option
-def recover(*, urls: str, data_dir: Path, yes: bool, discard: bool, file: Path | None) -> None:
+def recover(*, urls: list[str], data_dir: Path, yes: bool, discard: bool, file: Path | None) -> None:
     """Make the stream of a cluster from a data folder, on the NATS servers at URLS (separated by commas).
 
     It is for a stream that was lost or restored from an old copy, and for a folder of a server without a cluster that
     becomes the first node of one. All nodes must be stopped. The stream that is there is deleted; positions go on after
     the last event of the folder. The settings must be those of the nodes.
     """
-    flags = {"cluster.urls": urls.split(","), "cluster.node": "recover", "data_dir": str(data_dir)}
+    flags = {"cluster.urls": urls, "cluster.node": "recover", "data_dir": str(data_dir)}
     settings = load_settings(file, flags).settings
     sys.exit(_recover(settings, data_dir.resolve(), is_sure=yes, discards=discard))
 
