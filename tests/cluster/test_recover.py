@@ -135,7 +135,7 @@ async def test_what_the_stream_no_longer_has_counts_too(tmp_path):
         await client.close()
         refused = await recover(tmp_path, nats, "old", "--yes")
         assert (refused.code, "give them up with --discard" in refused.lines[-1]) == (1, True), refused.lines
-        deleted = "have been deleted and may have had events that the folder has not"
+        deleted = "were deleted, and may have had events that the folder has not"
         assert any(deleted in line for line in refused.lines), refused.lines
         done = await recover(tmp_path, nats, "old", "--yes", "--discard")
         assert done.code == 0, done.lines

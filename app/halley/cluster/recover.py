@@ -13,7 +13,7 @@ from halley.cluster.applied import AnotherVersion, Applied, First, UsedKey
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.members import alive
 from halley.cluster.membership import save, saved_state
-from halley.cluster.sender import MOST_EVENTS
+from halley.cluster.sender import MOST_ROWS
 from halley.cluster.stream import describe, description_of, stream_of
 from halley.history.backup import identify_copy
 from halley.history.folder import HighWaterMark
@@ -37,16 +37,15 @@ class Found(NamedTuple):
     last_us     the time of the folder's last event in microseconds since 1970; 0 if unknown
     frames      how many messages the stream has; None if there is no stream
     only_there  how many of them have events that the folder has not
-    deleted     the first and last sequence of messages that the stream no longer has, and the folder never had; None if
-                there are none
-    used        the last offset that may have been used, by any of those or by the folder
+    used        the last offset that may have been used, by any of them or by the folder
+    gone        the sequences of those that have left the stream before the folder had them; they may have had events
     """
 
     last_us: int
     frames: int | None
     only_there: int
-    deleted: tuple[int, int] | None
     used: int
+    gone: range = range(0)
 
 
 async def look(nats: Connection, settings: Settings, history: History) -> Found:
@@ -66,7 +65,7 @@ async def look(nats: Connection, settings: Settings, history: History) -> Found:
     except ApiError as error:
         if error.code != STREAM_NOT_FOUND:
             raise
-        return Found(last_us, None, 0, None, history.head)
+        return Found(last_us, None, 0, history.head)
     if not history.folder.identity.owns(description_of(info)["log_id"]):
         raise CannotRecover(f"the stream {space} has another history than {history.folder.path}: choose cluster.space")
     return await _compared(nats, settings, info, history, last_us)
@@ -88,7 +87,7 @@ async def _compared(
         if first <= following:
             found = await _applied(nats, settings, saved, last, history)
             if found is not None:
-                return Found(last_us, frames, found[0], None, max(found[1], history.head))
+                return Found(last_us, frames, found[0], max(found[1], history.head))
             following, used = 1, int(described["base"])
     only_there = younger = total = 0
     oldest_us, known = None, set()
@@ -101,11 +100,9 @@ async def _compared(
             if time_us > last_us:
                 only_there, younger = only_there + 1, younger + frame.count
     used = max(history.head + younger, used + total)
-    if first <= following or (following == 1 and oldest_us is not None and oldest_us <= last_us):
-        return Found(last_us, frames, only_there, None, used)
-    # How many events the deleted messages had is not known: the offsets that they may have had are not given again.
-    used += (first - following) * MOST_EVENTS
-    return Found(last_us, frames, only_there, (following, first - 1), used)
+    is_seen = following == 1 and oldest_us is not None and oldest_us <= last_us  # the folder has what was before that
+    gone = range(0) if is_seen else range(following, first)
+    return Found(last_us, frames, only_there, used + MOST_ROWS * len(gone), gone)
 
 
 async def _applied(
@@ -144,8 +141,8 @@ async def make_stream(nats: Connection, settings: Settings, history: History, fo
     """Delete the stream, and make it again behind the last offset that was used; close the folder, which then fits it.
 
     Offsets that only the stream has used are recorded in the folder as lost. A backup becomes another log: what was
-    acknowledged after it may be lost. It may be repeated after an error. Raises
-    `CannotJoin`, `CannotRecover`, `FolderUnusable`, `ApiError`, `AwayErrors`, `OSError`.
+    acknowledged after it may be lost. It may be repeated after an error. Raises `CannotJoin`, `CannotRecover`,
+    `FolderUnusable`, `ApiError`, `AwayErrors`, `OSError`.
     """
     identify_copy(history.folder)
     described = describe(settings, history.folder.identity, found.used)

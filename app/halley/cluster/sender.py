@@ -25,8 +25,8 @@ from halley.settings import Cluster
 _ROW_BYTES = 256
 """About what a row takes in a frame besides its payload."""
 
-MOST_EVENTS = FRAME_BYTES // _ROW_BYTES
-"""In a frame, however short they are."""
+MOST_ROWS = FRAME_BYTES // _ROW_BYTES
+"""No frame has more events."""
 
 _FRAME_S = 0.001
 _FRAMES_PER_S = 500

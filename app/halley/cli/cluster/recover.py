@@ -86,10 +86,10 @@ async def _made(settings: Settings, history: History, *, is_sure: bool, discards
             else:
                 only = f"{found.only_there:,} with events that the folder has not"
                 say(f"the stream {space} has {found.frames:,} frames, {only}")
-            if found.deleted is not None:
-                first, until = found.deleted
-                say(f"frames {first:,} to {until:,} have been deleted and may have had events that the folder has not")
-            if (found.only_there or found.deleted is not None) and not discards:
+            if found.gone:
+                sequences = f"{found.gone.start} to {found.gone.stop - 1}"
+                say(f"its frames {sequences} were deleted, and may have had events that the folder has not")
+            if (found.only_there or found.gone) and not discards:
                 say("recover with the folder of a node that has those too, or give them up with --discard")
                 return FAILED
             if (folder / BACKUP_MARKER).exists():
