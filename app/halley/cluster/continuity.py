@@ -245,7 +245,7 @@ class Companions:
         return frozenset(each.name for each in self._members.others() if each.heartbeat.get("keeps", True))
 
     async def _save(self, names: frozenset[str]) -> None:
-        content = {"node": self._node, "stream": self._stream, "companions": sorted(names)}
+        content = _document(self._node, self._stream, sorted(names))
         if names != self._saved:
             try:
                 await asyncio.to_thread(checksummed_json.save, self._folder / KEEPERS, content)
@@ -264,3 +264,13 @@ def companions(folder: Path, node: str, stream: str) -> frozenset[str] | None:
     except (OSError, checksummed_json.DocumentDamaged, LookupError, TypeError):
         pass
     return None
+
+
+def begin_companions(folder: Path, node: str, stream: str) -> None:
+    """Save that the folder is that of a keeper, whose companions are not known yet. Raises `OSError`."""
+    if not (folder / KEEPERS).exists():
+        checksummed_json.save(folder / KEEPERS, _document(node, stream, None))
+
+
+def _document(node: str, stream: str, companions: list[str] | None) -> dict[str, Any]:
+    return {"node": node, "stream": stream, "companions": companions}

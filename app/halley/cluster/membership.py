@@ -21,7 +21,7 @@ from halley.broker.ports import Erasure
 from halley.cluster.applied import AnotherVersion, Applied
 from halley.cluster.catch_up import CannotCatchUp, catch_up
 from halley.cluster.consistency import LOG_ID, RECORD, digests
-from halley.cluster.continuity import Continuity
+from halley.cluster.continuity import Continuity, begin_companions
 from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
@@ -153,7 +153,7 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
         _prepare(folder, identity)
         if not await _copied(nats, settings, folder, applied, info["state"], can_go_on=can_go_on):
             await continuity.proved(is_anyone_there=is_anyone_there)
-    _finish(folder)
+    _finish(folder, options.node, applied.stream)
     save(folder, applied)
     return applied
 
@@ -300,9 +300,10 @@ def _prepare(folder: Path, identity: Identity) -> None:
         raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
 
 
-def _finish(folder: Path) -> None:
-    """Make a backup whose rows are those of the cluster's log a copy of that. Raises `FolderUnusable`."""
+def _finish(folder: Path, node: str, stream: str) -> None:
+    """Make the folder, which fits the cluster, that of a keeper, also if it is a backup. Raises `FolderUnusable`."""
     try:
+        begin_companions(folder, node, stream)
         adopt_copy(folder)
     except OSError as error:
         raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
