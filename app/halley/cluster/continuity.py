@@ -75,7 +75,6 @@ class Continuity:
         self._options = settings.cluster
         self._applied = applied
         self._end = Applied(settings.history.keys, 0)  # of the stream; only its keepers are needed
-        self._end.restore(applied.saved())
         self._companions = companions(folder, self._options.node, applied.stream)
         self._nodes: dict[str, _Node] = {}
 
@@ -104,6 +103,7 @@ class Continuity:
 
         `is_anyone_there`: a node is in service, as far as that is known. Raises `CannotJoin`.
         """
+        self._end.restore(self._applied.saved())
         began_at, join_s = monotonic(), self._options.join_s
         beat_s = min(_BEAT_S, join_s) if is_anyone_there else 0.0
         while True:
