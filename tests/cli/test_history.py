@@ -228,13 +228,13 @@ async def test_salvage_gives_back_what_is_intact(served, tmp_path):
     verified = await ended("history", "verify", "--data-dir", "copy", cwd=tmp_path)
     assert verified.code == DONE
     code, _, (line,) = await ended("history", "salvage", "--data-dir", "nowhere", cwd=tmp_path)
-    assert (code, line) == (FAILED, "halley: there is no log in nowhere")
+    assert (code, line) == (WRONG_USE, "halley: there is no log in nowhere")
 
 
 async def test_verify_where_there_is_no_log(tmp_path):
-    """The exit code is 1, and the text names the folder."""
+    """The exit code is that of wrong use, not that of damage, and the text names the folder."""
     code, output, (line,) = await ended("history", "verify", cwd=tmp_path)
-    assert (code, output, line) == (FAILED, [], "halley: there is no log in halley-data")
+    assert (code, output, line) == (WRONG_USE, [], "halley: there is no log in halley-data")
 
 
 async def test_a_backup_is_a_data_folder(served, tmp_path):
@@ -311,7 +311,7 @@ async def test_without_a_server_it_erases_in_the_folder(served, tmp_path):
     done = await ended("history", "purge", "/chat/a", "--yes", "--data-dir", "copy", cwd=tmp_path)
     assert (done.code, done.lines) == (DONE, ["halley: erased 5 events"])
     nowhere = await ended("history", "purge", "/chat/a", "--yes", "--data-dir", "nowhere", cwd=tmp_path)
-    assert (nowhere.code, nowhere.lines) == (FAILED, ["halley: there is no log in nowhere"])
+    assert (nowhere.code, nowhere.lines) == (WRONG_USE, ["halley: there is no log in nowhere"])
     assert not (tmp_path / "nowhere").exists()
 
 

@@ -391,7 +391,7 @@ async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker
     monkeypatch.setattr(subscriptions, "_WAITING_BYTES", 20_000)
     async with nats_servers(tmp_path) as servers:
         options = Cluster(urls=(servers.urls,), node="a", settled_by="keeper")
-        described = describe(Settings(cluster=options), Identity.new(), 0)
+        described = describe(Settings(cluster=options), replace(Identity.new(), log_id=Disk.log_id), 0)
         other, applied = Connection(replace(options, node="b")), Applied(100, 10**9)
         applied.stream = described["stream"]
         await other.open()
@@ -407,6 +407,25 @@ async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker
         disk.refusal = None
         await until(lambda: len(disk.queue) == 200)
         assert [entry.event.payload for entry in disk.queue] == [b"%d" % number for number in range(1, 201)]
+        await log.close()
+        await other.close()
+
+
+@pytest.mark.slow
+async def test_a_node_with_another_log_than_the_stream_takes_no_events(broker, disk, tmp_path, capsys):
+    """It says so, and the others go on."""
+    async with nats_servers(tmp_path) as servers:
+        options = Cluster(urls=(servers.urls,), node="a", settled_by="keeper")
+        described = describe(Settings(cluster=options), Identity.new(), 0)
+        other, applied = Connection(replace(options, node="b")), Applied(100, 10**9)
+        applied.stream = described["stream"]
+        await other.open()
+        await other.ask(f"STREAM.CREATE.{options.space}", stream_config(Settings(cluster=options), described))
+        log = ClusterLog(options, Connection(options), disk, broker.commits, applied, lambda: None)
+        broker.commits.begin(log, 0, log.direct.share)
+        log.begin()
+        await until(lambda: "that of a log with another id" in capsys.readouterr().out)
+        assert (log.is_diverged, log.availability.is_stream_replaced, type(log.refusal)) == (True, False, Diverged)
         await log.close()
         await other.close()
 

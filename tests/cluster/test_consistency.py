@@ -40,6 +40,9 @@ def test_nodes_that_are_alike_are_in_one_group():
     assert differences(nodes, set()) == [{"what": "version", "nodes": [["b", "c"], ["a"], ["d"]]}]
     assert differences(nodes[1:3], set()) == []
     assert differences(nodes[1:3], {"c"}) == [{"what": "stream", "nodes": [["b"], ["c"]]}]
+    logs = [member("a"), member("b", log_id="1"), member("c", log_id="1"), member("d", log_id="2")]
+    assert differences(logs[:3], set()) == [], "an earlier version does not send it"
+    assert differences(logs, set()) == [{"what": "log_id", "nodes": [["b", "c"], ["d"]]}]
 
 
 @pytest.mark.parametrize("facts", [{"settings": 1}, {"settings": {"record": [1]}, "version": None}, {"settings": []}])

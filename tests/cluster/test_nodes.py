@@ -305,7 +305,8 @@ async def start(folder, urls, *more, **settings):
     [
         ((), {}, "needs 3 NATS servers"),
         (("--history", "off"), {}, "the history is what the nodes of a cluster share"),
-        (("--node", "a b"), {}, "up to 32 letters"),
+        (("--node", "a b"), {}, "up to 63 letters"),
+        (("--node", "a" * 64), {}, "up to 63 letters"),
         (("--cluster", "http://127.0.0.1:1"), {}, "nats://host:4222"),
         (("--cluster", "nats://me:secret@127.0.0.1:1"), {}, "cluster.user"),
         (("--cluster", "nats://127.0.0.1:1"), {"HALLEY_CLUSTER_JOIN_S": "0.5"}, "no NATS server lets this node in"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 from nats.aio.client import Client as NatsClient
 from support.messages import publish
@@ -13,7 +15,7 @@ from support.nats import FREE_PORTS, nats_servers, node, rows, url_of
 from support.process import ended, launched
 from support.wire import DEADLINE_S
 
-from halley.client import ALL, Client
+from halley.client import ALL, Client, HistoryClient
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +32,18 @@ async def acknowledged(server, data, **fields):
         while not (reply := await published(server, data, **fields))["successful"]:
             await asyncio.sleep(0.05)
         return reply["ext"]["position"]
+
+
+async def history_of(server):
+    """Return a page of the history, as a program gets it."""
+    async with httpx.AsyncClient() as http:
+        return (await http.get(f"{url_of(server)}/history/chat/room")).json()
+
+
+async def log_of(server):
+    """Return what the server says of its log."""
+    async with HistoryClient(url_of(server)) as client:
+        return await client.log_head()
 
 
 async def recover(folder, nats, name, *more):
@@ -89,9 +103,10 @@ async def test_what_only_the_stream_has_is_not_deleted(tmp_path):
     async with nats_servers(tmp_path) as nats:
         async with node(tmp_path, nats, "a") as a:
             await acknowledged(a, 1)
-        async with node(tmp_path, nats, "b") as b:
-            for number in (2, 3):
-                last = await acknowledged(b, number)
+            async with node(tmp_path, nats, "b") as b:
+                a.send_signal(signal.SIGKILL)
+                for number in (2, 3):
+                    last = await acknowledged(b, number)
         refused = await recover(tmp_path, nats, "a", "--yes")
         assert (refused.code, "give them up with --discard" in refused.lines[-1]) == (1, True), refused.lines
         assert any(", 2 with events that the folder has not" in line for line in refused.lines), refused.lines
@@ -101,6 +116,55 @@ async def test_what_only_the_stream_has_is_not_deleted(tmp_path):
             assert await acknowledged(a, 4) == last + 1, "no position is used again"
             assert [row["payload"] for row in await rows(a, last + 1)] == ["1", "4"]
             assert [row["payload"] for row in await rows(b, last + 1)] == ["1", "2", "3", "4"]
+
+
+async def test_what_the_stream_no_longer_has_counts_too(tmp_path):
+    """Frames that are deleted, and that the folder has not seen, may have had events: their positions are not given."""
+    async with nats_servers(tmp_path) as nats:
+        async with node(tmp_path, nats, "a") as a:
+            await acknowledged(a, 1)
+            a.send_signal(signal.SIGTERM)
+            await a.exit_code()
+        shutil.copytree(tmp_path / "a", tmp_path / "old")
+        async with node(tmp_path, nats, "a") as a, Client(url_of(a)) as client:
+            await client.publish_many("/chat/room", range(40))
+            last = await acknowledged(a, "last")
+        client = NatsClient()
+        await client.connect(nats.urls)
+        await client.jetstream().purge_stream("halley", keep=1)
+        await client.close()
+        refused = await recover(tmp_path, nats, "old", "--yes")
+        assert (refused.code, "give them up with --discard" in refused.lines[-1]) == (1, True), refused.lines
+        deleted = "were deleted, and may have had events that the folder has not"
+        assert any(deleted in line for line in refused.lines), refused.lines
+        done = await recover(tmp_path, nats, "old", "--yes", "--discard")
+        assert done.code == 0, done.lines
+        async with node(tmp_path, nats, "old") as old:
+            assert await acknowledged(old, "after") > last
+            page = await history_of(old)
+            assert [event["data"] for event in page["events"]] == [1, "after"]
+            assert page["gaps"] == [[2, page["events"][1]["position"] - 1]]
+
+
+async def test_a_backup_begins_another_log(tmp_path):
+    """What was acknowledged after it may be lost, so its positions mean other events."""
+    async with nats_servers(tmp_path) as nats:
+        async with node(tmp_path, nats, "a") as a:
+            first = await acknowledged(a, 1)
+            made = await ended("history", "backup", "backup", "--data-dir", "a", cwd=tmp_path)
+            assert made.code == 0, made.lines
+            log_id = (await log_of(a))["log_id"]
+        asked = await recover(tmp_path, nats, "backup")
+        assert asked.code == 2
+        assert any("its log gets another id" in line for line in asked.lines), asked.lines
+        done = await recover(tmp_path, nats, "backup", "--yes")
+        assert (done.code, (tmp_path / "backup" / "backup").exists()) == (0, False), done.lines
+        async with node(tmp_path, nats, "backup") as backup:
+            assert await acknowledged(backup, 2) == first + 1
+            assert (await log_of(backup))["log_id"] != log_id
+            arguments = ("--cluster", nats.urls, "--node", "a", "--data-dir", "a", *FREE_PORTS)
+            refused = await ended("serve", *arguments, cwd=tmp_path)
+            assert (refused.code, "has another history" in refused.lines[-1]) == (2, True), refused.lines
 
 
 async def test_a_folder_from_before_the_cluster_becomes_its_first(tmp_path):

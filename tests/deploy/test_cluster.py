@@ -78,6 +78,20 @@ def variables_of(manifest, name):
     return variables
 
 
+def test_a_node_of_kubernetes_that_is_drained_takes_one_of_each_kind(manifests):
+    """Of NATS' servers, of keepers and of fronts one at a time goes, and they are spread over machines and zones."""
+    budgets = [each["spec"] for (kind, _), each in manifests.items() if kind == "PodDisruptionBudget"]
+    workloads = [each["spec"] for (kind, _), each in manifests.items() if kind in ("Deployment", "StatefulSet")]
+    assert len(workloads) == 3
+    for each in workloads:
+        labels = each["template"]["metadata"]["labels"]
+        (budget,) = [found for found in budgets if found["selector"]["matchLabels"].items() <= labels.items()]
+        assert budget["maxUnavailable"] == 1
+        (spread,) = each["template"]["spec"]["topologySpreadConstraints"]
+        assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+        assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
+
+
 def settings_of(variables):
     """Return the settings of a node with the shipped file and these variables."""
     own = {name: value for name, value in variables.items() if name.startswith("HALLEY_")}

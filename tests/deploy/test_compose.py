@@ -47,6 +47,16 @@ def test_every_service_is_walled_in(services):
         assert ("cap_add" in service) == (name == "nginx")
 
 
+@pytest.mark.parametrize("name", ["compose.yaml", "cluster.yaml"])
+def test_every_service_is_there_again_after_the_machine_was_restarted(name):
+    """With `on-failure` Docker does not restart a container when its daemon starts."""
+    require_module("yaml", "pip install '.[deploy]'")
+    import yaml
+
+    services = yaml.safe_load((FOLDER / name).read_text())["services"]
+    assert {service["restart"] for service in services.values()} == {"unless-stopped"}
+
+
 def test_only_nginx_can_be_reached_from_outside(services):
     assert [name for name, service in services.items() if "ports" in service] == ["nginx"]
     assert parsed()["networks"]["inside"]["internal"] is True

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from halley.broker.ports import Erasure
 from halley.cli.options import erased
-from halley.cli.terminal import DONE, FAILED, ShareBar, say
+from halley.cli.terminal import DONE, FAILED, WRONG_USE, ShareBar, say
 from halley.history.backup import backup as copy
 from halley.history.damage import Damage
 from halley.history.examination import verify as look
-from halley.history.folder import FolderLocked, FolderUnusable
+from halley.history.folder import FolderLocked, FolderUnusable, NoLog, is_of_keeper
 from halley.history.history import History
 from halley.history.rules import Rules
 from halley.server.persistence import FILES, PersistentTopics
@@ -30,7 +30,7 @@ def verify(folder: Path, bar: ShareBar) -> int:
     except (FolderUnusable, OSError) as error:
         bar.finish()
         say(str(error))
-        return FAILED
+        return WRONG_USE if isinstance(error, NoLog) else FAILED
     bar.finish()
     for first, last in verdict.holes:
         say(f"{_offsets(first, last)}: lost in an earlier accident")
@@ -57,7 +57,7 @@ def backup(folder: Path, target: Path, bar: ShareBar) -> int:
     except FolderUnusable as error:
         bar.finish()
         say(str(error))
-        return FAILED
+        return WRONG_USE if isinstance(error, NoLog) else FAILED
     except (OSError, sqlite3.Error) as error:
         bar.finish()
         say(f"not everything was copied: {error}; the same command begins again")
@@ -71,6 +71,8 @@ def backup(folder: Path, target: Path, bar: ShareBar) -> int:
 
 def salvage(folder: Path, settings: Settings, bar: ShareBar) -> int:
     """Rewrite the damaged segments of a log, and print what is lost; returns the exit code."""
+    if _has_no_log(folder):
+        return WRONG_USE
     salvaged = _work(folder, settings, bar, "salvaged", lambda log: log.salvage(bar.show))
     if salvaged is None:
         return FAILED
@@ -85,6 +87,14 @@ def salvage(folder: Path, settings: Settings, bar: ShareBar) -> int:
 
 def purge(folder: Path, settings: Settings, erasure: Erasure, bar: ShareBar) -> int:
     """Erase events from a log that no server has open; returns the exit code."""
+    if _has_no_log(folder):
+        return WRONG_USE
+    if is_of_keeper(folder):
+        say(
+            f"{folder} is the folder of a keeper, and other nodes have its events too: purge without --data-dir, with "
+            "a running keeper as --server, erases them at all nodes"
+        )
+        return WRONG_USE
 
     def erase(log: History) -> int:
         count = log.purge(erasure, bar.show)
@@ -98,13 +108,18 @@ def purge(folder: Path, settings: Settings, erasure: Erasure, bar: ShareBar) -> 
     return DONE
 
 
+def _has_no_log(folder: Path) -> bool:
+    """Whether there is no log in the folder; if so, this is printed."""
+    if (folder / "log.json").exists():
+        return False
+    say(f"there is no log in {folder}")
+    return True
+
+
 def _work(
     folder: Path, settings: Settings, bar: ShareBar, done: str, work: Callable[[History], _Result]
 ) -> _Result | None:
     """Open a log and do `work` on it; returns the result, or None after an error, which is printed."""
-    if not (folder / "log.json").exists():
-        say(f"there is no log in {folder}")
-        return None
     log = None
     try:
         options = replace(settings.history, free_bytes=0)  # nothing is published, and rewriting makes room

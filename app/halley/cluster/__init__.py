@@ -12,6 +12,7 @@
     availability.py    whether the stream takes events, and whether this node can go on with it
     stream.py          the stream's life: how it is made, what leaves it, and whether a node can go on with it
     membership.py      what a node must know before it opens its folder: whose log the stream is, and if the two fit
+    continuity.py      whether the stream has all that was acknowledged, before a node goes on with it
     catch_up.py        what a folder lacks that the stream does not have, from a keeper
     recover.py         making the stream again from a folder
     erasure.py         erasing events from all folders and from the stream

@@ -6,6 +6,7 @@ from time import monotonic
 
 from halley import telemetry
 from halley.broker.errors import HistoryUnavailable
+from halley.cluster.consistency import OTHER_LOG
 from halley.nats.jetstream import Connection
 
 AWAY_S = 1.0
@@ -19,7 +20,7 @@ OUTVOTED = "most other nodes have made something else of the stream"
 FAULT = "an error while applying the stream: "
 """Followed by the name of an exception's class, whose text might be a stranger's."""
 
-_OF_THIS_NODE = frozenset((LATER, OUTVOTED))
+_OF_THIS_NODE = frozenset((LATER, OUTVOTED, OTHER_LOG))
 """Reasons that concern this node alone: the others can go on."""
 
 

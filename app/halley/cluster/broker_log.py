@@ -72,7 +72,7 @@ class ClusterLog:
         self._arrivals = Arrivals(applied, store.publication_key, is_front=options.front)
         self.availability = Availability(nats)
         self.sender = Sender(options, nats, self.availability, commits.options.inbox_bytes)
-        self.reader = StreamReader(nats, applied, self.availability, self._apply)
+        self.reader = StreamReader(nats, store.log_id, applied, self.availability, self._apply)
         self.writer = StoreWriter(store, commits, self.availability, self._arrivals.first_topics)
         self.direct = DirectEvents(options, nats, commits, flush)
         self._version = FrameVersion(applied, options.node)

@@ -47,6 +47,8 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
             try:
                 state = await KeeperRequests(nats, settings.cluster.space).state(_ANSWER_S)
                 found = usable(state, applied, needed)
+                if state.log_id != copy.history.log_id:
+                    raise Unanswered("no node has a state with which it could go on")
                 if found.offset < copy.history.head:
                     why = f"it has events up to position {copy.history.head}, and the cluster up to {found.offset}"
                 else:
@@ -101,7 +103,7 @@ class Copy:
             raise CannotCatchUp(str(error)) from error
 
     def _open(self) -> History:
-        return History(self._path, self._options, Rules(), lambda _: None, goes_back=True)
+        return History(self._path, self._options, Rules(), lambda _: None, is_replica=True)
 
     def begin_with(self, first: int) -> None:
         """Begin an empty folder with the offset `first`: what was before that exists nowhere any more."""

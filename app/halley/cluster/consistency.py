@@ -1,4 +1,4 @@
-"""What should be the same at all nodes, and where it is not: settings, Halley's version, what they made of the stream.
+"""What should be the same at all nodes, and where it is not: settings, versions, the log's id, what was made of it.
 
 A node's heartbeat has a digest for each group of such settings. They are settings that everybody may know; secrets,
 such as tokens and passwords, are not compared.
@@ -21,6 +21,7 @@ import orjson
 from halley.cluster.applied import Applied
 from halley.cluster.frames import VERSION
 from halley.cluster.members import Member
+from halley.cluster.stream import CannotJoin, description_of
 from halley.settings import Settings
 
 _REMEMBERED = 4_096
@@ -78,6 +79,20 @@ class FrameVersion:
         return VERSION if self._since is not None and now - self._since > SETTLED_S else self._applied.rules
 
 
+LOG_ID = "log_id"
+"""The name in a heartbeat of the id of the node's log."""
+
+OTHER_LOG = "the stream is that of a log with another id"
+
+
+def why_other_log(info: dict[str, Any], log_id: str) -> str:
+    """Why a node with that log cannot go on with a stream of which `info` says that it is another's; "" if it can."""
+    try:
+        return "" if description_of(info)[LOG_ID] == log_id else OTHER_LOG
+    except (CannotJoin, KeyError):
+        return ""  # `stream.why_unusable` says why
+
+
 class StateHistory:
     """What this node has made of the latest messages of the stream, and the nodes that have made something else."""
 
@@ -124,6 +139,8 @@ def differences(nodes: list[Member], deviating: set[str]) -> list[dict[str, Any]
         settings = member.heartbeat.get("settings")
         found = {**settings} if isinstance(settings, dict) else {}
         found |= {"version": member.heartbeat.get("version"), "stream": "odd" if member.name in deviating else ""}
+        if LOG_ID in member.heartbeat:  # earlier versions do not send it
+            found[LOG_ID] = member.heartbeat[LOG_ID]
         for what, value in found.items():
             compared.setdefault(what, {}).setdefault(str(value), []).append(member.name)
     return [

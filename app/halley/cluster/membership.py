@@ -20,7 +20,8 @@ import orjson
 from halley.broker.ports import Erasure
 from halley.cluster.applied import AnotherVersion, Applied, document
 from halley.cluster.catch_up import STATE_FILE, CannotCatchUp, catch_up
-from halley.cluster.consistency import RECORD, digests
+from halley.cluster.consistency import LOG_ID, RECORD, digests
+from halley.cluster.continuity import Continuity, begin_companions
 from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
@@ -39,7 +40,8 @@ from halley.cluster.stream import (
     why_unusable,
 )
 from halley.history import checksummed_json, recovery
-from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
+from halley.history.backup import adopt_copy
+from halley.history.folder import BACKUP_MARKER, FolderUnusable, Identity, has_events, identity_of
 from halley.history.recovery import last_row
 from halley.history.state import decoded
 from halley.nats.client import REQUEST_S, AwayErrors
@@ -73,9 +75,12 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
         await _check_rules(nats, settings)
         try:
             async with asyncio.timeout(join_s):
-                state = await _state(nats, space)
-                info = await nats.stream_info()
-                await check_bucket(nats, settings)
+                while True:
+                    state = await _state(nats, space)
+                    info = await nats.stream_info()
+                    if state.log_id == description_of(info)[LOG_ID]:
+                        break
+                    await asyncio.sleep(_AGAIN_S)
         except (ApiError, *AwayErrors) as error:
             raise CannotJoin(
                 f"no keeper of the cluster {space} answers within {join_s:g} s: start one first"
@@ -120,8 +125,9 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
 async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     options = settings.cluster
     await _check_name(nats, settings)
-    await _check_rules(nats, settings)
-    identity, saved, applied = _own(folder), saved_state(folder), _nothing(settings)
+    is_anyone_there = await _check_rules(nats, settings)
+    own, saved, applied = _own(folder), saved_state(folder), _nothing(settings)
+    identity = own or Identity.new()
     described = describe(settings, identity, 0)
     info = await stream_of(nats, settings, described, _why_not_first(folder, saved, options.space))
     theirs = description_of(info)
@@ -129,28 +135,31 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     if options.settled_by == "stream" and info["config"]["num_replicas"] < 3:
         raise CannotJoin("cluster.settled_by: the stream has fewer than 3 replicas, which stream needs")
     if theirs["log_id"] != identity.log_id:
-        if (folder / "log.json").exists():
-            raise CannotJoin(f"{folder} has another history than the cluster: give this node an empty data_dir")
+        if own is not None:
+            raise CannotJoin(
+                f"{folder} has another history than the cluster: give this node an empty data_dir, or make the stream "
+                "of another cluster.space from the folder by halley cluster recover"
+            )
         identity = replace(identity, log_id=theirs["log_id"], publication_key=int(theirs["publication_key"]))
     applied.stream = theirs["stream"]
-    head = _head_of(folder)
+    head, seen = _head_of(folder), 0
     can_go_on = theirs["base"] == 0 and head == 0
     if saved is not None and saved.get("stream") == applied.stream:
         was = _nothing(settings)
         _restore(was, saved, f"what {folder} has saved of the cluster")
-        if info["state"]["last_seq"] < was.sequence:
-            raise CannotJoin(f"{folder} cannot be used: {REPLACED}; see halley cluster recover")
-        if was.offset <= head:  # else the end of a WAL is lost, and the state is of no use
+        seen = was.sequence
+        if was.offset <= head:
             applied, can_go_on = was, True
-    _prepare(folder, identity)
-    state = info["state"]
-    needed, is_missing = await _needed(nats, applied, state) if can_go_on else (state["first_seq"] - 1, True)
-    if not can_go_on or applied.sequence < needed:
-        try:
-            await catch_up(nats, settings, folder, applied, needed)
-        except CannotCatchUp as error:
-            if is_missing:
-                raise CannotJoin(f"{folder} cannot be used: {error}") from error
+        else:  # the end of a WAL is lost, and the state is of no use; the stream may have all from its start
+            can_go_on = theirs["base"] == 0
+    continuity = Continuity(nats, settings, applied, folder)
+    async with continuity.announced():
+        if info["state"]["last_seq"] < seen:
+            raise CannotJoin(f"{folder} cannot be used: {REPLACED}; see halley cluster recover")
+        _prepare(folder, identity)
+        if not await _copied(nats, settings, folder, applied, info["state"], can_go_on=can_go_on):
+            await continuity.proved(is_anyone_there=is_anyone_there)
+    _finish(folder, options.node, applied.stream)
     await apply_settings(nats, settings, info)
     return applied
 
@@ -165,6 +174,25 @@ def _head_of(folder: Path) -> int:
         raise FolderUnusable(f"{folder} cannot be read: {error.strerror}") from error
 
 
+async def _copied(
+    nats: Connection, settings: Settings, folder: Path, applied: Applied, state: dict[str, Any], *, can_go_on: bool
+) -> bool:
+    """Copy from a keeper what the folder lacks, if that is needed; False where the node goes on with the stream alone.
+
+    Raises `CannotJoin`, `FolderUnusable`.
+    """
+    needed, is_missing = await _needed(nats, applied, state) if can_go_on else (state["first_seq"] - 1, True)
+    if can_go_on and applied.sequence >= needed:
+        return False
+    try:
+        await catch_up(nats, settings, folder, applied, needed)
+    except CannotCatchUp as error:
+        if is_missing:
+            raise CannotJoin(f"{folder} cannot be used: {error}") from error
+        return False
+    return True
+
+
 def _restore(applied: Applied, saved: dict[str, Any], what: str) -> None:
     """Go on from a saved state. Raises `CannotJoin`, which says `what` it is."""
     try:
@@ -173,19 +201,20 @@ def _restore(applied: Applied, saved: dict[str, Any], what: str) -> None:
         raise CannotJoin(f"{what} was written by another version of Halley, which this one does not know") from None
 
 
-async def _check_rules(nats: Connection, settings: Settings) -> None:
-    """Check that the nodes that are alive record what this one would. Raises `CannotJoin`."""
+async def _check_rules(nats: Connection, settings: Settings) -> bool:
+    """Check that the nodes that are alive record what this one would; False if there is none. Raises `CannotJoin`."""
     asked = question(settings.cluster.node, SETTINGS, None)
     data = await nats.first_answer(subject_of_questions(settings.cluster.space), asked)
     if data is None:
-        return
+        return False
     try:
         answer = orjson.loads(data)
         node, theirs = str(answer["node"]), answer["body"][RECORD]
     except (orjson.JSONDecodeError, TypeError, KeyError):  # a stranger's, or another version's
-        return
+        return True
     if theirs != digests(settings)[RECORD]:
         raise CannotJoin(f"record: node {node!r} has other [[record]] rules: all nodes of a cluster need the same")
+    return True
 
 
 async def _needed(nats: Connection, applied: Applied, state: dict[str, Any]) -> tuple[int, bool]:
@@ -217,7 +246,9 @@ def _why_not_first(folder: Path, saved: dict[str, Any] | None, space: str) -> st
     """Why the first node of a cluster cannot begin with this folder; "" if it can."""
     if saved is not None and (saved["sequence"] or saved["offset"]):
         why = f"the stream {space}, of which it has seen a part, is gone"
-    elif _has_events(folder):
+    elif (folder / BACKUP_MARKER).exists():
+        why = "it is a backup"
+    elif has_events(folder):
         why = "it has a history from before the cluster"
     else:
         return ""
@@ -257,14 +288,12 @@ def least_payload(settings: Settings) -> int:
     return max(_LEAST_PAYLOAD, 2 * settings.limits.data_bytes)
 
 
-def _own(folder: Path) -> Identity:
-    """The identity of the folder's log, or a new one. Raises `FolderUnusable`."""
+def _own(folder: Path) -> Identity | None:
+    """The identity of the folder's log; None if it has none. Raises `FolderUnusable`."""
     try:
-        return Identity.load(folder / "log.json")
-    except FileNotFoundError:
-        return Identity.new()
-    except (OSError, checksummed_json.DocumentDamaged) as error:
-        raise FolderUnusable(f"{folder / 'log.json'} cannot be read: {error}") from error
+        return identity_of(folder)
+    except OSError as error:
+        raise FolderUnusable(f"{folder} cannot be read: {error}") from error
 
 
 def saved_state(folder: Path) -> dict[str, Any] | None:
@@ -278,17 +307,20 @@ def saved_state(folder: Path) -> dict[str, Any] | None:
         raise FolderUnusable(f"{folder / STATE_FILE} cannot be read: {error}") from error
 
 
-def _has_events(folder: Path) -> bool:
-    with suppress(OSError):
-        return bool(segment_files(folder)) and read_mark(folder / "mark") != 0
-    return False
-
-
 def _prepare(folder: Path, identity: Identity) -> None:
     """Give a new folder the cluster's log. Raises `FolderUnusable`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (folder / "log.json").exists():
             identity.save(folder / "log.json")
+    except OSError as error:
+        raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
+
+
+def _finish(folder: Path, node: str, stream: str) -> None:
+    """Make the folder, which fits the cluster, that of a keeper, also if it is a backup. Raises `FolderUnusable`."""
+    try:
+        begin_companions(folder, node, stream)
+        adopt_copy(folder)
     except OSError as error:
         raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error

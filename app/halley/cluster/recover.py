@@ -16,6 +16,7 @@ from halley.cluster.members import alive
 from halley.cluster.membership import saved_state
 from halley.cluster.sender import MOST_ROWS
 from halley.cluster.stream import describe, description_of, stream_of
+from halley.history.backup import identify_copy
 from halley.history.history import History
 from halley.nats.jetstream import STREAM_NOT_FOUND, ApiError, Connection
 from halley.nats.stream_position import position_of
@@ -67,50 +68,63 @@ async def look(nats: Connection, settings: Settings, history: History) -> Found:
         return Found(last_us, None, 0, history.head)
     if not history.folder.identity.owns(description_of(info)["log_id"]):
         raise CannotRecover(f"the stream {space} has another history than {history.folder.path}: choose cluster.space")
-    only_there, used = await _only_there(nats, settings, info, history, last_us)
-    gone = _gone(info, saved_state(history.folder.path))
-    used = max(used, history.head) + MOST_ROWS * len(gone)
-    return Found(last_us, info["state"]["messages"], only_there, used, gone)
+    return await _compared(nats, settings, info, history, last_us)
 
 
-def _gone(info: dict[str, Any], saved: dict[str, Any] | None) -> range:
-    """The sequences of frames that a folder has not seen and its stream no longer has."""
-    is_same = saved is not None and saved.get("stream") == description_of(info)["stream"]
-    return range(saved["sequence"] + 1, info["state"]["first_seq"]) if saved is not None and is_same else range(0)
-
-
-async def _only_there(
+async def _compared(
     nats: Connection, settings: Settings, info: dict[str, Any], history: History, last_us: int
-) -> tuple[int, int]:
-    """How many frames of the stream have events that the folder has not, and the last offset of those.
+) -> Found:
+    """What the stream has, and had, that the folder has not.
 
     Where the stream still is the one that the folder has seen, what follows is applied. Else it went back or was made
     again, after the folder's last event: what it has got since is younger than that.
     """
-    state, saved = info["state"], saved_state(history.folder.path)
-    first, last = max(state["first_seq"], 1), state["last_seq"]
-    is_same = saved is not None and saved.get("stream") == description_of(info)["stream"]
-    if saved is not None and is_same and first - 1 <= saved["sequence"] <= last:
-        applied = Applied(settings.history.keys, int(settings.history.key_age_s * 1_000_000))
-        try:
-            applied.restore(saved)
-        except AnotherVersion:
-            raise CannotRecover(f"another version of Halley was here last: {_SAME_VERSION}") from None
-        count = 0
-        async for message in nats.messages(max(first, applied.sequence), last):
-            position, frame = position_of(message), _frame_of(message)
-            if position.sequence == applied.sequence and applied.checksum != (frame.checksum if frame else ""):
-                break
-            numbered = applied.apply(position.sequence, position.time_us, frame) or []
-            count += any(each.repeats is None and each.offset > history.head for each in numbered)
-        else:
-            return count, applied.offset
-    count, used = 0, history.head
+    state, saved, described = info["state"], saved_state(history.folder.path), description_of(info)
+    first, last, frames = max(state["first_seq"], 1), state["last_seq"], state["messages"]
+    following, used = 1, int(described["base"])
+    if saved is not None and saved.get("stream") == described["stream"] and saved["sequence"] <= last:
+        following, used = saved["sequence"] + 1, saved["offset"]
+        if first <= following:
+            found = await _applied(nats, settings, saved, last, history)
+            if found is not None:
+                return Found(last_us, frames, found[0], max(found[1], history.head))
+            following, used = 1, int(described["base"])
+    only_there = younger = total = 0
+    oldest_us, known = None, set()
     async for message in nats.messages(first, last):
-        frame = _frame_of(message)
-        if frame is not None and frame.count and position_of(message).time_us > last_us:
-            count, used = count + 1, used + frame.count
-    return count, used
+        frame, time_us = _frame_of(message), position_of(message).time_us
+        oldest_us = oldest_us or time_us
+        if frame is not None and frame.count and (frame.run, frame.number) not in known:
+            known.add((frame.run, frame.number))
+            total += frame.count
+            if time_us > last_us:
+                only_there, younger = only_there + 1, younger + frame.count
+    used = max(history.head + younger, used + total)
+    is_seen = following == 1 and oldest_us is not None and oldest_us <= last_us  # the folder has what was before that
+    gone = range(0) if is_seen else range(following, first)
+    return Found(last_us, frames, only_there, used + MOST_ROWS * len(gone), gone)
+
+
+async def _applied(
+    nats: Connection, settings: Settings, saved: dict[str, Any], last: int, history: History
+) -> tuple[int, int] | None:
+    """Apply the stream from a saved state on: how many frames have events that the folder has not, and the last offset.
+
+    None if the stream has another message than the one that the folder has applied last.
+    """
+    applied = Applied(settings.history.keys, int(settings.history.key_age_s * 1_000_000))
+    try:
+        applied.restore(saved)
+    except AnotherVersion:
+        raise CannotRecover(f"another version of Halley was here last: {_SAME_VERSION}") from None
+    count = 0
+    async for message in nats.messages(max(applied.sequence, 1), last):
+        position, frame = position_of(message), _frame_of(message)
+        if position.sequence == applied.sequence and applied.checksum != (frame.checksum if frame else ""):
+            return None
+        numbered = applied.apply(position.sequence, position.time_us, frame) or []
+        count += any(each.repeats is None and each.offset > history.head for each in numbered)
+    return count, applied.offset
 
 
 def _frame_of(message: Message) -> Frame | None:
@@ -125,9 +139,11 @@ def _frame_of(message: Message) -> Frame | None:
 async def make_stream(nats: Connection, settings: Settings, history: History, found: Found) -> None:
     """Delete the stream, and make it again behind the last offset that was used; close the folder, which then fits it.
 
-    Offsets that only the stream has used are recorded in the folder as lost. It may be repeated after an error. Raises
-    `CannotJoin`, `CannotRecover`, `FolderUnusable`, `ApiError`, `AwayErrors`, `OSError`.
+    Offsets that only the stream has used are recorded in the folder as lost. A backup becomes another log: what was
+    acknowledged after it may be lost. It may be repeated after an error. Raises `CannotJoin`, `CannotRecover`,
+    `FolderUnusable`, `ApiError`, `AwayErrors`, `OSError`.
     """
+    identify_copy(history.folder)
     described = describe(settings, history.folder.identity, found.used)
     if found.frames is not None:
         await nats.ask(f"STREAM.DELETE.{settings.cluster.space}")

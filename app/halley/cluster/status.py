@@ -17,7 +17,19 @@ from halley.nats.jetstream import Connection
 from halley.settings import Cluster
 
 _LOOK_S = 1.0
-_PUBLISHED = ("version", "sequence", "offset", "behind", "saved", "refusal", "sessions", "settings", "keeps", "healing")
+_PUBLISHED = (
+    "version",
+    "sequence",
+    "offset",
+    "behind",
+    "saved",
+    "refusal",
+    "sessions",
+    "settings",
+    "keeps",
+    "healing",
+    "log_id",
+)
 """What is shown of a node's heartbeat."""
 
 
@@ -103,7 +115,7 @@ class ClusterStatus:
                     self.behind = max(0, self._stream.figures["state"]["last_seq"] - self._applied.sequence)
                 self._report()
             except Exception as error:  # noqa: BLE001 - a heartbeat may have anything
-                telemetry.fault("cluster_standing", error)
+                telemetry.fault("cluster_status", error)
             await asyncio.sleep(_LOOK_S)
 
     def _report(self) -> None:

@@ -13,6 +13,7 @@ from time import monotonic
 from halley import telemetry
 from halley.cluster.applied import Applied
 from halley.cluster.availability import LATER, Availability
+from halley.cluster.consistency import why_other_log
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.stream import why_unusable
 from halley.nats.client import AwayErrors
@@ -36,8 +37,11 @@ class StreamReader:
     has not applied; else 0. Nothing is read then (`go_on`).
     """
 
-    def __init__(self, nats: Connection, applied: Applied, availability: Availability, apply: Apply) -> None:
+    def __init__(
+        self, nats: Connection, log_id: str, applied: Applied, availability: Availability, apply: Apply
+    ) -> None:
         self.foreign = self.needed = 0
+        self._log_id = log_id
         self._nats = nats
         self._applied = applied
         self._availability = availability
@@ -67,7 +71,7 @@ class StreamReader:
         self._received_at = monotonic() - _QUIET_S + _RETRY_S  # when this is tried again if it fails
         try:
             info = await self._nats.stream_info()
-            is_doubtful = self._is_doubtful(why_unusable(info, self._applied))
+            is_doubtful = self._is_doubtful(why_unusable(info, self._applied) or why_other_log(info, self._log_id))
             if is_doubtful or self._is_missing(info["state"]["first_seq"]):
                 return
             self._in_consumer = 0

@@ -41,7 +41,10 @@ _POINTER = re.compile(r"(/([^~/]|~[01])*)*")  # RFC 6901, 3
 _COLUMN = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LAKE_COLUMNS = ("day", "time", "channel", "fault", "fault_last")
 NATS_URL = re.compile(r"(nats|tls)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
-_NODE = re.compile(r"[A-Za-z0-9-]{1,32}")
+_NODE = re.compile(r"[A-Za-z0-9-]{1,63}")
+"""As long as the name of a pod or a host may be (RFC 1123, 2.1)."""
+
+_SPACE = re.compile(r"[A-Za-z0-9-]{1,32}")
 _HOST_AND_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _ANY_ADDRESS = ("0.0.0.0", "[::]", "[::0]")  # noqa: S104 - it is refused
 _MOST_COLUMNS = 100
@@ -343,10 +346,10 @@ def _cluster(settings: Settings) -> Broken:
         return
     yield from _unlike("cluster.urls", cluster.urls, NATS_URL, "URLs like nats://host:4222 (no user: see cluster.user)")
     if cluster.node:
-        yield from _unlike("cluster.node", [cluster.node], _NODE, "up to 32 letters, digits and - (--node)")
+        yield from _unlike("cluster.node", [cluster.node], _NODE, "up to 63 letters, digits and - (--node)")
     else:
         yield "cluster.node", "expected a name (--node NAME), which --cluster needs"
-    yield from _unlike("cluster.space", [cluster.space], _NODE, "up to 32 letters, digits and -")
+    yield from _unlike("cluster.space", [cluster.space], _SPACE, "up to 32 letters, digits and -")
     if not settings.history.enabled:
         yield "history.enabled", "expected true: the history is what the nodes of a cluster share"
     listen = _HOST_AND_PORT.fullmatch(cluster.listen)

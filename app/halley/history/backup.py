@@ -5,7 +5,7 @@ snapshot, and before the others. Each copy is checked: against the digests of it
 
 The copy is marked as a backup: a server that opens it gives it a new `log_id`, because from then on the copy and the
 original are different logs. Consumers are not copied for the same reason: they read the original, so retention of the
-copy must not wait for them.
+copy must not wait for them. In a cluster the copy can also go on as one of several of the same log (`adopt_copy`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from halley.history.folder import (
     Folder,
     FolderUnusable,
     Identity,
+    NoLog,
     is_of_log,
     is_unfinished_backup,
     read_mark,
@@ -121,7 +122,7 @@ def _identity(source: Path) -> Identity:
     try:
         return Identity.load(source / "log.json")
     except (OSError, DocumentDamaged) as error:
-        raise FolderUnusable(f"there is no log in {source} to copy: {error}") from None
+        raise NoLog(f"there is no log in {source} to copy: {error}") from None
 
 
 def identify_copy(folder: Folder) -> None:
@@ -137,6 +138,18 @@ def identify_copy(folder: Folder) -> None:
         consumers.forget_all(folder.path)  # of an earlier log in this folder, or copied by hand
         marker.unlink()
         sync_folder(folder.path)
+
+
+def adopt_copy(folder: Path) -> None:
+    """Leave a backup the `log_id` of the log that it was made from, since it goes on as one of several copies of that.
+
+    Nothing is done in a folder that is not marked as a backup. Raises `OSError`.
+    """
+    marker = folder / BACKUP_MARKER
+    if marker.exists():
+        consumers.forget_all(folder)
+        marker.unlink()
+        sync_folder(folder)
 
 
 def _copy(file: Path, target: Path, first: int, following: int | None) -> int | None:

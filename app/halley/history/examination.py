@@ -16,7 +16,7 @@ from pathlib import Path
 from halley.history import segment, state
 from halley.history.checksummed_json import DocumentDamaged
 from halley.history.damage import MOST_DAMAGE, Damage, is_passing, outside
-from halley.history.folder import FolderUnusable, Identity, read_mark, segment_files
+from halley.history.folder import FolderUnusable, Identity, NoLog, read_mark, segment_files
 from halley.history.seals import BLOCK_BYTES, Seal, seal_path
 from halley.history.stored import COLUMNS, Stored
 
@@ -209,7 +209,7 @@ def _identity(path: Path, verdict: Verdict) -> Identity | None:
     try:
         identity = Identity.load(path / "log.json")
     except FileNotFoundError:
-        raise FolderUnusable(f"there is no log in {path}") from None
+        raise NoLog(f"there is no log in {path}") from None
     except NotADirectoryError:
         raise FolderUnusable(f"{path} is not a folder") from None
     except DocumentDamaged as damaged:

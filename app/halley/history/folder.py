@@ -35,6 +35,10 @@ HOLES = "holes"
 BACKUP_MARKER = "backup"
 """The name of the empty file that marks a folder as a backup (`backup.py`)."""
 
+KEEPERS = "keepers.json"
+"""The name of the file of a keeper that has the names of those in service with it (`cluster/continuity.py`)."""
+
+_OF_KEEPERS = KEEPERS, "cluster.json"
 _MARK, _MARK_CRC = struct.Struct("<QQ"), struct.Struct("<I")
 _PREFIX, _SUFFIX = "seg-", ".db"
 _OTHERS = {"log.json", "mark", "lock", BACKUP_MARKER}
@@ -51,6 +55,10 @@ class FolderLocked(Exception):
 
 class FolderUnusable(Exception):
     """The folder cannot be opened; the text is a sentence for the operator who starts the server."""
+
+
+class NoLog(FolderUnusable):
+    """There is no log in the folder."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,8 +240,6 @@ class Folder:
         self._place = place_of(self._lock_file)
         self._is_deleted = False
         try:
-            if is_unfinished_backup(path):
-                raise FolderUnusable(f"{path} is a backup that was not finished: run halley history backup again")
             checksummed_json.make_private(file for file in path.iterdir() if is_of_log(file))
             self.identity = self._identify()
             self.mark = HighWaterMark(path / "mark")
@@ -397,19 +403,61 @@ class Folder:
 
     def _identify(self) -> Identity:
         document = self.path / "log.json"
-        files = [file for _, file in segment_files(self.path)]
-        try:
+        with suppress(FileNotFoundError, checksummed_json.DocumentDamaged):
             return Identity.load(document)
-        except FileNotFoundError:
-            identity = _from_segments(files) if files else Identity.new()
-        except checksummed_json.DocumentDamaged:
-            identity = _from_segments(files)
-        if identity is None:
-            raise FolderUnusable(f"{document} is missing or damaged, and no segment next to it has the log's identity")
+        restored = identity_of(self.path)
+        identity = restored or Identity.new()
         identity.save(document)
-        if files:
+        if restored is not None:
             self.note(Damage(0, 0, document.name, "was missing or damaged; restored from the segments"))
         return identity
+
+
+def identity_of(path: Path) -> Identity | None:
+    """The identity of the log in a folder, from its segments where `log.json` is missing or damaged; None for no log.
+
+    Raises `FolderUnusable`, `OSError`.
+    """
+    if is_unfinished_backup(path):
+        raise FolderUnusable(f"{path} is a backup that was not finished: run halley history backup again")
+    document = path / "log.json"
+    try:
+        return Identity.load(document)
+    except FileNotFoundError:
+        files = [file for _, file in segment_files(path)] if path.exists() else []
+        if not files:
+            return None
+    except checksummed_json.DocumentDamaged:
+        files = [file for _, file in segment_files(path)]
+    identity = _from_segments(files)
+    if identity is None:
+        raise FolderUnusable(f"{document} is missing or damaged, and no segment next to it has the log's identity")
+    return identity
+
+
+def has_events(path: Path) -> bool:
+    """Whether the log in a folder has or had events; True where that cannot be seen. Raises `OSError`.
+
+    The mark alone does not say so: a backup has none.
+    """
+    with suppress(FileNotFoundError):
+        if read_mark(path / "mark") != 0:
+            return True
+    files = segment_files(path) if path.exists() else []
+    return any(first > 1 or not _is_empty(file) for first, file in files)
+
+
+def _is_empty(file: Path) -> bool:
+    try:
+        with closing(segment.read(file, is_sealed=False)) as connection:
+            return connection.execute("select 1 from stored limit 1").fetchone() is None
+    except sqlite3.Error:
+        return False
+
+
+def is_of_keeper(path: Path) -> bool:
+    """Whether the folder is that of a keeper of a cluster, whose log is also that of other nodes."""
+    return any((path / name).exists() for name in _OF_KEEPERS)
 
 
 def lock_folder(path: Path) -> int:

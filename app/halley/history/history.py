@@ -68,19 +68,21 @@ class History:
         report: Callable[[Report], None],
         *,
         clock: Callable[[], float] = time.time,
-        goes_back: bool = False,
+        is_replica: bool = False,
     ) -> None:
         """Open the log in `folder`, which is created if it does not exist. Blocks.
 
         `report` is called on the writer's thread with the outcome of each group. `clock` returns the time of day in
-        seconds since 1970. `goes_back` is that of `Recovery`. Raises `FolderLocked`, `FolderUnusable`.
+        seconds since 1970. A log that `is_replica` is one of several copies: a backup does not become another log, and
+        what is lost at its end is no hole (`Recovery`). Raises `FolderLocked`, `FolderUnusable`.
         """
         self.folder = Folder(folder)
         self.options = options
         self.rules = rules
         try:
-            identify_copy(self.folder)
-            end = Recovery(self.folder, goes_back=goes_back)
+            if not is_replica:
+                identify_copy(self.folder)
+            end = Recovery(self.folder, goes_back=is_replica)
         except OSError as error:
             self.folder.close()
             raise FolderUnusable(f"{folder} cannot be read: {error.strerror}") from error

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.errors import HistoryUnavailable
-from halley.cluster.consistency import FRAMES, digests
+from halley.cluster.consistency import FRAMES, LOG_ID, digests
 from halley.cluster.exchange import Exchange
 from halley.cluster.frames import VERSION
 from halley.cluster.membership import SETTINGS, join, join_without_folder, name_taken
@@ -75,6 +75,7 @@ class ClusterHistory:
         self._others = others
         self._members = members = node.members
         applied, broker = node.applied, node.broker
+        members.report(LOG_ID, lambda: log.log_id)
         members.report("sequence", lambda: applied.sequence)
         members.report("offset", lambda: applied.offset)
         members.report("sessions", lambda: len(broker.sessions))
@@ -145,6 +146,7 @@ class ClusterHistory:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
                     await self.archive.settle()
+            await self._store.leave()
         self._others.leave()
         await self._status.close()
         await self._members.close()

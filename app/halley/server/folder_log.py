@@ -17,6 +17,7 @@ from halley.broker.events import SECONDS_TO_2026, Publications
 from halley.broker.ports import Erasure, Page, Query
 from halley.history.consumers import Overtaken
 from halley.history.damage import Damage
+from halley.history.folder import FolderUnusable, is_of_keeper
 from halley.history.history import History
 from halley.history.rewriting import concerned_by
 from halley.history.rules import NEVER
@@ -72,7 +73,7 @@ class FolderLog:
             self._options,
             rules_of(settings),
             self.reports.put,
-            goes_back=erasing is not None,  # other servers have what is lost here
+            is_replica=erasing is not None,  # other servers have what is lost here
         )
         now = monotonic()
         for each in history.recent_keys():
@@ -90,6 +91,12 @@ class FolderLog:
     @classmethod
     def of_single_server(cls, settings: Settings, broker: Broker, flush: Callable[[], None]) -> FolderLog:
         """Open the log, and let the broker append to it. Raises what the constructor does."""
+        folder = Path(settings.data_dir).resolve()
+        if is_of_keeper(folder):
+            raise FolderUnusable(
+                f"{folder} is the folder of a keeper, whose log is its cluster's: start it with --cluster, or make a "
+                "log of its own from it by halley history backup"
+            )
         opened = cls(settings, broker, flush)
         history = opened.history
         broker.publications = Publications(history.publication_key, max(history.last_number, _number_of_now()))

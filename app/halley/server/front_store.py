@@ -57,6 +57,9 @@ class FrontStore:
         self._reports.listen(call_soon)
         self._keepers.begin(self._front.release)
 
+    async def leave(self) -> None:
+        """Do what needs the other nodes, before this one leaves the cluster: nothing."""
+
     async def close(self) -> None:
         """Report to the broker what is under way: it is unknown whether that is stored."""
         self._front.close()

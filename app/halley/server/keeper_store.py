@@ -20,6 +20,7 @@ from halley.broker.ports import Erasure, Page, Query
 from halley.cluster.applied import document, due_erasures, name_of_erasure
 from halley.cluster.availability import Diverged
 from halley.cluster.catch_up import STATE_FILE
+from halley.cluster.continuity import Companions
 from halley.cluster.copying import erase_like
 from halley.cluster.erasure import Due, Erasures, delete_frames
 from halley.cluster.frames import KeeperAnnouncement, erasure_to_json
@@ -81,6 +82,7 @@ class KeeperStore:
             "saved": lambda: self.saved_sequence,
         }
         self._began_at = self._announced_at = 0.0
+        self._companions = Companions(self.archive.folder, node.options, node.applied, node.members, self.log.sender)
 
     def _begin(self, history: History) -> None:
         """Save the state with which the node begins, if it is not that of the folder, and erase what is due."""
@@ -110,6 +112,11 @@ class KeeperStore:
         self.archive.listen()
         self._began_at = self._announced_at = monotonic()
         self.log.sender.command(KeeperAnnouncement(self.node.options.node))
+
+    async def leave(self) -> None:
+        """Do what needs the other nodes, before this one leaves the cluster."""
+        if not self.log.is_diverged:
+            await self._companions.leave()
 
     async def close(self) -> None:
         """Stop answering, and close the log."""
@@ -145,6 +152,8 @@ class KeeperStore:
         if now - self._announced_at >= _ANNOUNCE_S:
             self._announced_at = now
             self.log.sender.command(KeeperAnnouncement(self.node.options.node))
+        if not self.log.is_diverged:
+            self._companions.look(now)
 
     # What the stream no longer has (`missed.Taker`)
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import click
 
+from halley.cli.cluster.access import url_list
 from halley.cli.options import config_option, load_settings
 from halley.cli.terminal import DONE, FAILED, STDERR, STDIN, WRONG_USE, run, say
 from halley.cluster.membership import connected
 from halley.cluster.recover import CannotRecover, look, make_stream
 from halley.cluster.stream import CannotJoin
-from halley.history.folder import FolderLocked, FolderUnusable
+from halley.history.folder import BACKUP_MARKER, FolderLocked, FolderUnusable
 from halley.history.history import History
 from halley.history.rules import Rules
 from halley.nats.client import AwayErrors
@@ -25,7 +26,7 @@ from halley.settings import Settings
 
 
 @click.command()
-@click.argument("urls", metavar="URLS")
+@click.argument("urls", metavar="URLS", callback=url_list)
 @click.option(
     "--data-dir",
     required=True,
@@ -33,16 +34,20 @@ from halley.settings import Settings
     help="The data folder of the node with the highest position.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--discard", is_flag=True, help="Also if the stream has events that the folder has not: they are lost.")
+@click.option(
+    "--discard",
+    is_flag=True,
+    help="Also if the stream has, or may have had, events that the folder has not: they are lost.",
+)
 @config_option
-def recover(*, urls: str, data_dir: Path, yes: bool, discard: bool, file: Path | None) -> None:
+def recover(*, urls: list[str], data_dir: Path, yes: bool, discard: bool, file: Path | None) -> None:
     """Make the stream of a cluster from a data folder, on the NATS servers at URLS (separated by commas).
 
     It is for a stream that was lost or restored from an old copy, and for a folder of a server without a cluster that
     becomes the first node of one. All nodes must be stopped. The stream that is there is deleted; positions go on after
     the last event of the folder. The settings must be those of the nodes.
     """
-    flags = {"cluster.urls": urls.split(","), "cluster.node": "recover", "data_dir": str(data_dir)}
+    flags = {"cluster.urls": urls, "cluster.node": "recover", "data_dir": str(data_dir)}
     settings = load_settings(file, flags).settings
     sys.exit(_recover(settings, data_dir.resolve(), is_sure=yes, discards=discard))
 
@@ -50,9 +55,10 @@ def recover(*, urls: str, data_dir: Path, yes: bool, discard: bool, file: Path |
 def _recover(settings: Settings, folder: Path, *, is_sure: bool, discards: bool) -> int:
     if not (folder / "log.json").exists():
         say(f"there is no log in {folder}")
-        return FAILED
+        return WRONG_USE
     try:
-        history = History(folder, replace(settings.history, free_bytes=0), Rules(), lambda _: None)
+        options = replace(settings.history, free_bytes=0)
+        history = History(folder, options, Rules(), lambda _: None, is_replica=True)
     except FolderLocked as locked:
         say(f"{locked}; stop it first")
         return FAILED
@@ -86,6 +92,8 @@ async def _made(settings: Settings, history: History, *, is_sure: bool, discards
             if (found.only_there or found.gone) and not discards:
                 say("recover with the folder of a node that has those too, or give them up with --discard")
                 return FAILED
+            if (folder / BACKUP_MARKER).exists():
+                say("the folder is a backup: its log gets another id, and all other nodes need an empty folder")
             say(f"the stream {space} is made again; the next event gets the position {found.used + 1}")
             if not is_sure:
                 if not (os.isatty(STDIN) and os.isatty(STDERR)):
