@@ -55,7 +55,10 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
                 if not is_same or not needed <= found.sequence == state.erased:
                     why = "no node has a state with which it could go on"
                 elif found.offset < copy.head:
-                    why = f"it has events up to position {copy.head}, and the cluster up to {found.offset}"
+                    why = (
+                        f"it has events up to position {copy.head}, and the cluster up to {found.offset}; see halley "
+                        "cluster recover"
+                    )
                 else:
                     await _fill(nats, settings, copy, state, found)
                     applied.restore(state.applied)
@@ -99,7 +102,9 @@ async def _fill(nats: Connection, settings: Settings, copy: Copy, state: KeeperS
         first = max(state.first, own - _COMPARED + 1)
         rows, _ = await keeper.rows(first, own)
         if not await asyncio.to_thread(copy.has, rows):
-            raise CannotCatchUp(f"it has other events than the cluster before position {own}")
+            raise CannotCatchUp(
+                f"it has other events than the cluster before position {own}; give the node an empty data_dir"
+            )
     telemetry.log.info("cluster_copying", keeper=state.node, first=copy.head + 1, last=last)
     while copy.head < last:
         rows, reached = await keeper.rows(copy.head + 1, last)
