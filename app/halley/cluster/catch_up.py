@@ -50,7 +50,10 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
                 if state.log_id != copy.history.log_id:
                     raise Unanswered("no node has a state with which it could go on")
                 if found.offset < copy.history.head:
-                    why = f"it has events up to position {copy.history.head}, and the cluster up to {found.offset}"
+                    why = (
+                        f"it has events up to position {copy.history.head}, and the cluster up to {found.offset}; see "
+                        "halley cluster recover"
+                    )
                 else:
                     await _fill(nats, settings, copy, state, found.offset)
                     applied.restore(state.applied)
@@ -62,7 +65,7 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
                     "another keeper, or run `halley cluster recover`"
                 )
             except OtherEvents as error:
-                raise CannotCatchUp(str(error)) from error
+                raise CannotCatchUp(f"{error}; give the node an empty data_dir") from error
             except (Unanswered, OSError) as error:
                 why = f"it does not get the events that it lacks ({str(error) or 'no answer'})"
             if copy.history.head != head:

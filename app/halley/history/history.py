@@ -74,7 +74,7 @@ class History:
 
         `report` is called on the writer's thread with the outcome of each group. `clock` returns the time of day in
         seconds since 1970. A log that `is_replica` is one of several copies: a backup does not become another log, and
-        what is lost at its end is no hole (`Recovery`). Raises `FolderLocked`, `FolderUnusable`.
+        what is lost at its end does not become a hole (`Recovery`). Raises `FolderLocked`, `FolderUnusable`.
         """
         self.folder = Folder(folder)
         self.options = options
