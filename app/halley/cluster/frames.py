@@ -207,14 +207,16 @@ class Frame:
             rows = [row._replace(stamp=stamp) for row, stamp in zip(rows, self.stamps, strict=True)]
         return rows
 
-    def events(self, first: int, last: int, topics: Collection[str]) -> tuple[list[int], list[Event]]:
+    def events(self, first: int, last: int, topics: Collection[str]) -> tuple[Sequence[int], list[Event]]:
         """Of one that is plain: the events from the index `first` to before `last` on these topics, and their indexes.
 
         They have no time and publication yet.
         """
         names, kinds, ends, topic_of, kind_of = self.topics, self.kinds, self.ends, self.topic_of, self.kind_of
         wanted = {number for number, topic in enumerate(names) if topic in topics}
-        chosen = [at for at, topic in enumerate(topic_of[first:last], first) if topic in wanted]
+        chosen: Sequence[int] = range(first, last)
+        if len(wanted) < len(names):
+            chosen = [at for at in chosen if topic_of[at] in wanted]
         payloads = [self.payloads[ends[at] : ends[at + 1]] for at in chosen]
         found = [
             _event(names[topic_of[at]], payload, kinds[kind_of[at]], None)

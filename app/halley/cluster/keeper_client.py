@@ -58,19 +58,13 @@ class KeeperState(NamedTuple):
         try:
             fields = orjson.loads(data)
             fields["publication_key"] = int(fields["publication_key"])  # a JSON number has 53 bits for many readers
-            erasures = tuple(
-                (int(sequence), erasure_from_json(each)) for sequence, each in fields.setdefault("erasures", [])
+            fields["erasures"] = tuple(
+                (int(sequence), erasure_from_json(each)) for sequence, each in fields.get("erasures", ())
             )
-            match [fields[name] for name in cls._fields if name != "erasures"]:
-                case [
-                    str(node),
-                    str(log_id),
-                    int(key),
-                    int(first),
-                    {"sequence": int(), "offset": int(), "time_us": int()} as applied,
-                    int(erased),
-                ]:
-                    return cls(node, log_id, key, first, applied, erased, erasures)
+            state = cls(*(fields[name] for name in cls._fields))
+            numbers = (state.first, state.erased, *(state.applied[name] for name in ("sequence", "offset", "time_us")))
+            if type(state.applied) is dict and all(map(pages.is_offset, numbers)):
+                return state
         except (TypeError, KeyError, ValueError):
             pass
         raise Unanswered("another version")
