@@ -365,6 +365,10 @@ class SegmentWriter:
         self.wal_bytes = 0
         self._held_bytes = (frames - moved) * PAGE_BYTES
 
+    def empty_wal(self) -> None:
+        """Move all of the WAL into the database: what was deleted is in neither then. Raises `sqlite3.Error`."""
+        self.connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+
     def finish(self) -> None:
         """Add the index on time, move all of the WAL into the database and leave WAL mode; it is never written again.
 

@@ -370,6 +370,11 @@ class LogWriter:
         self._save()  # what is deleted of the state must not get into the next segment
         if self._listed is not None and not self._is_moved:
             self._checkpoint(is_over=True)
+        elif self._current is not None and self.state.values:  # nor stay in this one, which has no events
+            try:
+                self._current.empty_wal()
+            except sqlite3.Error:
+                self._abandon()
 
     def _checkpoint(self, *, is_over: bool = False) -> None:
         """Keep the WAL short, and begin the next segment when this one is full or `is_over`. Called between groups."""
