@@ -232,7 +232,7 @@ class KeeperStore:
         return erased
 
     async def _erase(self, due: Due) -> int:
-        """Erase from the folder too, once no frame with erased events is needed again, and no key of theirs is saved."""
+        """Erase from the folder too, when no key of what is erased is saved, and no frame with it is needed again."""
         await self.node.delivered(due.last)
         while self.saved_sequence < due.sequence:  # noqa: ASYNC110 - the writer waits for nobody
             await asyncio.sleep(LOOK_S)
