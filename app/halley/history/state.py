@@ -84,7 +84,7 @@ class State:
         return AT in self._values and bool(orjson.loads(self._values[AT]) == at)
 
     def copy(self) -> dict[Name, str]:
-        """All values, as JSON text."""
+        """A copy of all values, each as JSON text."""
         with self._lock:
             return self._values.copy()
 
@@ -117,7 +117,7 @@ def encoded(values: Mapping[Name, Any]) -> dict[Name, str | None]:
 
 
 def decoded(values: Mapping[Name, str]) -> dict[Name, Any]:
-    """The values of a state."""
+    """The values that have such texts."""
     return {name: orjson.loads(value) for name, value in values.items()}
 
 
