@@ -454,7 +454,8 @@ class LogWriter:
         if self._listed is not None and not self._listed.is_intact:
             self._roll()  # a reader has found damage: what is written to it would not be read
         self._is_full = self._folder.free_bytes < self._options.free_bytes
-        self._save()
+        if not self._is_full:
+            self._save()
 
 
 def _lower_priority() -> None:
