@@ -177,6 +177,17 @@ def test_what_is_deleted_leaves_no_trace_when_the_segment_ends(tmp_path, applyin
     assert 1 not in saved(tmp_path / "log")
 
 
+def test_what_is_deleted_leaves_no_trace_in_a_segment_without_events(tmp_path, applying):
+    """Which does not end then: two erasures, one behind the other."""
+    applying.frame(1)
+    applying.log.history.roll()
+    applying.log.history.change(Change(None, 0, 0, {1: None}))
+    applying.log.history.roll()
+    applying.log.history._all_sealed()
+    traces = [file.name for file in (tmp_path / "log").iterdir() if SECRET.encode() in file.read_bytes()]
+    assert traces == []
+
+
 class Failing:
     """Let commits of segments fail, before or after they are on disk."""
 

@@ -112,6 +112,7 @@ def create(
         connection.executemany("insert into meta values (?, ?)", meta.items())
         connection.execute("insert into audiences values (0, null)")
         if state:
+            saved_state.prepare(connection)
             saved_state.write(connection, state)
         connection.execute("commit")
         connection.execute("pragma journal_mode=wal")
@@ -267,6 +268,7 @@ class SegmentWriter:
         self._last_us = last_us  # the time of the last row
         self.wal_bytes = 0
         self._held_bytes = 0
+        self._has_state = False  # or it is not known
         # SQLite moves the WAL into the database when the last connection closes. After a failure it must not, so the
         # last connection is this read-only one, which cannot.
         self._read_only = read(path, is_sealed=False)
@@ -310,6 +312,9 @@ class SegmentWriter:
         for (*shared, given), values in by_form.items():
             self._insert_rows(shared, given, values)
         if state:
+            if not self._has_state:
+                saved_state.prepare(connection)
+                self._has_state = True
             nbytes += saved_state.write(connection, state) + 2 * PAGE_BYTES
         try:
             connection.execute("commit")
@@ -359,6 +364,10 @@ class SegmentWriter:
         _, frames, moved = self.connection.execute("pragma wal_checkpoint(passive)").fetchone()
         self.wal_bytes = 0
         self._held_bytes = (frames - moved) * PAGE_BYTES
+
+    def empty_wal(self) -> None:
+        """Move all of the WAL into the database: what was deleted is in neither then. Raises `sqlite3.Error`."""
+        self.connection.execute("pragma wal_checkpoint(truncate)").fetchone()
 
     def finish(self) -> None:
         """Add the index on time, move all of the WAL into the database and leave WAL mode; it is never written again.

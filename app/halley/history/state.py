@@ -89,7 +89,7 @@ class State:
         return AT in self._values and bool(orjson.loads(self._values[AT]) == at)
 
     def copy(self) -> dict[Name, str]:
-        """All values, as JSON text."""
+        """A copy of all values, each as JSON text."""
         with self._lock:
             return self._values.copy()
 
@@ -122,17 +122,21 @@ def encoded(values: Mapping[Name, Any]) -> dict[Name, str | None]:
 
 
 def decoded(values: Mapping[Name, str]) -> dict[Name, Any]:
-    """The values of a state."""
+    """The values that have such texts."""
     return {name: orjson.loads(value) for name, value in values.items()}
 
 
+def prepare(connection: sqlite3.Connection) -> None:
+    """Create the tables within a transaction, unless they are there. Raises `sqlite3.Error`."""
+    for statement in _TABLES.split(";")[:-1]:
+        connection.execute(statement)
+
+
 def write(connection: sqlite3.Connection, changed: Encoded) -> int:
-    """Write values within a transaction, creating the tables if necessary; returns about how many bytes they take.
+    """Write values within a transaction, to tables that are there; returns about how many bytes they take.
 
     What is deleted is overwritten. Raises `sqlite3.Error`.
     """
-    for statement in _TABLES.split(";")[:-1]:
-        connection.execute(statement)
     nbytes = 0
     for kind, (table, key) in ((str, _BY_NAME), (int, _BY_OFFSET)):
         written = [(name, value) for name, value in changed.items() if type(name) is kind]

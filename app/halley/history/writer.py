@@ -407,6 +407,11 @@ class LogWriter:
         self._save()  # what is deleted of the state must not get into the next segment
         if self._listed is not None and not self._is_moved:
             self._checkpoint(is_over=True)
+        elif self._current is not None and self.state.values:  # nor stay in this one, which has no events
+            try:
+                self._current.empty_wal()
+            except sqlite3.Error:
+                self._abandon()
 
     def _checkpoint(self, *, is_over: bool = False) -> None:
         """Keep the WAL short, and begin the next segment when this one is full or `is_over`. Called between groups."""
@@ -486,7 +491,8 @@ class LogWriter:
         if self._listed is not None and not self._listed.is_intact:
             self._roll()  # a reader has found damage: what is written to it would not be read
         self._is_full = self._folder.free_bytes < self._options.free_bytes
-        self._save()
+        if not self._is_full:
+            self._save()
 
 
 def _lower_priority() -> None:

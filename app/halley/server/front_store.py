@@ -89,7 +89,7 @@ class FrontStore:
         self._front.look(now)
 
     async def _erase(self, due: Due) -> int:
-        """Erase events from memory."""
+        """Erase the events from the memory of this node."""
         await self.node.delivered(due.last)
         self.node.broker.erase(due.erasure)
         await self.settle()

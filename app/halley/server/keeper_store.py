@@ -281,10 +281,10 @@ class KeeperStore:
         return erased
 
     async def _erase(self, due: Due) -> int:
-        """Erase from the folder too, and wait until no frame with erased events is needed again."""
+        """Erase from the folder too, when no key of what is erased is saved, and no frame with it is needed again."""
         await self.node.delivered(due.last)
-        erased = await self.archive.erase(due.erasure, due.report, due.last)
         while self.saved_sequence < due.sequence:  # noqa: ASYNC110 - the writer waits for nobody
             await asyncio.sleep(LOOK_S)
+        erased = await self.archive.erase(due.erasure, due.report, due.last)
         self._forget(due.sequence)
         return erased
