@@ -289,7 +289,9 @@ async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker
         applied.stream = described["stream"]
         await other.open()
         await other.ask(f"STREAM.CREATE.{options.space}", stream_config(Settings(cluster=options), described))
-        log = ClusterLog(options, Connection(options), disk, broker.commits, applied, lambda: None)
+        nats = Connection(options)
+        missed = Missed(nats, Members(options, nats, 0.0), options, applied, broker.commits, None, lambda: None)
+        log = ClusterLog(options, nats, disk, broker.commits, applied, lambda: None, missed)
         broker.commits.begin(log, 0, log.direct.share)
         disk.refusal = DiskFull()
         log.begin()

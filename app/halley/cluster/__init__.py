@@ -11,7 +11,10 @@
     availability.py    whether the stream takes events, and whether this node can go on with it
     stream.py          making the stream, and whether a node can go on with one
     membership.py      what a node must know before it opens its folder: whose log the stream is, and if the two fit
-    catch_up.py        what a folder lacks that the stream does not have, from a keeper
+    copying.py         taking over the state and the rows of a keeper
+    catch_up.py        what a folder lacks that the stream does not have, from a keeper, before its node serves
+    missed.py          what a running node has missed of the stream, from a keeper
+    repair.py          what is damaged or lost in the folder of a running keeper, from another one
     recover.py         making the stream again from a folder
     erasure.py         erasing events from all folders and from the stream
     members.py         the nodes that are alive, and what each says of itself

@@ -1,7 +1,8 @@
 """Repairing a keeper's folder while it serves: what is damaged or lost there comes from the other keepers.
 
 That is as good as what the folder had: rows have checksums, and the numbers of their publications are those of this log
-alone. What no keeper has is recorded as lost, and asked for again when another keeper is there, and now and then.
+alone. So that damage is found where nobody reads, one segment after the other is compared with its digests all the
+time. What no keeper has is recorded as lost, and asked for again when another keeper is there, and now and then.
 
 Only keepers are asked that have erased all that this one has: no row comes back that was to be erased.
 """
@@ -26,6 +27,9 @@ from halley.history.stored import Stored
 from halley.nats.jetstream import Connection
 
 _AGAIN_S, _LONGEST_S = 1.0, 300.0
+_SEGMENT_S = 30.0
+"""Seconds between two segments that are compared: 64 MiB take a tenth of a second, and the disk 2 MiB a second."""
+
 _ANSWER_S = 15.0
 """A little more than a keeper is waited for."""
 
@@ -48,6 +52,7 @@ class Repair:
         self._task: asyncio.Task[None] | None = None
         self._asking: Future[Any] | None = None
         self._known: tuple[list[tuple[int, int]], set[str]] = [], set()  # what is broken, and who may have it
+        self._looked_at, self._looked_to = -_SEGMENT_S, 0
         self._again_at = 0.0
         self._pause_s = _AGAIN_S
 
@@ -61,6 +66,9 @@ class Repair:
             self._known, self._again_at, self._pause_s = (broken, {*keepers}), now, _AGAIN_S
         if not broken:
             self.figures = None
+            if now - self._looked_at >= _SEGMENT_S:
+                self._looked_at = now
+                self._task = asyncio.create_task(self._look_at_next())
         elif now >= self._again_at:
             self._again_at, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _LONGEST_S)
             self._task = asyncio.create_task(self._repair(broken, keepers))
@@ -82,6 +90,9 @@ class Repair:
             and isinstance(erased := member.heartbeat.get("erased"), int)
             and erased >= self._erased_to()
         ]
+
+    async def _look_at_next(self) -> None:
+        self._looked_to = await asyncio.to_thread(self._history.look_at, self._looked_to + 1)
 
     async def _repair(self, broken: list[tuple[int, int]], keepers: list[str]) -> None:
         first, last = broken[0][0], broken[-1][1]

@@ -33,7 +33,7 @@ from halley.history.retention import Retention
 from halley.history.rewriting import Salvaged
 from halley.history.rules import Rules
 from halley.history.seals import Sealer
-from halley.history.segment_reader import SegmentPool
+from halley.history.segment_reader import SegmentGone, SegmentPool
 from halley.history.stored import Stored
 from halley.history.writer import LogWriter, Report
 from halley.settings import History as Options
@@ -186,6 +186,18 @@ class History:
             return self.retention.step(now, self.head)
         finally:
             self._upkeep.release()
+
+    def look_at(self, first: int) -> int:
+        """Compare a sealed segment with its digests, the next one from the offset `first` on; returns where it ends.
+
+        Returns 0 where there is none. Damage is listed then, though nobody has read there. Blocks.
+        """
+        following = next((each for each in self.folder.segments if each.is_sealed and each.first >= first), None)
+        if following is None:
+            return 0
+        with suppress(SegmentGone):
+            self._pool.look_again(following)
+        return following.last or 0
 
     def purge(self, erasure: Erasure, on_progress: rewriting.Progress) -> int:
         """Erase the events that are committed by now and that `erasure` concerns; returns how many. Blocks.
