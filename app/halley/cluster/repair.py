@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from time import time
 from typing import Any
@@ -66,12 +66,19 @@ class Repair:
             self._known, self._again_at, self._pause_s = (broken, {*keepers}), now, _AGAIN_S
         if not broken:
             self.figures = None
-            if now - self._looked_at >= _SEGMENT_S:
-                self._looked_at = now
-                self._task = asyncio.create_task(self._look_at_next())
         elif now >= self._again_at:
             self._again_at, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _LONGEST_S)
-            self._task = asyncio.create_task(self._repair(broken, keepers))
+            self._task = asyncio.create_task(self._do(self._repair(broken, keepers)))
+            return
+        if now - self._looked_at >= _SEGMENT_S:
+            self._looked_at = now
+            self._task = asyncio.create_task(self._do(self._look_at_next()))
+
+    async def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - it is tried again
+            telemetry.fault("repair", error)
 
     async def close(self) -> None:
         """Stop; what is broken still is repaired after the next start."""
