@@ -70,7 +70,7 @@ class KeeperStore(Protocol):
         """A page. Raises `UnknownPublication`, `TimeoutError`, `sqlite3.Error`."""
 
     def state(self) -> dict[str, Any]:
-        """What the node has come to; see `keeper_client.KeeperState`. Raises `Diverged`."""
+        """What the node has come to; see `keeper_client.KeeperState`. Raises `HistoryUnavailable`."""
 
     async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
         """The answer to `rows`. Raises `OSError`, `TimeoutError`."""

@@ -15,7 +15,7 @@ from halley import telemetry
 from halley.broker.errors import Refusal
 from halley.broker.pending import Entry
 from halley.broker.ports import Erasure, Page, Query
-from halley.cluster.availability import Diverged
+from halley.cluster.availability import Diverged, Healing
 from halley.cluster.copying import erase_like
 from halley.cluster.erasure import Erasures, delete_frames
 from halley.cluster.frames import KeeperAnnouncement, erasure_to_json
@@ -150,9 +150,11 @@ class KeeperStore:
         }
 
     def state(self) -> dict[str, Any]:
-        """How far the node has come in the stream. Raises `Diverged`."""
+        """How far the node has come in the stream. Raises `Diverged`, `Healing`."""
         if self.log.is_diverged:
             raise Diverged
+        if self.log.missed.figures is not None:  # the stream may not have what follows
+            raise Healing
         return {
             "node": self.node.options.node,
             "log_id": self.archive.log_id,
