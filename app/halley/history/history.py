@@ -295,9 +295,11 @@ class History:
     def copy(self, rows: list[Stored], reached: int) -> None:
         """Write rows of another folder with the same log, all that it has behind `head` up to the offset `reached`.
 
-        What is missing among them becomes a hole. Blocks. Nothing may be appended meanwhile. Raises `OSError`.
+        What is missing among them becomes a hole, and what the log has already is passed over. Blocks. Nothing may be
+        appended meanwhile. Raises `OSError`.
         """
-        for _, numbered in groupby(enumerate(rows), lambda item: item[1].offset - item[0]):
+        fresh = [row for row in rows if row.offset > self.head]
+        for _, numbered in groupby(enumerate(fresh), lambda item: item[1].offset - item[0]):
             run = [row for _, row in numbered]
             self._skip_to(run[0].offset - 1)
             if not self.writer.copy(run, _CLOSE_S):
