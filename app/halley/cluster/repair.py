@@ -113,9 +113,10 @@ class Repair:
             if before["waits"] != "":
                 telemetry.log.warning("cluster_healing", first=first, last=last, keeper=figures["keeper"], waits="")
             try:
-                self.events += await asyncio.to_thread(
+                while count := await asyncio.to_thread(
                     self._history.fill, lambda *span: self._rows(loop, keepers, *span)
-                )
+                ):
+                    self.events += count
             except (OSError, sqlite3.Error, CancelledError) as error:
                 waits = str(error) or "no answer"
         still = self._broken()

@@ -244,9 +244,9 @@ class History:
             return self._rewriting(rewriting.salvage, on_progress)
 
     def fill(self, supply: rewriting.Supply) -> int:
-        """Fill damaged segments and holes with rows of another copy of the log; see `rewriting.fill`. Blocks.
+        """Fill a damaged segment or a hole with rows of another copy of the log; see `rewriting.fill`. Blocks.
 
-        A purge that begins meanwhile goes on behind it, and erases from what was filled in.
+        Call it until it returns 0. A purge that begins meanwhile goes on behind it, and erases from what was filled in.
         """
 
         def checked(first: int, last: int) -> Iterator[list[Stored]]:
