@@ -15,12 +15,12 @@ from support.nats import nats_servers
 from support.wire import until
 
 from halley.broker.broker import Broker
-from halley.broker.errors import DiskFull, InboxFull, Unstorable
+from halley.broker.errors import DiskFull, InboxFull, OutcomeUnknown, Unstorable
 from halley.broker.events import Audience, Publications, new_key
 from halley.broker.names import Match, Pattern, escaped
 from halley.broker.ports import Durability
 from halley.cluster import availability, bounds, store
-from halley.cluster.applied import Applied
+from halley.cluster.applied import Applied, First
 from halley.cluster.availability import Diverged, Healing, NatsAway
 from halley.cluster.bounds import TEXT_CHARS, TOPIC_CHARS, TOPIC_SEGMENTS
 from halley.cluster.broker_log import ClusterLog
@@ -28,11 +28,12 @@ from halley.cluster.frames import KeeperAnnouncement, Kind, Row, Value, pack, un
 from halley.cluster.front import Front
 from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.cluster.members import Member, Members
-from halley.cluster.missed import Missed
+from halley.cluster.missed import Missed, _OwnEvents
 from halley.cluster.sender import Unsendable
 from halley.cluster.stream import describe, stream_config
 from halley.history.folder import Identity
 from halley.history.rules import Rules
+from halley.history.stored import row_of
 from halley.nats import subscriptions
 from halley.nats.jetstream import Connection
 from halley.nats.stream_position import Position
@@ -396,7 +397,9 @@ async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker
         applied.stream = described["stream"]
         await other.open()
         await other.ask(f"STREAM.CREATE.{options.space}", stream_config(Settings(cluster=options), described))
-        log = ClusterLog(options, Connection(options), disk, broker.commits, applied, lambda: None)
+        nats = Connection(options)
+        missed = Missed(nats, Members(options, nats, 0.0), options, applied, broker.commits, None, lambda: None)
+        log = ClusterLog(options, nats, disk, broker.commits, applied, lambda: None, missed)
         broker.commits.begin(log, 0, log.direct.share)
         disk.refusal = DiskFull()
         log.begin()
@@ -476,6 +479,98 @@ async def test_a_control_is_a_frame_of_its_own(broker, log, disk):
     assert [(frame.control, len(frame.rows)) for frame in frames] == [(KeeperAnnouncement("a"), 0), (None, 1)]
     log._apply(Position(1, 1, 10**15, 0), frames[0])
     assert await sent == 1
+
+
+# Own events among those that the stream no longer has
+
+
+class Reply:
+    """Who waits for what becomes of a publish."""
+
+    def __init__(self):
+        self.settled_as = []
+
+    def settled(self, event, refusal, now):
+        self.settled_as.append(event.position if refusal is None else type(refusal))
+
+
+def publishes(broker, *payloads, key=None):
+    """Publish events that wait; return their replies."""
+    replies = []
+    for payload in payloads:
+        published = event(payload, "a")
+        published.idempotency_key = key
+        broker.publish(published, NOW)
+        replies.append(Reply())
+        broker.commits.pending[-1].waiters.append(replies[-1])
+    return replies
+
+
+def missed_rows(*payloads):
+    """The rows that a keeper has of events with these payloads."""
+    found = []
+    for offset, payload in enumerate(payloads, 1):
+        each = event(payload, "a")
+        each.time_us, each.publication = 1, offset
+        found.append(row_of(each, offset))
+    return found
+
+
+def settled(broker, log, rows, number=1):
+    """Let a node find its own events among missed rows, and answer their publishers."""
+    own, found = _OwnEvents(log.sender), Applied(100, 10**9)
+    found._runs[log.sender.run] = number, 1
+    found.offset = len(rows)
+    own.begin(log.applied, found)
+    for row in rows:
+        own.without(row)
+    own.settle(found, Publications(new_key()), broker.commits, NOW)
+
+
+async def test_own_events_that_are_missed_are_known_by_what_is_in_them(broker, log):
+    """Also equal ones, if there are as many rows; those in frames that are not stored stay under way."""
+    replies = publishes(broker, 1, 2, 2)
+    log.sender._send()
+    later = publishes(broker, 3)
+    log.sender._send()
+    settled(broker, log, missed_rows(7, 2, 1, 2))
+    assert [reply.settled_as for reply in (*replies, *later)] == [[3], [2], [4], []]
+    assert [frame.number for frame in log.sender._under_way] == [2]
+    assert len(broker.commits.pending) == 1
+
+
+async def test_an_own_event_like_one_of_another_node_has_an_unknown_outcome(broker, log):
+    """Nobody can say which of the rows is whose; it is not sent again, nor delivered again."""
+    replies = publishes(broker, 1, 2)
+    log.sender._send()
+    settled(broker, log, missed_rows(1, 2, 1))
+    assert [reply.settled_as for reply in replies] == [[OutcomeUnknown], [2]]
+    assert (len(log.sender._under_way), len(broker.commits.pending)) == (0, 0)
+
+
+async def test_an_own_event_with_a_key_is_known_by_it(broker, log):
+    """It may be an earlier one that counts."""
+    (reply,) = publishes(broker, 1, key="k")
+    log.sender._send()
+    own, found = _OwnEvents(log.sender), Applied(100, 10**9)
+    found._runs[log.sender.run] = 1, 1
+    found._keys[None, "k"] = First(5, 1, "a", 1)
+    own.begin(log.applied, found)
+    own.settle(found, Publications(new_key()), broker.commits, NOW)
+    assert reply.settled_as == [5]
+
+
+async def test_frames_of_a_run_that_is_forgotten_are_not_sent_again(broker, log, disk):
+    """Whether they have counted is unknown, unless their rows are found."""
+    publish(broker, 0)
+    log.sender._send()
+    come_back(log)
+    write(log, disk)
+    replies = publishes(broker, 1, 2)
+    log.sender._send()
+    settled(broker, log, missed_rows(2), number=0)
+    assert [reply.settled_as for reply in replies] == [[OutcomeUnknown], [1]]
+    assert len(log.sender._under_way) == 0
 
 
 # A front

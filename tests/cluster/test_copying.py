@@ -37,7 +37,7 @@ def rows(copy):
 def test_what_the_other_has_lost_is_lost_here_too(copy):
     """Its offsets are holes, and what follows is taken."""
     copy.history.copy([row(1), row(2), row(5)], 8)
-    copy.history.copy([row(9), tombstone(row(10))], 10)
+    copy.history.copy([row(2), row(9), tombstone(row(10))], 10)
     assert rows(copy) == [row(1), row(2), row(5), row(9), tombstone(row(10))]
     assert copy.history.holes == [(3, 4), (6, 8)]
     assert copy.history.last_number == 10

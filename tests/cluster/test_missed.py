@@ -115,6 +115,31 @@ async def test_a_keeper_that_was_cut_off_has_every_row(tmp_path):
             assert await rows(other, last) == stored
 
 
+async def test_a_front_that_stood_still_while_the_stream_was_trimmed(tmp_path):
+    """It goes on as one that was cut off, whatever its NATS server still had for it."""
+    async with (
+        nats_servers(tmp_path) as nats,
+        node(tmp_path, nats, "k") as k,
+        node(tmp_path, nats, "f", keeps=False) as f,
+        Client(url_of(f)) as client,
+    ):
+        await client.subscribe("/chat/**")
+        await until_taken(k, "/chat/room", "first")
+        await taken(client, 1)
+        f.send_signal(signal.SIGSTOP)
+        try:
+            async with Client(url_of(k)) as publisher:
+                for turn in range(3):
+                    await publisher.publish_many("/chat/room", range(turn * 100, turn * 100 + 100))
+                    await asyncio.sleep(4)  # after some seconds NATS gives up the consumer
+                    await trim(nats)
+        finally:
+            f.send_signal(signal.SIGCONT)
+        await until_taken(f, "/chat/room", "last")
+        assert [event.data for event in await taken(client, 301)] == [*range(300), "last"]
+        assert not f.logged("cluster_diverged")
+
+
 async def test_publishes_of_a_node_that_misses_their_frames(tmp_path):
     """They are answered, and delivered once; a subscriber that its publisher left out does not get them."""
     async with (

@@ -120,6 +120,19 @@ async def test_without_another_keeper_it_stays_damaged_until_there_is_one(tmp_pa
     assert verify(tmp_path / "a").damage == []
 
 
+async def test_damage_is_found_where_nobody_reads(tmp_path):
+    """A keeper compares its segments with their digests, one after the other."""
+    async with nats_servers(tmp_path) as nats, node(tmp_path, nats, "b", **SMALL) as b:
+        async with node(tmp_path, nats, "a", **SMALL) as a:
+            last = await published(a, EVENTS)
+            await rows(b, last)
+            await rows(a, last)
+        flip(segments(tmp_path / "a")[0], 400_000)
+        async with node(tmp_path, nats, "a", **SMALL) as a:
+            await a.until_logged("cluster_healed")
+    assert verify(tmp_path / "a").damage == []
+
+
 async def filled(server):
     """Publish twenty events; return the rows up to the last one."""
     wire = await server.wire()

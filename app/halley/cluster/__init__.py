@@ -13,7 +13,10 @@
     stream.py          the stream's life: how it is made, what leaves it, and whether a node can go on with it
     membership.py      what a node must know before it opens its folder: whose log the stream is, and if the two fit
     continuity.py      whether the stream has all that was acknowledged, before a node goes on with it
-    catch_up.py        what a folder lacks that the stream does not have, from a keeper
+    copying.py         taking over the state and the rows of a keeper
+    catch_up.py        what a folder lacks that the stream does not have, from a keeper, before its node serves
+    missed.py          what a running node has missed of the stream, from a keeper
+    repair.py          what is damaged or lost in the folder of a running keeper, from another one
     recover.py         making the stream again from a folder
     erasure.py         erasing events from all folders and from the stream
     members.py         the nodes that are alive, and what each says of itself

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 from halley.cluster.applied import AnotherVersion, Applied
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
-from halley.cluster.requests import Unanswered
+from halley.cluster.requests import NobodyAnswers, Unanswered
+from halley.history.damage import outside
 from halley.history.history import History
 from halley.history.stored import Stored
 
@@ -36,17 +38,36 @@ def usable(state: KeeperState, applied: Applied, needed: int) -> Applied:
     return found
 
 
-async def copied(keeper: KeeperRequests, first: int, last: int) -> AsyncIterator[tuple[list[Stored], int]]:
+async def copied(
+    keeper: KeeperRequests, first: int, last: int, others: Sequence[KeeperRequests] = ()
+) -> AsyncIterator[tuple[list[Stored], int]]:
     """Yield the rows between two offsets in pieces, each with the offset up to which those are all that there are.
 
-    Raises what `KeeperRequests.rows` does.
+    What the keeper lacks the `others` are asked for. Raises what `KeeperRequests.rows` does.
     """
     while first <= last:
         rows, reached = await keeper.rows(first, last)
         if reached < first:
             raise Unanswered("behind")
+        for other in others:
+            rows += [row for span in missing(rows, first, reached) for row in await _some(other, *span)]
+            rows.sort()
         yield rows, reached
         first = reached + 1
+
+
+def missing(rows: list[Stored], first: int, last: int) -> list[tuple[int, int]]:
+    """The ranges of offsets between two that have no row."""
+    return [*outside(first, last, [(row.offset, row.offset) for row in rows])]
+
+
+async def _some(keeper: KeeperRequests, first: int, last: int) -> list[Stored]:
+    """The rows between two offsets, as far as a keeper has them; none if it does not answer."""
+    found: list[Stored] = []
+    with suppress(NobodyAnswers, Unanswered, TimeoutError):
+        async for rows, _ in copied(keeper, first, last):
+            found += rows
+    return found
 
 
 async def compare(keeper: KeeperRequests, state: KeeperState, history: History) -> None:

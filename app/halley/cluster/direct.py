@@ -70,7 +70,7 @@ class DirectEvents:
             case [str(run), int(sent)]:
                 lacking = sent - self._counts.setdefault(run, 0)
                 known, least = self._lacking.pop(member.name, ("", 0))
-                if known == run:  # what this node lacked when it first learned of that run was before its time
+                if known == run:  # what this node lacked when that run was new to it was before its time
                     self.missed += max(0, lacking - least)
                     lacking = max(lacking, least)
                 self._lacking[member.name] = run, lacking

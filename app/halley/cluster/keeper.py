@@ -70,7 +70,7 @@ class KeeperStore(Protocol):
         """A page. Raises `UnknownPublication`, `TimeoutError`, `sqlite3.Error`."""
 
     async def state(self) -> bytes:
-        """The answer to `state`; see `keeper_client.KeeperState`. Raises `Diverged`, `TimeoutError`."""
+        """The answer to `state`; see `keeper_client.KeeperState`. Raises `HistoryUnavailable`, `TimeoutError`."""
 
     async def some_rows(self, first: int, last: int) -> tuple[list[Stored], int]:
         """The answer to `rows`. Raises `OSError`, `TimeoutError`."""

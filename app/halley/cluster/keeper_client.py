@@ -243,8 +243,10 @@ class KeeperClient:
                 best = page
             if not self._missing(best, query):
                 break
-        if not isinstance(best, Page):
-            raise best or TimeoutError
+        if best is None:
+            raise TimeoutError
+        if isinstance(best, UnknownPublication):
+            raise best
         return best
 
     def _missing(self, page: Page, query: Query) -> int:

@@ -102,11 +102,12 @@ class Missed:
     async def _is_got(self, needed: int, own: _OwnEvents, figures: dict[str, Any]) -> bool:
         """Try each keeper once; whether one has helped."""
         why = "no other keeper is running"
-        for each in filter(None, map(LivingKeeper.of, self._members.others())):
+        names = [each.name for each in filter(None, map(LivingKeeper.of, self._members.others()))]
+        for name in names:
             try:
-                await self._get_from(each.name, needed, own, figures)
+                await self._get_from(name, [each for each in names if each != name], needed, own, figures)
             except (NobodyAnswers, Unanswered, CannotPurge, OSError) as error:
-                why = f"{each.name}: {str(error) or 'no answer'}"
+                why = f"{name}: {str(error) or 'no answer'}"
             else:
                 return True
         if figures["waits"] != why:
@@ -114,11 +115,15 @@ class Missed:
         figures.update(keeper="", waits=why)
         return False
 
-    async def _get_from(self, name: str, needed: int, own: _OwnEvents, figures: dict[str, Any]) -> None:
-        keeper, tail = KeeperRequests(self._nats, self._space, name), self._commits.tail
+    async def _get_from(
+        self, name: str, others: list[str], needed: int, own: _OwnEvents, figures: dict[str, Any]
+    ) -> None:
+        """Get it from the keeper `name`, and from the `others` what is missing there."""
+        keeper, *more = (KeeperRequests(self._nats, self._space, each) for each in (name, *others))
+        tail = self._commits.tail
         state = await keeper.state(_ANSWER_S)
         found = usable(state, self._applied, needed)
-        own.begin(found)
+        own.begin(self._applied, found)
         async with asyncio.timeout(_QUIET_S):  # until all that was applied is delivered, and settled if it is own
             while not self._is_quiet(own):  # noqa: ASYNC110 - the hot path waits for nobody
                 await asyncio.sleep(_LOOK_S)
@@ -128,7 +133,7 @@ class Missed:
         if not figures["keeper"]:
             telemetry.log.warning("cluster_healing", first=head + 1, last=last, keeper=name, waits="")
         figures.update(last=last, keeper=name, waits="")
-        async for rows, reached in copied(keeper, head + 1, last):
+        async for rows, reached in copied(keeper, head + 1, last, more):
             await self._taker.take_over(rows, reached)
             await self._deliver(rows, own)
             if tail.head < reached:
@@ -161,9 +166,15 @@ class _OwnEvents:
         self._like: dict[tuple[Any, ...], list[Pending]] = {}  # by what is in them
         self._rows: defaultdict[tuple[Any, ...], list[Stored]] = defaultdict(list)
 
-    def begin(self, found: Applied) -> None:
-        """Look for the events of the frames that have counted by that state."""
-        self._number = found.number_of(self._sender.run)
+    def begin(self, applied: Applied, found: Applied) -> None:
+        """Look for the events of the frames that have counted by the state `found`; `applied` is that of this node.
+
+        Where all nodes have forgotten the run meanwhile, nobody knows which have: none is sent again.
+        """
+        run = self._sender.run
+        self._number = found.number_of(run)
+        if self._number < applied.number_of(run):
+            self._number = self._sender.number
         self._like = {}
         for pending in self._sender.entries(self._number):
             if pending.is_recorded:

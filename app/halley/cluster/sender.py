@@ -212,6 +212,11 @@ class Sender:
             for frame in self._under_way:
                 self._publish(frame.data)
 
+    @property
+    def number(self) -> int:
+        """That of the last frame."""
+        return self._number
+
     def entries(self, number: int) -> list[Pending]:
         """The events of the frames under way up to that number."""
         return [entry for frame in self._under_way if frame.number <= number for entry in frame.entries]

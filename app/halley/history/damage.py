@@ -7,13 +7,14 @@ missing  Offsets that have no row, for no reason known yet: a file was deleted, 
 lost     Offsets whose events cannot be restored. Missing offsets are lost, unless they may be in a file that cannot be
          read; those of a damaged segment are lost only if `halley history salvage` does not find them.
 hole     A range of lost offsets that the log has recorded in `log.json`, so that it is not reported as news at each
-         start, and is never used again. It stays forever.
+         start, and is never used again. It stays, unless another copy of the log has the events.
 gap      What a reader learns: a range of offsets that has, or may have, events which it does not get. Gaps are the
          holes, the damaged segments, and what retention has deleted.
 
 So a damaged segment is one gap, although most of its rows may be intact. While a server runs, nothing is gained by
 looking for them: every query would have to read each row, and the rest of the log is served anyway. They are searched
-once, offline, by `halley history salvage` (`rewriting.py`), which turns the damage into holes.
+once, offline, by `halley history salvage` (`rewriting.py`), which turns the damage into holes. A keeper of a cluster
+gets what is damaged or in a hole from another keeper (`History.fill`): then it is neither any more.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from halley.history.retention import Retention
 from halley.history.rewriting import Salvaged
 from halley.history.rules import Rules
 from halley.history.seals import Sealer
-from halley.history.segment_reader import SegmentPool
+from halley.history.segment_reader import SegmentGone, SegmentPool
 from halley.history.state import AT, Change, Name, State
 from halley.history.stored import Stored
 from halley.history.writer import LogWriter, Report
@@ -190,6 +190,18 @@ class History:
         finally:
             self._upkeep.release()
 
+    def look_at(self, first: int) -> int:
+        """Compare a sealed segment with its digests, the next one from the offset `first` on; returns where it ends.
+
+        Returns 0 where there is none. Damage is listed then, though nobody has read there. Blocks.
+        """
+        following = next((each for each in self.folder.segments if each.is_sealed and each.first >= first), None)
+        if following is None:
+            return 0
+        with suppress(SegmentGone):
+            self._pool.look_again(following)
+        return following.last or 0
+
     def purge(self, erasure: Erasure, on_progress: rewriting.Progress) -> int:
         """Erase the events that are committed by now and that `erasure` concerns; returns how many. Blocks.
 
@@ -235,9 +247,9 @@ class History:
             return self._rewriting(rewriting.salvage, on_progress)
 
     def fill(self, supply: rewriting.Supply) -> int:
-        """Fill damaged segments and holes with rows of another copy of the log; see `rewriting.fill`. Blocks.
+        """Fill a damaged segment or a hole with rows of another copy of the log; see `rewriting.fill`. Blocks.
 
-        A purge that begins meanwhile goes on behind it, and erases from what was filled in.
+        Call it until it returns 0. A purge that begins meanwhile goes on behind it, and erases from what was filled in.
         """
 
         def checked(first: int, last: int) -> Iterator[list[Stored]]:
@@ -286,9 +298,11 @@ class History:
     def copy(self, rows: list[Stored], reached: int) -> None:
         """Write rows of another folder with the same log, all that it has behind `head` up to the offset `reached`.
 
-        What is missing among them becomes a hole. Blocks. Nothing may be appended meanwhile. Raises `OSError`.
+        What is missing among them becomes a hole, and what the log has already is passed over. Blocks. Nothing may be
+        appended meanwhile. Raises `OSError`.
         """
-        for _, numbered in groupby(enumerate(rows), lambda item: item[1].offset - item[0]):
+        fresh = [row for row in rows if row.offset > self.head]
+        for _, numbered in groupby(enumerate(fresh), lambda item: item[1].offset - item[0]):
             run = [row for _, row in numbered]
             self._skip_to(run[0].offset - 1)
             if not self.writer.copy(run, _CLOSE_S):

@@ -93,23 +93,25 @@ Raises `OSError` where it does not know.
 
 
 def fill(supply: Supply, segment_bytes: int, folder: Folder, on_progress: Progress) -> int:
-    """Rewrite damaged segments and holes with the rows of another copy of the log; returns how many those are.
+    """Rewrite the first damaged segment, or hole, of which another copy of the log has rows; returns how many.
 
-    What that copy lacks of a damaged segment becomes a hole. Holes between segments become segments of about
-    `segment_bytes`. The conditions and errors are those of `purge`, and the errors of `supply`.
+    What that copy lacks of a damaged segment becomes a hole; with 0 nothing is left that it has. Holes between segments
+    become segments of about `segment_bytes`. The conditions and errors are those of `purge`, and those of `supply`.
     """
     filler = _Filler(folder, supply)
     for each in _ended(folder, on_progress):
         holes = joined(folder.identity.holes, each.first, each.last or 0)
         if not each.is_intact or any(filler.has_some(*hole) for hole in holes):
             _rewrite(folder, each, None, filler)
+            if filler.count:
+                return filler.count
     listed = [(each.first, each.last or NEVER) for each in folder.segments]
     for hole in folder.identity.holes:
         for low, high in outside(*hole, listed):
-            at: int | None = low
-            while at is not None and filler.has_some(at, high):
-                at = _insert(folder, (at, high), filler, segment_bytes)
-    return filler.count
+            if filler.has_some(low, high):
+                _insert(folder, (low, high), filler, segment_bytes)
+                return filler.count
+    return 0
 
 
 class _Filler:
@@ -154,8 +156,8 @@ class _Filler:
         return joined(written, first, last)
 
 
-def _insert(folder: Folder, hole: tuple[int, int], filler: _Filler, segment_bytes: int) -> int | None:
-    """Make a segment of a hole, or of its first part; returns where the next one begins, if there is one."""
+def _insert(folder: Folder, hole: tuple[int, int], filler: _Filler, segment_bytes: int) -> None:
+    """Make a segment of a hole, or of its first part."""
     first, path = hole[0], folder.segment_path(hole[0])
     if path.exists() and not examine(path, first, hole[1] + 1, folder.identity).is_ours:
         raise FileExistsError(errno.EEXIST, "a file of another log has the name of the segment", str(path))
@@ -169,7 +171,6 @@ def _insert(folder: Folder, hole: tuple[int, int], filler: _Filler, segment_byte
     _take_place(draft, path)
     folder.insert(Segment(path, first, last, is_sealed=True, nbytes=seal.nbytes))
     folder.fill_holes(written)
-    return last + 1 if last < hole[1] else None
 
 
 class Salvaged(NamedTuple):

@@ -298,6 +298,12 @@ class SegmentPool:
                 self._verified.add(segment)
         return True
 
+    def look_again(self, segment: Segment) -> bool:
+        """Compare a sealed segment's digests once more; see `is_intact`."""
+        with self._checking:
+            self._verified.discard(segment)
+        return self.is_intact(segment)
+
     @contextmanager
     def open(self, segment: Segment) -> Iterator[SegmentReader]:
         """A context manager with a connection to a segment that this thread alone uses inside the block.

@@ -18,7 +18,7 @@ from halley.broker.errors import Refusal
 from halley.broker.pending import Entry
 from halley.broker.ports import Erasure, Page, Query
 from halley.cluster.applied import document, due_erasures, name_of_erasure
-from halley.cluster.availability import Diverged
+from halley.cluster.availability import Diverged, Healing
 from halley.cluster.catch_up import STATE_FILE
 from halley.cluster.continuity import Companions
 from halley.cluster.copying import erase_like
@@ -190,6 +190,8 @@ class KeeperStore:
         """What is on disk, as other nodes ask for it; see `keeper.KeeperStore.state`."""
         if self.log.is_diverged:
             raise Diverged
+        if self.log.missed.figures is not None:  # the stream may not have what follows
+            raise Healing
         values, erased = self.archive.history.state.copy(), self.erasures.done_to(self.node.applied.sequence)
         erasures = [[sequence, erasure_to_json(each)] for sequence, each in self.node.erasures]
         return await self.archive.in_thread(lambda: orjson.dumps(self._state(values, erased, erasures)))
