@@ -10,6 +10,7 @@ from time import monotonic
 from halley.broker.commits import Commits
 from halley.broker.events import Event
 from halley.broker.names import RESERVED, SPACE
+from halley.cluster.bounds import fits
 from halley.cluster.frames import FRAME_BYTES, BadFrame, Row, event_of, pack_all, row_of, unpack
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
@@ -38,7 +39,7 @@ class DirectEvents:
 
     def share(self, event: Event) -> None:
         """Send an event to the other nodes at the end of this turn of the event loop."""
-        if not event.topic.startswith(_LOCAL) and self._nats.away_since is None:
+        if not event.topic.startswith(_LOCAL) and self._nats.away_since is None and fits(event):
             if not self._rows:
                 asyncio.get_running_loop().call_soon(self._send)
             self._rows.append(row_of(event, is_stamped=True))
