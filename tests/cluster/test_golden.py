@@ -111,6 +111,7 @@ def test_answers_of_keepers():
     page = Page([event_of(row)], 9, False, [(4, 5)], False, 77)
     assert pages.pack(page, [1, 7]) == PAGE
     starts, plain, rows = orjson.loads(PAGE)
+    assert pages.unpack(orjson.dumps([starts, plain, []]))[0].events == []
     found, found_starts = pages.unpack(orjson.dumps([starts, [*plain, 1], rows, {"later": 1}]))
     assert (pages.pack(found, found_starts), found.gaps) == (PAGE, [(4, 5)])
     state = (

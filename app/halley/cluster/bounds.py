@@ -20,6 +20,7 @@ from typing import Final
 
 import orjson
 
+from halley.broker.errors import HistoryUnavailable
 from halley.broker.events import BARE, LAST_PUBLICATION, Event
 from halley.broker.names import SPACE, unescaped
 from halley.protocols.json_text import NestedTooDeeply, count_nodes
@@ -149,6 +150,10 @@ def keep_payload(event: Event) -> None:
         event.payload = NULL
     if not has_shape(event.payload, event.shape):
         event.shape = BARE
+
+
+class Unsendable(HistoryUnavailable):
+    """The event's topic, or what is known of its publisher, is longer than other nodes take."""
 
 
 def fits(event: Event) -> bool:

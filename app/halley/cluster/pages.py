@@ -73,9 +73,9 @@ def unpack(data: bytes) -> tuple[Page, list[int]]:
     are_flags = type(is_end) is type(is_cut_off) is bool
     if not (starts and are_flags and all(map(is_offset, numbers))):
         raise TypeError
-    for column, types in zip(zip(*rows, strict=True), _COLUMNS, strict=True):
-        if not {*map(type, column)} <= types:
-            raise TypeError
+    columns = [{*map(type, column)} for column in zip(*rows, strict=True)]
+    if rows and not all(found <= types for found, types in zip(columns, _COLUMNS, strict=True)):
+        raise TypeError
     events = [event_of(Stored(*row)) for row in rows]
     are_bare = {event.shape for event in events} <= {BARE}
     keep_payloads(events, [event.payload for event in events], are_bare=are_bare)

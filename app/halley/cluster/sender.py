@@ -15,10 +15,10 @@ from math import inf
 from time import monotonic
 from typing import NamedTuple
 
-from halley.broker.errors import HistoryUnavailable, InboxFull
+from halley.broker.errors import InboxFull
 from halley.broker.pending import Pending
 from halley.cluster.availability import Availability, NoLeader, StreamFull
-from halley.cluster.bounds import fits
+from halley.cluster.bounds import Unsendable, fits
 from halley.cluster.frames import FRAME_BYTES, Control, Frame, pack, row_of
 from halley.nats.jetstream import NO_ROOM, Connection, error_code
 from halley.nats.wire import Message
@@ -41,10 +41,6 @@ _UNDER_WAY = 2
 _AGAIN_S = 1.0
 _RENEW_S = 43_200.0
 """A node that has sent nothing for so long begins a new run, before the nodes forget the old one (`applied.py`)."""
-
-
-class Unsendable(HistoryUnavailable):
-    """The event's topic, or what is known of its publisher, is longer than other nodes take."""
 
 
 @dataclass(slots=True)

@@ -51,7 +51,7 @@ from halley.broker.names import Match, Pattern, matcher
 from halley.broker.pending import Pending
 from halley.broker.ports import Erasure, Values
 from halley.broker.sessions import Session
-from halley.cluster.bounds import are_topics
+from halley.cluster.bounds import Unsendable, are_topics, fits
 from halley.cluster.exchange import Exchange
 from halley.cluster.frames import FRAME_BYTES, BadFrame, Stamp, event_of, pack, row_of, unpack_unrecorded
 from halley.cluster.requests import NobodyAnswers, Unanswered, answer, ask, refuse
@@ -275,13 +275,15 @@ class ClusterValues:
     def publish(self, event: Event, now: float, without: Session | None, source: object) -> Pending | None:
         """Make an event a value here, or have the home do it: then the event is pending.
 
-        Raises `NoHome`, `InboxFull`, `WrongType`, `TooManyTopics`.
+        Raises `NoHome`, `InboxFull`, `Unsendable`, `WrongType`, `TooManyTopics`.
         """
         if self._serves(now):
             self._local.bridge.publish(event, now, without, source)
             return None
         if self._nats.away_since is not None or self._home_fields() is None:
             raise NoHome
+        if not fits(event):
+            raise Unsendable
         if self._waiting_bytes and self._waiting_bytes + event.nbytes > self._broker.commits.options.inbox_bytes:
             raise InboxFull
         self._waiting_bytes += event.nbytes
