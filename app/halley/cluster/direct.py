@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
 
@@ -34,7 +35,9 @@ class DirectEvents:
         self.foreign = self.missed = 0
         self._sent = 0  # events, also those that could not be sent
         self._counts: dict[str, int] = {}  # of events that came, by run
-        self._lacking: dict[str, tuple[str, int]] = {}  # by node: its run, and how many of its events did not come
+        self._lacking: OrderedDict[str, tuple[str, int]] = (
+            OrderedDict()
+        )  # by node: its run, and how many of its events did not come
         self._subject = f"{options.space}.c"
         self._node = options.node
         self._run = f"{options.node}-{secrets.token_hex(6)}"  # by which this node knows its own frames
@@ -73,7 +76,7 @@ class DirectEvents:
                     lacking = max(lacking, least)
                 self._lacking[member.name] = run, lacking
                 if len(self._lacking) > MOST_NODES:
-                    del self._lacking[next(iter(self._lacking))]
+                    self._lacking.popitem(last=False)
                 if len(self._counts) > len(self._lacking):
                     runs = {each for each, _ in self._lacking.values()}
                     self._counts = {each: count for each, count in self._counts.items() if each in runs}
