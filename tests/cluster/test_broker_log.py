@@ -425,7 +425,9 @@ async def test_a_node_with_another_log_than_the_stream_takes_no_events(broker, d
         applied.stream = described["stream"]
         await other.open()
         await other.ask(f"STREAM.CREATE.{options.space}", stream_config(Settings(cluster=options), described))
-        log = ClusterLog(options, Connection(options), disk, broker.commits, applied, lambda: None)
+        nats = Connection(options)
+        missed = Missed(nats, Members(options, nats, 0.0), options, applied, broker.commits, None, lambda: None)
+        log = ClusterLog(options, nats, disk, broker.commits, applied, lambda: None, missed)
         broker.commits.begin(log, 0, log.direct.share)
         log.begin()
         await until(lambda: "that of a log with another id" in capsys.readouterr().out)

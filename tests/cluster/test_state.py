@@ -75,7 +75,7 @@ async def test_a_keeper_whose_stream_is_empty_starts_by_itself(tmp_path):
 
 
 async def test_two_keepers_do_not_wait_for_each_other(tmp_path):
-    """The power was off, and the stream has nothing left: the first that starts serves, and then the other."""
+    """The power was off, and the stream has nothing left: both start, and neither needs what the other has."""
     async with nats_servers(tmp_path) as nats:
         async with node(tmp_path, nats, "a") as a, node(tmp_path, nats, "b") as b:
             last = await published(a, 1)
@@ -83,11 +83,12 @@ async def test_two_keepers_do_not_wait_for_each_other(tmp_path):
             await purged(nats, "a", "b")
             await killed(a)
             await killed(b)
-        async with node(tmp_path, nats, "b", **JOIN_S) as b:
+        async with AsyncExitStack() as stack:
+            starting = [node(tmp_path, nats, each, **JOIN_S) for each in "ab"]
+            a, b = await asyncio.gather(*map(stack.enter_async_context, starting))
             assert await published(b, 2) == last + 1
-            async with node(tmp_path, nats, "a", **JOIN_S) as a:
-                assert await published(a, 3) == last + 2
-                assert await rows(a, last + 2) == await rows(b, last + 2)
+            assert await published(a, 3) == last + 2
+            assert await rows(a, last + 2) == await rows(b, last + 2)
 
 
 async def test_frames_behind_the_state_are_applied_again(tmp_path):

@@ -342,7 +342,7 @@ async def test_a_node_that_nats_does_not_let_in(tmp_path):
             )
 
         await until(is_away)
-        nats._more = users("another")
+        nats.more = users("another")
         nats.start(0)
 
         async def is_refused():

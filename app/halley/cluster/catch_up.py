@@ -32,7 +32,11 @@ STATE_FILE = "cluster.json"
 
 
 class CannotCatchUp(Exception):
-    """The folder cannot get what it lacks; the text says why."""
+    """The folder cannot get what it lacks; the text says why. If `is_early` it may do so later."""
+
+    def __init__(self, why: str, *, is_early: bool = False) -> None:
+        super().__init__(why)
+        self.is_early = is_early
 
 
 async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: Applied, needed: int) -> None:
@@ -71,7 +75,7 @@ async def catch_up(nats: Connection, settings: Settings, folder: Path, applied: 
             if copy.history.head != head:
                 asked_at, head = monotonic(), copy.history.head
             if monotonic() - asked_at > settings.cluster.join_s:
-                raise CannotCatchUp(why)
+                raise CannotCatchUp(why, is_early=True)
             await asyncio.sleep(_AGAIN_S)
     finally:
         await asyncio.to_thread(copy.history.close)

@@ -37,7 +37,7 @@ from halley.cluster.applied import Applied
 from halley.cluster.frames import BadFrame, KeeperAnnouncement, unpack
 from halley.cluster.members import MOST_NODES, Members
 from halley.cluster.sender import Sender
-from halley.cluster.stream import CannotJoin
+from halley.cluster.stream import NotReady
 from halley.cluster.tasks import Tasks
 from halley.history import checksummed_json
 from halley.history.folder import KEEPERS
@@ -101,7 +101,7 @@ class Continuity:
     async def proved(self, *, is_anyone_there: bool) -> None:
         """Return when this node may go on with the stream; see above.
 
-        `is_anyone_there`: a node is in service, as far as that is known. Raises `CannotJoin`.
+        `is_anyone_there`: a node is in service, as far as that is known. Raises `NotReady`.
         """
         self._end.restore(self._applied.saved())
         began_at, join_s = monotonic(), self._options.join_s
@@ -112,13 +112,13 @@ class Continuity:
             if not why:
                 return
             if waited_s > join_s:
-                raise CannotJoin(why)
+                raise NotReady(why)
             await asyncio.sleep(_LOOK_S)
 
     async def _why_not(self, *, is_complete: bool) -> str:
         """Why this node may not go on with the stream yet; "" if it may.
 
-        `is_complete`: every node in service has sent its heartbeat. Raises `CannotJoin`.
+        `is_complete`: every node in service has sent its heartbeat. Raises `NotReady`.
         """
         last, now = await self._last_sequence(), monotonic()
         there = {name: node for name, node in self._nodes.items() if now - node.received_at < _COUNTS_S}
@@ -152,7 +152,7 @@ class Continuity:
         try:
             return int((await self._nats.stream_info())["state"]["last_seq"])
         except (ApiError, *AwayErrors) as error:
-            raise CannotJoin(f"NATS does not say how long the stream is: {error or 'no answer'}") from error
+            raise NotReady(f"NATS does not say how long the stream is: {error or 'no answer'}") from error
 
     async def _read_to(self, last: int) -> None:
         """Find the keepers that the stream knows at its end."""
@@ -163,7 +163,7 @@ class Continuity:
                     frame = unpack(message.data)
                 self._end.admit(position.sequence, position.time_us, frame)
         except (ApiError, *AwayErrors) as error:
-            raise CannotJoin(f"NATS does not deliver the stream: {error or 'no answer'}") from error
+            raise NotReady(f"NATS does not deliver the stream: {error or 'no answer'}") from error
 
     # Messages of nodes
 

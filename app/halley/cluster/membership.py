@@ -32,6 +32,7 @@ from halley.cluster.stream import (
     GAP,
     REPLACED,
     CannotJoin,
+    NotReady,
     apply_settings,
     describe,
     description_of,
@@ -82,7 +83,7 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
                         break
                     await asyncio.sleep(_AGAIN_S)
         except (ApiError, *AwayErrors) as error:
-            raise CannotJoin(
+            raise NotReady(
                 f"no keeper of the cluster {space} answers within {join_s:g} s: start one first"
             ) from error
     _check_settings(settings, description_of(info))
@@ -113,7 +114,7 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
                 await nats.open()
         except OSError as error:
             why = f"no NATS server lets this node in within {options.join_s:g} s ({nats.why(error)})"
-            raise CannotJoin(f"cluster.urls: {why}") from error
+            raise (CannotJoin if nats.is_refused else NotReady)(f"cluster.urls: {why}") from error
         least = least_payload(settings)
         if nats.max_payload < least:
             raise CannotJoin(f"NATS takes messages up to {nats.max_payload} bytes: set max_payload to at least {least}")
@@ -188,7 +189,8 @@ async def _copied(
         await catch_up(nats, settings, folder, applied, needed)
     except CannotCatchUp as error:
         if is_missing:
-            raise CannotJoin(f"{folder} cannot be used: {error}") from error
+            why = f"{folder} cannot be used: {error}"
+            raise (NotReady if error.is_early else CannotJoin)(why) from error
         return False
     return True
 
@@ -238,7 +240,7 @@ async def _needed(nats: Connection, applied: Applied, state: dict[str, Any]) -> 
                     needed = sequence
             following = sequence + 1
     except (ApiError, *AwayErrors) as error:
-        raise CannotJoin(f"NATS does not deliver the stream: {error or 'no answer'}") from error
+        raise NotReady(f"NATS does not deliver the stream: {error or 'no answer'}") from error
     return (needed, is_missing) if following > last else (last, True)
 
 

@@ -52,6 +52,10 @@ class CannotJoin(Exception):
     """The server cannot be a node of this cluster; the text is a line for the operator who starts it."""
 
 
+class NotReady(CannotJoin):
+    """Something is not there that the node needs, such as NATS or a keeper: started again later it may join."""
+
+
 def describe(settings: Settings, identity: Identity, base: int) -> dict[str, Any]:
     """What the description of a new stream says; `base` is the number of the events before it."""
     history = settings.history
@@ -108,7 +112,7 @@ async def stream_of(nats: Connection, settings: Settings, described: dict[str, A
                 raise CannotJoin(f"NATS refuses the stream {options.space}: {error}{hint(settings)}") from error
         except AwayErrors as error:
             if monotonic() > until:
-                raise CannotJoin("NATS does not answer for JetStream: is jetstream {} in nats-server.conf?") from error
+                raise NotReady("NATS does not answer for JetStream: is jetstream {} in nats-server.conf?") from error
         await asyncio.sleep(_AGAIN_S)
 
 

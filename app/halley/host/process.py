@@ -77,6 +77,8 @@ _SCRAPE_S = 1
 """Grace period of the operations listener: for requests for metrics or health that run at the very end."""
 _COLLECT_AFTER = (50_000, 20, 100)
 _OK, _WRONG_USE, _SIGNALLED, _INTERRUPTED = 0, 2, 128, 130
+_EARLY = 75
+"""The same start may succeed later (EX_TEMPFAIL of sysexits.h)."""
 
 
 _CORRECTABLE = (
@@ -114,7 +116,7 @@ def run(configuration: Configuration, read: Callable[[], Configuration]) -> int:
     except _CORRECTABLE as error:
         close(listeners or ())
         telemetry.write_line(f"halley: {error}")
-        return _WRONG_USE
+        return _EARLY if isinstance(error, CannotJoin) and error.is_early else _WRONG_USE
     telemetry.log.info(
         "started",
         version=__version__,

@@ -97,6 +97,7 @@ class Client:
         self._wire = Wire(self._on_error)
         self._turn = -1
         self._attempts = 0  # without success
+        self._is_refused = False
         self._refusing: set[_Server] = set()  # that have refused the credentials in the last attempt
         self._reasons: deque[str] = deque(maxlen=_MOST_REASONS)  # which are logged, since the connection was lost
         self._is_wanted = asyncio.Event()
@@ -151,6 +152,11 @@ class Client:
     def away_s(self) -> float:
         """For how many seconds no server has been reachable; 0 while one is."""
         return 0.0 if self.away_since is None else monotonic() - self.away_since
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a server was reached that did not let this node in, for whatever reason."""
+        return self._is_refused or self.is_unauthorized
 
     @property
     def is_unauthorized(self) -> bool:
@@ -287,6 +293,7 @@ class Client:
     def _failed(self, server: _Server, error: Exception) -> None:
         """Note why a server does not let this node in, or not any more; log each reason once while the node is away."""
         reason = _printable(self._wire.refusal or str(error) or "no answer")
+        self._is_refused = bool(self._wire.info)  # with which a server greets
         self._refusing.discard(server)
         if isinstance(error, UnusableFile) or _UNAUTHORIZED.search(reason):
             self._refusing.add(server)

@@ -18,6 +18,7 @@ from halley.cluster.frames import VERSION
 from halley.cluster.membership import SETTINGS, join, join_without_folder, name_taken
 from halley.cluster.status import ClusterStatus
 from halley.cluster.stream import CannotJoin as NotJoined
+from halley.cluster.stream import NotReady
 from halley.protocols.contract import Count
 from halley.server.cluster_node import Node
 from halley.server.front_store import FrontStore
@@ -57,7 +58,7 @@ def _joined(joining: Coroutine[Any, Any, Result]) -> Result:
         try:
             return apart.submit(asyncio.run, joining).result()
         except NotJoined as error:
-            raise CannotJoin(str(error)) from error
+            raise CannotJoin(str(error), is_early=isinstance(error, NotReady)) from error
 
 
 class ClusterHistory:

@@ -22,7 +22,14 @@ if TYPE_CHECKING:  # a server alone imports nothing of a cluster
 
 
 class CannotJoin(Exception):
-    """The server cannot be a node of the cluster; the text is a line for the operator who starts it."""
+    """The server cannot be a node of the cluster; the text is a line for the operator who starts it.
+
+    If `is_early` something is not there yet that it needs.
+    """
+
+    def __init__(self, why: str, *, is_early: bool = False) -> None:
+        super().__init__(why)
+        self.is_early = is_early
 
 
 class OtherNodes:
