@@ -67,7 +67,7 @@ def are_topics(topics: Sequence[str]) -> bool:
         "!" in whole and not all(map(_is_spelled, topics))
     ):
         return False
-    return are_short(topics)
+    return _are_short(topics, whole)
 
 
 def are_short(topics: Sequence[str]) -> bool:
@@ -75,13 +75,13 @@ def are_short(topics: Sequence[str]) -> bool:
 
     Raises `TypeError` for what is not text.
     """
-    whole = "".join(topics)
-    if len(whole) < TOPIC_SEGMENTS:  # none has more segments than characters, and one
+    return _are_short(topics, "".join(topics))
+
+
+def _are_short(topics: Sequence[str], whole: str) -> bool:
+    if len(whole) <= TOPIC_CHARS and whole.count("/") < TOPIC_SEGMENTS:
         return True
-    longest = max(map(len, topics))
-    if longest < TOPIC_SEGMENTS:
-        return True
-    return longest <= TOPIC_CHARS and max([topic.count("/") for topic in topics]) < TOPIC_SEGMENTS
+    return max(map(len, topics)) <= TOPIC_CHARS and max([topic.count("/") for topic in topics]) < TOPIC_SEGMENTS
 
 
 @lru_cache(_REMEMBERED)
