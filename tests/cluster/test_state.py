@@ -54,7 +54,7 @@ async def purged(nats, *keepers):
         async with asyncio.timeout(DEADLINE_S):
             while json.loads((await each.next_msg(DEADLINE_S)).data)["saved"] < last:
                 pass
-    await stream.purge_stream("halley")
+    await stream.purge_stream("halley", seq=last + 1)
     await client.close()
 
 

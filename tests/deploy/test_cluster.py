@@ -253,15 +253,15 @@ async def test_nats_and_nodes_work_with_them(services, tmp_path):
             assert (checked.code, checked.output) == (0, [f"good: {servers.urls.replace(',', ', ')}"])
         assert not any("Violation" in servers.log(number).read_text() for number in range(3))
 
-        for user, password, why in (
-            ("halley", "wrong", "no NATS server lets this node in"),
-            ("stranger", "stranger", "NATS does not answer for JetStream"),
+        for user, password, code, why in (
+            ("halley", "wrong", 2, "no NATS server lets this node in"),
+            ("stranger", "stranger", 75, "NATS does not answer for JetStream"),
         ):
             (tmp_path / "password").write_text(password)
             refused = {"HALLEY_CLUSTER_USER": user, "HALLEY_CLUSTER_JOIN_S": "1"}
             variables = services["keeper-1"]["environment"] | here | refused
             arguments = ("serve", "--node", "x", "--data-dir", str(tmp_path / "x"), *FREE_PORTS)
             result = await ended(*arguments, cwd=tmp_path, **variables)
-            assert (result.code, why in result.lines[-1]) == (2, True), result.lines
+            assert (result.code, why in result.lines[-1]) == (code, True), result.lines
     finally:
         servers.close()

@@ -114,7 +114,8 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
                 await nats.open()
         except OSError as error:
             why = f"no NATS server lets this node in within {options.join_s:g} s ({nats.why(error)})"
-            raise (CannotJoin if nats.is_refused else NotReady)(f"cluster.urls: {why}") from error
+            is_early = isinstance(error, TimeoutError) and not nats.is_refused
+            raise (NotReady if is_early else CannotJoin)(f"cluster.urls: {why}") from error
         least = least_payload(settings)
         if nats.max_payload < least:
             raise CannotJoin(f"NATS takes messages up to {nats.max_payload} bytes: set max_payload to at least {least}")
