@@ -20,10 +20,12 @@ from support.server import brisk, serving
 from support.wire import request
 
 from halley.access.tokens import hash_of
+from halley.broker.errors import HistoryUnavailable
 from halley.broker.names import Match, Pattern
 from halley.cli import main
 from halley.client import Client
 from halley.history import checksummed_json
+from halley.history.writer import NotWritten
 from halley.pipeline.errors import JobFailed, JobRejected
 from halley.pipeline.queries import replay as room
 from halley.pipeline.queries.events import Selection
@@ -244,11 +246,11 @@ async def test_a_history_that_takes_nothing_for_a_while_changes_nothing_about_th
         writer, verdicts = served.house.apis.archive().history.writer, itertools.cycle([False, True])
         write = writer._commit
 
-        def fail_sometimes(events, stored):
+        def fail_sometimes(events, stored, changes):
             if stored and next(verdicts):
-                writer._refuse(events)
+                writer._report(NotWritten(events, HistoryUnavailable()))
             else:
-                write(events, stored)
+                write(events, stored, changes)
 
         writer._commit = fail_sometimes
         outcome = await replay(served, tmp_path / "lake", at_full_speed(served))

@@ -377,9 +377,6 @@ class LogWriter:
         except OSError:  # the mark is too low then, which is allowed
             self.failures += 1
 
-    def _refuse(self, entries: list[Entry | Change]) -> None:
-        self._report(NotWritten(entries, self._why()))
-
     def _why(self) -> Refusal:
         return LogMoved() if self._is_moved else DiskFull() if self._is_full else HistoryUnavailable()
 

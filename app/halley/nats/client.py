@@ -155,7 +155,7 @@ class Client:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a server was reached that did not let this node in, for whatever reason."""
+        """Whether a server was reached that did not let this node in."""
         return self._is_refused or self.is_unauthorized
 
     @property
