@@ -83,9 +83,7 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
                         break
                     await asyncio.sleep(_AGAIN_S)
         except (ApiError, *AwayErrors) as error:
-            raise NotReady(
-                f"no keeper of the cluster {space} answers within {join_s:g} s: start one first"
-            ) from error
+            raise NotReady(f"no keeper of the cluster {space} answers within {join_s:g} s: start one first") from error
     _check_settings(settings, description_of(info))
     applied = _nothing(settings)
     _restore(applied, state.applied, f"the state of the keeper {state.node}")
