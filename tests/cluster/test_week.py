@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 async def test_a_week():
     """Acknowledged and lost, doubled, moved: none; what is refused is refused for a reason."""
-    scale = ("--age-s", "4", "--stream-bytes", "1600000", "--times", "0.5")
+    scale = ("--age-s", "3", "--stream-bytes", "1600000", "--times", "0.5")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(Path(__file__).with_name("week.py")), *scale),
         stdout=asyncio.subprocess.PIPE,

@@ -141,12 +141,16 @@ async def test_ticks_are_those_of_all_nodes(cluster):
 async def test_wamp_sessions_and_subscriptions_of_all_nodes(cluster):
     """The meta API and meta events at one node have what is at the other; a session is killed from there."""
     _, _, (a, b) = cluster
-    async with (
-        await wamp.join(url_of(a)) as one,
-        await wamp.join(url_of(b)) as watcher,
-        await wamp.join(url_of(b), "wamp.2.msgpack") as other,
-    ):
+    async with await wamp.join(url_of(b)) as watcher, AsyncExitStack() as stack:
+        joined = await watcher.subscribe("wamp.session.on_join")
         left = await watcher.subscribe("wamp.session.on_leave")
+        one = await stack.enter_async_context(await wamp.join(url_of(a)))
+        other = await stack.enter_async_context(await wamp.join(url_of(b), "wamp.2.msgpack"))
+        events = [await anext(watcher) for _ in range(2)]  # only who is known to have joined is said to have left
+        assert {(event.subscription, event.args[0]["session"]) for event in events} == {
+            (joined, one.session),
+            (joined, other.session),
+        }
         subscription = await one.subscribe("meta.room")
         assert await other.subscribe("meta.room") == subscription
         for peer in (one, watcher, other):
