@@ -62,7 +62,7 @@ class Week:
         self.settings = {
             "HALLEY_CLUSTER_SETTLED_BY": settled_by,
             "HALLEY_CLUSTER_STREAM_BYTES": str(stream_bytes),
-            "HALLEY_CLUSTER_STREAM_KEEP_S": str(age_s / 4),
+            "HALLEY_CLUSTER_STREAM_KEEP_S": str(max(1, age_s / 4)),
             "HALLEY_CLUSTER_KEEPER_AWAY_S": str(age_s),
             "HALLEY_CLUSTER_USER": "me",
             "HALLEY_CLUSTER_PASSWORD_FILE": str(self.password),
