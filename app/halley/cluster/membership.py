@@ -74,6 +74,7 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
     async with connected(settings) as nats:
         await _check_name(nats, settings)
         await _check_rules(nats, settings)
+        await check_bucket(nats, settings)
         try:
             async with asyncio.timeout(join_s):
                 while True:
