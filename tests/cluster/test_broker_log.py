@@ -74,7 +74,11 @@ def disk():
 
 def log_of(broker, store, **more):
     """A node's log that is not connected."""
-    options, applied = Cluster(node="a", **more), Applied(100, 10**9)
+    return log_with(Cluster(node="a", **more), Applied(100, 10**9), broker, store)
+
+
+def log_with(options, applied, broker, store):
+    """The log of a node with these settings, which has applied so much."""
     nats = Connection(options)
     missed = Missed(nats, Members(options, nats, 0.0), options, applied, broker.commits, None, lambda: None)
     return ClusterLog(options, nats, store, broker.commits, applied, lambda: None, missed)
@@ -398,9 +402,7 @@ async def test_what_was_dropped_while_the_writer_took_nothing_comes_again(broker
         applied.stream = described["stream"]
         await other.open()
         await other.ask(f"STREAM.CREATE.{options.space}", stream_config(Settings(cluster=options), described))
-        nats = Connection(options)
-        missed = Missed(nats, Members(options, nats, 0.0), options, applied, broker.commits, None, lambda: None)
-        log = ClusterLog(options, nats, disk, broker.commits, applied, lambda: None, missed)
+        log = log_with(options, applied, broker, disk)
         broker.commits.begin(log, 0, log.direct.share)
         disk.refusal = DiskFull()
         log.begin()
@@ -425,9 +427,7 @@ async def test_a_node_with_another_log_than_the_stream_takes_no_events(broker, d
         applied.stream = described["stream"]
         await other.open()
         await other.ask(f"STREAM.CREATE.{options.space}", stream_config(Settings(cluster=options), described))
-        nats = Connection(options)
-        missed = Missed(nats, Members(options, nats, 0.0), options, applied, broker.commits, None, lambda: None)
-        log = ClusterLog(options, nats, disk, broker.commits, applied, lambda: None, missed)
+        log = log_with(options, applied, broker, disk)
         broker.commits.begin(log, 0, log.direct.share)
         log.begin()
         await until(lambda: "that of a log with another id" in capsys.readouterr().out)

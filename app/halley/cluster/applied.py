@@ -13,9 +13,8 @@ that counts: so it does at all nodes alike. A node writes such frames when all o
     1  What was sent again is recognized for a day by the stream's clock, and a key is as old as that clock says. It is
        the clock of the NATS server that leads: where that is set, or another leads, frames would count twice and keys
        would be forgotten.
-    2  What is sent again is recognized while there are not too many runs. The age of a key, or of what a keeper has
-       said of itself, is the sum of the pauses between frames, each of which counts for a second at most, as in the log
-       of a single server (`recent_keys.py`).
+    2  What is sent again is recognized while there are not too many runs. The age of a key is the sum of the pauses
+       between frames, each of which counts for a second at most, as in the log of a single server (`recent_keys.py`).
 
 Names that a later version of Halley adds to what is saved are passed over.
 """
@@ -165,13 +164,13 @@ class Applied:
         self._changed |= {f"{_RUN}{run}": None for run, _ in gone}
         self._changed[f"{_RUN}{frame.run}"] = [self.sequence, frame.number, stream_us]
 
-    def _note_keeper(self, node: str, now_us: int) -> None:
-        self._keepers[node] = now_us
+    def _note_keeper(self, node: str, stream_us: int) -> None:
+        self._keepers[node] = stream_us
         self._keepers.move_to_end(node)
         if len(self._keepers) > _MOST_KEEPERS:
             gone, _ = self._keepers.popitem(last=False)
             self._changed[f"{_KEEPER}{gone}"] = None
-        self._changed[f"{_KEEPER}{node}"] = [self.sequence, now_us]
+        self._changed[f"{_KEEPER}{node}"] = [self.sequence, stream_us]
 
     def number(self, frame: Frame) -> list[Numbered]:
         """The events of a frame that counts."""

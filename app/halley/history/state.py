@@ -93,6 +93,10 @@ class State:
         with self._lock:
             return self._values.copy()
 
+    def named(self) -> dict[Name, Any]:
+        """The values that belong to no event, of which there are few."""
+        return decoded({name: value for name, value in self.copy().items() if isinstance(name, str)})
+
     def committed(self, changed: Encoded) -> None:
         """Take over what was committed."""
         with self._lock:

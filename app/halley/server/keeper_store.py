@@ -88,7 +88,7 @@ class KeeperStore:
         """Save the state with which the node begins, if it is not that of the folder, and erase what is due."""
         history.restate(self.node.applied.values())
         (self.archive.folder / STATE_FILE).unlink(missing_ok=True)  # of the version before
-        for sequence, erasure, last in due_erasures(decoded(history.state.copy())):
+        for sequence, erasure, last in due_erasures(history.state.named()):
             with history.purging():
                 history.roll()
                 history.rewrite(concerned_by(erasure, last), lambda *_: None)
