@@ -1,15 +1,14 @@
 """NetworkTables in a cluster: three `halley serve --nt4` on a real NATS server, of which one is the home.
 
-Each node reaches NATS by a proxy of its own. Each test leaves a home and two standbys.
+Each node reaches NATS by a proxy of its own. Each test has a home and two standbys.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from time import monotonic
 from types import SimpleNamespace
 
 import httpx
@@ -32,32 +31,32 @@ NODES = {"a": True, "b": True, "c": False, "d": False}
 """The nodes, and whether each keeps the history; d is a newcomer."""
 
 LEASE_S = 1.5
+LONG_LEASE_S = 40
+"""Longer than a test waits."""
+
 SETTINGS = {
     "HALLEY_NT4_ENABLED": "on",
     "HALLEY_NT4_SAVE_EVERY_S": "0.1",
-    "HALLEY_CLUSTER_NT4_LEASE_S": str(LEASE_S),
     "HALLEY_DRAIN_NOT_READY_S": "0",
     "HALLEY_DRAIN_SPREAD_S": "0",
 }
-TAKEN_OVER_S = 2 * LEASE_S + 2
-"""With the default, five seconds, a standby is the home within ten."""
 
 
 class Cluster:
     """The nodes by name, their ports of NetworkTables, and their proxies; `start` is also for one that has ended."""
 
-    def __init__(self, folder, nats, stack):
+    def __init__(self, folder, nats, stack, lease_s):
         self.nodes, self.proxies = {}, {}
         self.ports = {name: free_port() for name in NODES}
-        self.folder, self._nats, self._stack = folder, nats, stack
+        self.folder, self._nats, self._stack, self._lease_s = folder, nats, stack, lease_s
 
     async def start(self, name):
         """Start a node, which is a keeper or a front."""
         if name not in self.proxies:
             self.proxies[name] = await self._stack.enter_async_context(relaying(self._nats.ports[0]))
         nats = SimpleNamespace(urls=f"nats://127.0.0.1:{self.proxies[name].port}")
-        settings = {**SETTINGS, "HALLEY_NT4_PORT": str(self.ports[name])}
-        one = node(self.folder, nats, name, keeps=NODES[name], **settings)
+        own = {"HALLEY_NT4_PORT": str(self.ports[name]), "HALLEY_CLUSTER_NT4_LEASE_S": str(self._lease_s)}
+        one = node(self.folder, nats, name, keeps=NODES[name], **SETTINGS, **own)
         self.nodes[name] = await self._stack.enter_async_context(one)
         return self.nodes[name]
 
@@ -66,17 +65,30 @@ class Cluster:
         return {other: server for other, server in self.nodes.items() if other != name}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(tmp_path_factory):
-    """Three nodes, one of which is the home."""
-    folder = tmp_path_factory.mktemp("cluster")
+@asynccontextmanager
+async def running(folder, names, lease_s=LEASE_S):
+    """Nodes that have found a home, which has the place for that time and renews it."""
     async with AsyncExitStack() as stack:
-        nats = await stack.enter_async_context(nats_servers(folder))
-        cluster = Cluster(folder, nats, stack)
-        for name in ("a", "b", "c"):
+        cluster = Cluster(folder, await stack.enter_async_context(nats_servers(folder)), stack, lease_s)
+        for name in names:
             await cluster.start(name)
-        await until_home(cluster, "c")
+        await until_home(cluster, names[-1])
         yield cluster
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory):
+    async with running(tmp_path_factory.mktemp("cluster"), "abc") as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def cluster(shared):
+    """Three nodes, one of which is the home; those that a test has ended are started again."""
+    for name in ("a", "b", "c"):
+        if shared.nodes[name].process.returncode is not None:
+            await shared.start(name)
+    return shared
 
 
 def robot(cluster, name, client="robot"):
@@ -262,11 +274,9 @@ async def test_a_home_that_is_cut_off(cluster):
     async with await robot(cluster, old) as one:
         cluster.proxies[old].holds = True
         try:
-            cut_at = monotonic()
             await one.closed()
             assert not any([await listens(cluster, name) for name in cluster.others(old)])
             found = await until_home(cluster, other, old)
-            assert monotonic() - cut_at < TAKEN_OVER_S
             await until_error(cluster.nodes[old], "/robot/kept", 2, "503::networktables_unavailable")
         finally:
             cluster.proxies[old].holds = False
@@ -287,9 +297,7 @@ async def test_a_home_that_stands_still(cluster):
         await one.quiet()
         cluster.nodes[old].send_signal(signal.SIGSTOP)
         try:
-            stopped_at = monotonic()
             found = await until_home(cluster, other, old)
-            assert monotonic() - stopped_at < TAKEN_OVER_S
             await one.put(1, 1, 5, nt4.INT)
         finally:
             cluster.nodes[old].send_signal(signal.SIGCONT)
@@ -301,23 +309,22 @@ async def test_a_home_that_stands_still(cluster):
         assert (await http.get(f"{url_of(server)}/history/robot/late")).json()["events"] == []
 
 
-async def test_a_home_that_stops(cluster):
-    """It gives its place to another at once, with what it had."""
-    old = await until_home(cluster, "a")
-    other = next(iter(cluster.others(old)))
-    async with await robot(cluster, old) as one:
-        await one.publish("/robot/kept", 1, "int", {"persistent": True})
-        await one.put(1, await one.time(), 6, nt4.INT)
-        await one.quiet()
-        cluster.nodes[old].send_signal(signal.SIGTERM)
-        stopped_at = monotonic()
-        await one.closed()
-        found = await until_home(cluster, other, old)
-        assert monotonic() - stopped_at < LEASE_S
-    assert await cluster.nodes[old].exit_code() == 0
-    assert await kept(cluster, found) == 6
-    await cluster.start(old)
-    assert await until_home(cluster, old) == found
+async def test_a_home_that_stops(tmp_path):
+    """It gives its place to another before its time is over, with what it had."""
+    async with running(tmp_path, "ab", LONG_LEASE_S) as cluster:
+        old = await until_home(cluster, "a")
+        other = next(iter(cluster.others(old)))
+        async with await robot(cluster, old) as one:
+            await one.publish("/robot/kept", 1, "int", {"persistent": True})
+            await one.put(1, await one.time(), 6, nt4.INT)
+            await one.quiet()
+            cluster.nodes[old].send_signal(signal.SIGTERM)
+            await one.closed()
+            assert await until_home(cluster, other, old) == other
+        assert await cluster.nodes[old].exit_code() == 0
+        assert await kept(cluster, other) == 6
+        await cluster.start(old)
+        assert await until_home(cluster, old) == other
 
 
 async def test_a_home_that_is_killed(cluster):
@@ -327,9 +334,6 @@ async def test_a_home_that_is_killed(cluster):
     await keep(cluster, old, 8)
     await last_value(server, "robot.kept", 8)
     cluster.nodes[old].send_signal(signal.SIGKILL)
-    killed_at = monotonic()
     await until_error(server, "/robot/kept", 9, "503::networktables_unavailable")
     found = await until_home(cluster, other, old)
-    assert monotonic() - killed_at < TAKEN_OVER_S
     assert await kept(cluster, found) == 8
-    await cluster.start(old)

@@ -7,7 +7,6 @@ import json
 import secrets
 import signal
 from contextlib import AsyncExitStack
-from time import monotonic
 from types import SimpleNamespace
 from zlib import crc32
 
@@ -29,8 +28,6 @@ from halley.cluster.frames import Kind, Row, pack
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 PASSWORD = "a-password-that-nobody-guesses"
-REFUSED_S = 3.5
-"""A second without NATS, after which durable publishes are refused, another until that is logged, and some time."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -132,12 +129,10 @@ async def test_a_node_whose_network_passes_nothing(weather):
         try:
             on_its_way = asyncio.create_task(published(b, "/chat/cut", "on its way"))
             await b.until_logged("cluster_away")
-            known_at = monotonic()
             behind = await published(b, "/chat/cut", "behind what is on its way")
             assert behind["error"] == "503::history_unavailable"
             await b.until_logged("history_unavailable")
             assert (await published(b, "/chat/refused", 1))["error"] == "503::history_unavailable"
-            assert monotonic() - known_at < REFUSED_S
             await until_ready(b, 503)
             assert (await published(a, "/chat/cut", "meanwhile"))["successful"]
             await published(b, "/fleeting/here", "not recorded")
