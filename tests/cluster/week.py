@@ -32,12 +32,16 @@ from support.nats import nats_servers
 from support.process import ended
 from support.tcp_proxy import relaying
 
+from halley.cluster.availability import Healing, NatsAway, NoLeader, StreamFull, Unauthorized
+from halley.cluster.front import NoKeeper
+
 EVENTS_PER_S = 60
 """About as many are published: each takes some time besides the pause behind it."""
 AGES = 3
 """For how many ages of a stream something is away."""
 
-REASONS = {"stream_full", "no_leader", "nats_away", "auth", "no_keeper", "keeper", "healing"}
+REASONS = {each.cause for each in (Healing, NatsAway, NoKeeper, NoLeader, StreamFull, Unauthorized)}
+"""For which publishes may be refused here."""
 
 
 class Day(Round):
