@@ -155,7 +155,7 @@ def test_whatever_bits_are_flipped_what_is_salvaged_is_right(whole, folder, seed
     _, rows, holes, damaged = salvaged(folder)
     assert all(whole[1][offset] == row for offset, row in rows.items())
     lost = {offset for first, last in holes for offset in range(first, last + 1)}
-    assert lost == set(whole[1]) - set(rows)
+    assert lost - {EVENTS + 1} == set(whole[1]) - set(rows)  # the newest segment, which is empty, may have had one
     assert damaged == []
     assert verify(folder).damage == []
     again = salvaged(folder)

@@ -12,9 +12,11 @@ import os
 import secrets
 import sqlite3
 import struct
+from array import array
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from threading import Lock
@@ -68,8 +70,8 @@ class Segment:
     last         the last offset that counts (rows above it were refused); None: it is being written, up to the head
     is_sealed    it will not change any more, and may be read without locks
     is_intact    False: it is damaged, and so is not read (`damage.py`)
-    is_in_order  its times are known to grow with the offset, or stay
     nbytes       the size of the file in bytes, once the segment is full
+    block_times  what readers have seen of its times so far (`segment_reader.py`)
     """
 
     path: Path
@@ -77,8 +79,8 @@ class Segment:
     last: int | None
     is_sealed: bool = False
     is_intact: bool = True
-    is_in_order: bool = False
     nbytes: int = 0
+    block_times: array[int] = field(default_factory=partial(array, "q"), init=False, repr=False)
 
     @property
     def disk_bytes(self) -> int:
