@@ -12,6 +12,7 @@ import pytest
 from support.damage import files, flip, move_mark, remove_rows
 from support.log import ALL, SMALL, OpenLog
 
+from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure, Query
 from halley.history import checksummed_json, rewriting
 from halley.history.examination import verify
@@ -98,6 +99,24 @@ def test_a_segment_of_which_nothing_is_intact_becomes_a_hole(whole, folder):
     assert rows == {offset: row for offset, row in whole[1].items() if not first <= offset < following}
     assert not path.exists()
     assert verify(folder).damage == []
+
+
+def test_a_hole_from_before_the_first_segment_into_it_is_one_of_the_log(whole, folder):
+    """A log of which the first segment and the row behind it are lost begins where it began, without `log.json` too."""
+    first, following, *_ = sorted(files(folder))
+    for path in (files(folder)[first], files(folder)[following]):
+        path.chmod(0o600)
+    files(folder)[first].write_bytes(b"no database" * 1_000)
+    damage_row(files(folder)[following], following)
+    lost = [(first, following)]
+    assert salvaged(folder)[2] == lost
+    with OpenLog(folder, **SMALL) as log:
+        assert log.history.start == first
+        page = log.history.read(Query(((ALL, 0),), EVENTS))
+        assert (page.gaps, page.is_cut_off) == (lost, False)
+        log.history.purge(Erasure(Pattern(Match.EXACT, "a/0"), None), quietly)
+    (folder / "log.json").unlink()
+    assert salvaged(folder)[2] == lost
 
 
 def test_the_newest_segment_is_salvaged_too(whole, folder):

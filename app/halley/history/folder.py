@@ -140,8 +140,8 @@ class Identity:
         """
         meta: dict[str, str | int] = {"publication_key": str(self.publication_key)}
         meta["ancestors"] = orjson.dumps(self.ancestors).decode()
-        before = [hole for hole in self.holes if hole[1] == first - 1]
-        return meta | {"hole_first": before[0][0]} if before else meta
+        begin = begin_of(first, self.holes)
+        return meta | {"hole_first": begin} if begin < first else meta
 
     def owns(self, log_id: object) -> bool:
         """Whether a segment with that id belongs to this log."""
@@ -211,10 +211,10 @@ def is_unfinished_backup(path: Path) -> bool:
 def begin_of(first: int, holes: Iterable[tuple[int, int]]) -> int:
     """The offset with which a log begins whose first segment begins with `first`.
 
-    `holes` are ranges of offsets that are lost; one directly before the first segment still belongs to the log, so that
-    its readers learn of it.
+    `holes` are ranges of offsets that are lost; one that begins before the first segment and reaches up to it, or into
+    it, still belongs to the log, so that its readers learn of it.
     """
-    return next((low for low, high in holes if high == first - 1), first)
+    return next((low for low, high in holes if low < first <= high + 1), first)
 
 
 def segment_files(path: Path) -> list[tuple[int, Path]]:
