@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from support.damage import files, flip, move_mark, remove_rows
-from support.log import ALL, SMALL, OpenLog
+from support.log import ALL, SMALL, ClockedLog, OpenLog
 
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure, Query
@@ -125,6 +125,29 @@ def test_a_hole_from_before_is_filled_where_it_is(whole, folder):
         page = log.history.read(Query(((ALL, 0),), EVENTS + 5, limit=1_000, max_bytes=10**9))
         assert ([event.position for event in page.events], page.gaps) == ([*range(1, EVENTS + 6)], [])
     assert verify(folder).damage == []
+
+
+def test_a_filled_row_is_found_by_its_time(tmp_path):
+    """Also where the hole around it was searched for that time before, in vain."""
+    folder = tmp_path / "log"
+    with ClockedLog(folder, segment_bytes=10**8) as log:
+        log.publish(times=999)
+        log.clock.wall -= 5_000
+        log.write("lost")
+        log.clock.wall += 5_000
+        log.publish(times=1_200)
+        rows = {row.offset: row for row in log.rows()}
+        time_us = rows[1_000].time_us
+        log.history.purge(Erasure(Pattern(Match.EXACT, "none"), None), lambda *_: None)  # ends the segment
+        log.publish()
+    flip(files(folder)[1], b'"lost')
+    with ClockedLog(folder, segment_bytes=10**8) as log:
+        log.read()
+        log.history.salvage(lambda *_: None)
+        assert log.history.holes == [(1_000, 1_000)]
+        assert log.offsets(until_time_us=time_us) == []
+        assert fill(log, supply_of(rows)) == 1
+        assert log.offsets(until_time_us=time_us) == [1_000]
 
 
 def test_what_no_copy_has_becomes_a_hole(whole, folder):

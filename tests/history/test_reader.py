@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -289,7 +290,7 @@ def test_a_page_says_whether_older_events_are_gone(filters, forward, backward):
 @pytest.mark.parametrize("is_again", [False, True], ids=["at once", "after restarts"])
 @pytest.mark.parametrize("set_back", [(), (1,), (2,), (1, 2)], ids=str)
 def test_times_are_found_in_the_segment_that_is_being_written(tmp_path, set_back, is_again):
-    """It has no index on time. Its times are in order unless the clock was set back: before a restart, or meanwhile."""
+    """Also where the clock was set back: before a restart, or meanwhile."""
     with ExitStack() as stack:
         log = stack.enter_context(ClockedLog(tmp_path))
         for part in range(3):
@@ -302,8 +303,6 @@ def test_times_are_found_in_the_segment_that_is_being_written(tmp_path, set_back
             log.publish(times=5, every_s=0)
             if part in set_back:
                 log.publish(times=1, every_s=-3)
-            [newest] = log.history.folder.segments
-            assert newest.is_in_order is not any(each <= part for each in set_back)
             rows = log.rows()
             times = sorted({row.time_us for row in rows})
             for since, until in product([None, *times[::3], times[-1]], repeat=2):
@@ -316,9 +315,18 @@ def test_times_are_found_in_the_segment_that_is_being_written(tmp_path, set_back
             assert log.offsets(from_time_us=times[-1] + 1) == log.offsets(until_time_us=times[0] - 1) == []
 
 
+def within(there, low, high, since, until):
+    """Return the offsets from `low` to `high` of a time; `there` are the times of rows by offset."""
+    return [
+        offset
+        for offset in range(low, high + 1)
+        if offset in there and (since is None or since <= there[offset]) and (until is None or there[offset] <= until)
+    ]
+
+
 @pytest.mark.parametrize("low", [1, 3, 6, 8])
 @pytest.mark.parametrize("high", [8, 9, 11, 12])
-def test_a_bisection_of_times_passes_over_holes(tmp_path, low, high):
+def test_a_search_for_a_time_passes_over_holes(tmp_path, low, high):
     """Rows that are missing in the middle or at the ends, and rows behind the range, do not mislead it."""
     times_us = (5, 5, 6, 6, 7, 9, 9, 9, 9, 12, 12, 15, 1, 1, 1)
     folder, rows = write(tmp_path, [[Row("a", time_us) for time_us in times_us]])
@@ -328,33 +336,77 @@ def test_a_bisection_of_times_passes_over_holes(tmp_path, low, high):
             connection.execute("delete from stored where offset in (4, 5, 8, 9, 10)")
             connection.commit()
         there = {row.offset: row.time_us for row in rows if row.offset not in (4, 5, 8, 9, 10)}
-        with pool.open(replace(newest, is_in_order=True)) as reader:
+        with pool.open(newest) as reader:
             for since, until in product([None, *range(4, 17)], repeat=2):
                 first, last = reader.within_time(low, high, since, until)
-                wanted = {
-                    offset
-                    for offset, time_us in there.items()
-                    if low <= offset <= high and (since or 0) <= time_us <= (until or 99)
-                }
-                assert {offset for offset in there if first <= offset <= last} == wanted
+                wanted = within(there, low, high, since, until)
+                assert [offset for offset in there if first <= offset <= last] == wanted
                 assert low <= first <= last + 1 <= high + 1
 
 
-def test_a_segment_is_sealed_and_read_without_room_for_its_index(tmp_path):
-    """On a disk that is full before the index on time is written, no event is lost, and times are found."""
+@pytest.mark.parametrize("is_indexed", [False, True], ids=["", "as an earlier version"])
+def test_times_are_found_in_long_segments_while_they_grow_and_when_they_are_sealed(tmp_path, is_indexed):
+    """In each state the range found for a time is the shortest one; earlier versions had an index on the time."""
+    chance = Random(7)
     with closing(Folder(tmp_path)) as folder, closing(SegmentPool(folder)) as pool:
         publications = Publications(folder.identity.publication_key)
-        rows = stored([Row("a", 1_000 - number) for number in range(500)], publications)
-        with closing(segment.create(folder.segment_path(1), folder.log_id, 1)) as writer:
-            writer.write(rows)
-            [pages] = writer.connection.execute("pragma page_count").fetchone()
-            writer.connection.execute(f"pragma max_page_count={pages}")
-            seals.seal(writer.path, folder.log_id, 1, 500, writer)
-        with closing(sqlite3.connect(f"file:{writer.path}?mode=ro", uri=True)) as connection:
-            assert connection.execute("select 1 from sqlite_schema where name = 'by_time'").fetchone() is None
-        folder.add(Segment(writer.path, 1, 500, is_sealed=True))
-        page = LogReader(folder, Rules(), pool).read(Query(((ALL, 0),), 500, from_time_us=990, until_time_us=995))
-        assert [event.time_us for event in page.events] == [995, 994, 993, 992, 991, 990]
+        path = folder.segment_path(1)
+        with closing(segment.create(path, folder.log_id, 1)) as writer:
+            folder.add(Segment(path, 1, None))
+            there, time_us = {}, 10_000
+            for is_over in (False, False, True):
+                rows = []
+                for _ in range(2_500):
+                    time_us += chance.choice([0, 1, 1, 2, -1_000 if chance.random() < 0.002 else 3])
+                    rows.append(Row("a", time_us))
+                found = stored(rows, publications, len(there) + 1)
+                there |= {row.offset: row.time_us for row in found}
+                writer.write(found)
+                if is_over:
+                    if is_indexed:
+                        writer.connection.execute("create index by_time on stored (time_us)")
+                    seals.seal(path, folder.log_id, 1, len(there), writer)
+                    folder.change(1, last=len(there), is_sealed=True)
+                times = sorted(there.values())
+                with pool.open(folder.segments[0]) as reader:
+                    for _ in range(60):
+                        low, high = sorted(chance.choices(range(1, len(there) + 1), k=2))
+                        middle = chance.choice(times)
+                        since, until = chance.choice([(middle, None), (None, middle), (middle, middle + 30)])
+                        wanted = within(there, low, high, since, until)
+                        shortest = (wanted[0], wanted[-1]) if wanted else (high + 1, high)
+                        assert reader.within_time(low, high, since, until) == shortest
+
+
+def test_a_time_is_found_without_reading_the_segment_again(tmp_path):
+    """Whether the clock was set back or not, a second search has work for a few rows of many thousands."""
+    rows = [Row("a", 10 * number - 9_000 * (number > 5_000)) for number in range(20_000)]
+    folder, found = write(tmp_path, [rows])
+    with closing(folder), closing(SegmentPool(folder)) as pool:
+        there = {row.offset: row.time_us for row in found}
+        work = []
+        for since, until in [(1, 2), (190_960, None), (95_000, 95_040), (None, 90), (45_000, 45_900)]:
+            with pool.open(folder.segments[0]) as reader:
+                steps = []
+                reader._connection.set_progress_handler(lambda steps=steps: steps.append(100), 100)
+                first, last = reader.within_time(1, 20_000, since, until)
+                work.append(sum(steps))
+            wanted = within(there, 1, 20_000, since, until)
+            assert (first, last) == ((wanted[0], wanted[-1]) if wanted else (20_001, 20_000))
+        assert work[0] > 100_000
+        assert max(work[1:]) < work[0] / 5
+
+
+def test_a_time_that_is_none_is_damage(tmp_path):
+    """Nothing is left out of an answer silently where a flipped bit makes another type of a time."""
+    folder, _ = write(tmp_path, [[Row("a", number) for number in range(50)]])
+    with closing(folder), closing(SegmentPool(folder)) as pool:
+        with closing(sqlite3.connect(folder.segments[0].path)) as connection:
+            connection.execute("update stored set time_us = 'x' where offset = 20")
+            connection.commit()
+        page = LogReader(folder, Rules(), pool).read(Query(((ALL, 0),), 50, from_time_us=40))
+        assert (page.events, page.gaps) == ([], [(1, 50)])
+        assert [each.file for each in folder.damage] == [folder.segments[0].path.name]
 
 
 def test_connections_are_kept_but_only_so_many():

@@ -12,6 +12,7 @@ import pytest
 from support.damage import files, flip, move_mark, remove_rows
 from support.log import ALL, SMALL, OpenLog
 
+from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure, Query
 from halley.history import checksummed_json, rewriting
 from halley.history.examination import verify
@@ -100,6 +101,24 @@ def test_a_segment_of_which_nothing_is_intact_becomes_a_hole(whole, folder):
     assert verify(folder).damage == []
 
 
+def test_a_hole_from_before_the_first_segment_into_it_is_one_of_the_log(whole, folder):
+    """A log of which the first segment and the row behind it are lost begins where it began, without `log.json` too."""
+    first, following, *_ = sorted(files(folder))
+    for path in (files(folder)[first], files(folder)[following]):
+        path.chmod(0o600)
+    files(folder)[first].write_bytes(b"no database" * 1_000)
+    damage_row(files(folder)[following], following)
+    lost = [(first, following)]
+    assert salvaged(folder)[2] == lost
+    with OpenLog(folder, **SMALL) as log:
+        assert log.history.start == first
+        page = log.history.read(Query(((ALL, 0),), EVENTS))
+        assert (page.gaps, page.is_cut_off) == (lost, False)
+        log.history.purge(Erasure(Pattern(Match.EXACT, "a/0"), None), quietly)
+    (folder / "log.json").unlink()
+    assert salvaged(folder)[2] == lost
+
+
 def test_the_newest_segment_is_salvaged_too(whole, folder):
     """A log whose newest segment is damaged continues behind it, and gets its intact rows back."""
     with OpenLog(folder, **SMALL) as log:
@@ -155,7 +174,7 @@ def test_whatever_bits_are_flipped_what_is_salvaged_is_right(whole, folder, seed
     _, rows, holes, damaged = salvaged(folder)
     assert all(whole[1][offset] == row for offset, row in rows.items())
     lost = {offset for first, last in holes for offset in range(first, last + 1)}
-    assert lost == set(whole[1]) - set(rows)
+    assert lost - {EVENTS + 1} == set(whole[1]) - set(rows)  # the newest segment, which is empty, may have had one
     assert damaged == []
     assert verify(folder).damage == []
     again = salvaged(folder)

@@ -66,8 +66,7 @@ def write(
         last = first + len(rows) - 1
         if not is_last:
             seals.seal(file, folder.log_id, first, last)
-        is_in_order = is_last and writer.is_in_order
-        folder.add(Segment(file, first, None if is_last else last, is_sealed=not is_last, is_in_order=is_in_order))
+        folder.add(Segment(file, first, None if is_last else last, is_sealed=not is_last))
         everything += found
         first = last + 1 + skip
     return folder, everything

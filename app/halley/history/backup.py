@@ -35,7 +35,7 @@ from halley.history.folder import (
     read_mark,
     segment_files,
 )
-from halley.history.seals import Seal, digests_of
+from halley.history.seals import Seal
 
 _TRIES = 3
 
@@ -171,7 +171,7 @@ def _copy(file: Path, target: Path, first: int, following: int | None) -> int | 
             return None
         else:
             _copy_bytes(file, target)
-            if tuple(digests_of(target)) == seal.digests:
+            if seal.matches(target):
                 seal.save(target)
                 return seal.last
         # perhaps a purge replaced the segment at this moment: try again

@@ -68,7 +68,6 @@ class Examination:
     rows         the number of intact rows
     last         the offset of the last one; `first - 1` where there is none
     publication  its publication; 0 where there is none
-    is_in_order  the times of the intact rows grow with the offset, or stay
     is_ours      False: the segment belongs to another log, and nothing else was looked at
     is_later     it was written by a later version of Halley
     problems     what is wrong with the database as a whole
@@ -78,7 +77,6 @@ class Examination:
     last: int
     rows: int = 0
     publication: int = 0
-    is_in_order: bool = True
     is_ours: bool = True
     is_later: bool = False
     problems: list[str] = field(default_factory=list)
@@ -111,12 +109,10 @@ def examine(
             return found
         with _noting_errors(found):
             limit = min(limit, connection.execute("select max(offset) from stored").fetchone()[0] or first - 1)
-        last_us = 0
         for rows in intact_rows(connection, first, limit):
             for row in rows:
                 found.bad += outside(found.last + 1, row.offset - 1, holes)
                 found.last, found.publication = row.offset, row.publication
-                found.is_in_order, last_us = found.is_in_order and row.time_us >= last_us, row.time_us
             found.rows += len(rows)
         found.bad += outside(found.last + 1, limit, holes)
         (count,) = connection.execute("select count(*) from stored where offset <= ?", (limit,)).fetchone()

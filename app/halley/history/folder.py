@@ -12,9 +12,11 @@ import os
 import secrets
 import sqlite3
 import struct
+from array import array
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from threading import Lock
@@ -68,8 +70,8 @@ class Segment:
     last         the last offset that counts (rows above it were refused); None: it is being written, up to the head
     is_sealed    it will not change any more, and may be read without locks
     is_intact    False: it is damaged, and so is not read (`damage.py`)
-    is_in_order  its times are known to grow with the offset, or stay
     nbytes       the size of the file in bytes, once the segment is full
+    block_times  what readers have seen of its times so far (`segment_reader.py`)
     """
 
     path: Path
@@ -77,8 +79,8 @@ class Segment:
     last: int | None
     is_sealed: bool = False
     is_intact: bool = True
-    is_in_order: bool = False
     nbytes: int = 0
+    block_times: array[int] = field(default_factory=partial(array, "q"), init=False, repr=False)
 
     @property
     def disk_bytes(self) -> int:
@@ -138,8 +140,8 @@ class Identity:
         """
         meta: dict[str, str | int] = {"publication_key": str(self.publication_key)}
         meta["ancestors"] = orjson.dumps(self.ancestors).decode()
-        before = [hole for hole in self.holes if hole[1] == first - 1]
-        return meta | {"hole_first": before[0][0]} if before else meta
+        begin = begin_of(first, self.holes)
+        return meta | {"hole_first": begin} if begin < first else meta
 
     def owns(self, log_id: object) -> bool:
         """Whether a segment with that id belongs to this log."""
@@ -209,10 +211,10 @@ def is_unfinished_backup(path: Path) -> bool:
 def begin_of(first: int, holes: Iterable[tuple[int, int]]) -> int:
     """The offset with which a log begins whose first segment begins with `first`.
 
-    `holes` are ranges of offsets that are lost; one directly before the first segment still belongs to the log, so that
-    its readers learn of it.
+    `holes` are ranges of offsets that are lost; one that begins before the first segment and reaches up to it, or into
+    it, still belongs to the log, so that its readers learn of it.
     """
-    return next((low for low, high in holes if high == first - 1), first)
+    return next((low for low, high in holes if low < first <= high + 1), first)
 
 
 def segment_files(path: Path) -> list[tuple[int, Path]]:

@@ -106,10 +106,9 @@ class Recovery:
         elif following is None:
             self._missing_before(first)
             self._expected = found.last + 1
-            self._newest = Segment(path, first, found.last, is_in_order=found.is_in_order, nbytes=nbytes)
+            self._newest = Segment(path, first, found.last, nbytes=nbytes)
         elif found.last >= first:
-            listed = Segment(path, first, found.last, is_in_order=found.is_in_order, nbytes=nbytes)
-            self.unsealed.append(self._list(listed))
+            self.unsealed.append(self._list(Segment(path, first, found.last, nbytes=nbytes)))
 
     def _list(self, segment: Segment) -> Segment:
         self._missing_before(segment.first)
@@ -195,7 +194,7 @@ def _reopened(newest: Segment) -> segment.SegmentWriter | None:
         return None
     writer = None
     try:
-        writer = segment.reopen(newest.path, is_in_order=newest.is_in_order)
+        writer = segment.reopen(newest.path)
         # Rows of a failed commit may be in the page cache only; from here on they count.
         writer.checkpoint()
     except (sqlite3.Error, OSError):

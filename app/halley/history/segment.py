@@ -4,11 +4,9 @@ While it is written it is in WAL mode, and a commit is on disk when it returns (
 read it meanwhile. Its table `stored` has numbers for topics and audiences; the view `events` has the columns of
 `Stored`, for `sqlite3`, Spark and other readers.
 
-There are two indexes over events: (topic, audience, offset), and the time. The index on time is created when a segment
-is finished: during writing it would be one more page in the WAL for each commit, which makes a commit of one event 5 to
-7 % slower. Until then times are searched by bisection, as they grow with the offset; where the clock was set back, the
-segment is searched row by row. So are segments of earlier versions that do not have the index (they have a table
-`steps` that is not used any more). There is no index on publications; `reader.py` says why.
+There is one index over events: (topic, audience, offset). One on the time would cost the writer 6 to 15 % more
+instructions, and readers do better without (`segment_reader.py`); segments of earlier versions have one, or a table
+`steps`, which nobody uses. There is no index on publications; `reader.py` says why.
 """
 
 from __future__ import annotations
@@ -125,11 +123,8 @@ def create(
     return created
 
 
-def reopen(path: Path, *, is_in_order: bool = False) -> SegmentWriter:
-    """Open a segment to go on writing it; `is_in_order`: its times are known to be in order.
-
-    Raises `sqlite3.Error`, `OSError`.
-    """
+def reopen(path: Path) -> SegmentWriter:
+    """Open a segment to go on writing it. Raises `sqlite3.Error`, `OSError`."""
     connection = _connect(path, "rw")
     try:
         mode = connection.execute("pragma journal_mode=wal").fetchone()[0]
@@ -139,9 +134,8 @@ def reopen(path: Path, *, is_in_order: bool = False) -> SegmentWriter:
         connection.execute("pragma wal_autocheckpoint=0")  # the writer decides when
         connection.execute("pragma secure_delete=on")  # of the state; no event is deleted
         first = connection.execute("select value from meta where name = 'first'").fetchone()[0]
-        row = connection.execute("select time_us from stored order by offset desc limit 1").fetchone()
         sync_folder(path.parent)  # its name, and now its WAL's; SQLite ignores errors there
-        return SegmentWriter(connection, path, first, row[0] if row else 0, is_in_order=is_in_order or row is None)
+        return SegmentWriter(connection, path, first)
     except BaseException:
         connection.close()
         raise
@@ -252,20 +246,15 @@ class SegmentWriter:
     """The one connection that writes a segment.
 
     path, first  the segment's file, and its first offset
-    is_in_order  whether the times of its rows are known to grow with the offset, or stay
     wal_bytes    the approximate number of bytes written since the last checkpoint
     empty_bytes  the size that it had without events
     """
 
-    def __init__(
-        self, connection: sqlite3.Connection, path: Path, first: int, last_us: int, *, is_in_order: bool
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, first: int) -> None:
         self.connection = connection
         self.path = path
         self.first = first
-        self.is_in_order = is_in_order
         self.empty_bytes = _EMPTY_BYTES
-        self._last_us = last_us  # the time of the last row
         self.wal_bytes = 0
         self._held_bytes = 0
         self._has_state = False  # or it is not known
@@ -289,15 +278,11 @@ class SegmentWriter:
         by_form: defaultdict[tuple[str, str, str | None, tuple[bool, ...]], list[Any]] = defaultdict(list)
         topics = set()
         nbytes = 0
-        is_in_order, last_us = self.is_in_order, self._last_us
         for row in rows:  # taken apart in one step: there may be very many
             (
                 offset, time_us, topic, publication, protocol, shape, payload, details,
                 audience, authid, role, nt4_type, nt4_time_us, key, crc,
             ) = row  # fmt: skip
-            if time_us < last_us:
-                is_in_order = False
-            last_us = time_us
             topic_id = topic_ids.get(topic) or self._number(topic_ids, "topics", topic)
             audience_id = audience_ids.get(audience)
             if audience_id is None:
@@ -320,7 +305,6 @@ class SegmentWriter:
             connection.execute("commit")
         except sqlite3.Error as error:
             raise CommitUncertain(str(error)) from error
-        self.is_in_order, self._last_us = is_in_order, last_us
         # The rows' own pages, and one index page for each topic.
         self.wal_bytes += nbytes + PAGE_BYTES * (2 + len(topics))
 
@@ -370,22 +354,18 @@ class SegmentWriter:
         self.connection.execute("pragma wal_checkpoint(truncate)").fetchone()
 
     def finish(self) -> None:
-        """Add the index on time, move all of the WAL into the database and leave WAL mode; it is never written again.
+        """Move all of the WAL into the database and leave WAL mode; the segment is never written again.
 
         The log's state, which another segment has by now, is deleted.
 
         Other connections may stay open, and the file stays readable if the disk fails in the middle of this. SQLite's
-        own way out of WAL mode needs the only connection, and a rollback journal. Without room for the index it is left
-        out, and times are searched row by row. Raises `sqlite3.Error`, `OSError`, `SegmentBusy`.
+        own way out of WAL mode needs the only connection, and a rollback journal. Raises `sqlite3.Error`, `OSError`,
+        `SegmentBusy`.
         """
         if not self.is_in_place:
             raise OSError(errno.ESTALE, "another file has taken the segment's place", str(self.path))
         self.connection.execute("pragma busy_timeout=0")
         saved_state.drop(self.connection)
-        for store in ("file", "memory"):  # a container may have no folder for temporary files
-            with suppress(sqlite3.OperationalError):  # lack of a resource: the database stays as it was
-                self.connection.execute(f"pragma temp_store={store}")
-                self.connection.execute("create index if not exists by_time on stored (time_us)")
         if self.connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
             raise SegmentBusy
         with self.path.open("r+b", buffering=0) as file:

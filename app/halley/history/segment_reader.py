@@ -2,6 +2,11 @@
 
 Every answer of SQLite is one row of JSON: each row that SQLite steps to releases and takes the interpreter's lock
 again, which next to a busy event loop takes far longer than the row (measured: 0.1 to 5 ms, by the switch interval).
+
+Times need not grow with the offset, since a clock may be set back. So the rows of a time are searched row by row, but
+only between the first and the last block of rows whose least and greatest time admit them. Each block's are read when
+they are first needed, and remembered while the segment is listed and does not change. Measured for 64 MiB: 20 to 60 ms
+once, less than 0.5 ms from then on. An index on the time takes up to 120 ms where many rows are of that time.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -79,23 +85,20 @@ _FIRST_ROW = """
     select (select json_array(offset, publication) from stored where offset between ? and ? order by offset limit 1)
 """
 _LAST_ROW = _FIRST_ROW.replace("limit", "desc limit")
-# The first offset in a range from which on no row is earlier than a time, if times grow with the offset: a bisection.
-# All rows before `at` are earlier; the next one that is looked at is `step` further, or, in a hole, the one after that.
-_FIRST_SINCE = """
-    with recursive search (at, step) as (
-        select ?, ?
-        union all
-        select at + step * ifnull((
-            select time_us < ? from stored where offset between at + step - 1 and ? order by offset limit 1
-        ), 0), step / 2 from search where step > 0
-    )
-    select at from search where step = 0
-"""
-# The sign keeps SQLite from looking at each row of the range instead of the entries of the index on time.
-_WITHIN_TIME = """
-    select json_array(min(offset), max(offset)) from stored where time_us between ? and ? and +offset between ? and ?
-"""
-_EVER_US = (-(1 << 63), (1 << 63) - 1)
+_EVER_US = -(1 << 63), (1 << 63) - 1
+_BLOCK_ROWS = 1_024
+"""How many offsets make a block, of which the least and the greatest time are remembered: 16 bytes."""
+
+# A block of which no row is left is of no time.
+_BLOCK_TIMES = f"""
+    select json_group_array(json((
+        select json_array(ifnull(min(time_us), {_EVER_US[1]}), ifnull(max(time_us), {_EVER_US[0]}))
+        from stored where offset between value and value + {_BLOCK_ROWS - 1}
+    ))) from json_each(?)
+"""  # noqa: S608
+# The sign keeps SQLite from the index on time that segments of earlier versions have: it would read all entries.
+_OF_TIME = "select offset from stored where offset between ?1 and ?2 and +time_us between ?3 and ?4 order by offset"
+_WITHIN_TIME = f"select json_array(({_OF_TIME} limit 1), ({_OF_TIME} desc limit 1))"
 
 
 class SegmentReader:
@@ -177,25 +180,33 @@ class SegmentReader:
         """The shortest range of offsets between `low` and `high` that has all rows of a time, both ends included.
 
         A bound of None bounds nothing. Without any such row the range is `high + 1` to `high`. Where the clock was
-        set back, rows of another time may be among them. If both ends are of that time, that is seen at once; else the
-        entries of that time in the index are read (10 ms for 200,000), or the table, in a segment without that index.
+        set back, rows of another time may be among them. If both ends are of that time, that is seen at once.
         """
-        if self.segment.is_in_order:
-            first = low if since_us is None else self._first_since(low, high, since_us)
-            last = high if until_us is None else self._first_since(first, high, until_us + 1) - 1
-            return (first, last) if first <= last else (high + 1, high)
         since = _EVER_US[0] if since_us is None else since_us
         until = _EVER_US[1] if until_us is None else until_us
         if all(at is not None and since <= at <= until for at in (self.time_at(low), self.time_at(high))):
             return low, high
-        first, last = self._array(_WITHIN_TIME, since, until, low, high)
+        first, last = self._array(_WITHIN_TIME, *self._blocks_of_time(low, high, since, until), since, until)
         return (high + 1, high) if first is None else (first, last)
 
-    def _first_since(self, low: int, high: int, time_us: int) -> int:
-        """The first offset between `low` and `high` whose row is at or after a time; `high + 1` where none is."""
-        step = 1 << (high - low + 1).bit_length() >> 1
-        found: int = self._value(_FIRST_SINCE, low, step, time_us, high)
-        return found
+    def _blocks_of_time(self, low: int, high: int, since: int, until: int) -> tuple[int, int]:
+        """The part of a range from the first to the last block that may have a row of a time, as `within_time`."""
+        begin, last = self.segment.first, min(high, self.last)
+        times = self.segment.block_times[:]  # of whole blocks; other threads may find more of them meanwhile
+        begins = range(begin + len(times) // 2 * _BLOCK_ROWS, last + 1, _BLOCK_ROWS)
+        if begins:
+            found = self._array(_BLOCK_TIMES, orjson.dumps([*begins]).decode())
+            try:
+                times.extend(chain.from_iterable(found))
+            except TypeError as error:  # a flipped bit
+                raise Corrupt(self.segment.path) from error
+            self.segment.block_times[:] = times[: (last + 1 - begin) // _BLOCK_ROWS * 2]
+        least, greatest = times[::2], times[1::2]
+        numbers = range((low - begin) // _BLOCK_ROWS, (last - begin) // _BLOCK_ROWS + 1)
+        blocks = [begin + n * _BLOCK_ROWS for n in numbers if least[n] <= until and since <= greatest[n]]
+        if not blocks:
+            return high + 1, high
+        return max(low, blocks[0]), min(high, blocks[-1] + _BLOCK_ROWS - 1)
 
     def time_at(self, offset: int) -> int | None:
         """The time at an offset, in microseconds since 1970; None where there is no row."""

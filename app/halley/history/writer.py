@@ -364,11 +364,8 @@ class LogWriter:
 
     def _committed(self, rows: list[Stored]) -> None:
         assert self._current is not None
-        current, listed = self._current, self._listed
-        if listed is None:
-            self._folder.add(Segment(current.path, current.first, None, is_in_order=current.is_in_order))
-        elif listed.is_in_order and not current.is_in_order:  # before the head: readers of these rows must know it
-            self._folder.change(current.first, is_in_order=False)
+        if self._listed is None:
+            self._folder.add(Segment(self._current.path, self._current.first, None))
         self.head = rows[-1].offset
         self.last_number = self._publications.number_of(rows[-1].publication)
         self.groups += 1
