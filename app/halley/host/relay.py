@@ -89,7 +89,7 @@ class Relay:
         self.failed = {"gone": 0, "lost": 0, "silent": 0, "unreachable": 0}
 
     def node_of(self, session_id: str, session_s: float) -> str | None:
-        """See `transports.relay.Relay`. Until all nodes are known, each may have any session."""
+        """See `transports.relay.Relay`. One that stands still since this one was started may have any session."""
         node_id = session_id[:_ID_CHARS]
         if node_id == self._members.id:
             return None
@@ -97,7 +97,7 @@ class Relay:
         member = self._members.with_id(node_id)
         if member is not None:
             return node_id if now - member.silent_since <= session_s else None
-        is_unsure = not self._members.is_complete(now) and _SESSION_ID.fullmatch(session_id)
+        is_unsure = not self._members.is_complete(now, session_s) and _SESSION_ID.fullmatch(session_id)
         return node_id if is_unsure else None
 
     def send(
