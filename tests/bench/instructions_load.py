@@ -41,9 +41,14 @@ from bench.websocket_load import BINARY, frame  # noqa: E402
 from halley import telemetry  # noqa: E402
 from halley.bench.requests import Requests  # noqa: E402
 from halley.broker.commits import Published  # noqa: E402
+from halley.broker.events import Event, EventRange  # noqa: E402
+from halley.cluster.applied import Applied  # noqa: E402
+from halley.cluster.arrivals import Arrivals  # noqa: E402
+from halley.cluster.frames import pack, row_of, unpack  # noqa: E402
 from halley.embed import Halley  # noqa: E402
 from halley.host.process import HalleyServer  # noqa: E402
 from halley.host.timeouts import ServerContext  # noqa: E402
+from halley.protocols.shapes import ARGS  # noqa: E402
 from halley.settings import History, Log, Nt4, Settings  # noqa: E402
 
 _TURN_S = 0.02
@@ -58,7 +63,7 @@ _SWITCH_S = 1.0  # else the number of times that threads pass the interpreter to
 
 _HOST = "127.0.0.1:8080"
 _REQUESTS = Requests(_HOST, "/bayeux", token=None, browser_headers=False)  # those of `halley bench`
-_DATA_BYTES, _DUE_NS = 20, 10**18
+_DATA_BYTES, _DUE_NS, _TIME_US = 20, 10**18, 10**15
 _CLIENT_ID = re.compile(rb'"clientId":"([^"]+)"')
 _COOKIE = re.compile(rb"set-cookie: ([^;\r]+)")
 _SUCCESSFUL, _DATA = b'"successful":true', b'"mark":'  # in a reply; in the data of an event
@@ -400,6 +405,32 @@ async def nt4() -> Load:
     return Load(1_000, lambda: [[(publisher.send, values())] for _ in range(10)], simulation.clients, _DOUBLE, 20_000)
 
 
+_RUN = "another-0123456789ab"
+
+
+async def cluster() -> Load:
+    """Cluster, frames of 10 events of another node to one WebSocket at a front: each delivery."""
+    simulation = Simulation()
+    await simulation.web_socket(*_WAMP, _HELLO, _SUBSCRIBE)
+    commits, applied = simulation.halley.server.broker.commits, Applied(0, 0)
+    arrivals = Arrivals(applied, 2**105 + 2**52 + 1, is_front=True)
+    numbers = count(1)
+
+    def receive(data: bytes) -> None:
+        frame = unpack(data)
+        assert applied.admit(applied.sequence + 1, _TIME_US, frame)
+        commits.arrived([each for each in arrivals.others(frame) if isinstance(each, EventRange)], _NOW_S[0])
+
+    def data() -> bytes:
+        event = Event(
+            _TOPIC.replace(".", "/"), b'{"args":[1,"%b"],"kwargs":{}}' % (b"x" * 64), None, "wamp", "me", "user"
+        )
+        event.shape = ARGS
+        return pack(_RUN, next(numbers), [row_of(event)] * 10)
+
+    return Load(200, lambda: [[(receive, data())] for _ in range(20)], simulation.clients, b"[36,")
+
+
 class _Callback:
     """The callback of a local session; each call is as a byte that was received."""
 
@@ -435,6 +466,7 @@ LOADS: dict[str, Callable[[], Coroutine[Any, Any, Load]]] = {
     "wamp-fanout": wamp_fanout,
     "wamp-fanout-single": wamp_fanout_single,
     "nt4": nt4,
+    "cluster": cluster,
     "local": local,
 }
 

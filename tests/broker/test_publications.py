@@ -27,3 +27,10 @@ def test_ids_do_not_repeat_and_look_like_no_sequence():
     ids = [publications.next() for _ in range(10_000)]
     assert len(set(ids)) == 10_000
     assert min(ids) < 1 << 43 < 1 << 52 < max(ids)
+
+
+@given(KEYS, st.integers(1, 2**53), st.lists(st.integers(-300, 300), max_size=20))
+def test_ids_that_are_asked_for_together_are_the_same(key, first, behind):
+    publications = Publications(key)
+    for some in (behind, range(len(behind)), sorted(behind)):
+        assert publications.ids_of(first, some) == [publications.id_of(first + far) for far in some]

@@ -19,7 +19,7 @@ from halley.cluster.frames import (
     KeeperDismissal,
     Kind,
     Row,
-    event_of,
+    events_of,
     may_have_control,
     pack,
     row_of,
@@ -396,7 +396,7 @@ def test_a_value_of_networktables_travels_with_its_type():
     event.nt4_type, event.nt4_time_us = "double", 7
     event.chosen = SessionFilter(None, frozenset({"me"}))
     data = pack("a-1", 1, [row_of(Event("t", b"1")), row_of(event)])
-    plain, found = map(event_of, unpack(data).rows)
+    plain, found = events_of(unpack(data).rows)
     assert (plain.nt4_type, plain.chosen) == (None, None)
     assert (found.nt4_type, found.nt4_time_us, found.chosen) == ("double", 7, event.chosen)
     assert not may_have_control(data)
@@ -411,6 +411,6 @@ def test_an_unrecorded_event_travels_with_its_stamps():
     event.time_us, event.publication = 5, 7
     event.chosen = SessionFilter(frozenset({"b", "a"}), frozenset({"c"}))
     frame = unpack(pack("a-1", 0, [row_of(event, is_stamped=True)]))
-    found = event_of(frame.rows[0])
+    found = events_of(frame.rows)[0]
     assert (found.time_us, found.publication, found.chosen) == (5, 7, event.chosen)
     assert (found.topic, found.payload, found.authid, found.role) == ("t", b"1", "me", "user")

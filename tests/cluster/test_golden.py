@@ -18,11 +18,12 @@ from halley.cluster.requests import Unanswered
 from halley.cluster.stream import CannotJoin, describe, description_of
 from halley.history.folder import Identity
 from halley.history.stored import Stored, event_of
-from halley.host.relay import NODE, _request
+from halley.host.relay import NODE, _bytes_of
 from halley.host.relayed import NodeAuthentication
 from halley.nats.jetstream import Connection
 from halley.settings import Cluster, Settings
 from halley.transports.head import Head
+from halley.transports.relay import RelayedRequest
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,8 @@ def test_the_head_of_a_request_that_is_passed_on():
     (member,) = members.others()
     head = Head("POST", "/bayeux", b"", {b"content-type": b"application/json"}, "10.0.0.7", "https")
     proof = f"{member.key} {member.id} https 10.0.0.7".encode()
-    assert _request(member, b"/bayeux", head, b"[]") == (
+    request = RelayedRequest(b"/bayeux", head, b"[]", None, is_poll=False)
+    assert _bytes_of(request, member) == (
         b"POST /bayeux HTTP/1.1\r\n%b: %b\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n[]"
         % (NODE, proof)
     )

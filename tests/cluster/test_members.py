@@ -129,6 +129,16 @@ def test_a_request_goes_to_a_silent_node_for_as_long_as_such_a_session_lives(mem
     assert relay.node_of(id_of("b") + "0" * 40, 10.0) is None
 
 
+def test_a_session_of_an_unknown_node_may_be_that_of_one_which_fell_silent_before_this_one_has_listened(members):
+    """It cannot live for longer than without a request, which is not the same for all protocols."""
+    relay, session_id = Relay(members, Settings()), id_of("b") + "0" * 40
+    assert relay.node_of(session_id, 10.0) == id_of("b")
+    for listens_s, session_s, is_there in ((1.0, 0.0, True), (2.0, 0.0, False), (9.0, 10.0, True), (11.0, 10.0, False)):
+        members._listens_since = monotonic() - listens_s
+        assert relay.node_of(session_id, session_s) == (id_of("b") if is_there else None)
+        assert relay.node_of("zzzz", session_s) is None
+
+
 async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch, members):
     """Else the stream would be made again under running nodes."""
     monkeypatch.setattr("halley.cluster.members._BEAT_S", 0.0)

@@ -38,25 +38,21 @@ RELAYED = 6
 SHARE = RELAYED // 2
 """Of each of the two other nodes."""
 
-PAUSE_S = 5.0
+PAUSE_S, MAX_INTERVAL_S = 5.0, 10.0
 POLL = {"advice": {"timeout": 0}}
 
 
 @asynccontextmanager
-async def running(folder, names=NAMES):
+async def running(folder, names=NAMES, **more):
     """Run nodes that know of each other, and the proxy in front of them, within the block."""
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(nats_servers(folder))
-        options = {"HALLEY_CLUSTER_RELAYED": str(RELAYED), "HALLEY_LIMITS_QUEUE_BYTES": "64000000"}
+        options = {"HALLEY_CLUSTER_RELAYED": str(RELAYED), "HALLEY_LIMITS_QUEUE_BYTES": "64000000", **more}
         nodes = await asyncio.gather(
             *(stack.enter_async_context(node(folder, nats, name, **options)) for name in names)
         )
         for server in nodes:
-            wire = await server.wire()
-            async with asyncio.timeout(DEADLINE_S):  # until it is sure who is there
-                while (await wire.post(connect("zzzz" + "0" * 40))).status == 503:
-                    await asyncio.sleep(0.05)
-            assert len(server.logged("cluster_member")) == len(names) - 1
+            await server.until(lambda server=server: len(server.logged("cluster_member")) == len(names) - 1)
         proxy = await stack.enter_async_context(round_robin(*nodes))
         yield SimpleNamespace(nats=nats, nodes=nodes, proxy=proxy, **dict(zip(names, nodes, strict=True)))
 
@@ -444,11 +440,36 @@ async def test_a_node_that_cannot_be_reached_is_not_taken_for_a_dead_one(cluster
 
 
 async def test_nodes_that_are_unknown_have_no_sessions(cluster):
-    """402 and advice to handshake, as for any session that is unknown."""
+    """402 and advice to handshake, as for any session that is unknown, once no such node can stand still."""
     wire = await cluster.a.wire()
+    async with asyncio.timeout(DEADLINE_S + MAX_INTERVAL_S):
+        while (await wire.post(connect("zzzz" + "0" * 40))).status == 503:
+            await asyncio.sleep(0.1)
     for client_id in ("zzzz" + "0" * 40, id_of("a") + "0" * 40, "0" * 40, ""):
         (reply,) = (await wire.post(connect(client_id))).messages
         assert (reply["error"][:3], reply["advice"]["reconnect"]) == ("402", "handshake")
+
+
+async def test_a_node_that_starts_while_another_one_stands_still_ends_no_session_of_that(tmp_path):
+    """It has never heard of it, and asks clients to try again later, also WAMP's; then they go on through it."""
+    options = {"HALLEY_BAYEUX_MAX_INTERVAL_S": "60"}
+    async with running(tmp_path, ("a", "b"), **options) as cluster:
+        client_id = await session(cluster.a, "/chat/**")
+        opened = await (await cluster.a.wire()).request(post(b'{"protocols": ["wamp.2.json"]}', path="/wamp/open"))
+        receive = post(b"", path=f"/wamp/{json.loads(opened.body)['transport']}/receive")
+        cluster.a.send_signal(signal.SIGSTOP)
+        async with node(tmp_path, cluster.nats, "c", **options) as starting:
+            wire = await starting.wire()
+            await starting.until(lambda: len(starting.logged("cluster_member")) == 1)
+            await asyncio.sleep(2.0)  # by now it would know every node that lives
+            for answer in (await wire.post(connect(client_id)), await wire.request(receive)):
+                assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+            (reply,) = (await wire.post(connect("0" * 40))).messages
+            assert reply["error"][:3] == "402", "this is no id of a session"
+            cluster.a.send_signal(signal.SIGCONT)
+            await starting.until(lambda: len(starting.logged("cluster_member")) == 2)
+            assert (await wire.post(publish("/chat/room", 1))).messages[0]["successful"]
+            assert await _until_data(wire, client_id, 1) == [1]
 
 
 async def test_a_node_that_ends_takes_only_its_own_sessions_along(tmp_path):

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from halley.broker.broker import Broker
-from halley.broker.events import Event, EventRange
+from halley.broker.events import BARE, Event, EventRange
 from halley.broker.names import Match, Pattern, patterns_over
 from halley.cluster import bounds, nt4_lease, pages
 from halley.cluster import keeper as keeper_module
@@ -32,7 +32,7 @@ from halley.cluster.bounds import TOPIC_CHARS, TOPIC_SEGMENTS
 from halley.cluster.broker_log import ClusterLog
 from halley.cluster.consistency import StateHistory, differences
 from halley.cluster.exchange import Exchange
-from halley.cluster.frames import BadFrame, event_of, pack, unpack
+from halley.cluster.frames import BadFrame, events_of, pack, unpack
 from halley.cluster.keeper import Keeper
 from halley.cluster.keeper_client import KeeperState, LivingKeeper
 from halley.cluster.members import Members
@@ -46,6 +46,7 @@ from halley.nats import wire as wire_module
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message, Wire
 from halley.protocols.bayeux import messages as bayeux
+from halley.protocols.shapes import ARGS, ARGS_AND_KWARGS, NONE, has_shape
 from halley.protocols.wamp import events as wamp
 from halley.protocols.wamp.serializers import Format
 from halley.settings import Cluster, History, Limits
@@ -74,7 +75,7 @@ def use(frame):
         ]
         made.append([row_of(event, event.position) for event in events])
     assert made[0] == made[1]
-    for event in [*events, *map(event_of, frame.rows)]:
+    for event in [*events, *events_of(frame.rows)]:
         event.publication = event.publication or 1
         assert row_of(event, 1).is_intact
         orjson.loads(bayeux.event_frame(event))
@@ -119,18 +120,56 @@ def test_columns_that_fit_and_cannot_be_stored(columns, payloads):
 
 
 SHREDS = (b"1", b"[1", b"2]", b"1,2", b"", b"null", b'"a', b'b"', b'{"a":1', b"}", b"1e999", b'{"a":1}', b"[]", b"\xff")
+ARGUMENTS = [
+    *(
+        b'{"args":[%b],"kwargs":{%b}}' % (args, kwargs)
+        for args in (b"", *SHREDS)
+        for kwargs in (b"", b'"a":1', b'"a":')
+    ),
+    *(b'{"args":1,"kwargs":{}}', b'{"args":[1],"kwargs":[]}', b'{"args": [1],"kwargs":{}}', b'{"kwargs":{},"args":[]}'),
+    *(
+        b'{"args":[1],"args":[2],"kwargs":{}}',
+        b'{"args":[],"a":{"b":[],"kwargs":{}},"kwargs":{}}',
+        b'{"args":[],"kwargs":{}',
+    ),
+    *(
+        b'{"args":[{"a":[],"kwargs":{}}],"kwargs":{}}',
+        b'{"args":[1],"kwargs":{},"kwargs":{}}',
+        b'{"args":["],"kwargs":{}}',
+    ),
+    *(b"[" * levels + b"]" * levels for levels in (253, 254, 255, 256)),
+]
+PAYLOADS = st.tuples(
+    st.sampled_from([*SHREDS, *ARGUMENTS]), st.sampled_from([BARE, NONE, ARGS, ARGS_AND_KWARGS, "json"])
+)
 
 
-@given(st.lists(st.sampled_from(SHREDS), max_size=6))
-def test_payloads_are_read_together_as_they_are_alone(shreds):
+def published(payload, shape):
+    event = Event("t", payload)
+    event.shape = shape
+    return event
+
+
+@given(st.lists(PAYLOADS, max_size=6))
+def test_payloads_that_are_read_together_are_judged_one_by_one(payloads):
     """One that is two values makes up for two that are one, as far as counting goes."""
-    alone = [Event("t", shred) for shred in shreds]
-    for event in alone:
-        bounds.keep_payload(event)
-    together = [Event("t", shred) for shred in shreds]
-    bounds.keep_payloads(together, shreds, are_bare=True)
-    assert [event.payload for event in together] == [event.payload for event in alone]
-    assert all(event.payload in (shred, b"null") for event, shred in zip(alone, shreds, strict=True))
+    events = [published(*each) for each in payloads]
+    bounds.keep_payloads(events)
+    for event, (payload, shape) in zip(events, payloads, strict=True):
+        kept = payload if levels_of(payload) <= 254 else b"null"
+        assert (event.payload, event.shape) == (kept, shape if has_shape(kept, shape) else BARE)
+
+
+def levels_of(payload):
+    """How many levels of nesting a JSON value has; infinite for what is none."""
+    try:
+        level, count = [orjson.loads(payload)], 0
+    except ValueError:
+        return math.inf
+    while containers := [each for each in level if isinstance(each, dict | list)]:
+        level = [each for one in containers for each in (one.values() if isinstance(one, dict) else one)]
+        count += 1
+    return count
 
 
 @given(seed=SEEDS)

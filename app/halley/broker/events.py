@@ -16,15 +16,15 @@ import secrets
 from collections.abc import Callable, Collection, Hashable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-_OBJECTS_BYTES = 640
+_OBJECTS_BYTES: Final = 640
 """About how many bytes Python needs for an event in addition to its texts."""
 
 _MARKS_CHARS = 4
 """What a name takes in addition to its own characters in a stored audience: quotes, a comma, a space."""
 
-BARE = "bare"
+BARE: Final = "bare"
 """The shape of a payload that is one JSON value, as Bayeux and NT4 publish them."""
 
 
@@ -192,8 +192,9 @@ class EventRange:
         return self._make(topics)
 
 
-LAST_PUBLICATION = _MODULUS = 1 << 53
-_MASK = _MODULUS - 1
+_MODULUS: Final = 1 << 53
+_MASK: Final = _MODULUS - 1
+LAST_PUBLICATION = _MODULUS
 
 
 def new_key() -> int:
@@ -218,6 +219,16 @@ class Publications:
     def id_of(self, number: int) -> int:
         """The id at an index in the order of issue; the inverse of `number_of`."""
         return (number * self._factor + self._shift & _MASK) + 1  # as `%`, which takes long for a number this large
+
+    def ids_of(self, first: int, behind: Sequence[int]) -> list[int]:
+        """The ids that are so far `behind` the one at the index `first`; each next one takes a sum and no product."""
+        found: list[int] = []
+        at, before, factor = self.id_of(first) - 1, 0, self._factor
+        for far in behind:
+            at = at + (factor if far == before + 1 else (far - before) * factor) & _MASK
+            before = far
+            found.append(at + 1)
+        return found
 
     def number_of(self, publication: int) -> int:
         """The index of an id (1 to 2^53) in the order of issue: a later id has a higher number."""

@@ -141,8 +141,10 @@ class Applied:
         before_us = self.time_us
         if not self.time_us - STEP_US < stream_us < self.time_us:
             self.time_us = stream_us
-        pause_us = min(max(0, self.time_us - before_us), PAUSE_US)
-        self.clock_us = self.time_us if self.rules == 1 else self.clock_us + pause_us
+        if self.rules == 1:
+            self.clock_us = self.time_us
+        else:
+            self.clock_us += min(max(0, self.time_us - before_us), PAUSE_US)
         self._count_run(frame, stream_us)
         if isinstance(frame.control, KeeperAnnouncement):
             self._note_keeper(frame.control.node, stream_us)
@@ -158,10 +160,10 @@ class Applied:
         self._runs[frame.run] = frame.number, stream_us
         self._runs.move_to_end(frame.run)
         if self.rules == 1:
-            gone = [*expired(self._runs, lambda last: last[1] < stream_us - RUN_AGE_US, len(self._runs))]
-        else:
-            gone = [self._runs.popitem(last=False) for _ in range(len(self._runs) - MOST_RUNS)]
-        self._changed |= {f"{_RUN}{run}": None for run, _ in gone}
+            for run, _ in expired(self._runs, lambda last: last[1] < stream_us - RUN_AGE_US, len(self._runs)):
+                self._changed[f"{_RUN}{run}"] = None
+        while self.rules > 1 and len(self._runs) > MOST_RUNS:
+            self._changed[f"{_RUN}{self._runs.popitem(last=False)[0]}"] = None
         self._changed[f"{_RUN}{frame.run}"] = [self.sequence, frame.number, stream_us]
 
     def _note_keeper(self, node: str, stream_us: int) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from halley.broker.events import Event, EventRange, Publications
 from halley.broker.pending import Entry, Pending
 from halley.cluster.applied import Applied
-from halley.cluster.frames import Frame, event_of
+from halley.cluster.frames import Frame, events_of
 
 _RANGE_EVENTS = 200
 """The most events in a range: these are delivered in one turn of the event loop."""
@@ -32,15 +32,18 @@ class Arrivals:
 
     def own(self, frame: Frame, entries: list[Pending]) -> list[Pending]:
         """Count and return this node's own `entries`: those of the frame, and what has its turn among them."""
-        time_us = self._applied.time_us
         recorded = [entry for entry in entries if entry.is_recorded]
+        events = [entry.event for entry in recorded]
+        first, time_us = self._applied.offset + 1, self._applied.time_us
         if frame.is_plain:
-            for offset, entry in enumerate(recorded, self._applied.skip(frame)):
-                self._stamp(entry.event, offset, time_us)
+            self._applied.skip(frame)
+            self._stamp(events, first, range(len(events)), time_us)
             return entries
-        for entry, each in zip(recorded, self._applied.number(frame), strict=True):
-            self._stamp(entry.event, each.offset, each.time_us)
+        numbered = self._applied.number(frame)
+        self._stamp(events, first, [each.offset - first for each in numbered], time_us)
+        for entry, each in zip(recorded, numbered, strict=True):
             if each.repeats is not None:
+                entry.event.time_us = each.time_us
                 entry.is_recorded = False
                 self.first_topics[entry] = each.repeats.topic
         return entries
@@ -50,21 +53,17 @@ class Arrivals:
         if frame.is_plain:
             ranges = self._ranges(frame)
             return ranges if self._is_front else [Entry(event) for each in ranges for event in each.events(each.topics)]
-        fresh = [each for each in self._applied.number(frame) if each.repeats is None]
-        events = [event_of(each.row) for each in fresh]
-        for event, each in zip(events, fresh, strict=True):
-            self._stamp(event, each.offset, each.time_us)
+        first, time_us = self._applied.offset + 1, self._applied.time_us
+        events = events_of([each.row for each in self._applied.number(frame) if each.repeats is None])
+        self._stamp(events, first, range(len(events)), time_us)
         return [Entry(event) for event in events]
 
     def _ranges(self, frame: Frame) -> list[EventRange]:
         first, ends, time_us = self._applied.skip(frame), frame.ends, self._applied.time_us
-        before, id_of = self._applied.lead + first, self._publications.id_of
 
         def events(begin: int, end: int, topics: Collection[str]) -> list[Event]:
             indexes, found = frame.events(begin, end, topics)
-            for index, event in zip(indexes, found, strict=True):
-                event.position, event.time_us = first + index, time_us
-                event.publication = id_of(before + index)
+            self._stamp(found, first, indexes, time_us)
             return found
 
         pieces = [(begin, min(begin + _RANGE_EVENTS, frame.count)) for begin in range(0, frame.count, _RANGE_EVENTS)]
@@ -73,7 +72,8 @@ class Arrivals:
             for begin, end in pieces
         ]
 
-    def _stamp(self, event: Event, offset: int, time_us: int) -> None:
+    def _stamp(self, events: Sequence[Event], first: int, indexes: Sequence[int], time_us: int) -> None:
         """The numbers of publications grow with the offset, and are the same on all nodes."""
-        event.position, event.time_us = offset, time_us
-        event.publication = self._publications.id_of(self._applied.lead + offset)
+        publications = self._publications.ids_of(self._applied.lead + first, indexes)
+        for event, index, publication in zip(events, indexes, publications, strict=True):
+            event.position, event.time_us, event.publication = first + index, time_us, publication

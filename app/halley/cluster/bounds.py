@@ -24,7 +24,7 @@ from halley.broker.errors import HistoryUnavailable
 from halley.broker.events import BARE, LAST_PUBLICATION, Event
 from halley.broker.names import SPACE, unescaped
 from halley.protocols.json_text import NestedTooDeeply, count_nodes
-from halley.protocols.shapes import has_shape
+from halley.protocols.shapes import ARGS, ARGS_AND_KWARGS, args_and_kwargs_in, args_in, has_shape
 
 TOPIC_CHARS: Final = 16_384
 """Of a topic in its canonical form, which has up to twelve characters for one that a client has sent, and a space."""
@@ -117,33 +117,41 @@ def is_stamp(time_us: int, publication: int) -> bool:
     return 0 <= time_us <= LAST_TIME_US and 0 <= publication <= LAST_PUBLICATION
 
 
-def keep_payloads(events: Sequence[Event], payloads: Sequence[bytes], *, are_bare: bool) -> None:
-    """Do for several events what `keep_payload` does; they have these payloads. On the hot path."""
-    if not (are_bare and _are_plain(payloads)):
+def keep_payloads(events: Sequence[Event]) -> None:
+    """Give those of the events `null` as their payload whose payload is not JSON as clients may publish it.
+
+    What has another shape than it says is taken for one bare value. On the hot path.
+    """
+    if not _are_plain(events):
         for event in events:
-            keep_payload(event)
+            _keep_payload(event)
 
 
-def _are_plain(payloads: Sequence[bytes]) -> bool:
-    """Whether each payload is one JSON value that is not nested too deeply; false also where that is doubtful.
+def _are_plain(events: Sequence[Event]) -> bool:
+    """Whether each payload is JSON of its shape that is not nested too deeply; false also where that is doubtful.
 
     To read them together takes half the time. A number is between them that only this process knows: what reads as that
-    many values with these numbers in between, has none of them within a value, or two values in one payload.
+    many values with these numbers in between, has none of them within a value, or two values in one text.
     """
-    if max(map(len, payloads), default=0) > _SHORT_BYTES:
-        return False
+    texts: list[bytes] = []
+    for event in events:
+        payload = event.payload
+        if len(payload) > _SHORT_BYTES:
+            return False
+        if event.shape == ARGS:
+            texts.append(args_in(payload))
+        elif event.shape == ARGS_AND_KWARGS:
+            texts += args_and_kwargs_in(payload)
+        else:
+            texts.append(payload)
     try:
-        values = orjson.loads(b"[%b]" % _BETWEEN.join(payloads))
+        values = orjson.loads(b"[" + _BETWEEN.join(texts) + b"]")
     except ValueError:
         return False
-    return len(values) == max(2 * len(payloads) - 1, 0) and values[1::2] == [_SECRET] * (len(payloads) - 1)
+    return len(values) == max(2 * len(texts) - 1, 0) and values[1::2] == [_SECRET] * (len(texts) - 1)
 
 
-def keep_payload(event: Event) -> None:
-    """Give an event `null` as its payload if that is not JSON as clients may publish it.
-
-    What has another shape than it says is taken for one bare value.
-    """
+def _keep_payload(event: Event) -> None:
     try:
         count_nodes(event.payload, orjson.loads(event.payload), _NESTING, maxsize)
     except (ValueError, NestedTooDeeply):

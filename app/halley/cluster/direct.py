@@ -16,7 +16,7 @@ from halley.broker.commits import Commits
 from halley.broker.events import Event
 from halley.broker.names import RESERVED, SPACE
 from halley.cluster.bounds import fits
-from halley.cluster.frames import FRAME_BYTES, BadFrame, Row, event_of, pack_all, row_of, unpack
+from halley.cluster.frames import FRAME_BYTES, BadFrame, Row, events_of, pack_all, row_of, unpack
 from halley.cluster.members import MOST_NODES, Member
 from halley.nats.jetstream import Connection
 from halley.nats.wire import Message
@@ -99,6 +99,6 @@ class DirectEvents:
             if frame.run in self._counts:
                 self._counts[frame.run] += frame.count
             try:
-                self._commits.arrived([event_of(row) for row in frame.rows], monotonic())
+                self._commits.arrived(events_of(frame.rows), monotonic())
             finally:
                 self._flush()

@@ -39,7 +39,7 @@ from zlib import crc32
 
 import orjson
 
-from halley.broker.events import BARE, Audience, Event, SessionFilter
+from halley.broker.events import Audience, Event, SessionFilter
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
 from halley.cluster.bounds import (
@@ -51,7 +51,6 @@ from halley.cluster.bounds import (
     is_key,
     is_protocol,
     is_stamp,
-    keep_payload,
     keep_payloads,
 )
 
@@ -187,25 +186,21 @@ class Frame:
         return not (self.keys or self.values) and self.stamps is None and self.control is None
 
     @property
-    def is_bare(self) -> bool:
-        """Whether all of its payloads are bare values."""
-        return all(kind.shape == BARE for kind in self.kinds)
-
-    @property
     def rows(self) -> list[Row]:
         """All of its events, which are made for this call."""
-        payloads, topics, kinds = self.payloads, self.topics, self.kinds
-        rows = [
-            Row(topics[topic], payloads[begin:end], kinds[kind])
-            for topic, kind, (begin, end) in zip(self.topic_of, self.kind_of, pairwise(self.ends), strict=True)
+        payloads, ends, topics, kinds = self.payloads, self.ends, self.topics, self.kinds
+        topic_of, kind_of, keys, values, stamps = self.topic_of, self.kind_of, self.keys, self.values, self.stamps
+        return [
+            Row(
+                topics[topic_of[at]],
+                payloads[ends[at] : ends[at + 1]],
+                kinds[kind_of[at]],
+                keys.get(at),
+                None if stamps is None else stamps[at],
+                values.get(at),
+            )
+            for at in range(self.count)
         ]
-        for index, key in self.keys.items():
-            rows[index] = rows[index]._replace(key=key)
-        for index, value in self.values.items():
-            rows[index] = rows[index]._replace(value=value)
-        if self.stamps is not None:
-            rows = [row._replace(stamp=stamp) for row, stamp in zip(rows, self.stamps, strict=True)]
-        return rows
 
     def events(self, first: int, last: int, topics: Collection[str]) -> tuple[Sequence[int], list[Event]]:
         """Of one that is plain: the events from the index `first` to before `last` on these topics, and their indexes.
@@ -217,12 +212,11 @@ class Frame:
         chosen: Sequence[int] = range(first, last)
         if len(wanted) < len(names):
             chosen = [at for at in chosen if topic_of[at] in wanted]
-        payloads = [self.payloads[ends[at] : ends[at + 1]] for at in chosen]
+        payloads = self.payloads
         found = [
-            _event(names[topic_of[at]], payload, kinds[kind_of[at]], None)
-            for at, payload in zip(chosen, payloads, strict=True)
+            _event(names[topic_of[at]], payloads[ends[at] : ends[at + 1]], kinds[kind_of[at]], None) for at in chosen
         ]
-        keep_payloads(found, payloads, are_bare=self.is_bare)
+        keep_payloads(found)
         return chosen, found
 
 
@@ -279,7 +273,7 @@ def unpack_unrecorded(data: bytes) -> list[Event]:
     frame = unpack(data)
     if frame.count and frame.stamps is None:
         raise BadFrame("no stamps")
-    return [event_of(row) for row in frame.rows]
+    return events_of(frame.rows)
 
 
 def _check(frame: Frame) -> None:
@@ -411,10 +405,15 @@ def row_of(event: Event, *, is_stamped: bool = False) -> Row:
     return Row(event.topic, event.payload, kind, None if is_stamped else event.idempotency_key, stamp, value)
 
 
-def event_of(row: Row) -> Event:
-    """The event of a row from another node; one that is recorded has no time and publication yet."""
+def events_of(rows: Sequence[Row]) -> list[Event]:
+    """The events of rows from another node; those that are recorded have no time and publication yet."""
+    events = [_event_of(row) for row in rows]
+    keep_payloads(events)
+    return events
+
+
+def _event_of(row: Row) -> Event:
     stamp, value, event = row.stamp, row.value, _event(row.topic, row.payload, row.kind, row.key)
-    keep_payload(event)
     if stamp is not None:
         event.time_us, event.publication = stamp.time_us, stamp.publication
         if stamp.eligible is not None or stamp.excluded:

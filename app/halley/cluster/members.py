@@ -176,9 +176,12 @@ class Members:
         """The other nodes that are alive, by name."""
         return sorted(self._others.values(), key=lambda member: member.name)
 
-    def is_complete(self, now: float) -> bool:
-        """Whether every living node is known; false at first, and while there has been no NATS server yet."""
-        return now - self._listens_since > _COMPLETE_S
+    def is_complete(self, now: float, silent_s: float = 0.0) -> bool:
+        """Whether every node is known that lives, also if it has been silent for up to `silent_s`.
+
+        False at first, and while there has been no NATS server yet.
+        """
+        return now - self._listens_since > max(_COMPLETE_S, silent_s)
 
     def with_id(self, node_id: str) -> Member | None:
         """The other node that has an id, if it is alive, or else is silent and may have sessions."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import orjson
 
-from halley.broker.events import BARE
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Page, Query
 from halley.cluster.bounds import are_details, are_short, keep_payloads
@@ -77,8 +76,7 @@ def unpack(data: bytes) -> tuple[Page, list[int]]:
     if rows and not all(found <= types for found, types in zip(columns, _COLUMNS, strict=True)):
         raise TypeError
     events = [event_of(Stored(*row)) for row in rows]
-    are_bare = {event.shape for event in events} <= {BARE}
-    keep_payloads(events, [event.payload for event in events], are_bare=are_bare)
+    keep_payloads(events)
     for event in events:
         if event.details is not None and not are_details(event.details):
             event.details = None

@@ -53,7 +53,7 @@ from halley.broker.ports import Erasure, Values
 from halley.broker.sessions import Session
 from halley.cluster.bounds import Unsendable, are_topics, fits
 from halley.cluster.exchange import Exchange
-from halley.cluster.frames import FRAME_BYTES, BadFrame, Stamp, event_of, pack, row_of, unpack_unrecorded
+from halley.cluster.frames import FRAME_BYTES, BadFrame, Stamp, events_of, pack, row_of, unpack_unrecorded
 from halley.cluster.requests import NobodyAnswers, Unanswered, answer, ask, refuse
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors, NobodyThere
@@ -303,7 +303,7 @@ class ClusterValues:
             wanted.update(dict.fromkeys(filter(is_wanted, known)))
         found = [event for event in map(known.get, wanted) if event is not None]
         newest = nlargest(most, found, key=lambda event: event.nt4_time_us or 0)
-        return [event_of(row_of(event, is_stamped=True)) for event in reversed(newest)]
+        return events_of([row_of(event, is_stamped=True) for event in reversed(newest)])
 
     def closed(self, session: Session) -> None:
         """Remove a session from the publishers of its topics."""

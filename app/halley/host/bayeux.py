@@ -29,7 +29,7 @@ from halley.server.composition import Server
 from halley.transports.endpoint import HEADERS, BayeuxEndpoint, PostHead, shutting_down
 from halley.transports.guard import TEXT_HEADERS, Rejection
 from halley.transports.head import CLOSE, Head, Header
-from halley.transports.relay import Answer, Failure, Relaying
+from halley.transports.relay import Answer, Failure, RelayedRequest, Relaying
 from halley.transports.relay import Outcome as Relayed
 from halley.transports.waits import verdict_on
 
@@ -177,8 +177,8 @@ class BayeuxConnection(Connection):
         assert endpoint.relay is not None
         try:
             done = partial(self._act_on_relayed, misdirected)
-            is_poll = misdirected.request.is_poll
-            self._relaying = endpoint.relay.send(misdirected.node, self.url, head, body, self, done, is_poll=is_poll)
+            request = RelayedRequest(self.url, head, body, self, misdirected.request.is_poll)
+            self._relaying = endpoint.relay.send(misdirected.node, request, done)
         except Rejection as rejection:
             endpoint.note(rejection, head)
             self._reject(rejection)

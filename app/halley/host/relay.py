@@ -31,8 +31,8 @@ from halley.protocols.contract import Count
 from halley.settings import Settings, is_loopback
 from halley.transports.endpoint import shutting_down
 from halley.transports.guard import Rejection
-from halley.transports.head import CLOSE, RETRY_AFTER, Head, Header
-from halley.transports.relay import Answer, Failure, Outcome
+from halley.transports.head import CLOSE, RETRY_AFTER, Header
+from halley.transports.relay import Answer, Failure, Outcome, RelayedRequest
 
 if TYPE_CHECKING:
     from halley.cluster.members import Member, Members
@@ -50,12 +50,10 @@ _STATUS = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9]) [^\r\n]*\r\n")
 _ID_CHARS = 4
 _SESSION_ID = re.compile(r"[a-z2-7]{4}[A-Za-z0-9_-]{40,43}")
 _URL = re.compile(r"http://(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
-_OF_THE_CONNECTION = frozenset(
-    (
-        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
-        *(b"content-length", b"expect", NODE),
-    )
-)
+_OF_THE_CONNECTION = {
+    *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+    *(b"content-length", b"expect", NODE),
+}
 
 
 def machine() -> str:
@@ -89,7 +87,7 @@ class Relay:
         self.failed = {"gone": 0, "lost": 0, "silent": 0, "unreachable": 0}
 
     def node_of(self, session_id: str, session_s: float) -> str | None:
-        """See `transports.relay.Relay`. Until all nodes are known, each may have any session."""
+        """See `transports.relay.Relay`. One that stands still since this one was started may have any session."""
         node_id = session_id[:_ID_CHARS]
         if node_id == self._members.id:
             return None
@@ -97,20 +95,10 @@ class Relay:
         member = self._members.with_id(node_id)
         if member is not None:
             return node_id if now - member.silent_since <= session_s else None
-        is_unsure = not self._members.is_complete(now) and _SESSION_ID.fullmatch(session_id)
+        is_unsure = not self._members.is_complete(now, session_s) and _SESSION_ID.fullmatch(session_id)
         return node_id if is_unsure else None
 
-    def send(
-        self,
-        node_id: str,
-        target: bytes,
-        head: Head,
-        body: bytes,
-        client: object,
-        done: Callable[[Outcome], None],
-        *,
-        is_poll: bool,
-    ) -> Relaying:
+    def send(self, node_id: str, request: RelayedRequest, done: Callable[[Outcome], None]) -> Relaying:
         """See `transports.relay.Relay`."""
         member = self._members.with_id(node_id)
         if member is None:
@@ -125,9 +113,9 @@ class Relay:
             raise Rejection(503, text, headers=(RETRY_AFTER,), limit="relayed")
         if member.is_silent and node.is_connected:  # so it runs
             raise node.silent()
-        connection = node.take_free(id(client))
+        connection = node.take_free(id(request.client))
         address = self._address_of(node) if connection is None else None
-        relaying = Relaying(node, id(client), _request(member, target, head, body), done, is_poll=is_poll)
+        relaying = Relaying(node, request, done)
         self.waiting.add(relaying, monotonic())
         node.waiting.add(relaying)
         self._sent += 1
@@ -294,16 +282,14 @@ class RemoteNode:
 
 
 class Relaying:
-    """One request of a client that is being passed on (`transports.relay.Relaying`); `request` is all of it."""
+    """One request of a client that is being passed on (`transports.relay.Relaying`); `data` is all of it."""
 
-    __slots__ = ("_done", "_node", "client", "connection", "is_answered", "is_poll", "request")
+    __slots__ = ("_done", "_node", "client", "connection", "data", "is_answered", "is_poll")
 
-    def __init__(
-        self, node: RemoteNode, client: int, request: bytes, done: Callable[[Outcome], None], *, is_poll: bool
-    ) -> None:
-        self.client = client
-        self.is_poll = is_poll
-        self.request = request
+    def __init__(self, node: RemoteNode, request: RelayedRequest, done: Callable[[Outcome], None]) -> None:
+        self.client = id(request.client)
+        self.is_poll = request.is_poll
+        self.data = _bytes_of(request, node.member)
         self.connection: NodeConnection | None = None
         self._node = node
         self._done: Callable[[Outcome], None] | None = done
@@ -374,8 +360,8 @@ class NodeConnection(asyncio.Protocol):
         """Send a request; the connection is in use until `end`."""
         self._relaying, relaying.connection = relaying, self
         self.client = relaying.client
-        self._transport.write(relaying.request)
-        relaying.request = b""
+        self._transport.write(relaying.data)
+        relaying.data = b""
 
     def end(self, *, is_written: bool) -> None:
         """End the request: confirm that the client has its response, or close the connection."""
@@ -484,11 +470,11 @@ def _usual_head(head: bytes) -> tuple[int, int, list[Header]] | None:
     return int(status[1]), int(framing[0]), headers
 
 
-def _request(member: Member, target: bytes, head: Head, body: bytes) -> bytes:
+def _bytes_of(request: RelayedRequest, member: Member) -> bytes:
     """The bytes of a request, with all headers of the client's but those that are between two peers."""
-    method = head.method.encode()
+    head, body, method = request.head, request.body, request.head.method.encode()
     proof = f"{member.key} {member.id} {head.scheme} {head.address}".encode("latin-1")
-    lines = [b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (method, target, NODE, proof)]
+    lines = [b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (method, request.target, NODE, proof)]
     lines += [b"%b: %b\r\n" % pair for pair in head.fields.items() if pair[0] not in _OF_THE_CONNECTION]
     if len(body) or method == b"POST":
         lines.append(b"content-length: %d\r\n" % len(body))

@@ -6,15 +6,24 @@ members, in this order and without spaces, so that the two can be found in the t
 
 from __future__ import annotations
 
+from typing import Final
+
 import orjson
 
-NONE, ARGS, ARGS_AND_KWARGS = "none", "args", "args+kwargs"
+NONE: Final = "none"
+ARGS: Final = "args"
+ARGS_AND_KWARGS: Final = "args+kwargs"
 """The shapes of payloads that are not bare, by the elements that the PUBLISH had."""
 
 NOTHING = b'{"args":[],"kwargs":{}}'
-_BEGIN, _BETWEEN, _END = b'{"args":', b',"kwargs":', b"}"
-_NO_KWARGS = b',"kwargs":{}}'
-_BORDER = b'],"kwargs":{'
+_BEGIN: Final = b'{"args":'
+_BETWEEN, _END = b',"kwargs":', b"}"
+_NO_KWARGS: Final = b',"kwargs":{}}'
+_BORDER: Final = b'],"kwargs":{'
+_BEGIN_LIST: Final = _BEGIN + b"["
+_END_LIST: Final = b"]" + _NO_KWARGS
+_ARGS_AT: Final = len(_BEGIN)
+_ARGS_END: Final = -len(_NO_KWARGS)
 
 
 def text_of(args: bytes, kwargs: bytes = b"{}") -> bytes:
@@ -27,14 +36,28 @@ def parts(payload: bytes, shape: str) -> tuple[bytes | None, bytes | None]:
     if shape == NONE:
         return None, None
     if shape == ARGS:
-        return payload[len(_BEGIN) : -len(_NO_KWARGS)], None
+        return payload[_ARGS_AT:_ARGS_END], None
     if shape != ARGS_AND_KWARGS:
-        return b"[%b]" % payload, None
+        return b"[" + payload + b"]", None
     if payload.count(_BORDER) == 1:  # it cannot stand within a JSON string, whose quotes are escaped
         args, _, kwargs = payload[len(_BEGIN) : -len(_END)].partition(_BORDER)
         return args + b"]", b"{" + kwargs
     whole = orjson.loads(payload)  # an argument has such members itself
     return orjson.dumps(whole["args"]), orjson.dumps(whole["kwargs"])
+
+
+def args_in(payload: bytes) -> bytes:
+    """The arguments in a payload of the shape `ARGS`, as it says: it has that shape if they are JSON. Empty if not."""
+    if payload.startswith(_BEGIN_LIST) and payload.endswith(_END_LIST):
+        return payload[_ARGS_AT:_ARGS_END]
+    return b""
+
+
+def args_and_kwargs_in(payload: bytes) -> list[bytes]:
+    """The same of a payload of the shape `ARGS_AND_KWARGS`; also empty where it would take longer to find them."""
+    if payload.startswith(_BEGIN_LIST) and payload.endswith(_END) and payload.count(_BORDER) == 1:
+        return [text or b"" for text in parts(payload, ARGS_AND_KWARGS)]
+    return [b""]
 
 
 def has_shape(payload: bytes, shape: str) -> bool:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from halley.protocols.nt4.protocol import NetworkTables
 from halley.server.persistence import PersistentTopics
 from halley.settings import Settings
-from halley.transports.head import Head
-from halley.transports.relay import Outcome, Relay, Relaying
+from halley.transports.relay import Outcome, Relay, RelayedRequest, Relaying
 
 if TYPE_CHECKING:  # a server alone imports nothing of a cluster
     from halley.cluster.exchange import Answer, Exchange
@@ -122,17 +121,7 @@ class OtherNodes:
         """The id of the other node that has a session, if there may be one (`Relay.node_of`)."""
         return None if self._relay is None else self._relay.node_of(session_id, session_s)
 
-    def send(
-        self,
-        node: str,
-        target: bytes,
-        head: Head,
-        body: bytes,
-        client: object,
-        done: Callable[[Outcome], None],
-        *,
-        is_poll: bool,
-    ) -> Relaying:
+    def send(self, node_id: str, request: RelayedRequest, done: Callable[[Outcome], None]) -> Relaying:
         """Pass on a request to the node that `node_of` has named (`Relay.send`)."""
         assert self._relay is not None
-        return self._relay.send(node, target, head, body, client, done, is_poll=is_poll)
+        return self._relay.send(node_id, request, done)

@@ -43,6 +43,20 @@ Outcome = Answer | Failure | Rejection
 """What becomes of a request that is passed on; a `Rejection` is to be the response to it."""
 
 
+class RelayedRequest(NamedTuple):
+    """A request of a client, to be passed on. `target` are its path and query.
+
+    Of several requests of the same `client`, each is passed on over the connection of the one before, if it is free.
+    `is_poll`: it only fetches events, so it may come again; then it is answered 503 if the node falls silent.
+    """
+
+    target: bytes
+    head: Head
+    body: bytes
+    client: object
+    is_poll: bool
+
+
 class Relaying(Protocol):
     """One request that is being passed on."""
 
@@ -62,22 +76,10 @@ class Relay(Protocol):
         That is how long such a session lives without a request.
         """
 
-    def send(
-        self,
-        node_id: str,
-        target: bytes,
-        head: Head,
-        body: bytes,
-        client: object,
-        done: Callable[[Outcome], None],
-        *,
-        is_poll: bool,
-    ) -> Relaying:
+    def send(self, node_id: str, request: RelayedRequest, done: Callable[[Outcome], None]) -> Relaying:
         """Pass on a request; `done` is called later, with what has become of it. Raises `Rejection`.
 
-        `is_poll`: it only fetches events, so it may come again; then it is answered 503 if the node falls silent.
-        Of several requests of the same `client`, each is passed on over the connection of the one before, if it is
-        free. `done` is called once more, with `LOST`, if the other node takes its response back before it is settled.
+        `done` is called once more, with `LOST`, if the other node takes its response back before it is settled.
         """
 
 
@@ -94,7 +96,8 @@ async def is_relayed(
         elif connection is not None:
             connection.cut("relay_lost")
 
-    relaying = relay.send(node, target_of(scope), head_in(scope), body, connection or done, done, is_poll=is_poll)
+    request = RelayedRequest(target_of(scope), head_in(scope), body, connection or done, is_poll)
+    relaying = relay.send(node, request, done)
     departure = asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait((result, departure), return_when=asyncio.FIRST_COMPLETED)

@@ -10,7 +10,7 @@ messages are assembled from existing JSON texts; only the binary serializers dec
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -52,7 +52,10 @@ def reshaped(payload: bytes, shape: str) -> tuple[bytes, str]:
 
 def elements(payload: bytes, shape: str) -> bytes:
     """Return the payload elements at the end of a JSON message, each preceded by a comma; empty if there are none."""
-    return b"".join(b"," + each for each in parts(payload, shape) if each is not None)
+    args, kwargs = parts(payload, shape)
+    if args is None:
+        return b""
+    return b"," + args if kwargs is None else b"," + args + b"," + kwargs
 
 
 def arguments(payload: bytes, shape: str, serializer: Serializer) -> tuple[list[Any] | None, dict[str, Any] | None]:
@@ -67,6 +70,8 @@ def arguments(payload: bytes, shape: str, serializer: Serializer) -> tuple[list[
     return [value], None
 
 
+_HEAD: Final = b"[%d,%%d,%%d,%%b%%b]" % EVENT
+_NO_DETAILS: Final = b"{}"
 _RETAINED = '"retained":true'
 
 
@@ -94,14 +99,13 @@ def details_of(event: Event, pattern: Pattern, *more: str) -> bytes:
         members.append(f'"_nt4_type":{orjson.dumps(event.nt4_type).decode()},"_nt4_time":{event.nt4_time_us or 0}')
     if pattern.match is not Match.EXACT:
         members.append(f'"topic":{orjson.dumps(to_uri(event.topic)).decode()}')
-    return f"{{{','.join((*members, *more))}}}".encode()
+    return f"{{{','.join((*members, *more))}}}".encode() if members or more else _NO_DETAILS
 
 
 def _encode(event: Event, number: int, details: bytes, form: Format) -> bytes:
     serializer = form.serializer
     if not serializer.is_binary:
-        head = b"[%d,%d,%d,%b" % (EVENT, number, event.publication, details)
-        return form.frame(b"%b%b]" % (head, elements(event.payload, event.shape)))
+        return form.frame(_HEAD % (number, event.publication, details, elements(event.payload, event.shape)))
     args, kwargs = arguments(event.payload, event.shape, serializer)
     message = [EVENT, number, event.publication, serializer.from_json(details)]
     return form.write(message + [each for each in (args, kwargs) if each is not None])
