@@ -41,25 +41,10 @@ async def ask(nats: Connection, space: str, subject: str, what: dict[str, Any], 
     """
     inbox = f"{space}.r.{secrets.token_hex(12)}"
     pieces: list[bytes] = []
-    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def take(message: Message) -> None:
-        if not answer.done():
-            try:
-                if _add(pieces, message):
-                    answer.set_result(b"".join(pieces))
-            except (NobodyAnswers, Unanswered) as error:
-                answer.set_exception(error)
-
-    async with asyncio.timeout(within_s):
-        end = nats.subscribe(inbox, take)
-        try:
-            nats.publish(subject, orjson.dumps(what), inbox)
-            return await answer
-        finally:
-            if not answer.cancel() and not answer.cancelled():
-                answer.exception()  # it may have come too late for anybody to ask for it
-            end()
+    async with asyncio.timeout(within_s), nats.answers(subject, orjson.dumps(what), inbox) as following:
+        while not _add(pieces, await following()):
+            pass
+    return b"".join(pieces)
 
 
 def _add(pieces: list[bytes], message: Message) -> bool:

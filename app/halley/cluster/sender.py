@@ -67,7 +67,8 @@ class Command(NamedTuple):
 class Sender:
     """The outgoing frames of one node. Its methods are for the event loop; none of them waits.
 
-    `frames` counts those that were sent, `resent` included. `run` stands for the frames that are numbered together.
+    `frames` counts those that were sent, `resent` included. `run` stands for the frames that are numbered together,
+    `number` is that of the last one.
     """
 
     def __init__(self, options: Cluster, nats: Connection, availability: Availability, inbox_bytes: int) -> None:
@@ -83,7 +84,7 @@ class Sender:
         self._availability = availability
         self._inbox_bytes = inbox_bytes
         self._waiting_bytes = 0  # of recorded events that have not come back
-        self._number = 0
+        self.number = 0
         self._inbox: deque[Pending] = deque()
         self._commands: deque[Command] = deque()
         self._under_way: deque[UnderWay] = deque()
@@ -99,7 +100,7 @@ class Sender:
         self._nats.subscribe(self._acks, self._acked)
 
     def _begin_run(self) -> None:
-        self.run, self._number = f"{self._node}-{secrets.token_hex(6)}", 0
+        self.run, self.number = f"{self._node}-{secrets.token_hex(6)}", 0
 
     # Into frames
 
@@ -160,13 +161,13 @@ class Sender:
             self._progress_at = monotonic()
             if self._progress_at - self._sent_at > _RENEW_S:
                 self._begin_run()
-        self._number += 1
-        packed = self._packed(self._number, entries, command)
+        self.number += 1
+        packed = self._packed(self.number, entries, command)
         while len(packed.data) > self._nats.max_payload and len(entries) > 1:  # long names, keys or details
             half = len(entries) // 2
             self._inbox.extendleft(reversed(entries[half:]))
             entries = entries[:half]
-            packed = self._packed(self._number, entries, command)
+            packed = self._packed(self.number, entries, command)
         self._under_way.append(packed)
         self._sent_at = monotonic()
         self._publish(packed.data)
@@ -208,11 +209,6 @@ class Sender:
             for frame in self._under_way:
                 self._publish(frame.data)
 
-    @property
-    def number(self) -> int:
-        """That of the last frame."""
-        return self._number
-
     def entries(self, number: int) -> list[Pending]:
         """The events of the frames under way up to that number."""
         return [entry for frame in self._under_way if frame.number <= number for entry in frame.entries]
@@ -240,7 +236,7 @@ class Sender:
             frames, self._under_way = self._under_way, deque()
             for number, each in enumerate(frames, 1):
                 self._under_way.append(self._packed(number, each.entries, each.command))
-            self._number = len(frames)
+            self.number = len(frames)
 
     def withdraw(self, count: int) -> list[Pending]:
         """Take back the events that no frame has had: they are stored nowhere. `count` is how many wait in all.
