@@ -171,7 +171,7 @@ class ClusterLog:
     def _heal(self, now: float) -> None:
         """Get what is missing in the stream; begin with it, or look after it."""
         since = self.availability.healing_since
-        self.availability.healing_since, self.sender.is_paused = now if since is None else since, True
+        self.availability.healing_since = now if since is None else since
         if not self.writer.is_stalled and not self._healing:
             self._healing.start(self._get_missed())
         elif isinstance(self.availability.refusal, Healing):
@@ -185,7 +185,7 @@ class ClusterLog:
             raise
         self.states.note(self.applied)
         self.reader.go_on()
-        self.availability.healing_since, self.sender.is_paused = None, False
+        self.availability.healing_since = None
 
     def _refuse_unsent(self, now: float, refusal: HistoryUnavailable) -> None:
         """Refuse what no frame has had. What is not durable is delivered at this node then, if nothing is before it."""

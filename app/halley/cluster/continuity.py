@@ -176,21 +176,16 @@ class Continuity:
     def _receive(self, message: Message, *, is_in_service: bool) -> None:
         """Take a node's message; what is not of this form is dropped."""
         fields = json_object(message.data)
-        match fields:
+        if fields.get("stream", self._applied.stream) != self._applied.stream:  # it does not concern this one
+            return
+        match fields | {"needs": []} if is_in_service else fields:
             case {"node": str(name), "left": left} if left:
                 self._nodes.pop(name, None)
-            case {"node": str(name), "sequence": int(sequence)} if name != self._options.node:
-                node = self._node_of(fields, sequence, is_in_service=is_in_service)
-                if node is not None and (name in self._nodes or len(self._nodes) < MOST_NODES):
-                    self._nodes[name] = node
-
-    def _node_of(self, fields: Mapping[str, Any], sequence: int, *, is_in_service: bool) -> _Node | None:
-        """The node of a message; None if it does not concern this stream."""
-        needs = [] if is_in_service else fields.get("needs")
-        if not isinstance(needs, list) or fields.get("stream", self._applied.stream) != self._applied.stream:
-            return None
-        is_in_service = is_in_service and not fields.get("went_back")
-        return _Node(sequence, is_in_service, frozenset(map(str, needs[:MOST_NODES])), monotonic())
+            case {"node": str(name), "sequence": int(sequence), "needs": list(needs)} if name != self._options.node:
+                if name in self._nodes or len(self._nodes) < MOST_NODES:
+                    is_in_service = is_in_service and not fields.get("went_back")
+                    those = frozenset(map(str, needs[:MOST_NODES]))
+                    self._nodes[name] = _Node(sequence, is_in_service, those, monotonic())
 
 
 class Companions:

@@ -98,7 +98,8 @@ class Exchange:
     def _send_news(self) -> None:
         news, self._news = self._news, []
         for first in range(0, len(news), _AT_ONCE):
-            self.nats.publish(self._subject, _packed(self._node, news[first : first + _AT_ONCE]))
+            message = {"node": self._node, "news": news[first : first + _AT_ONCE]}
+            self.nats.publish(self._subject, orjson.dumps(message))
 
     def _received(self, message: Message) -> None:
         """Take news, or answer a question; what is not of this form is dropped, and counted."""
@@ -131,8 +132,4 @@ def subject_of_questions(space: str) -> str:
 
 def question(node: str, kind: str, body: Any, to: str | None = None) -> bytes:
     """A question as it is sent, to all nodes or to one."""
-    return _packed(node, [(kind, body)], **({} if to is None else {"to": to}))
-
-
-def _packed(node: str, news: list[tuple[str, Any]], **more: str) -> bytes:
-    return orjson.dumps({"node": node, "news": news, **more})
+    return orjson.dumps({"node": node, "news": [(kind, body)], **({} if to is None else {"to": to})})

@@ -259,24 +259,21 @@ class Nt4Lease:
         """Replace the stored topics by what `cleaned` makes of them, unless that is None. Raises `OSError`."""
         for _ in range(_TRIES):  # another node may store some in between
             try:
-                await self._clean(cleaned)
+                stored_at, topics = await self._nats.last_of(self._bucket, self._topics_subject)
+                rest = cleaned(topics) if stored_at else None
+                if rest is not None:
+                    self._stored_at = stored_at
+                    await self._replace(rest)
             except ApiError as error:
-                if error.code not in (WRONG_LAST, STREAM_NOT_FOUND):
-                    raise OSError(str(error)) from error
                 if error.code == STREAM_NOT_FOUND:
                     return
+                if error.code != WRONG_LAST:
+                    raise OSError(str(error)) from error
             except AwayErrors as error:
                 raise OSError("NATS does not answer") from error
             else:
                 return
         raise OSError("other nodes store topics all the time")
-
-    async def _clean(self, cleaned: Callable[[bytes], bytes | None]) -> None:
-        stored_at, topics = await self._nats.last_of(self._bucket, self._topics_subject)
-        rest = cleaned(topics) if stored_at else None
-        if rest is not None:
-            self._stored_at = stored_at
-            await self._replace(rest)
 
     async def _replace(self, topics: bytes) -> None:
         before = self._stored_at

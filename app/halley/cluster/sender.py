@@ -89,7 +89,6 @@ class Sender:
         self._commands: deque[Command] = deque()
         self._under_way: deque[UnderWay] = deque()
         self._frame_s, self._others = _FRAME_S, 0  # frames of other nodes until a second ago
-        self.is_paused = False  # nothing is sent then
         self._is_running = self._is_due = False
         self._sent_at = self._progress_at = monotonic()
         self._begin_run()
@@ -149,7 +148,7 @@ class Sender:
 
     def _send(self) -> None:
         self._is_due = False
-        is_idle = self.is_paused or (not self._inbox and not self._commands)
+        is_idle = self._availability.healing_since is not None or not (self._inbox or self._commands)
         if is_idle or len(self._under_way) >= _UNDER_WAY or self._nats.away_since is not None:
             return  # `plan` is called again when a frame comes back, and by `look`
         entries, nbytes = [], 0
