@@ -28,7 +28,7 @@ from halley.cluster.frames import KeeperAnnouncement, Kind, Row, Value, pack, un
 from halley.cluster.front import Front
 from halley.cluster.keeper_client import KeeperClient, KeeperState
 from halley.cluster.members import Member, Members
-from halley.cluster.missed import Missed, _OwnEvents
+from halley.cluster.missed import _OwnEvents
 from halley.cluster.stream import describe, stream_config
 from halley.history.folder import Identity
 from halley.history.rules import Rules
@@ -80,8 +80,7 @@ def log_of(broker, store, **more):
 def log_with(options, applied, broker, store):
     """The log of a node with these settings, which has applied so much."""
     nats = Connection(options)
-    missed = Missed(nats, Members(options, nats, 0.0), options, applied, broker.commits, None, lambda: None)
-    return ClusterLog(options, nats, store, broker.commits, applied, lambda: None, missed)
+    return ClusterLog(options, Members(options, nats, 0.0), store, broker.commits, applied, lambda: None, None)
 
 
 @pytest.fixture

@@ -68,10 +68,10 @@ def test_a_node_that_falls_silent_or_leaves_is_gone(members, capsys):
 def test_while_nats_is_away_no_node_is_forgotten(members):
     """Nor in the first seconds after it is back: sessions of living nodes would be taken for ended."""
     members.receive(beat("b"), 10.0)
-    members._nats.away_since = 11.0
+    members.nats.away_since = 11.0
     for now in (12.0, 20.0):
         members.look(now)
-    members._nats.away_since = None
+    members.nats.away_since = None
     for now in (21.0, 22.0, 23.0):
         members.look(now)
     assert [each.name for each in members.others()] == ["b"]
@@ -111,9 +111,9 @@ def test_the_silence_of_a_node_begins_when_nats_is_back(members):
     """Its sessions went on meanwhile, since requests reach it past NATS."""
     members.receive(beat("b"), 10.0)
     members.look(10.0)
-    members._nats.away_since = 11.0
+    members.nats.away_since = 11.0
     looks(members, 60.0)
-    members._nats.away_since = None
+    members.nats.away_since = None
     looks(members, 64.0)
     assert members.with_id(id_of("b")).silent_since == 60.0
 
@@ -142,10 +142,10 @@ def test_a_session_of_an_unknown_node_may_be_that_of_one_which_fell_silent_befor
 async def test_silence_says_nothing_of_the_nodes_while_nats_is_away(monkeypatch, members):
     """Else the stream would be made again under running nodes."""
     monkeypatch.setattr("halley.cluster.members._BEAT_S", 0.0)
-    assert await alive(members._nats, "halley") == {}
-    members._nats.away_since = 10.0
+    assert await alive(members.nats, "halley") == {}
+    members.nats.away_since = 10.0
     with pytest.raises(ConnectionError):
-        await alive(members._nats, "halley")
+        await alive(members.nats, "halley")
 
 
 def test_a_node_that_stood_still_forgets_no_other_at_once(members):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from halley.cluster.applied import Applied
 from halley.cluster.frames import KeeperAnnouncement, KeeperDismissal, pack, unpack
 from halley.cluster.members import Members
-from halley.cluster.stream import Extent, Standing, StreamLife, describe, trimming
+from halley.cluster.stream import CannotJoin, Extent, Standing, StreamLife, apply_settings, describe, trimming
 from halley.history.folder import Identity
 from halley.nats.jetstream import ApiError, Connection
 from halley.settings import Cluster, Settings
@@ -89,12 +89,14 @@ class Nats(Connection):
         self.state = {"first_seq": 1, "last_seq": 0, "bytes": 0}
         self.config = {"name": "halley", "max_bytes": 1_000, "description": orjson.dumps(described).decode()}
         self.purged = []
-        self.is_refusing = False
+        self.is_refusing = self.is_silent = False
 
     async def stream_info(self):
         return {"state": dict(self.state), "config": self.config}
 
     async def ask(self, what, body=None):
+        if self.is_silent:
+            raise TimeoutError
         if self.is_refusing:
             raise ApiError({"description": "no rights"})
         assert what == "STREAM.PURGE.halley"
@@ -240,3 +242,15 @@ async def test_what_is_not_trimmed_is_tried_again():
     one.nats.is_refusing = False
     await one.pass_(60)
     assert one.nats.purged == [1_001]
+
+
+async def test_a_start_says_why_the_stream_keeps_its_settings():
+    """Also if NATS says nothing."""
+    life = Life()
+    info = await life.nats.stream_info()
+    life.nats.is_refusing = True
+    with pytest.raises(CannotJoin, match=r"does not change the stream halley to .*: no rights$"):
+        await apply_settings(life.nats, Settings(), info)
+    life.nats.is_silent = True
+    with pytest.raises(CannotJoin, match=r"does not change the stream halley to .*: no answer$"):
+        await apply_settings(life.nats, Settings(), info)

@@ -36,7 +36,6 @@ from halley.cluster.frames import BadFrame, events_of, pack, unpack
 from halley.cluster.keeper import Keeper
 from halley.cluster.keeper_client import KeeperState, LivingKeeper
 from halley.cluster.members import Members
-from halley.cluster.missed import Missed
 from halley.cluster.requests import Unanswered
 from halley.cluster.status import ClusterStatus
 from halley.cluster.stream import StreamLife
@@ -179,8 +178,7 @@ async def test_messages_of_the_stream(seed):
     broker = Broker(Limits(), History())
     options = Cluster(node="a", front=choose.random() < 0.5)
     nats, applied = Asked(options), Applied(100, 10**9)
-    missed = Missed(nats, Members(options, nats, 0.0), options, applied, broker.commits, None, lambda: None)
-    log = ClusterLog(options, nats, Disk(), broker.commits, applied, lambda: None, missed)
+    log = ClusterLog(options, Members(options, nats, 0.0), Disk(), broker.commits, applied, lambda: None, None)
     log._nats.away_since, log.sender._is_running = None, True
     broker.commits.begin(log, 0, log.direct.share)
     with capture_logs() as logged:

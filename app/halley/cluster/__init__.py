@@ -13,8 +13,7 @@
     stream.py          the stream's life: how it is made, what leaves it, and whether a node can go on with it
     membership.py      what a node must know before it opens its folder: whose log the stream is, and if the two fit
     continuity.py      whether the stream has all that was acknowledged, before a node goes on with it
-    copying.py         taking over the state and the rows of a keeper
-    catch_up.py        what a folder lacks that the stream does not have, from a keeper, before its node serves
+    copying.py         taking over the state and the rows of keepers; so a folder is filled before its node serves
     missed.py          what a running node has missed of the stream, from a keeper
     repair.py          what is damaged or lost in the folder of a running keeper, from another one
     recover.py         making the stream again from a folder

@@ -6,7 +6,7 @@ from time import monotonic
 
 from halley import telemetry
 from halley.broker.errors import HistoryUnavailable
-from halley.cluster.consistency import OTHER_LOG
+from halley.cluster.stream import OTHER_LOG
 from halley.nats.jetstream import Connection
 
 AWAY_S = 1.0

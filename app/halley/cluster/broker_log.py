@@ -14,10 +14,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
-from halley import telemetry
 from halley.broker.commits import Commits
 from halley.broker.errors import HistoryUnavailable, OutcomeUnknown
-from halley.broker.events import EventRange, Publications
+from halley.broker.events import EventRange
 from halley.broker.names import Pattern
 from halley.broker.pending import Entry, Pending
 from halley.broker.ports import Durability
@@ -27,12 +26,12 @@ from halley.cluster.availability import AWAY_S, OUTVOTED, Availability, Healing,
 from halley.cluster.consistency import FrameVersion, StateHistory
 from halley.cluster.direct import DirectEvents
 from halley.cluster.frames import Control, Frame
-from halley.cluster.members import Member
-from halley.cluster.missed import Missed
+from halley.cluster.members import Member, Members
+from halley.cluster.missed import Missed, Taker
 from halley.cluster.sender import Sender, UnderWay
 from halley.cluster.store import Store, StoreWriter
 from halley.cluster.stream_reader import StreamReader
-from halley.nats.jetstream import Connection
+from halley.cluster.tasks import Tasks
 from halley.nats.stream_position import Position
 from halley.settings import Cluster
 
@@ -48,23 +47,22 @@ class ClusterLog:
     def __init__(
         self,
         options: Cluster,
-        nats: Connection,
+        members: Members,
         store: Store,
         commits: Commits,
         applied: Applied,
         flush: Callable[[], None],
-        missed: Missed,
+        taker: Taker,
         controlled: Callable[[Control, int], None] = lambda _control, _sequence: None,
     ) -> None:
-        """`nats` is opened by `begin` and closed by `close`.
+        """The connection of the `members` is opened by `begin` and closed by `close`.
 
-        `missed` gets what is missing in the stream. `controlled` is called with each control that counts and its
+        `taker` takes what is missing in the stream. `controlled` is called with each control that counts and its
         sequence, when all before it is applied.
         """
         self.applied, self.states = applied, StateHistory()
         self.frames_in = self.repeats = 0
-        self.missed = missed
-        self._nats = nats
+        self._nats = nats = members.nats
         self._store = store
         self._commits = commits
         self._flush = flush
@@ -75,9 +73,9 @@ class ClusterLog:
         self.reader = StreamReader(nats, store.log_id, applied, self.availability, self._apply)
         self.writer = StoreWriter(store, commits, self.availability, self._arrivals.first_topics)
         self.direct = DirectEvents(options, nats, commits, flush)
+        self.missed = Missed(options, members, applied, store, taker, commits, self.sender, flush)
         self._version = FrameVersion(applied, options.node)
-        self._watching: asyncio.Task[None] | None = None
-        self._healing: asyncio.Task[None] | None = None
+        self._watching, self._healing = Tasks("cluster"), Tasks("cluster_healing")
 
     # broker.ports.Log
 
@@ -132,14 +130,13 @@ class ClusterLog:
         """Connect, and begin to read the stream."""
         self.sender.begin()
         self.direct.begin()
-        self._watching = asyncio.create_task(self._watch())
+        self._nats.begin()
+        self._watching.repeat(self._watch, _LOOK_S)
 
     async def close(self) -> None:
         """Stop reading the stream, and disconnect from NATS; `give_up` then settles the events under way."""
-        tasks = [task for task in (self._watching, self._healing) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._watching.cancel()
+        await self._healing.cancel()
         await self._nats.close()
 
     def give_up(self, now: float) -> None:
@@ -147,17 +144,16 @@ class ClusterLog:
         self._commits.refused([*self.writer.give_up(), *self.sender.give_up()], OutcomeUnknown(), now)
 
     async def _watch(self) -> None:
-        """Connect, and from then on see to it that the stream is read and frames come back."""
-        self._nats.begin()
+        """See to it that the stream is read and frames come back."""
         await self._nats.opened.wait()
-        while not self.is_diverged:
-            try:
-                await self._look(monotonic())
-            except Exception as error:  # noqa: BLE001 - the next look must come, else the node would stay deaf
-                telemetry.fault("cluster", error)
-                self.availability.refused()  # it may be deaf
-            await asyncio.sleep(_LOOK_S)
-        self.reader.close()
+        if self.is_diverged:
+            self.reader.close()
+            return
+        try:
+            await self._look(monotonic())
+        except Exception:
+            self.availability.refused()  # it may be deaf
+            raise
 
     async def _look(self, now: float) -> None:
         self.writer.look()
@@ -175,22 +171,21 @@ class ClusterLog:
     def _heal(self, now: float) -> None:
         """Get what is missing in the stream; begin with it, or look after it."""
         since = self.availability.healing_since
-        self.availability.healing_since, self.sender.is_paused = now if since is None else since, True
-        if not self.writer.is_stalled and (self._healing is None or self._healing.done()):
-            self._healing = asyncio.create_task(self._get_missed())
+        self.availability.healing_since = now if since is None else since
+        if not self.writer.is_stalled and not self._healing:
+            self._healing.start(self._get_missed())
         elif isinstance(self.availability.refusal, Healing):
             self._refuse_unsent(now, Healing())
 
     async def _get_missed(self) -> None:
         try:
-            await self.missed.get(self.reader.needed, self.sender, Publications(self._store.publication_key))
-        except Exception as error:  # noqa: BLE001 - the next look begins again
-            telemetry.fault("cluster_healing", error)
-            await asyncio.sleep(_RETRY_S)
-            return
+            await self.missed.get(self.reader.needed)
+        except Exception:
+            await asyncio.sleep(_RETRY_S)  # the next look begins again
+            raise
         self.states.note(self.applied)
         self.reader.go_on()
-        self.availability.healing_since, self.sender.is_paused = None, False
+        self.availability.healing_since = None
 
     def _refuse_unsent(self, now: float, refusal: HistoryUnavailable) -> None:
         """Refuse what no frame has had. What is not durable is delivered at this node then, if nothing is before it."""

@@ -21,7 +21,6 @@ import orjson
 from halley.cluster.applied import Applied
 from halley.cluster.frames import VERSION
 from halley.cluster.members import Member
-from halley.cluster.stream import CannotJoin, description_of
 from halley.settings import Settings
 
 _REMEMBERED = 4_096
@@ -81,16 +80,6 @@ class FrameVersion:
 
 LOG_ID = "log_id"
 """The name in a heartbeat of the id of the node's log."""
-
-OTHER_LOG = "the stream is that of a log with another id"
-
-
-def why_other_log(info: dict[str, Any], log_id: str) -> str:
-    """Why a node with that log cannot go on with a stream of which `info` says that it is another's; "" if it can."""
-    try:
-        return "" if description_of(info)[LOG_ID] == log_id else OTHER_LOG
-    except (CannotJoin, KeyError):
-        return ""  # `stream.why_unusable` says why
 
 
 class StateHistory:

@@ -44,7 +44,7 @@ from halley.history.folder import KEEPERS
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import ApiError, Connection
 from halley.nats.stream_position import position_of
-from halley.nats.wire import Message
+from halley.nats.wire import Message, json_object
 from halley.settings import Cluster, Settings
 
 _ANNOUNCE_S, _LOOK_S = 0.3, 0.1
@@ -86,15 +86,13 @@ class Continuity:
             self._nats.subscribe(f"{space}.h.*", lambda message: self._receive(message, is_in_service=True)),
             self._nats.subscribe(f"{space}.j.*", lambda message: self._receive(message, is_in_service=False)),
         ]
-        self._announce()
-        announcing = asyncio.create_task(self._announce_again())
+        announcing = Tasks("cluster_join")
+        announcing.repeat(self._announce, _ANNOUNCE_S)
         try:
             yield
-            self._announce()  # to one that waits for this one, which is not in service for a moment yet
-            await self._nats.drained()
+            await self._announce()  # to one that waits for this one, which is not in service for a moment yet
         finally:
-            announcing.cancel()
-            await asyncio.gather(announcing, return_exceptions=True)
+            await announcing.cancel()
             for end in ends:
                 end()
 
@@ -120,7 +118,10 @@ class Continuity:
 
         `is_complete`: every node in service has sent its heartbeat. Raises `NotReady`.
         """
-        last, now = await self._last_sequence(), monotonic()
+        try:
+            last, now = int((await self._nats.stream_info())["state"]["last_seq"]), monotonic()
+        except (ApiError, *AwayErrors) as error:
+            raise NotReady(f"NATS does not say how long the stream is: {self._nats.why(error)}") from error
         there = {name: node for name, node in self._nodes.items() if now - node.received_at < _COUNTS_S}
         ahead = sorted(name for name, node in self._nodes.items() if node.sequence > last)
         if ahead:
@@ -148,12 +149,6 @@ class Continuity:
             needed |= more
         return sorted((needed & {*self._end.keepers}) - {*there, self._options.node})
 
-    async def _last_sequence(self) -> int:
-        try:
-            return int((await self._nats.stream_info())["state"]["last_seq"])
-        except (ApiError, *AwayErrors) as error:
-            raise NotReady(f"NATS does not say how long the stream is: {error or 'no answer'}") from error
-
     async def _read_to(self, last: int) -> None:
         """Find the keepers that the stream knows at its end."""
         try:
@@ -163,16 +158,11 @@ class Continuity:
                     frame = unpack(message.data)
                 self._end.admit(position.sequence, position.time_us, frame)
         except (ApiError, *AwayErrors) as error:
-            raise NotReady(f"NATS does not deliver the stream: {error or 'no answer'}") from error
+            raise NotReady(f"NATS does not deliver the stream: {self._nats.why(error)}") from error
 
     # Messages of nodes
 
-    async def _announce_again(self) -> None:
-        while True:
-            await asyncio.sleep(_ANNOUNCE_S)
-            self._announce()
-
-    def _announce(self) -> None:
+    async def _announce(self) -> None:
         options, applied = self._options, self._applied
         message = {
             "node": options.node,
@@ -181,28 +171,21 @@ class Continuity:
             "needs": sorted(applied.keepers if self._companions is None else self._companions),
         }
         self._nats.publish(f"{options.space}.j.{options.node}", orjson.dumps(message))
+        await self._nats.drained()
 
     def _receive(self, message: Message, *, is_in_service: bool) -> None:
         """Take a node's message; what is not of this form is dropped."""
-        try:
-            fields = orjson.loads(message.data)
-        except orjson.JSONDecodeError:
+        fields = json_object(message.data)
+        if fields.get("stream", self._applied.stream) != self._applied.stream:  # it does not concern this one
             return
-        match fields:
+        match fields | {"needs": []} if is_in_service else fields:
             case {"node": str(name), "left": left} if left:
                 self._nodes.pop(name, None)
-            case {"node": str(name), "sequence": int(sequence)} if name != self._options.node:
-                node = self._node_of(fields, sequence, is_in_service=is_in_service)
-                if node is not None and (name in self._nodes or len(self._nodes) < MOST_NODES):
-                    self._nodes[name] = node
-
-    def _node_of(self, fields: Mapping[str, Any], sequence: int, *, is_in_service: bool) -> _Node | None:
-        """The node of a message; None if it does not concern this stream."""
-        needs = [] if is_in_service else fields.get("needs")
-        if not isinstance(needs, list) or fields.get("stream", self._applied.stream) != self._applied.stream:
-            return None
-        is_in_service = is_in_service and not fields.get("went_back")
-        return _Node(sequence, is_in_service, frozenset(map(str, needs[:MOST_NODES])), monotonic())
+            case {"node": str(name), "sequence": int(sequence), "needs": list(needs)} if name != self._options.node:
+                if name in self._nodes or len(self._nodes) < MOST_NODES:
+                    is_in_service = is_in_service and not fields.get("went_back")
+                    those = frozenset(map(str, needs[:MOST_NODES]))
+                    self._nodes[name] = _Node(sequence, is_in_service, those, monotonic())
 
 
 class Companions:
@@ -216,7 +199,7 @@ class Companions:
         self._members = members
         self._sender = sender
         self._saved = companions(folder, options.node, applied.stream)
-        self._tasks = Tasks()
+        self._tasks = Tasks("cluster_companions")
 
     def look(self, now: float) -> None:
         """Begin to save them if they have changed; to be called once a second."""

@@ -56,11 +56,6 @@ class Erasures:
         self._due: deque[Due] = deque()
         self._working: asyncio.Task[None] | None = None
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether something remains to be erased."""
-        return bool(self._due)
-
     def done_to(self, sequence: int) -> int:
         """Up to where in the stream all is erased, of a node that has applied so much of it."""
         return self._due[0].sequence - 1 if self._due else sequence

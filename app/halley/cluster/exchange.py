@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,7 +22,7 @@ from halley import telemetry
 from halley.broker.errors import InvalidName
 from halley.cluster.members import Members
 from halley.nats.jetstream import Connection
-from halley.nats.wire import Message
+from halley.nats.wire import Message, json_object
 from halley.settings import Cluster
 
 _ANSWER_S = 1.0
@@ -82,37 +83,28 @@ class Exchange:
         if not missing or self.nats.away_since is not None:
             return Answers({}, is_complete=not missing)
         by_node: dict[str, Any] = {}
-        is_answered = asyncio.Event()
-
-        def answered(message: Message) -> None:
-            name, answer = _fields(message.data, "node", "body")
-            if isinstance(name, str) and name in missing:
-                missing.remove(name)
-                by_node[name] = answer
-                if not missing:
-                    is_answered.set()
-
         self._last += 1
-        reply = f"{self._replies}.{self._last}"
-        end = self.nats.subscribe(reply, answered)
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                self.nats.publish(self._subject, question(self._node, kind, body, node), reply)
-                await is_answered.wait()
-        except TimeoutError:
-            pass
-        finally:
-            end()
+        asked, reply = question(self._node, kind, body, node), f"{self._replies}.{self._last}"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_S), self.nats.answers(self._subject, asked, reply) as following:
+                while missing:
+                    fields = json_object((await following()).data)
+                    name = fields.get("node")
+                    if isinstance(name, str) and name in missing:
+                        missing.remove(name)
+                        by_node[name] = fields.get("body")
         return Answers(by_node, is_complete=not missing)
 
     def _send_news(self) -> None:
         news, self._news = self._news, []
         for first in range(0, len(news), _AT_ONCE):
-            self.nats.publish(self._subject, _packed(self._node, news[first : first + _AT_ONCE]))
+            message = {"node": self._node, "news": news[first : first + _AT_ONCE]}
+            self.nats.publish(self._subject, orjson.dumps(message))
 
     def _received(self, message: Message) -> None:
         """Take news, or answer a question; what is not of this form is dropped, and counted."""
-        node, news, to = _fields(message.data, "node", "news", "to")
+        fields = json_object(message.data)
+        node, news, to = fields.get("node"), fields.get("news"), fields.get("to")
         if not isinstance(node, str) or not isinstance(news, list) or len(news) > _AT_ONCE:
             self.foreign += 1
         elif node != self._node and to in (None, self._node):
@@ -140,16 +132,4 @@ def subject_of_questions(space: str) -> str:
 
 def question(node: str, kind: str, body: Any, to: str | None = None) -> bytes:
     """A question as it is sent, to all nodes or to one."""
-    return _packed(node, [(kind, body)], **({} if to is None else {"to": to}))
-
-
-def _packed(node: str, news: list[tuple[str, Any]], **more: str) -> bytes:
-    return orjson.dumps({"node": node, "news": news, **more})
-
-
-def _fields(data: bytes, *names: str) -> list[Any]:
-    try:
-        found = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        found = None
-    return [found.get(name) if isinstance(found, dict) else None for name in names]
+    return orjson.dumps({"node": node, "news": [(kind, body)], **({} if to is None else {"to": to})})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from sys import maxsize
 from time import monotonic
 from typing import Any
 
@@ -104,8 +105,8 @@ class Front:
         """Report the events that are stored by now; to be called when a keeper has written more."""
         self._is_due = False
         stored: list[Any] = []
-        first, written = self.head + 1, self._keepers.written
-        while self._entries and (not self._entries[0].is_recorded or self._is_stored(self._entries[0], written)):
+        first, written = self.head + 1, self._keepers.written if self._is_waiting else maxsize
+        while self._entries and (not self._entries[0].is_recorded or self._entries[0].position <= written):
             entry = self._entries.popleft()
             self._bytes -= entry.nbytes
             if entry.is_recorded:
@@ -116,9 +117,6 @@ class Front:
                 first, stored = self.head + 1, []
         if stored:
             self._report(Committed(stored, first))
-
-    def _is_stored(self, entry: Entry | EventRange, written: int) -> bool:
-        return not self._is_waiting or entry.position <= written
 
     def look(self, now: float) -> None:
         """See which keepers are there; call it once a second."""

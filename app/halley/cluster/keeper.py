@@ -95,7 +95,7 @@ class Keeper:
         }
         self._announced = 0
         self._more = asyncio.Event()  # set when more is written, and then replaced
-        self._tasks = Tasks()
+        self._tasks = Tasks("keeper")
         nats.subscribe(subject_of_keeper(options.space, options.node), self._received)
         nats.subscribe(subject_of_keepers(options.space), self._received, queue="keepers")
 

@@ -28,7 +28,6 @@ import hashlib
 import math
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from time import monotonic
@@ -39,7 +38,7 @@ import orjson
 from halley import telemetry
 from halley.cluster.tasks import Tasks
 from halley.nats.jetstream import Connection
-from halley.nats.wire import Message
+from halley.nats.wire import Message, json_object
 from halley.settings import Cluster
 
 _BEAT_S, _LISTEN_S = 1.0, 2.5
@@ -108,13 +107,11 @@ async def alive(nats: Connection, space: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
 
     def received(message: Message) -> None:
-        name = message.subject.rpartition(".")[2]
-        with suppress(orjson.JSONDecodeError):
-            fields = orjson.loads(message.data)
-            if not isinstance(fields, dict) or fields.get("left"):
-                found.pop(name, None)
-            elif name in found or len(found) < MOST_NODES:
-                found[name] = fields
+        name, fields = message.subject.rpartition(".")[2], json_object(message.data)
+        if fields.get("left"):
+            found.pop(name, None)
+        elif fields and (name in found or len(found) < MOST_NODES):
+            found[name] = fields
 
     end = nats.subscribe(f"{space}.h.*", received)
     await asyncio.sleep(_LISTEN_S)
@@ -138,14 +135,14 @@ class Members:
         """The other node that goes on with this one's name or id, so that this one has to end; "" without one."""
         self._subject = f"{options.space}.h"
         self._name_subject = subject_of_node(options.space, options.node)
-        self._nats = nats
+        self.nats = nats
         self._others: dict[str, Member] = {}
         self._silent: dict[str, Member] = {}
         self._began_at, self._sessions_s = began_at, sessions_s
         self._listens_since, self._away_at, self._doubted_at = math.inf, -math.inf, -math.inf
         self._looked_at = math.inf
         self._observe: Callable[[Member], None] = lambda _: None
-        self._tasks = Tasks()
+        self._tasks = Tasks("cluster_members")
 
     def observe(self, observe: Callable[[Member], None]) -> None:
         """Call `observe` with another node at each of its heartbeats."""
@@ -157,9 +154,9 @@ class Members:
 
     def begin(self) -> None:
         """Listen, and send as soon as the connection is open."""
-        self._nats.subscribe(f"{self._subject}.*", self._received)
-        self._nats.subscribe(self._name_subject, lambda asked: self._nats.publish(asked.reply, self.node.encode()))
-        self._tasks.start(self._beat())
+        self.nats.subscribe(f"{self._subject}.*", self._received)
+        self.nats.subscribe(self._name_subject, lambda asked: self.nats.publish(asked.reply, self.node.encode()))
+        self._tasks.repeat(self._beat, _BEAT_S)
 
     async def close(self) -> None:
         """Let the others know that this node leaves."""
@@ -189,15 +186,11 @@ class Members:
         return next((member for member in members if member.id == node_id), None)
 
     async def _beat(self) -> None:
-        await self._nats.opened.wait()
-        self._listens_since = monotonic()
-        while True:
-            try:
-                self._send_own(monotonic())
-                self.look(monotonic())
-            except Exception as error:  # noqa: BLE001 - a field that fails once must not make the node fall silent
-                telemetry.fault("cluster_members", error)
-            await asyncio.sleep(_BEAT_S)
+        await self.nats.opened.wait()
+        now = monotonic()
+        self._listens_since = min(self._listens_since, now)
+        self._send_own(now)
+        self.look(now)
 
     def _send_own(self, now: float) -> None:
         if not self.taken_by:
@@ -208,7 +201,7 @@ class Members:
         return int(now - self._began_at)
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._nats.publish(f"{self._subject}.{self.node}", orjson.dumps(message))
+        self.nats.publish(f"{self._subject}.{self.node}", orjson.dumps(message))
 
     def _received(self, message: Message) -> None:
         known, now = len(self._others), monotonic()
@@ -218,12 +211,7 @@ class Members:
 
     def receive(self, data: bytes, now: float) -> None:
         """Take what a node has sent; what is not of this form is dropped."""
-        try:
-            fields = orjson.loads(data) if len(data) <= _MOST_BYTES else None
-        except orjson.JSONDecodeError:
-            return
-        if not isinstance(fields, dict):
-            return
+        fields = json_object(data) if len(data) <= _MOST_BYTES else {}
         name, node_id, key = fields.pop("node", None), fields.pop("id", None), fields.pop("key", "")
         age_s = fields.pop("age_s", None)
         if not isinstance(name, str):
@@ -259,7 +247,7 @@ class Members:
 
     def look(self, now: float) -> None:
         """Forget the nodes that have been silent for too long while this one could receive; called once a second."""
-        if self._nats.away_since is not None or now - self._looked_at > _STILL_S:
+        if self.nats.away_since is not None or now - self._looked_at > _STILL_S:
             self._away_at = now
         self._looked_at = now
         for name, member in [*self._others.items()]:

@@ -2,26 +2,24 @@
 
 The first node makes the stream (`stream.py`) from its own, still empty folder; the folder of every other node takes the
 id over. A folder that lacks events which the stream does not have, or no longer has, gets them from a keeper
-(`catch_up.py`). One that has seen more of the stream than there is cannot be used, and neither can one with a history
+(`copying.py`). One that has seen more of the stream than there is cannot be used, and neither can one with a history
 of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from halley.broker.ports import Erasure
 from halley.cluster.applied import AnotherVersion, Applied, document
-from halley.cluster.catch_up import STATE_FILE, CannotCatchUp, catch_up
 from halley.cluster.consistency import LOG_ID, RECORD, digests
 from halley.cluster.continuity import Continuity, begin_companions
+from halley.cluster.copying import STATE_FILE, catch_up
 from halley.cluster.exchange import question, subject_of_questions
 from halley.cluster.frames import BadFrame, may_have_control, unpack
 from halley.cluster.keeper_client import KeeperRequests, KeeperState
@@ -29,7 +27,6 @@ from halley.cluster.members import subject_of_node
 from halley.cluster.nt4_lease import check_bucket
 from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.cluster.stream import (
-    GAP,
     REPLACED,
     CannotJoin,
     NotReady,
@@ -48,6 +45,7 @@ from halley.history.state import decoded
 from halley.nats.client import REQUEST_S, AwayErrors
 from halley.nats.jetstream import ApiError, Connection
 from halley.nats.stream_position import position_of
+from halley.nats.wire import json_object
 from halley.settings import Settings
 
 SETTINGS = "settings"
@@ -55,12 +53,13 @@ SETTINGS = "settings"
 
 _LEAST_PAYLOAD = 1_048_576
 _AGAIN_S = 0.2
+_UNUSABLE = "cannot be used as data folder"
 
 
 async def join(settings: Settings, folder: Path) -> Applied:
     """Make the stream or find it, and prepare the folder for its log. Returns the state from which the node goes on.
 
-    Raises `CannotJoin`, `FolderUnusable`.
+    Raises `CannotJoin`, `FolderLocked`, `FolderUnusable`.
     """
     async with connected(settings) as nats:
         applied = await _join(nats, settings, folder)
@@ -78,28 +77,21 @@ async def join_without_folder(settings: Settings) -> tuple[KeeperState, Applied]
         try:
             async with asyncio.timeout(join_s):
                 while True:
-                    state = await _state(nats, space)
-                    info = await nats.stream_info()
-                    if state.log_id == description_of(info)[LOG_ID]:
-                        break
+                    with suppress(NobodyAnswers, Unanswered, TimeoutError):
+                        state, info = await KeeperRequests(nats, space).state(REQUEST_S), await nats.stream_info()
+                        if state.log_id == description_of(info)[LOG_ID]:
+                            break
                     await asyncio.sleep(_AGAIN_S)
         except (ApiError, *AwayErrors) as error:
             raise NotReady(f"no keeper of the cluster {space} answers within {join_s:g} s: start one first") from error
     _check_settings(settings, description_of(info))
-    applied = _nothing(settings)
-    _restore(applied, state.applied, f"the state of the keeper {state.node}")
-    why = why_unusable(info, applied) or (GAP if has_gap(info["state"], applied) else "")
+    applied = _restored(settings, state.applied, f"the state of the keeper {state.node}")
+    why = why_unusable(info, applied, state.log_id)
+    if not why and has_gap(info["state"], applied):
+        why = "frames that it needs have been deleted from the stream"
     if why:
         raise CannotJoin(f"the keeper {state.node} cannot be gone on from: {why}")
     return state, applied
-
-
-async def _state(nats: Connection, space: str) -> KeeperState:
-    while True:
-        try:
-            return await KeeperRequests(nats, space).state(REQUEST_S)
-        except (NobodyAnswers, Unanswered, TimeoutError):
-            await asyncio.sleep(_AGAIN_S)
 
 
 @asynccontextmanager
@@ -127,7 +119,9 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     options = settings.cluster
     await _check_name(nats, settings)
     is_anyone_there = await _check_rules(nats, settings)
-    own, saved, applied = _own(folder), saved_state(folder), _nothing(settings)
+    with _folder_that("cannot be read", folder):
+        own, saved = identity_of(folder), saved_state(folder)
+        head = 0 if own is None else last_row(folder)
     identity = own or Identity.new()
     described = describe(settings, identity, 0)
     info = await stream_of(nats, settings, described, _why_not_first(folder, saved, options.space))
@@ -142,12 +136,11 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
                 "of another cluster.space from the folder by halley cluster recover"
             )
         identity = replace(identity, log_id=theirs["log_id"], publication_key=int(theirs["publication_key"]))
+    applied, seen = _nothing(settings), 0
     applied.stream = theirs["stream"]
-    head, seen = _head_of(folder), 0
     can_go_on = theirs["base"] == 0 and head == 0
     if saved is not None and saved.get("stream") == applied.stream:
-        was = _nothing(settings)
-        _restore(was, saved, f"what {folder} has saved of the cluster")
+        was = _restored(settings, saved, f"what {folder} has saved of the cluster")
         seen = was.sequence
         if was.offset <= head:
             applied, can_go_on = was, True
@@ -157,22 +150,31 @@ async def _join(nats: Connection, settings: Settings, folder: Path) -> Applied:
     async with continuity.announced():
         if info["state"]["last_seq"] < seen:
             raise CannotJoin(f"{folder} cannot be used: {REPLACED}; see halley cluster recover")
-        _prepare(folder, identity)
+        with _folder_that(_UNUSABLE, folder):
+            _make(folder, identity)
         if not await _copied(nats, settings, folder, applied, info["state"], can_go_on=can_go_on):
             await continuity.proved(is_anyone_there=is_anyone_there)
-    _finish(folder, options.node, applied.stream)
+    with _folder_that(_UNUSABLE, folder):
+        begin_companions(folder, options.node, applied.stream)
+        adopt_copy(folder)  # it is that of a keeper now, also if it is a backup
     await apply_settings(nats, settings, info)
     return applied
 
 
-def _head_of(folder: Path) -> int:
-    """The last offset that a folder has on disk. Raises `FolderUnusable`."""
+def _make(folder: Path, identity: Identity) -> None:
+    """Make a folder with the cluster's log, if there is none. Raises `OSError`."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (folder / "log.json").exists():
+        identity.save(folder / "log.json")
+
+
+@contextmanager
+def _folder_that(fails: str, folder: Path) -> Iterator[None]:
+    """Have any `OSError` be a `FolderUnusable`, which says that the folder fails so."""
     try:
-        return last_row(folder)
-    except FileNotFoundError:
-        return 0
+        yield
     except OSError as error:
-        raise FolderUnusable(f"{folder} cannot be read: {error.strerror}") from error
+        raise FolderUnusable(f"{folder} {fails}: {error.strerror}") from error
 
 
 async def _copied(
@@ -180,43 +182,40 @@ async def _copied(
 ) -> bool:
     """Copy from a keeper what the folder lacks, if that is needed; False where the node goes on with the stream alone.
 
-    Raises `CannotJoin`, `FolderUnusable`.
+    Raises `CannotJoin`, `FolderLocked`, `FolderUnusable`.
     """
     needed, is_missing = await _needed(nats, applied, state) if can_go_on else (state["first_seq"] - 1, True)
     if can_go_on and applied.sequence >= needed:
         return False
     try:
         await catch_up(nats, settings, folder, applied, needed)
-    except CannotCatchUp as error:
+    except CannotJoin:
         if is_missing:
-            why = f"{folder} cannot be used: {error}"
-            raise (NotReady if error.is_early else CannotJoin)(why) from error
+            raise
         return False
     return True
 
 
-def _restore(applied: Applied, saved: dict[str, Any], what: str) -> None:
-    """Go on from a saved state. Raises `CannotJoin`, which says `what` it is."""
+def _restored(settings: Settings, saved: dict[str, Any], what: str) -> Applied:
+    """A saved state. Raises `CannotJoin`, which says `what` it is."""
+    applied = _nothing(settings)
     try:
         applied.restore(saved)
     except AnotherVersion:
         raise CannotJoin(f"{what} was written by another version of Halley, which this one does not know") from None
+    return applied
 
 
 async def _check_rules(nats: Connection, settings: Settings) -> bool:
     """Check that the nodes that are alive record what this one would; False if there is none. Raises `CannotJoin`."""
     asked = question(settings.cluster.node, SETTINGS, None)
     data = await nats.first_answer(subject_of_questions(settings.cluster.space), asked)
-    if data is None:
-        return False
-    try:
-        answer = orjson.loads(data)
-        node, theirs = str(answer["node"]), answer["body"][RECORD]
-    except (orjson.JSONDecodeError, TypeError, KeyError):  # a stranger's, or another version's
-        return True
-    if theirs != digests(settings)[RECORD]:
-        raise CannotJoin(f"record: node {node!r} has other [[record]] rules: all nodes of a cluster need the same")
-    return True
+    own = digests(settings)[RECORD]
+    match json_object(data or b""):
+        case {"node": node, "body": {**theirs}} if theirs.get(RECORD, own) != own:
+            why = f"node {str(node)!r} has other [[record]] rules: all nodes of a cluster need the same"
+            raise CannotJoin(f"record: {why}")
+    return data is not None  # also if it is another version's, or a stranger's
 
 
 async def _needed(nats: Connection, applied: Applied, state: dict[str, Any]) -> tuple[int, bool]:
@@ -240,7 +239,7 @@ async def _needed(nats: Connection, applied: Applied, state: dict[str, Any]) -> 
                     needed = sequence
             following = sequence + 1
     except (ApiError, *AwayErrors) as error:
-        raise NotReady(f"NATS does not deliver the stream: {error or 'no answer'}") from error
+        raise NotReady(f"NATS does not deliver the stream: {nats.why(error)}") from error
     return (needed, is_missing) if following > last else (last, True)
 
 
@@ -290,14 +289,6 @@ def least_payload(settings: Settings) -> int:
     return max(_LEAST_PAYLOAD, 2 * settings.limits.data_bytes)
 
 
-def _own(folder: Path) -> Identity | None:
-    """The identity of the folder's log; None if it has none. Raises `FolderUnusable`."""
-    try:
-        return identity_of(folder)
-    except OSError as error:
-        raise FolderUnusable(f"{folder} cannot be read: {error}") from error
-
-
 def saved_state(folder: Path) -> dict[str, Any] | None:
     """The saved state of a folder, in the form of `Applied.saved`; None if it has not been in a cluster."""
     try:
@@ -307,22 +298,3 @@ def saved_state(folder: Path) -> dict[str, Any] | None:
         return None if values is None else document(decoded(values))
     except (OSError, checksummed_json.DocumentDamaged) as error:
         raise FolderUnusable(f"{folder / STATE_FILE} cannot be read: {error}") from error
-
-
-def _prepare(folder: Path, identity: Identity) -> None:
-    """Give a new folder the cluster's log. Raises `FolderUnusable`."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not (folder / "log.json").exists():
-            identity.save(folder / "log.json")
-    except OSError as error:
-        raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error
-
-
-def _finish(folder: Path, node: str, stream: str) -> None:
-    """Make the folder, which fits the cluster, that of a keeper, also if it is a backup. Raises `FolderUnusable`."""
-    try:
-        begin_companions(folder, node, stream)
-        adopt_copy(folder)
-    except OSError as error:
-        raise FolderUnusable(f"{folder} cannot be used as data folder: {error.strerror}") from error

@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from time import monotonic, time
 from typing import Any, Protocol
@@ -24,17 +26,16 @@ from halley.broker.events import Publications
 from halley.broker.pending import Pending
 from halley.broker.sessions import Session
 from halley.cluster.applied import Applied
-from halley.cluster.copying import copied, usable
+from halley.cluster.copying import ANSWER_S, copied, usable
 from halley.cluster.keeper_client import KeeperRequests, KeeperState, LivingKeeper
 from halley.cluster.members import Members
 from halley.cluster.requests import NobodyAnswers, Unanswered
 from halley.cluster.sender import Sender
+from halley.cluster.store import Store
 from halley.history.history import CannotPurge
 from halley.history.stored import Stored, event_of, row_of
-from halley.nats.jetstream import Connection
 from halley.settings import Cluster
 
-_ANSWER_S = 10.0
 _AGAIN_S, _LONGEST_S = 0.3, 10.0
 _QUIET_S, _LOOK_S = 2.0, 0.02
 _EVENTS_AT_ONCE = 50
@@ -64,38 +65,40 @@ class Missed:
 
     def __init__(
         self,
-        nats: Connection,
-        members: Members,
         options: Cluster,
+        members: Members,
         applied: Applied,
-        commits: Commits,
+        store: Store,
         taker: Taker,
+        commits: Commits,
+        sender: Sender,
         flush: Callable[[], None],
     ) -> None:
-        """`flush` is called when events were delivered."""
+        """`store` has the log, and `sender` the node's own frames; `flush` is called when events were delivered."""
         self.figures: dict[str, Any] | None = None
         self.events = 0
-        self._nats, self._members, self._space = nats, members, options.space
+        self._nats, self._members, self._space = members.nats, members, options.space
         self._applied = applied
+        self._store, self._taker = store, taker
         self._commits = commits
-        self._taker = taker
+        self._sender = sender
         self._flush = flush
 
-    async def get(self, needed: int, sender: Sender, publications: Publications) -> None:
+    async def get(self, needed: int) -> None:
         """Get all up to a state that has come as far as `needed` in the stream, and go on with that state.
 
-        Nothing may be applied or sent meanwhile. `publications` has the key of the log.
+        Nothing may be applied or sent meanwhile.
         """
         first, pause_s = self._applied.offset + 1, _AGAIN_S
         self.figures = {"first": first, "last": 0, "since": int(time()), "keeper": "", "waits": ""}
-        own = _OwnEvents(sender)
+        own = _OwnEvents(self._sender)
         try:
             while not await self._is_got(needed, own, self.figures):
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_S)
         finally:
             self.figures = None
-        own.settle(self._applied, publications, self._commits, monotonic())
+        own.settle(self._applied, Publications(self._store.publication_key), self._commits, monotonic())
         self._flush()
         telemetry.log.info("cluster_healed", first=first, last=self._applied.offset)
 
@@ -119,10 +122,11 @@ class Missed:
         self, name: str, others: list[str], needed: int, own: _OwnEvents, figures: dict[str, Any]
     ) -> None:
         """Get it from the keeper `name`, and from the `others` what is missing there."""
-        keeper, *more = (KeeperRequests(self._nats, self._space, each) for each in (name, *others))
+        keeper = KeeperRequests(self._nats, self._space, name)
+        more = [partial(_some, KeeperRequests(self._nats, self._space, each)) for each in others]
         tail = self._commits.tail
-        state = await keeper.state(_ANSWER_S)
-        found = usable(state, self._applied, needed)
+        state = await keeper.state(ANSWER_S)
+        found = usable(state, self._store.log_id, self._applied.stream, needed)
         own.begin(self._applied, found)
         async with asyncio.timeout(_QUIET_S):  # until all that was applied is delivered, and settled if it is own
             while not self._is_quiet(own):  # noqa: ASYNC110 - the hot path waits for nobody
@@ -133,7 +137,7 @@ class Missed:
         if not figures["keeper"]:
             telemetry.log.warning("cluster_healing", first=head + 1, last=last, keeper=name, waits="")
         figures.update(last=last, keeper=name, waits="")
-        async for rows, reached in copied(keeper, head + 1, last, more):
+        async for rows, reached in copied([keeper.rows, *more], head + 1, last):
             await self._taker.take_over(rows, reached)
             await self._deliver(rows, own)
             if tail.head < reached:
@@ -155,6 +159,15 @@ class Missed:
                 self._commits.arrived(some, monotonic(), without)
                 self._flush()
                 await asyncio.sleep(0)
+
+
+async def _some(keeper: KeeperRequests, first: int, last: int) -> tuple[list[Stored], int]:
+    """Some rows of a keeper (`copying.Source`); none if it does not answer: events do not wait for that."""
+    with suppress(NobodyAnswers, Unanswered, TimeoutError):
+        rows, reached = await keeper.rows(first, last)
+        if reached >= first:
+            return rows, reached
+    return [], last
 
 
 class _OwnEvents:

@@ -45,6 +45,7 @@ from halley.cluster.stream import CannotJoin
 from halley.cluster.tasks import Tasks
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import STREAM_NOT_FOUND, WRONG_LAST, ApiError, Connection
+from halley.nats.wire import json_object
 from halley.settings import Cluster, Settings
 
 _SERVES = 0.8
@@ -134,11 +135,11 @@ class Nt4Lease:
         self._stored_at = 0  # the sequence of the stored topics
         self._logged: tuple[bool, str | None] = False, None
         self._is_closing = False
-        self._tasks = Tasks()
+        self._tasks = Tasks("nt4_home")
 
     def begin(self) -> None:
         """Look at the lease from now on, as soon as the connection is open."""
-        self._tasks.start(self._watch())
+        self._tasks.repeat(self._watch, self._options.nt4_lease_s / _LOOKS)
 
     async def close(self) -> None:
         """Store the topics, and give the lease back; may be repeated."""
@@ -165,20 +166,17 @@ class Nt4Lease:
 
     async def _watch(self) -> None:
         await self._nats.opened.wait()
-        while True:
-            try:
-                await self._look()
-            except ApiError as error:
-                if error.code == STREAM_NOT_FOUND:
-                    await self._make()
-                else:
-                    telemetry.log.debug("nt4_lease", error=str(error))
-            except AwayErrors:
-                pass
-            except Exception as error:  # noqa: BLE001 - the next look must come, else no home would ever be found
-                telemetry.fault("nt4_home", error)
+        try:
+            await self._look()
+        except ApiError as error:
+            if error.code == STREAM_NOT_FOUND:
+                await self._make()
+            else:
+                telemetry.log.debug("nt4_lease", error=str(error))
+        except AwayErrors:
+            pass
+        finally:
             self._report()
-            await asyncio.sleep(self._options.nt4_lease_s / _LOOKS)
 
     async def _make(self) -> None:
         config = {
@@ -261,24 +259,21 @@ class Nt4Lease:
         """Replace the stored topics by what `cleaned` makes of them, unless that is None. Raises `OSError`."""
         for _ in range(_TRIES):  # another node may store some in between
             try:
-                await self._clean(cleaned)
+                stored_at, topics = await self._nats.last_of(self._bucket, self._topics_subject)
+                rest = cleaned(topics) if stored_at else None
+                if rest is not None:
+                    self._stored_at = stored_at
+                    await self._replace(rest)
             except ApiError as error:
-                if error.code not in (WRONG_LAST, STREAM_NOT_FOUND):
-                    raise OSError(str(error)) from error
                 if error.code == STREAM_NOT_FOUND:
                     return
+                if error.code != WRONG_LAST:
+                    raise OSError(str(error)) from error
             except AwayErrors as error:
                 raise OSError("NATS does not answer") from error
             else:
                 return
         raise OSError("other nodes store topics all the time")
-
-    async def _clean(self, cleaned: Callable[[bytes], bytes | None]) -> None:
-        stored_at, topics = await self._nats.last_of(self._bucket, self._topics_subject)
-        rest = cleaned(topics) if stored_at else None
-        if rest is not None:
-            self._stored_at = stored_at
-            await self._replace(rest)
 
     async def _replace(self, topics: bytes) -> None:
         before = self._stored_at
@@ -302,15 +297,12 @@ class Nt4Lease:
 
 def _lease_of(sequence: int, data: bytes, now: float) -> _Lease:
     """The lease that a message is about, if there is one; of another form it has no time."""
-    if not sequence:
-        return _Lease()
-    try:
-        fields = orjson.loads(data)
-        node, run, number, lease_s = (fields[name] for name in ("node", "run", "number", "lease_s"))
-        lease_s = min(float(lease_s), _LONGEST_S)
-        is_time = lease_s >= 0  # "nan" is none: it would never be over
-        if (node is None or isinstance(node, str)) and isinstance(run, str) and isinstance(number, int) and is_time:
-            return _Lease(sequence, node, run, number, lease_s, now)
-    except (ValueError, TypeError, KeyError):
-        pass
-    return _Lease(sequence, seen_at=now)
+    match json_object(data):
+        case {
+            "node": str() | None as node,
+            "run": str(run),
+            "number": int(number),
+            "lease_s": int() | float() as lease_s,
+        } if sequence and lease_s >= 0:
+            return _Lease(sequence, node, run, number, min(lease_s, _LONGEST_S), now)
+    return _Lease(sequence, seen_at=now) if sequence else _Lease()

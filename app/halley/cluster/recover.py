@@ -2,7 +2,7 @@
 
 The new stream begins behind the last event of the folder, under another id: every node sees by it that its position in
 the old stream means nothing any more. No offset is used again. The other nodes get the state from the node with that
-folder, and the events that they lack (`catch_up.py`).
+folder, and the events that they lack (`copying.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from halley.cluster.applied import AnotherVersion, Applied, First, UsedKey
-from halley.cluster.catch_up import CannotCatchUp, Copy
+from halley.cluster.copying import Copy
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.members import alive
 from halley.cluster.membership import saved_state
@@ -141,7 +141,7 @@ async def make_stream(nats: Connection, settings: Settings, history: History, fo
 
     Offsets that only the stream has used are recorded in the folder as lost. A backup becomes another log: what was
     acknowledged after it may be lost. It may be repeated after an error. Raises `CannotJoin`, `CannotRecover`,
-    `FolderUnusable`, `ApiError`, `AwayErrors`, `OSError`.
+    `FolderLocked`, `FolderUnusable`, `ApiError`, `AwayErrors`, `OSError`.
     """
     identify_copy(history.folder)
     described = describe(settings, history.folder.identity, found.used)
@@ -159,10 +159,7 @@ async def make_stream(nats: Connection, settings: Settings, history: History, fo
     applied = Applied(settings.history.keys, 0)
     applied.begin(made["stream"], found.used, found.last_us, lead, keys)
     history.close()
-    try:
-        copy = Copy(settings, history.folder.path)
-    except CannotCatchUp as error:
-        raise CannotRecover(str(error)) from error
+    copy = Copy(settings, history.folder.path)
     try:
         copy.history.copy([], found.used)
         copy.save(applied)

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from time import time
 from typing import Any
 
 from halley import telemetry
+from halley.cluster.copying import copied
 from halley.cluster.keeper_client import KeeperRequests, LivingKeeper
 from halley.cluster.members import Members
 from halley.cluster.requests import NobodyAnswers, Unanswered
-from halley.history.damage import joined, outside
+from halley.cluster.tasks import Tasks
+from halley.history.damage import joined
 from halley.history.history import History
 from halley.history.rules import NEVER
 from halley.history.stored import Stored
@@ -49,8 +52,8 @@ class Repair:
         self._nats, self._members, self._space = nats, members, space
         self._history = history
         self._erased_to = erased_to
-        self._task: asyncio.Task[None] | None = None
-        self._asking: Future[Any] | None = None
+        self._tasks = Tasks("repair")
+        self._asking: Future[Any] = Future()  # what the writing thread waits for
         self._known: tuple[list[tuple[int, int]], set[str]] = [], set()  # what is broken, and who may have it
         self._looked_at, self._looked_to = -_SEGMENT_S, 0
         self._again_at = 0.0
@@ -58,7 +61,7 @@ class Repair:
 
     def look(self, now: float) -> None:
         """Begin to repair what is broken by now; to be called once a second."""
-        if self._task is not None and not self._task.done():
+        if self._tasks:
             return
         broken = self._broken()
         keepers = self._helpful()
@@ -68,25 +71,16 @@ class Repair:
             self.figures = None
         elif now >= self._again_at:
             self._again_at, self._pause_s = now + self._pause_s, min(2 * self._pause_s, _LONGEST_S)
-            self._task = asyncio.create_task(self._do(self._repair(broken, keepers)))
+            self._tasks.start(self._repair(broken, keepers))
             return
         if now - self._looked_at >= _SEGMENT_S:
             self._looked_at = now
-            self._task = asyncio.create_task(self._do(self._look_at_next()))
-
-    async def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception as error:  # noqa: BLE001 - it is tried again
-            telemetry.fault("repair", error)
+            self._tasks.start(self._look_at_next())
 
     async def close(self) -> None:
         """Stop; what is broken still is repaired after the next start."""
-        if self._task is not None:
-            self._task.cancel()
-            if self._asking is not None:
-                self._asking.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._asking.cancel()
+        await self._tasks.cancel()
 
     def _helpful(self) -> list[str]:
         """The keepers that can be asked: those that are alive, and have erased what this one has."""
@@ -109,13 +103,11 @@ class Repair:
         if not keepers:
             waits = "no other keeper is running that has erased as much"
         else:
-            loop = asyncio.get_running_loop()
             if before["waits"] != "":
                 telemetry.log.warning("cluster_healing", first=first, last=last, keeper=figures["keeper"], waits="")
+            supply = partial(self._rows, asyncio.get_running_loop(), keepers)
             try:
-                while count := await asyncio.to_thread(
-                    self._history.fill, lambda *span: self._rows(loop, keepers, *span)
-                ):
+                while count := await asyncio.to_thread(self._history.fill, supply):
                     self.events += count
             except (OSError, sqlite3.Error, CancelledError) as error:
                 waits = str(error) or "no answer"
@@ -137,27 +129,16 @@ class Repair:
         self, loop: asyncio.AbstractEventLoop, keepers: list[str], first: int, last: int
     ) -> Iterator[list[Stored]]:
         """The rows between two offsets of all these keepers (`rewriting.Supply`); for another thread."""
-        missing = [(first, last)]
-        for name in keepers:
-            keeper = KeeperRequests(self._nats, self._space, name)
-            found: list[tuple[int, int]] = []
-            for low, high in missing:
-                at = low
-                while at <= high:
-                    rows, reached = self._asked(loop, keeper, at, high)
-                    if reached < at:
-                        raise OSError(f"the keeper {name} is behind")
-                    yield rows
-                    found += [(row.offset, row.offset) for row in rows]
-                    at = reached + 1
-            missing = [part for span in missing for part in outside(*span, found)]
+        pieces = copied([KeeperRequests(self._nats, self._space, name).rows for name in keepers], first, last)
 
-    def _asked(
-        self, loop: asyncio.AbstractEventLoop, keeper: KeeperRequests, first: int, last: int
-    ) -> tuple[list[Stored], int]:
-        asking: Future[tuple[list[Stored], int]] = asyncio.run_coroutine_threadsafe(keeper.rows(first, last), loop)
-        self._asking = asking
+        async def following() -> tuple[list[Stored], int] | None:
+            return await anext(pieces, None)
+
         try:
-            return asking.result(_ANSWER_S)
+            while True:
+                self._asking = asking = asyncio.run_coroutine_threadsafe(following(), loop)
+                if (piece := asking.result(_ANSWER_S)) is None:
+                    return
+                yield piece[0]
         except (NobodyAnswers, Unanswered, TimeoutError) as error:
             raise OSError(f"a keeper does not answer: {str(error) or 'no answer'}") from error

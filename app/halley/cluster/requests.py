@@ -14,7 +14,6 @@ import orjson
 
 from halley.nats.client import is_unanswered
 from halley.nats.jetstream import Connection
-from halley.nats.wire import Message
 
 _HEAD_BYTES = 9
 _PIECE_BYTES = 524_288
@@ -41,38 +40,19 @@ async def ask(nats: Connection, space: str, subject: str, what: dict[str, Any], 
     """
     inbox = f"{space}.r.{secrets.token_hex(12)}"
     pieces: list[bytes] = []
-    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def take(message: Message) -> None:
-        if not answer.done():
-            try:
-                if _add(pieces, message):
-                    answer.set_result(b"".join(pieces))
-            except (NobodyAnswers, Unanswered) as error:
-                answer.set_exception(error)
-
-    async with asyncio.timeout(within_s):
-        end = nats.subscribe(inbox, take)
-        try:
-            nats.publish(subject, orjson.dumps(what), inbox)
-            return await answer
-        finally:
-            if not answer.cancel() and not answer.cancelled():
-                answer.exception()  # it may have come too late for anybody to ask for it
-            end()
-
-
-def _add(pieces: list[bytes], message: Message) -> bool:
-    """Add a piece; True if it was the last. Raises `NobodyAnswers`, `Unanswered`."""
-    if is_unanswered(message):
-        raise NobodyAnswers
-    kind, number, data = message.data[:1], message.data[1:_HEAD_BYTES], message.data[_HEAD_BYTES:]
-    if kind == _REFUSED:
-        raise Unanswered(data.decode("ascii", "replace"))
-    if number != b"%08d" % len(pieces) or len(pieces) >= _MOST_PIECES:
-        raise Unanswered("lost")
-    pieces.append(data)
-    return bool(kind == _LAST)
+    async with asyncio.timeout(within_s), nats.answers(subject, orjson.dumps(what), inbox) as following:
+        kind = _MORE
+        while kind != _LAST:
+            message = await following()
+            if is_unanswered(message):
+                raise NobodyAnswers
+            kind, number, data = message.data[:1], message.data[1:_HEAD_BYTES], message.data[_HEAD_BYTES:]
+            if kind == _REFUSED:
+                raise Unanswered(data.decode("ascii", "replace"))
+            if number != b"%08d" % len(pieces) or len(pieces) >= _MOST_PIECES:
+                raise Unanswered("lost")
+            pieces.append(data)
+    return b"".join(pieces)
 
 
 async def answer(nats: Connection, reply: str, data: bytes) -> None:

@@ -67,7 +67,8 @@ class Command(NamedTuple):
 class Sender:
     """The outgoing frames of one node. Its methods are for the event loop; none of them waits.
 
-    `frames` counts those that were sent, `resent` included. `run` stands for the frames that are numbered together.
+    `frames` counts those that were sent, `resent` included. `run` stands for the frames that are numbered together,
+    `number` is that of the last one.
     """
 
     def __init__(self, options: Cluster, nats: Connection, availability: Availability, inbox_bytes: int) -> None:
@@ -83,12 +84,11 @@ class Sender:
         self._availability = availability
         self._inbox_bytes = inbox_bytes
         self._waiting_bytes = 0  # of recorded events that have not come back
-        self._number = 0
+        self.number = 0
         self._inbox: deque[Pending] = deque()
         self._commands: deque[Command] = deque()
         self._under_way: deque[UnderWay] = deque()
         self._frame_s, self._others = _FRAME_S, 0  # frames of other nodes until a second ago
-        self.is_paused = False  # nothing is sent then
         self._is_running = self._is_due = False
         self._sent_at = self._progress_at = monotonic()
         self._begin_run()
@@ -99,7 +99,7 @@ class Sender:
         self._nats.subscribe(self._acks, self._acked)
 
     def _begin_run(self) -> None:
-        self.run, self._number = f"{self._node}-{secrets.token_hex(6)}", 0
+        self.run, self.number = f"{self._node}-{secrets.token_hex(6)}", 0
 
     # Into frames
 
@@ -148,7 +148,7 @@ class Sender:
 
     def _send(self) -> None:
         self._is_due = False
-        is_idle = self.is_paused or (not self._inbox and not self._commands)
+        is_idle = self._availability.healing_since is not None or not (self._inbox or self._commands)
         if is_idle or len(self._under_way) >= _UNDER_WAY or self._nats.away_since is not None:
             return  # `plan` is called again when a frame comes back, and by `look`
         entries, nbytes = [], 0
@@ -160,13 +160,13 @@ class Sender:
             self._progress_at = monotonic()
             if self._progress_at - self._sent_at > _RENEW_S:
                 self._begin_run()
-        self._number += 1
-        packed = self._packed(self._number, entries, command)
+        self.number += 1
+        packed = self._packed(self.number, entries, command)
         while len(packed.data) > self._nats.max_payload and len(entries) > 1:  # long names, keys or details
             half = len(entries) // 2
             self._inbox.extendleft(reversed(entries[half:]))
             entries = entries[:half]
-            packed = self._packed(self._number, entries, command)
+            packed = self._packed(self.number, entries, command)
         self._under_way.append(packed)
         self._sent_at = monotonic()
         self._publish(packed.data)
@@ -208,11 +208,6 @@ class Sender:
             for frame in self._under_way:
                 self._publish(frame.data)
 
-    @property
-    def number(self) -> int:
-        """That of the last frame."""
-        return self._number
-
     def entries(self, number: int) -> list[Pending]:
         """The events of the frames under way up to that number."""
         return [entry for frame in self._under_way if frame.number <= number for entry in frame.entries]
@@ -240,7 +235,7 @@ class Sender:
             frames, self._under_way = self._under_way, deque()
             for number, each in enumerate(frames, 1):
                 self._under_way.append(self._packed(number, each.entries, each.command))
-            self._number = len(frames)
+            self.number = len(frames)
 
     def withdraw(self, count: int) -> list[Pending]:
         """Take back the events that no frame has had: they are stored nowhere. `count` is how many wait in all.

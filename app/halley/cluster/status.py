@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -60,7 +59,7 @@ class ClusterStatus:
         self._state = state
         self._stream = stream
         self._reported: set[str] = set()  # what differed when that was logged
-        self._tasks = Tasks()
+        self._tasks = Tasks("cluster_status")
         members.report("version", lambda: __version__)
         members.report("state", lambda: state.of(applied.sequence))
         members.report("behind", lambda: None if stream.figures is None else self.behind)
@@ -68,7 +67,7 @@ class ClusterStatus:
 
     def begin(self) -> None:
         """Begin to look, as soon as NATS is connected: ask about the stream, and log what differs."""
-        self._tasks.start(self._look())
+        self._tasks.repeat(self._look, _LOOK_S)
 
     async def close(self) -> None:
         """Stop looking; `behind` and the figures of the stream stay as they are."""
@@ -108,15 +107,10 @@ class ClusterStatus:
 
     async def _look(self) -> None:
         await self._nats.opened.wait()
-        while True:
-            try:
-                await self._stream.look(monotonic())
-                if self._stream.figures is not None:
-                    self.behind = max(0, self._stream.figures["state"]["last_seq"] - self._applied.sequence)
-                self._report()
-            except Exception as error:  # noqa: BLE001 - a heartbeat may have anything
-                telemetry.fault("cluster_status", error)
-            await asyncio.sleep(_LOOK_S)
+        await self._stream.look(monotonic())
+        if self._stream.figures is not None:
+            self.behind = max(0, self._stream.figures["state"]["last_seq"] - self._applied.sequence)
+        self._report()
 
     def _report(self) -> None:
         """Log what differs, once as long as it does."""

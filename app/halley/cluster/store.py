@@ -12,9 +12,8 @@ from halley.broker.commits import Commits, Published
 from halley.broker.errors import HistoryUnavailable, Refusal, Unstorable
 from halley.broker.events import EventRange
 from halley.broker.faults import for_each
-from halley.broker.names import Pattern
 from halley.broker.pending import Entry, Pending
-from halley.broker.ports import Durability
+from halley.broker.ports import Log
 from halley.cluster.availability import FAULT, Availability
 from halley.history.state import Change
 
@@ -24,15 +23,11 @@ _RETRY_S = 0.3
 _REACH_S = 2.0
 
 
-class Store(Protocol):
+class Store(Log, Protocol):
     """Where a node's events go when the stream has given them their offsets: its data folder, or a front's memory.
 
     What has become of each event is reported to `StoreWriter.committed` and `refused`, in the order of appending.
     """
-
-    @property
-    def log_id(self) -> str:
-        """The id of the log, which is the same at all nodes of the cluster."""
 
     @property
     def publication_key(self) -> int:
@@ -45,12 +40,6 @@ class Store(Protocol):
     @property
     def refusal(self) -> HistoryUnavailable | None:
         """What recorded events are refused with at present, if they are."""
-
-    def durability_of(self, topic: str) -> Durability:
-        """How a topic's events are kept."""
-
-    def start_of(self, pattern: Pattern) -> int:
-        """The first offset from which on no event that `pattern` matches was removed."""
 
     def append(self, entry: Entry) -> None:
         """Queue an event, which has its offset if it is recorded. Raises `HistoryUnavailable`, and nothing is done."""

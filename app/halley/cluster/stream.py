@@ -22,14 +22,14 @@ import orjson
 
 from halley import telemetry
 from halley.cluster.applied import Applied
-from halley.cluster.members import Member, Members
+from halley.cluster.members import Members
 from halley.history.folder import Identity
 from halley.nats.client import AwayErrors
 from halley.nats.jetstream import NAME_IN_USE, STREAM_NOT_FOUND, ApiError, Connection
 from halley.settings import Cluster, Settings
 
 REPLACED = "the stream ends before the last frame that this node applied: it was made again, or restored from a backup"
-GAP = "frames that it needs have been deleted from the stream"
+OTHER_LOG = "the stream is that of a log with another id"
 _VERSION = 1
 _AGAIN_S = 0.2
 
@@ -71,18 +71,18 @@ def describe(settings: Settings, identity: Identity, base: int) -> dict[str, Any
     }
 
 
-def why_unusable(info: dict[str, Any], applied: Applied) -> str:
-    """Why a node that has applied so much cannot go on with a stream of which `info` says that; "" if it can.
+def why_unusable(info: dict[str, Any], applied: Applied, log_id: str = "") -> str:
+    """Why a node that has applied so much, with that log, cannot go on with a stream of which `info` says that.
 
-    What it has missed (`has_gap`) it gets from a keeper.
+    "" if it can. What it has missed (`has_gap`) it gets from a keeper.
     """
     try:
-        is_other = description_of(info)["stream"] != applied.stream
+        described = description_of(info)
     except CannotJoin:
-        is_other = True
-    if is_other or info["state"]["last_seq"] < applied.sequence:
         return REPLACED
-    return ""
+    if described["stream"] != applied.stream or info["state"]["last_seq"] < applied.sequence:
+        return REPLACED
+    return OTHER_LOG if log_id and described.get("log_id", log_id) != log_id else ""
 
 
 def has_gap(state: dict[str, Any], applied: Applied) -> bool:
@@ -126,7 +126,7 @@ async def apply_settings(nats: Connection, settings: Settings, info: dict[str, A
         await nats.ask(f"STREAM.UPDATE.{space}", info["config"] | now)
     except (ApiError, *AwayErrors) as error:
         changes = ", ".join(f"{name} {value}" for name, value in now.items())
-        raise CannotJoin(f"NATS does not change the stream {space} to {changes}: {error or 'no answer'}") from error
+        raise CannotJoin(f"NATS does not change the stream {space} to {changes}: {nats.why(error)}") from error
     telemetry.log.info("cluster_stream_changed", before={name: info["config"].get(name) for name in now}, now=now)
 
 
@@ -295,7 +295,12 @@ class StreamLife:
     def _note_keepers(self, now: float) -> None:
         """Note what the keepers that can write have saved."""
         self._looked_at = now
-        found = {each.name: _saved(each) for each in (self._members.own(), *self._members.others()) if can_write(each)}
+        found: dict[str, int | None] = {}
+        for each in (self._members.own(), *self._members.others()):
+            match each.heartbeat:
+                case {"kept": {"takes": True}}:
+                    saved = each.heartbeat.get("saved")
+                    found[each.name] = saved if isinstance(saved, int) else None  # an older version does not say so
         self._there = frozenset(found)
         self._reported |= {name: (saved, now) for name, saved in found.items()}
         known = {*found, *self._applied.keepers}
@@ -330,15 +335,3 @@ class StreamLife:
         first = min((name for name in self._there if self._reported[name][0] is not None), default="")
         every_s = min(_TRIM_S, self._options.stream_keep_s / _TRIMS)
         return first == self._members.node and (self.is_filling or now - self._trimmed_at >= every_s)
-
-
-def can_write(member: Member) -> bool:
-    """Whether a node is a keeper that writes what it gets: it has not diverged, and its disk takes it."""
-    kept = member.heartbeat.get("kept")
-    return isinstance(kept, dict) and kept.get("takes") is True
-
-
-def _saved(keeper: Member) -> int | None:
-    """What a keeper says that it has saved; one of a version of Halley that does not say so is waited for."""
-    saved = keeper.heartbeat.get("saved")
-    return saved if isinstance(saved, int) else None

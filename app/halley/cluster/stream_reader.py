@@ -13,7 +13,6 @@ from time import monotonic
 from halley import telemetry
 from halley.cluster.applied import Applied
 from halley.cluster.availability import LATER, Availability
-from halley.cluster.consistency import why_other_log
 from halley.cluster.frames import BadFrame, Frame, LaterVersion, unpack
 from halley.cluster.stream import why_unusable
 from halley.nats.client import AwayErrors
@@ -71,7 +70,7 @@ class StreamReader:
         self._received_at = monotonic() - _QUIET_S + _RETRY_S  # when this is tried again if it fails
         try:
             info = await self._nats.stream_info()
-            is_doubtful = self._is_doubtful(why_unusable(info, self._applied) or why_other_log(info, self._log_id))
+            is_doubtful = self._is_doubtful(why_unusable(info, self._applied, self._log_id))
             if is_doubtful or self._is_missing(info["state"]["first_seq"]):
                 return
             self._in_consumer = 0

@@ -30,13 +30,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from heapq import nlargest
+from itertools import chain, repeat
 from sys import maxsize
 from time import monotonic
 from typing import Any, Protocol
 
 import orjson
 
-from halley import telemetry
 from halley.broker.broker import Broker
 from halley.broker.errors import (
     InboxFull,
@@ -104,7 +104,7 @@ class ClusterValues:
         self._doubted = -1  # the home's number of changes that was not this node's, when it looked last
         self._sets: list[Pending] = []  # publications that the home is to make values
         self._waiting_bytes = 0
-        self._tasks = Tasks()
+        self._tasks = Tasks("nt4_values")
         self._ends: list[Callable[[], None]] = []
         exchange.answer(NEWS, self._changed)
         members.report(NEWS, lambda: [self._term, self._changes, monotonic()] if self._is_home else None)
@@ -113,14 +113,13 @@ class ClusterValues:
 
     def begin(self) -> None:
         """Keep the mirror up to date, while NATS is there."""
-        self._tasks.start(self._watch())
+        self._tasks.repeat(self._look, _LOOK_S)
 
     async def close(self) -> None:
         """End what is under way; who waits for the home learns that the outcome is unknown."""
         await self._tasks.cancel()
         sets, self._sets = self._sets, []
-        for each in sets:
-            self._settle(each, NoHome(), monotonic())
+        self._settle(sets, [_NO_HOME] * len(sets))
 
     @property
     def _is_home(self) -> bool:
@@ -187,16 +186,9 @@ class ClusterValues:
 
     # As any other node
 
-    async def _watch(self) -> None:
-        while True:
-            try:
-                if not self._is_home:
-                    await self._look()
-            except Exception as error:  # noqa: BLE001 - the next look must come
-                telemetry.fault("nt4_values", error)
-            await asyncio.sleep(_LOOK_S)
-
     async def _look(self) -> None:
+        if self._is_home:
+            return
         if self._nats.away_since is not None:
             self._is_stale = True
             return
@@ -331,43 +323,27 @@ class ClusterValues:
         head = orjson.dumps([term, home_s])
         try:
             frame = pack("", 0, [_row(each) for each in sets])
-            outcomes = orjson.loads((await self._nats.request(self._to_set, head + b"\n" + frame)).data)
+            found = orjson.loads((await self._nats.request(self._to_set, head + b"\n" + frame)).data)
+            outcomes = found if isinstance(found, list) else []
         except NobodyThere:
             outcomes = [_NO_HOME] * len(sets)
         except (ValueError, *AwayErrors):
             outcomes = []
         except asyncio.CancelledError:
-            self._settle_all(sets, [])
+            self._settle(sets, [])
             raise
-        self._settle_all(sets, outcomes)
+        self._settle(sets, outcomes)
 
-    def _settle_all(self, sets: list[Pending], outcomes: list[Any]) -> None:
+    def _settle(self, sets: list[Pending], outcomes: list[Any]) -> None:
+        """Settle publications as the home has answered; the outcome is unknown of those of which it says nothing."""
         now = monotonic()
-        for at, each in enumerate(sets):
+        for each, outcome in zip(sets, chain(outcomes, repeat("")), strict=False):
             self._waiting_bytes -= each.event.nbytes
-            self._take(each, outcomes[at] if at < len(outcomes) else OutcomeUnknown(), now)
-        self._flush()
-
-    def _take(self, each: Pending, outcome: Any, now: float) -> None:
-        """Settle a publication as the home has answered, or with a refusal."""
-        match outcome:
-            case None:
-                self._settle(each, None, now)
-            case Refusal():
-                self._settle(each, outcome, now)
-            case "no_value":
+            if outcome == _NO_VALUE:
                 self._broker.publish_no_value(each, now)  # its topic has ended at the home
-            case "no_home":
-                self._settle(each, NoHome(), now)
-            case "too_many_topics":
-                self._settle(each, TooManyTopics(), now)
-            case ["wrong_type", str(type_name)]:
-                self._settle(each, WrongType(type_name), now)
-            case _:
-                self._settle(each, OutcomeUnknown(), now)
-
-    def _settle(self, each: Pending, refusal: Refusal | None, now: float) -> None:
-        self._broker.commits.settle_value(each, refusal, now)
+            else:
+                self._broker.commits.settle_value(each, _refusal_of(outcome), now)
+        self._flush()
 
 
 def _is_home(found: Any) -> bool:
@@ -376,6 +352,20 @@ def _is_home(found: Any) -> bool:
         case [int(), int(), int() | float()]:
             return True
     return False
+
+
+def _refusal_of(outcome: Any) -> Refusal | None:
+    """What the home's answer for a publication means, besides `_NO_VALUE`; None if it has become a value."""
+    match outcome:
+        case None:
+            return None
+        case "no_home":
+            return NoHome()
+        case "too_many_topics":
+            return TooManyTopics()
+        case ["wrong_type", str(type_name)]:
+            return WrongType(type_name)
+    return OutcomeUnknown()
 
 
 def _row(each: Pending) -> Any:

@@ -11,8 +11,8 @@ import random
 import re
 import secrets
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from time import monotonic
 from typing import Final, NamedTuple
@@ -341,6 +341,17 @@ class Client:
         return end
 
     # Requests
+
+    @asynccontextmanager
+    async def answers(self, subject: str, data: bytes, reply: str) -> AsyncIterator[Callable[[], Awaitable[Message]]]:
+        """Publish a message; each call of what is yielded waits for the next answer, on the subject `reply`."""
+        found: asyncio.Queue[Message] = asyncio.Queue()  # which has what came in one turn, if all are waited for
+        end = self.subscribe(reply, found.put_nowait)
+        try:
+            self.publish(subject, data, reply)
+            yield found.get
+        finally:
+            end()
 
     async def request(self, subject: str, data: bytes, head: bytes = b"") -> Message:
         """The first answer to a request on a subject. Raises `AwayErrors`, of them `NobodyThere`."""

@@ -16,7 +16,7 @@ import orjson
 from halley.nats.client import AwayErrors, Client
 from halley.nats.stream_position import LAST, is_control, position_of
 from halley.nats.subscriptions import Handler
-from halley.nats.wire import Message
+from halley.nats.wire import Message, json_object
 from halley.settings import Cluster
 
 _NEXT_S, _AT_ONCE = 10.0, 64
@@ -157,21 +157,15 @@ class Connection(Client):
 
 def error_code(answer: bytes) -> int:
     """The number of the error that JetStream has answered (`err_code`); 0 for any other answer."""
-    if b'"error"' not in answer:
-        return 0
-    try:
-        return int(orjson.loads(answer)["error"]["err_code"])
-    except (orjson.JSONDecodeError, LookupError, TypeError, ValueError):
-        return 0
+    error = json_object(answer).get("error")
+    code = error.get("err_code") if isinstance(error, dict) else 0
+    return code if isinstance(code, int) else 0
 
 
 def _fields(message: Message) -> dict[str, Any]:
     """The fields of JetStream's answer. Raises `ApiError`."""
-    try:
-        answer = orjson.loads(message.data)
-    except orjson.JSONDecodeError:
-        answer = None
-    if not isinstance(answer, dict):  # it is not JetStream that has answered
+    answer = json_object(message.data)
+    if not answer:  # it is not JetStream that has answered
         raise ApiError({"description": "no JSON object"})
     if "error" in answer:
         raise ApiError(answer["error"])

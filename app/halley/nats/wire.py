@@ -62,6 +62,15 @@ class Message:
         return ""
 
 
+def json_object(data: bytes) -> dict[str, Any]:
+    """The JSON object that a stranger may have sent; {} if it is none."""
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 class ProtocolError(Exception):
     """What a server has sent is not NATS' protocol."""
 

@@ -17,7 +17,7 @@ from halley.cluster.erasure import Erasures
 from halley.cluster.frames import Control
 from halley.cluster.keeper_client import KeeperState
 from halley.cluster.members import Members
-from halley.cluster.missed import Missed, Taker
+from halley.cluster.missed import Taker
 from halley.cluster.store import Store
 from halley.cluster.stream import StreamLife
 from halley.nats.jetstream import Connection
@@ -60,8 +60,8 @@ class Node:
         # The numbers of recorded events' publications grow with the offset; those of others are far above.
         middle = LAST_PUBLICATION // 2
         self.broker.publications = Publications(store.publication_key, middle + secrets.randbelow(middle // 2))
-        missed = Missed(self.nats, self.members, self.options, self.applied, commits, taker, self.flush)
-        log = ClusterLog(self.options, self.nats, store, commits, self.applied, self.flush, missed, controlled)
+        members, flush = self.members, self.flush
+        log = ClusterLog(self.options, members, store, commits, self.applied, flush, taker, controlled)
         commits.begin(log, store.head, log.direct.share, log.writer.reach)
         return log
 

@@ -19,9 +19,8 @@ from halley.broker.pending import Entry
 from halley.broker.ports import Erasure, Page, Query
 from halley.cluster.applied import document, due_erasures, name_of_erasure
 from halley.cluster.availability import Diverged, Healing
-from halley.cluster.catch_up import STATE_FILE
 from halley.cluster.continuity import Companions
-from halley.cluster.copying import erase_like
+from halley.cluster.copying import STATE_FILE, erase_like
 from halley.cluster.erasure import Due, Erasures, delete_frames
 from halley.cluster.frames import KeeperAnnouncement, erasure_to_json
 from halley.cluster.keeper import Keeper

@@ -101,11 +101,11 @@ async def _made(settings: Settings, history: History, *, is_sure: bool, discards
                     return WRONG_USE
                 await asyncio.to_thread(click.confirm, "Make it again?", abort=True, err=True)
             await make_stream(nats, settings, history, found)
-    except (CannotJoin, CannotRecover, FolderUnusable) as error:
+    except (CannotJoin, CannotRecover, FolderLocked, FolderUnusable) as error:
         say(str(error))
         return FAILED
     except (ApiError, *AwayErrors) as error:
-        say(f"NATS does not do it: {error or 'no answer'}; it may be repeated")
+        say(f"NATS does not do it: {str(error) or 'no answer'}; it may be repeated")
         return FAILED
     say(f"done; start the node with {folder} first, then the others")
     return DONE
