@@ -49,6 +49,7 @@ from halley.embed import Halley  # noqa: E402
 from halley.host.process import HalleyServer  # noqa: E402
 from halley.host.timeouts import ServerContext  # noqa: E402
 from halley.protocols.shapes import ARGS  # noqa: E402
+from halley.server.folder_log import FolderLog  # noqa: E402
 from halley.settings import History, Log, Nt4, Settings  # noqa: E402
 
 _TURN_S = 0.02
@@ -60,6 +61,8 @@ _WARM_UP_ROUNDS = 3
 _PROFILED_ROUNDS = 30
 _PROFILED_LINES = 40
 _SWITCH_S = 1.0  # else the number of times that threads pass the interpreter to each other would depend on time
+
+_WRITER_S = 60.0  # for what takes milliseconds, but under valgrind and on a busy machine
 
 _HOST = "127.0.0.1:8080"
 _REQUESTS = Requests(_HOST, "/bayeux", token=None, browser_headers=False)  # those of `halley bench`
@@ -185,6 +188,7 @@ class Simulation:
     def __init__(self, **changed: Any) -> None:
         """Make a server with the default settings, except for those that are `changed`; without a history."""
         settings = replace(Settings(history=History(enabled=False)), **changed)
+        self._has_history = settings.history.enabled
         self.halley = Halley(settings)
         self.clients: list[Client] = []
         server = self.halley.server
@@ -196,8 +200,21 @@ class Simulation:
         """Open a Bayeux session."""
         client = Session(self._host)
         await client.open(*channels)
+        await self.settle()  # the server records that a session was opened
         self.clients.append(client)
         return client
+
+    async def settle(self) -> None:
+        """Return when what was sent is answered, and the history's writer, if there is one, waits for its next batch.
+
+        So batches are the same however fast the writer is, and all its work is in the round that it is for.
+        """
+        await _turns()
+        if self._has_history:
+            archive = self.halley.server.history.archive
+            assert isinstance(archive, FolderLog)
+            await archive.settle()
+            assert archive.history.written(_WRITER_S)
 
     async def web_socket(self, path: str, subprotocol: str, *messages: bytes) -> Client:
         """Open a WebSocket; send some frames, to each of which there is an answer."""
@@ -291,6 +308,23 @@ async def bayeux_publish() -> Load:
     return await _publishes(Simulation(), 32, turns=10)
 
 
+async def bayeux_publish_changed() -> Load:
+    """Bayeux, the first publish to a channel since a wildcard was subscribed and unsubscribed: each, acknowledged."""
+    simulation = Simulation()
+    sessions = [await simulation.session() for _ in range(32)]
+    other = simulation.halley.local_session("other")
+    other.subscribe("/other/*", print)
+    other.subscribe("/other/**", print)
+
+    def made() -> list[Turn]:
+        other.subscribe("/**", print)
+        other.unsubscribe("/**")
+        channels = count()
+        return [[(each.send, each.publish(next(channels))) for each in sessions] for _ in range(10)]
+
+    return Load(320, made, simulation.clients, _SUCCESSFUL)
+
+
 async def bayeux_batch() -> Load:
     """Bayeux, publishes without a subscriber, 20 in a request: each, acknowledged."""
     return await _publishes(Simulation(), 16, turns=2, batch=20)
@@ -300,8 +334,7 @@ async def bayeux_durable() -> Load:
     """Bayeux, 100 durable publishes at a time: each, acknowledged."""
     folder = tempfile.mkdtemp()  # in the folder that TMPDIR names, which is removed afterwards
     simulation = Simulation(history=History(free_bytes=0), data_dir=folder)
-    load = await _publishes(simulation, 100, turns=3)
-    return replace(load, settle=simulation.halley.server.history.archive.settle)
+    return replace(await _publishes(simulation, 100, turns=3), settle=simulation.settle)
 
 
 async def _publishes(simulation: Simulation, publishers: int, *, turns: int, batch: int = 1) -> Load:
@@ -459,6 +492,7 @@ LOADS: dict[str, Callable[[], Coroutine[Any, Any, Load]]] = {
     "bayeux-fanout": bayeux_fanout,
     "bayeux-one-to-one": bayeux_one_to_one,
     "bayeux-publish": bayeux_publish,
+    "bayeux-publish-changed": bayeux_publish_changed,
     "bayeux-batch": bayeux_batch,
     "bayeux-durable": bayeux_durable,
     "wamp-publish": wamp_publish,

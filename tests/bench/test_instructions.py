@@ -31,7 +31,7 @@ from halley.bench.load import BenchFailed
 DONE, FAILED, WRONG_USE = 0, 1, 2
 COMMITTED = json.loads(FIGURES.read_text(encoding="utf-8"))
 IS_CLONE = (FIGURES.parents[2] / ".git").exists()
-SAME = 0.01
+SAME, SAME_BATCHES = 0.01, 0.005
 BUILD = {"python": "3.11.7", "options": "no options", "machine": "x86_64", "libraries": "all"}
 
 
@@ -80,12 +80,20 @@ def test_no_unit_costs_more_than_is_committed(measured):
 
 
 @pytest.mark.slow
+def test_a_change_of_a_wildcard_costs_the_next_publish_little(measured):
+    """Where a wildcard changes more often than there is a publish to a topic, publishes cost a tenth more at most."""
+    warm, changed = (measured.units[load].instructions for load in ("bayeux-publish", "bayeux-publish-changed"))
+    assert changed <= 1.1 * warm
+
+
+@pytest.mark.slow
 def test_a_count_is_the_same_each_time(measured, tmp_path):
     """Another count of a load with two threads hardly differs; callgrind's files are kept."""
     again = asyncio.run(count(side_environment(), ["bayeux-durable"], print, kept_in=tmp_path))
     assert [*again] == ["bayeux-durable", "bayeux-durable-writer"]
     for load, unit in again.items():
-        assert measured.units[load].instructions == pytest.approx(unit.instructions, rel=SAME), load
+        same = SAME_BATCHES if load.endswith("-writer") else SAME
+        assert measured.units[load].instructions == pytest.approx(unit.instructions, rel=same), load
     assert "bayeux-durable-1.callgrind" in {each.name for each in tmp_path.iterdir()}
 
 

@@ -25,7 +25,7 @@ from support.wire import DEADLINE_S
 
 from halley.bench.load import BenchFailed
 from halley.bench.result import comparison
-from halley.cli.bench import report
+from halley.cli.measuring import report
 from halley.client import Client
 
 DONE, FAILED, WRONG_USE = 0, 1, 2

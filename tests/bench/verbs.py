@@ -29,13 +29,12 @@ from halley.cli.bench import (
     count_option,
     counts,
     options,
-    print_measured,
     result_options,
     seconds_option,
-    serving,
 )
 from halley.cli.cluster.access import NO_SERVER
 from halley.cli.cluster.run import find_nats_server
+from halley.cli.measuring import print_measured, serving
 from halley.cli.pipeline import need_installed
 from halley.cli.terminal import DONE, FAILED, WRONG_USE, run, say
 

@@ -122,3 +122,27 @@ def test_counting_the_hearers_of_resting_topics_keeps_nothing():
         index.add(Pattern(Match.DESCENDANTS, "a"), session(str(number)))
     assert [index.count_subscribers(f"a/{number}") for number in range(100)] == [3] * 100
     assert index.cache == {}
+
+
+@pytest.mark.parametrize("topics", [["a/1", "a/2"], ["b", "c/d"]], ids=["one wildcard", "nobody"])
+def test_topics_with_the_same_subscribers_share_the_answer(topics):
+    """Of 100,000 topics of one wildcard with 1,000 subscribers not each has a list of its own."""
+    index = TopicIndex()
+    index.add(Pattern(Match.DESCENDANTS, "a"), session("1"))
+    assert index.match(topics[0]) is index.match(topics[1])
+
+
+@pytest.mark.parametrize("match", [Match.DESCENDANTS, Match.CHILDREN, Match.EXACT, Match.PREFIX, Match.WILDCARD])
+def test_a_shared_answer_follows_its_subscription(match):
+    """A session that comes or leaves is in the next answer for each topic, and in no answer that was given before."""
+    index, pattern, first, second = TopicIndex(), Pattern(match, "a/b"), session("1"), session("2")
+    topic = "a/b/c" if match in {Match.DESCENDANTS, Match.CHILDREN} else "a/b"
+    index.add(pattern, first)
+    before = index.match(topic)
+    index.add(pattern, second)
+    assert index.subscribers(topic) == (first, second)
+    index.remove(pattern, first)
+    assert index.subscribers(topic) == (second,)
+    index.remove(pattern, second)
+    assert index.subscribers(topic) == ()
+    assert before.subscribers == (first,)

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 _IMPORTED = (
     "halley.cli.check_config",
-    "halley.cli.publish",
+    "halley.cli.publishing",
     "halley.cli.serve",
-    "halley.cli.subscribe",
-    "halley.cli.history",
+    "halley.cli.subscribing",
+    "halley.cli.history_folder",
+    "halley.cli.history_server",
     "halley.host.process",
     "halley.host.tls",
     "uvloop",

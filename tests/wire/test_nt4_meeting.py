@@ -16,7 +16,7 @@ from support.wire import request
 
 from halley.broker.names import Match, Pattern
 from halley.broker.ports import Erasure
-from halley.cli.publish import publish_value, read_json
+from halley.cli.publishing import publish_value, read_json
 from halley.client import Client
 from halley.settings import Access
 

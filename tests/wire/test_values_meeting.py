@@ -15,7 +15,7 @@ from support.values import FakeValues
 from support.wamp import ERROR, EVENT, PUBLISH
 from support.wire import request
 
-from halley.cli.publish import publish_value
+from halley.cli.publishing import publish_value
 from halley.client import Client
 
 pytestmark = pytest.mark.faces(SHORT_WAY, ASGI)

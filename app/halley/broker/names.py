@@ -163,6 +163,8 @@ class Match(Enum):
     PREFIX = "prefix"  # WAMP: the name begins with this text, wherever it ends
     WILDCARD = "wildcard"  # WAMP: as many segments; an empty one stands for any
 
+    __hash__ = object.__hash__  # of the one member that it is; an enum's own is a function in Python, for each look-up
+
 
 WIDE_IN_WAMP = frozenset({Match.PREFIX, Match.WILDCARD})
 

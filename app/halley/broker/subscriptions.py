@@ -4,19 +4,29 @@ The answer for a topic is cached until a subscription that could change it chang
 one dictionary look-up, regardless of the number of subscriptions. For an unknown one every pattern that could match is
 looked up: for Bayeux one for each segment of the topic; for WAMP one for each length of prefix in use, and one for each
 set of positions at which wildcards have a name.
+
+A change of a wildcard makes the whole cache useless: to find out which topics it matches would take longer, and where
+there are 100,000 in use, nearly every publish is the first to its topic since the last change. So looking up must be
+cheap, too: keys are plain tuples, and all topics that only one subscription matches share the answer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from halley.broker.names import NAMED_ONLY, SPACE, Match, Pattern, component, receiving_patterns
+from halley.broker.names import NAMED_ONLY, SPACE, Match, Pattern, component, is_apart
 
 Key = TypeVar("Key")
 Subscriber = TypeVar("Subscriber", bound=Hashable)
 """A session; the index needs nothing of it."""
+
+_Key = tuple[Match, str]
+"""A `Pattern` without its class, which takes long to make and is found by the same."""
+
+# An attribute of an enum costs CPython 3.11 a call.
+_EXACT, _CHILDREN, _DESCENDANTS, _PREFIX, _WILDCARD = Match
 
 _CACHED_TOPICS = 131_072  # a server may well have 100,000 that are in use, and then has some of its own, too
 
@@ -27,15 +37,17 @@ DROPPED_AT_ONCE = 4_096
 class Subscription(Generic[Subscriber]):
     """One pattern and all the sessions that subscribed to it; shared, so that an event is matched and encoded once.
 
-    `number` is the subscription's id in WAMP, 0 while no WAMP session has it.
+    `number` is the subscription's id in WAMP, 0 while no WAMP session has it. `alone` is what is found of a topic that
+    no other subscription matches, None if that was not asked for since `sessions` changed.
     """
 
-    __slots__ = ("number", "pattern", "sessions")
+    __slots__ = ("alone", "number", "pattern", "sessions")
 
     def __init__(self, pattern: Pattern) -> None:
         self.pattern = pattern
         self.number = 0
         self.sessions: dict[Subscriber, None] = {}  # a set that keeps the order of subscribing
+        self.alone: Matched[Subscriber] | None = None
 
 
 class Matched(NamedTuple, Generic[Subscriber]):
@@ -45,13 +57,18 @@ class Matched(NamedTuple, Generic[Subscriber]):
     subscriptions: tuple[Subscription[Subscriber], ...]
 
 
+_NOBODY: Matched[Any] = Matched((), ())
+
+
 class TopicIndex(Generic[Subscriber]):
     """All subscriptions by pattern, and a cache of the subscribers of recently published topics."""
 
     def __init__(self) -> None:
-        self.subscriptions: dict[Pattern, Subscription[Subscriber]] = {}
+        self.subscriptions: dict[_Key, Subscription[Subscriber]] = {}  # by pattern
         self.cache: dict[str, Matched[Subscriber]] = {}  # for the hot path to look at before it calls `match`
         self._stale: list[dict[str, Matched[Subscriber]]] = []  # former caches, which are dropped in pieces
+        self._below: dict[str, Subscription[Subscriber]] = {}  # those to /a/** and /a/*, by the topic above, a
+        self._children: dict[str, Subscription[Subscriber]] = {}
         # The number of prefixes by their count of whole segments and the length of the rest, and the number of
         # wildcards by their count of segments and the positions that have a name.
         self._prefix_chars: dict[int, Counter[int]] = {}
@@ -72,9 +89,14 @@ class TopicIndex(Generic[Subscriber]):
         subscription = self.subscriptions.get(pattern)
         if subscription is None:
             subscription = self.subscriptions[pattern] = Subscription(pattern)
-            self._count(pattern, 1)
+            if pattern.match is _DESCENDANTS:
+                self._below[pattern.topic] = subscription
+            elif pattern.match is _CHILDREN:
+                self._children[pattern.topic] = subscription
+            else:
+                self._count(pattern, 1)
         subscription.sessions[session] = None
-        self._forget(pattern)
+        self._forget(subscription)
         return subscription
 
     def remove(self, pattern: Pattern, session: Subscriber) -> None:
@@ -83,8 +105,13 @@ class TopicIndex(Generic[Subscriber]):
         del subscription.sessions[session]
         if not subscription.sessions:
             del self.subscriptions[pattern]
-            self._count(pattern, -1)
-        self._forget(pattern)
+            if pattern.match is _DESCENDANTS:
+                del self._below[pattern.topic]
+            elif pattern.match is _CHILDREN:
+                del self._children[pattern.topic]
+            else:
+                self._count(pattern, -1)
+        self._forget(subscription)
 
     def subscribers(self, topic: str) -> tuple[Subscriber, ...]:
         """The subscribers of `topic`: each session once, even if several of its patterns match."""
@@ -97,10 +124,7 @@ class TopicIndex(Generic[Subscriber]):
             if len(self.cache) >= _CACHED_TOPICS:  # clients make up topics: the cache must be bounded
                 self._empty()
             subscriptions = self._found(topic)
-            subscribers: dict[Subscriber, None] = {}
-            for subscription in subscriptions:
-                subscribers.update(subscription.sessions)
-            found = self.cache[topic] = Matched(tuple(subscribers), tuple(subscriptions))
+            found = self.cache[topic] = _together(subscriptions) if subscriptions else _NOBODY
         return found
 
     @property
@@ -128,14 +152,26 @@ class TopicIndex(Generic[Subscriber]):
         return len(most) + len({session for sessions in others for session in sessions if session not in most})
 
     def _found(self, topic: str) -> list[Subscription[Subscriber]]:
-        """The subscriptions that match `topic`."""
-        found = map(self.subscriptions.get, self._patterns(topic))
-        return [subscription for subscription in found if subscription is not None]
+        """The subscriptions that match `topic`: Bayeux's from `/**` down to the topic itself, and then WAMP's."""
+        find, above, end = self._below.get, "", topic.find("/")
+        found = [] if (wide := find("")) is None else [wide]
+        while end >= 0:
+            above = topic[:end]
+            if (wide := find(above)) is not None:
+                found.append(wide)
+            end = topic.find("/", end + 1)
+        if (wide := self._children.get(above)) is not None:
+            found.append(wide)
+        if found and not found[0].pattern.topic and is_apart(topic):  # `/**` and `/*` do not match it
+            found = [wide for wide in found if wide.pattern.topic]
+        if (exact := self.subscriptions.get((_EXACT, topic))) is not None:
+            found.append(exact)
+        if self._prefix_chars or self._forms:
+            found += filter(None, map(self.subscriptions.get, self._keys_in_wamp(topic.split("/"))))
+        return found
 
-    def _patterns(self, topic: str) -> Iterator[Pattern]:
-        """Every pattern that may exist in the index and matches `topic`."""
-        yield from receiving_patterns(topic)
-        segments = topic.split("/")
+    def _keys_in_wamp(self, segments: list[str]) -> Iterator[_Key]:
+        """The prefixes and wildcards that may exist in the index and match a topic with these segments."""
         # A pattern matches one of these first segments only if it names it.
         is_own = segments[0] in NAMED_ONLY or segments[0].startswith(SPACE)
         for depth, lengths in self._prefix_chars.items():
@@ -144,23 +180,24 @@ class TopicIndex(Generic[Subscriber]):
                 for chars in lengths if len(lengths) < len(cut) else range(len(cut) + 1):
                     is_there = chars in lengths and chars <= len(cut)
                     if is_there and (depth or not is_own or cut[:chars] in NAMED_ONLY):
-                        yield Pattern(Match.PREFIX, whole + cut[:chars])
+                        yield _PREFIX, whole + cut[:chars]
         for form in self._forms.get(len(segments), ()):
             if form[0] or not is_own:
                 named = zip(segments, form, strict=True)
-                yield Pattern(Match.WILDCARD, "/".join(segment if is_named else "" for segment, is_named in named))
+                yield _WILDCARD, "/".join(segment if is_named else "" for segment, is_named in named)
 
     def _count(self, pattern: Pattern, by: int) -> None:
         """Add `by` (1 or -1) to the count of a pattern that is not found from the topic alone."""
         segments = pattern.topic.split("/")
-        if pattern.match is Match.PREFIX:
+        if pattern.match is _PREFIX:
             _add(self._prefix_chars, len(segments) - 1, len(segments[-1]), by)
-        elif pattern.match is Match.WILDCARD:
+        elif pattern.match is _WILDCARD:
             _add(self._forms, len(segments), tuple(map(bool, segments)), by)
 
-    def _forget(self, pattern: Pattern) -> None:
-        if pattern.match is Match.EXACT:
-            self.cache.pop(pattern.topic, None)
+    def _forget(self, changed: Subscription[Subscriber]) -> None:
+        changed.alone = None
+        if changed.pattern.match is _EXACT:
+            self.cache.pop(changed.pattern.topic, None)
         else:
             self._empty()
 
@@ -171,6 +208,17 @@ class TopicIndex(Generic[Subscriber]):
             self.cache = {}
         else:
             self.cache.clear()
+
+
+def _together(subscriptions: Sequence[Subscription[Subscriber]]) -> Matched[Subscriber]:
+    """What is found of a topic that these subscriptions match."""
+    if len(subscriptions) > 1:
+        subscribers = {session: None for subscription in subscriptions for session in subscription.sessions}
+        return Matched(tuple(subscribers), tuple(subscriptions))
+    only = subscriptions[0]
+    if only.alone is None:
+        only.alone = Matched(tuple(only.sessions), (only,))
+    return only.alone
 
 
 def _add(counts: dict[int, Counter[Key]], outer: int, inner: Key, by: int) -> None:

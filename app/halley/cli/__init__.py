@@ -3,6 +3,8 @@
 A verb, or a group of verbs, is one file or folder here: a click command with its options on top, and the work below.
 `COMMANDS` has the place of each as `module:name`, and it is imported only when it is named or listed, so that
 `halley --version` and a verb without Spark or a server start at once. A new verb is a new file and a line there.
+What talks to a server has its work in a file of its own, which the verb imports when it runs: `publish.py` has the
+options, `publishing.py` the work, and `--help` does not import a client.
 
 Results go to standard output, everything else to standard error. The exit codes are 0 (done), 1 (failed), 2 (wrong use
 or settings) and 130 (interrupted); they and everything about the terminal are in `terminal.py`.

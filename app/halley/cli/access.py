@@ -20,7 +20,7 @@ from halley.access.placeholders import filled
 from halley.access.tokens import LEAST_CHARS, can_be_given, hash_of, is_token, new_token, user_key
 from halley.broker.names import Match, Pattern
 from halley.broker.policy import NOBODY, SERVER, DefaultRules, Proof
-from halley.cli.options import pattern_of
+from halley.cli.channels import pattern_of
 from halley.cli.terminal import STDIN
 from halley.configuration import ENTRIES, Configuration, entry_key
 from halley.configuration.protection import pattern_of_rule, rights_of

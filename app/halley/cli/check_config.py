@@ -16,7 +16,8 @@ from halley.access.keys import BadKeys
 from halley.broker.errors import TokenRefused
 from halley.broker.policy import Proof
 from halley.cli.access import may, owner_of, read_token
-from halley.cli.options import config_option, load_settings
+from halley.cli.options import config_option
+from halley.cli.settings import load_settings
 from halley.cli.terminal import DONE, FAILED, WRONG_USE, say
 from halley.configuration import ENTRIES, KNOBS, Configuration, Knob, entry_key, limits_table, plain_key, unnamed_roles
 from halley.host.tls import BadCertificate, Certificate

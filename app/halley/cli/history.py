@@ -1,22 +1,20 @@
-"""`halley history`: its verbs and their options, and below them what is asked of a running server.
+"""`halley history`: its verbs and their options.
 
-What works on a data folder of this machine is in `history_folder.py`, which is imported only for those verbs.
+What a running server is asked for is in `history_server.py`, and what works on a data folder of this machine in
+`history_folder.py`; each is imported only for its verbs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from halley.cli.options import client_of, config_option, erased, erasure_of, load_settings, named, server_options
-from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, ShareBar, run, say, write_all
-from halley.client import ClientError, HistoryClient
-from halley.settings import Settings
+from halley.cli.options import client_of, config_option, named, server_options
+from halley.cli.terminal import ShareBar, run
 
 Verb = Callable[..., None]
 
@@ -77,13 +75,16 @@ data_dir_option = click.option(
 @server_options
 def show(*, channel: str, reverse: bool, limit: int | None, server: str, token: str | None, **filters: Any) -> None:
     """Print the events of a CHANNEL or pattern, one JSON object a line, oldest first."""
+    from halley.cli import history_server
+    from halley.client import HistoryClient
+
     given = {name: value for name, value in filters.items() if value is not None}
     if reverse:
         given["reverse"] = "true"
     given["limit"] = str(min(limit or 300, 300))
     if not channel.startswith("/"):
         raise click.UsageError(f"{channel} is not a channel or pattern; it must begin with /")
-    sys.exit(run(_show(client_of(HistoryClient, server, token), channel, given, limit)))
+    sys.exit(run(history_server.show(client_of(HistoryClient, server, token), channel, given, limit)))
 
 
 @history_group.command()
@@ -98,8 +99,11 @@ def export(*, file: str, from_offset: int | None, until_offset: int | None, serv
 
     If it is interrupted, it prints the --from-offset to continue with.
     """
-    work = _export(client_of(HistoryClient, server, token), file, from_offset, until_offset, ShareBar("exporting"))
-    sys.exit(run(work))
+    from halley.cli import history_server
+    from halley.client import HistoryClient
+
+    client, bar = client_of(HistoryClient, server, token), ShareBar("exporting")
+    sys.exit(run(history_server.export(client, file, from_offset, until_offset, bar)))
 
 
 @history_group.command()
@@ -112,7 +116,7 @@ def verify(*, file: Path | None, data_dir: Path | None) -> None:
     """
     from halley.cli import history_folder
 
-    sys.exit(history_folder.verify(_folder(file, data_dir)[0], ShareBar("verifying")))
+    sys.exit(history_folder.verify(history_folder.configured(file, data_dir)[0], ShareBar("verifying")))
 
 
 @history_group.command()
@@ -125,7 +129,7 @@ def salvage(*, file: Path | None, data_dir: Path | None) -> None:
     """
     from halley.cli import history_folder
 
-    sys.exit(history_folder.salvage(*_folder(file, data_dir), ShareBar("salvaging")))
+    sys.exit(history_folder.salvage(*history_folder.configured(file, data_dir), ShareBar("salvaging")))
 
 
 @history_group.command()
@@ -140,7 +144,7 @@ def backup(*, directory: Path, file: Path | None, data_dir: Path | None) -> None
     """
     from halley.cli import history_folder
 
-    sys.exit(history_folder.backup(_folder(file, data_dir)[0], directory, ShareBar("copying")))
+    sys.exit(history_folder.backup(history_folder.configured(file, data_dir)[0], directory, ShareBar("copying")))
 
 
 @history_group.command()
@@ -167,101 +171,10 @@ def purge(
     what = named(channel, publisher, is_sure=yes)
     bar = ShareBar("erasing")
     if data_dir is None:
-        sys.exit(run(_purge(client_of(HistoryClient, server, token), what, bar)))
+        from halley.cli import history_server
+        from halley.client import HistoryClient
+
+        sys.exit(run(history_server.purge(client_of(HistoryClient, server, token), what, bar)))
     from halley.cli import history_folder
 
-    folder, settings = _folder(file, data_dir)
-    sys.exit(history_folder.purge(folder, settings, erasure_of(what, settings), bar))
-
-
-def _folder(file: Path | None, data_dir: Path | None) -> tuple[Path, Settings]:
-    settings = load_settings(file, {} if data_dir is None else {"data_dir": str(data_dir)}).settings
-    return Path(settings.data_dir), settings
-
-
-async def _show(client: HistoryClient, channel: str, filters: Mapping[str, str], limit: int | None) -> int:
-    """Print the events of a channel or pattern, at most `limit` unless that is None; returns the exit code."""
-    left = limit
-    try:
-        async with client:
-            async for lines in client.pages(channel, filters):
-                found = lines if left is None else lines[:left]
-                await write_all(STDOUT, "".join(f"{line}\n" for line in found).translate(CONTROLS).encode())
-                if left is not None:
-                    left -= len(found)
-                    if left == 0:
-                        break
-    except BrokenPipeError:
-        return DONE
-    except (ClientError, OSError) as error:
-        say(_words(error))
-        return FAILED
-    return DONE
-
-
-async def _export(client: HistoryClient, target: str, first: int | None, last: int | None, bar: ShareBar) -> int:
-    """Write all stored rows to a file, or with - to standard output; returns the exit code.
-
-    `first` and `last` are offsets; with `first`, the rows are appended to the file, else it must not exist. If the
-    export is interrupted, it prints the offset to continue from.
-    """
-    from halley.cli.export_file import ExportFile
-
-    reached = None
-    try:
-        async with client:
-            head = await client.log_head()
-            begin = head["first"] if first is None else first
-            end = head["next"] - 1 if last is None else min(last, head["next"] - 1)
-            file = ExportFile(target, first)
-            written = begin - 1
-            try:
-                async for offset, lines in client.rows(begin, end):
-                    await file.write(lines)
-                    written = offset
-                    bar.show(offset - begin + 1, end - begin + 1, f"offset {offset:,}")
-            finally:
-                file.close()
-                reached = written
-    except (ClientError, OSError, asyncio.CancelledError) as error:
-        bar.finish()
-        if not isinstance(error, asyncio.CancelledError):
-            say(_words(error))
-        if reached is not None:
-            say(f"continue with --from-offset {reached + 1}")
-        if isinstance(error, asyncio.CancelledError):
-            raise
-        return FAILED
-    bar.finish()
-    say(f"exported offsets {begin} to {end} of log {head['log_id']}")
-    return DONE
-
-
-async def _purge(client: HistoryClient, what: Mapping[str, str], bar: ShareBar) -> int:
-    """Make a running server erase events; returns the exit code."""
-    last: dict[str, Any] = {}
-    try:
-        async with client:
-            async for last in client.purge(what):
-                if "of" in last:
-                    bar.show(last["done"], last["of"])
-    except (ClientError, OSError) as error:
-        bar.finish()
-        say(_words(error))
-        return FAILED
-    finally:
-        bar.finish()
-    if "erased" not in last:
-        say(f"not everything was erased: {last.get('error', 'the server gave no reason')}")
-        return FAILED
-    say(erased(last["erased"]))
-    if last.get("missing"):
-        say(f"these nodes will erase them when they start; purge again then: {', '.join(last['missing'])}")
-        return FAILED
-    return DONE
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, FileExistsError):
-        return f"{Path(error.filename)} already exists; --from-offset appends to it"
-    return f"{error.filename or 'standard output'}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    sys.exit(history_folder.purge(*history_folder.configured(file, data_dir), what, bar))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from halley.broker.ports import Erasure
+from halley.cli.channels import erasure_of
 from halley.cli.options import erased
+from halley.cli.settings import load_settings
 from halley.cli.terminal import DONE, FAILED, WRONG_USE, ShareBar, say
 from halley.history.backup import backup as copy
 from halley.history.damage import Damage
@@ -21,6 +22,12 @@ from halley.server.persistence import FILES, PersistentTopics
 from halley.settings import Settings
 
 _Result = TypeVar("_Result")
+
+
+def configured(file: Path | None, data_dir: Path | None) -> tuple[Path, Settings]:
+    """Return the data folder, `data_dir` if that is given, and all settings; print what is wrong with them and exit."""
+    settings = load_settings(file, {} if data_dir is None else {"data_dir": str(data_dir)}).settings
+    return Path(settings.data_dir), settings
 
 
 def verify(folder: Path, bar: ShareBar) -> int:
@@ -85,8 +92,12 @@ def salvage(folder: Path, settings: Settings, bar: ShareBar) -> int:
     return DONE
 
 
-def purge(folder: Path, settings: Settings, erasure: Erasure, bar: ShareBar) -> int:
-    """Erase events from a log that no server has open; returns the exit code."""
+def purge(folder: Path, settings: Settings, what: Mapping[str, str], bar: ShareBar) -> int:
+    """Erase events (`options.named`) from a log that no server has open; returns the exit code.
+
+    Raises `click.UsageError` for what is not a channel or pattern.
+    """
+    erasure = erasure_of(what, settings)
     if _has_no_log(folder):
         return WRONG_USE
     if is_of_keeper(folder):

@@ -23,7 +23,8 @@ import click
 
 from halley.broker.errors import InvalidName
 from halley.broker.events import to_ns
-from halley.cli.options import client_of, erasure_of, named, pattern_of, server_options
+from halley.cli.channels import erasure_of, pattern_of
+from halley.cli.options import client_of, named, server_options
 from halley.cli.pipeline import Place, lake_bar, lake_options, spark_options
 from halley.cli.terminal import CONTROLS, DONE, FAILED, STDOUT, WRONG_USE, ShareBar, run, say
 from halley.history.rules import parse_age

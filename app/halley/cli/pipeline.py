@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from halley.cli.options import DEFAULT_SERVER, SettingFlags, config_option, load_settings, setting_options, token_option
+from halley.cli.options import DEFAULT_SERVER, config_option, token_option
+from halley.cli.settings import SettingFlags, load_settings, setting_options
 from halley.cli.terminal import DONE, FAILED, INTERRUPTED, WRONG_USE, ShareBar, StatusLine, say
 from halley.history.rules import parse_age
 from halley.pipeline.errors import JobFailed, JobRejected, cause_of

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from halley.cli.options import SettingFlags, config_option, read_settings, setting_options, settings_reader
+from halley.cli.options import config_option
+from halley.cli.settings import SettingFlags, read_settings, setting_options, settings_reader
 
 _FLAGS: SettingFlags = {
     "host": ("--host", "Address to listen on.", {}),

@@ -10,7 +10,8 @@ import click
 
 from halley.cli import LazyGroup
 from halley.cli.cluster.access import url_list
-from halley.cli.options import SettingFlags, config_option, setting_options
+from halley.cli.options import config_option
+from halley.cli.settings import SettingFlags, setting_options
 
 _FLAGS: SettingFlags = {
     "host": ("--host", "Address on which nginx listens for clients.", {}),

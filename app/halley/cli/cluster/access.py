@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from halley.cli.options import SettingFlags, config_option, load_settings, setting_options
+from halley.cli.options import config_option
+from halley.cli.settings import SettingFlags, load_settings, setting_options
 from halley.configuration.rules import NATS_URL
 
 NO_SERVER = "there is no nats-server: pip install 'halley[cluster]', or name it by --nats-server"

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 from halley.cli.cluster.access import url_list
-from halley.cli.options import config_option, load_settings
+from halley.cli.options import config_option
+from halley.cli.settings import load_settings
 from halley.cli.terminal import DONE, FAILED, STDERR, STDIN, WRONG_USE, run, say
 from halley.cluster.membership import connected
 from halley.cluster.recover import CannotRecover, look, make_stream

@@ -14,7 +14,7 @@ from halley import telemetry
 from halley.cli.cluster.access import NO_SERVER
 from halley.cli.cluster.machine import CannotRun, Machine
 from halley.cli.cluster.one_machine import OneMachine
-from halley.cli.options import load_settings
+from halley.cli.settings import load_settings
 from halley.cli.terminal import DONE, INTERRUPTED, SIGNALLED, WRONG_USE, say
 from halley.settings import is_loopback
 
