@@ -48,7 +48,7 @@ async def test_s42_a_fault_of_ours_gets_500_without_a_trace(monkeypatch, is_get)
         served.log.clear()
 
 
-@pytest.mark.parametrize("what", ["on_url", "on_headers_complete", "_opens_socket", "on_body", "on_message_complete"])
+@pytest.mark.parametrize("what", ["on_url", "on_headers_complete", "on_body", "on_message_complete"])
 async def test_s42_a_fault_while_a_request_is_parsed_is_no_bad_request(monkeypatch, what):
     """S42: a parser's callback is our code: the peer did nothing wrong, gets 500, and the log has the trace."""
     async with serving() as served:

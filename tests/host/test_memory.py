@@ -16,8 +16,8 @@ from support import nt4, wamp
 from support.messages import HANDSHAKE, connect, publish
 from support.server import ASGI, SHORT_WAY, TLS, brisk, serving
 from support.wire import head, post, request
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from halley.host.asgi import Cycle
 from halley.host.bayeux import BayeuxConnection
 from halley.host.http import Connection
 from halley.host.repeated import REMEMBERED_BYTES
@@ -205,7 +205,7 @@ USES = [
 ]
 
 
-KINDS = (BayeuxConnection, Connection, RequestResponseCycle, Tls, WebSocket)
+KINDS = (BayeuxConnection, Connection, Cycle, Tls, WebSocket)
 
 
 async def left_behind(served, use):

@@ -12,6 +12,8 @@ from itertools import count
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import httptools
+import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -26,6 +28,7 @@ from halley.host.repeated import Repeated, head_of
 from halley.host.timeouts import ServerContext
 from halley.server.composition import Server
 from halley.settings import Access, Token
+from halley.transports import bodies
 from halley.transports.endpoint import PostHead
 
 POST = PostHead(b"application/json", (), None)
@@ -90,33 +93,38 @@ def test_the_fields_can_be_seen():
     assert head.fields == {b"host": b"a", b"cookie": b"b=c", b"content-length": b"10", b"accept": b"*/*"}
 
 
+class Parsers:
+    """Counts the parsers of connections: a request without one is served by what its connection remembers."""
+
+    def __init__(self):
+        self.made = 0
+        self._make = httptools.HttpRequestParser
+
+    def __call__(self, receiver):
+        self.made += isinstance(receiver, BayeuxConnection)
+        return self._make(receiver)
+
+
 async def test_which_requests_are_not_parsed():
     """The head of a connection's second request is remembered; a request in pieces or behind another one is parsed."""
-    known = []
-    serve = BayeuxConnection._serve_repeated
-
-    def watched(self, data):
-        known.append(serve(self, data))
-        return known[-1]
-
-    with patch.object(BayeuxConnection, "_serve_repeated", watched):
+    with patch.object(httptools, "HttpRequestParser", Parsers()) as parsers:
         async with serving(brisk()) as served:
             wire = await served.wire()
-            for data in range(4):
+            for data, made in enumerate((1, 2, 2, 2)):
                 assert (await wire.post(publish("/a", 10**data))).messages[0]["successful"]
-            assert known == [False, False, True, True]
+                assert parsers.made == made
             whole = post(json.dumps(publish("/a", 1)).encode())
             await wire.send(whole[:-1])
-            await served.until(lambda: len(known) == 5)
+            await served.until(lambda: parsers.made == 3)
             await wire.send(whole[-1:])
             assert (await wire.read()).messages[0]["successful"]
             await wire.send(whole + whole)
             for _ in range(2):
                 assert (await wire.read()).messages[0]["successful"]
+            assert parsers.made == 4
             assert (await wire.request(whole)).messages[0]["successful"]
-            assert (await wire.request(whole)).messages[0]["successful"]
-            assert known[5:] == [False, True]
-            assert served.house.broker.published == 9
+            assert parsers.made == 4
+            assert served.house.broker.published == 8
 
 
 async def connects(served, *sent, before_last=lambda: None):
@@ -137,12 +145,17 @@ async def connects(served, *sent, before_last=lambda: None):
 @pytest.mark.parametrize(("ids", "parsed"), [("0 1 2 3 4", "0 1"), ("8 9 10 11 12", "8 9 10"), ("y z 10 11", "y z 10")])
 async def test_connects_that_differ_only_in_their_ids(ids, parsed):
     """They are not parsed from the third on, except when the id becomes longer; the replies have their own ids."""
+    read = []
+
+    def loads(text):
+        read.append(orjson.loads(text))
+        return read[-1]
+
     async with serving(brisk()) as served:
-        receive = BayeuxConnection._receive
-        with patch.object(BayeuxConnection, "_receive", autospec=True, side_effect=receive) as received:
+        with patch.object(bodies, "loads_quickly", loads):
             assert await connects(served, *ids.split()) == ids.split()
-        bodies = [json.loads(each.args[2])[0] for each in received.call_args_list if b'"id"' in each.args[2]]
-        assert [each["id"] for each in bodies] == parsed.split()
+    messages = [each for body in read for each in (body if isinstance(body, list) else [body])]
+    assert [each["id"] for each in messages if each["channel"] == "/meta/connect" and "id" in each] == parsed.split()
 
 
 async def test_an_extension_sees_every_connect():
@@ -218,27 +231,20 @@ class Side:
         config = config_of(server.application, SETTINGS, BayeuxConnection, 5)
         config.load()
         bayeux = BayeuxContext(server, server.endpoint)
-        self.times_known = 0
+        self._remembers = remembers
         self.transports = [Transport() for _ in range(3)]
         self.connections = []
         for transport in self.transports:
             connection = BayeuxConnection(
                 config=config, server_state=ServerState(), app_state={}, shared=self.shared, bayeux=bayeux
             )
-            connection._serve_repeated = self._counting(connection._serve_repeated) if remembers else lambda _: False
             connection.connection_made(transport)
             self.connections.append(connection)
 
-    def _counting(self, serve):
-        def counted(data):
-            is_known = serve(data)
-            self.times_known += is_known
-            return is_known
-
-        return counted
-
     async def feed(self, number, data):
         if self.transports[number].is_open:
+            if not self._remembers:
+                self.connections[number]._repeated = None
             self.connections[number].data_received(data)
         for _ in range(4):
             await asyncio.sleep(0)

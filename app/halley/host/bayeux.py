@@ -18,10 +18,15 @@ from functools import lru_cache, partial
 from time import monotonic
 from typing import Any
 
+from uvicorn import Config
+from uvicorn.server import ServerState
+
 from halley import telemetry
-from halley.host.http import Connection
-from halley.host.peer import STATUS_LINES, begin, response
+from halley.host.asgi import STATUS_LINES
+from halley.host.http import NO_HEADERS, Connection
+from halley.host.peer import begin, response
 from halley.host.repeated import Repeated, head_of
+from halley.host.timeouts import ServerContext
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.protocols.bayeux.sessions import Sessions
@@ -35,7 +40,6 @@ from halley.transports.waits import verdict_on
 
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
 _OK = begin(200, HEADERS)
-_NO_HEADERS: list[Header] = []
 _NO_FIELDS: dict[bytes, bytes] = {}
 _NO_POST = PostHead(b"", (), None)
 _REMEMBERED_LENGTHS = 1_024
@@ -60,13 +64,32 @@ class BayeuxContext:
 class BayeuxConnection(Connection):
     """A connection that serves hot requests itself. The engine knows it as the `connection` of each of them."""
 
-    __slots__ = ("_bayeux", "_cors", "_fields", "_hold", "_is_proxy", "_post", "_relaying", "_repeated", "_source")
+    __slots__ = (
+        "_bayeux",
+        "_cors",
+        "_fields",
+        "_hold",
+        "_is_proxy",
+        "_post",
+        "_relaying",
+        "_repeated",
+        "_source",
+    )
 
     _HIDDEN_HEADERS = 0
     """The number of headers in a head that are not among `headers`."""
 
-    def __init__(self, *arguments: Any, bayeux: BayeuxContext, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        shared: ServerContext,
+        bayeux: BayeuxContext,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop, shared=shared)
         self._bayeux = bayeux
         self._hold: Hold | None = None
         self._relaying: Relaying | None = None  # the request that another node is to answer
@@ -77,10 +100,10 @@ class BayeuxConnection(Connection):
         self._is_proxy = False
         self._cors: tuple[Header, ...] = ()  # CORS headers for its response
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         """A peer has connected; if it is a proxy, each request names the client."""
         super().connection_made(transport)
-        self._source = (self.address, self.scheme or "http")
+        self._source = (self.address, self.scheme)
         self._is_proxy = self.address in self._bayeux.proxies
 
     def _accepts(self, fields: dict[bytes, bytes]) -> bool:
@@ -101,7 +124,7 @@ class BayeuxConnection(Connection):
             return False
         self._repeated = None
         if self._is_proxy:
-            self._source = bayeux.proxies.client_of(self.address, self.scheme or "http", self.headers)
+            self._source = bayeux.proxies.client_of(self.address, self.scheme, self.headers)
         try:
             self._cors = bayeux.guard.check_fields(fields, self._source[1])
         except Rejection:  # the application rejects it, for the same reason
@@ -183,7 +206,7 @@ class BayeuxConnection(Connection):
             endpoint.note(rejection, head)
             self._reject(rejection)
         else:
-            self.headers, self._fields = _NO_HEADERS, _NO_FIELDS
+            self.headers, self._fields = NO_HEADERS, _NO_FIELDS
 
     def _act_on_relayed(self, misdirected: Misdirected, outcome: Relayed) -> None:
         relaying, self._relaying = self._relaying, None
@@ -223,17 +246,15 @@ class BayeuxConnection(Connection):
 
     def _act_on(self, outcome: Outcome) -> None:
         if type(outcome) is Reply:
-            self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # before the next request, which may be parsed now
+            self.headers, self._fields = NO_HEADERS, _NO_FIELDS  # before the next request, which may be parsed now
             self._write(outcome)
         elif type(outcome) is Hold:
             if self._is_lost or self._has_ended:
                 self._bayeux.engine.sessions.lost(outcome, monotonic())
             self._hold = outcome
-            self.headers, self._fields = _NO_HEADERS, _NO_FIELDS  # there may be very many held connects
+            self.headers, self._fields = NO_HEADERS, _NO_FIELDS  # there may be very many held connects
         elif type(outcome) is AwaitHook:
-            task = self.loop.create_task(self._wait(outcome))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+            self._run(self._wait(outcome))
 
     def write(self, outcome: Outcome | Cut) -> None:
         """Send the response of a held connect, or close the connection because a newer connect has replaced it."""
@@ -276,7 +297,7 @@ class BayeuxConnection(Connection):
 
     def _reject(self, rejection: Rejection) -> None:
         headers = (*TEXT_HEADERS, *rejection.headers, *self._cors)
-        self.headers, self._fields = _NO_HEADERS, _NO_FIELDS
+        self.headers, self._fields = NO_HEADERS, _NO_FIELDS
         self.respond(response(rejection.status, headers, rejection.text.encode()))
 
 

@@ -1,4 +1,4 @@
-"""One HTTP connection: uvicorn's httptools protocol with the guards it lacks.
+"""One HTTP connection: what is received on it, as requests, with guards.
 
 * Head: limits for its size and number of headers, and a deadline; bytes are counted when they are received, before any
   parser has buffered them.
@@ -7,28 +7,34 @@
   head and body. So reading does not stop, and a peer that closes is noticed immediately.
 * More than a piece is parsed in turns that all connections share (`timeouts.py`); reading is paused while it waits.
 
-How responses are written is in `peer.py`. Nothing here knows of Bayeux. ASGI applications find the connection as
-`scope["extensions"]["halley"]`; a subclass can respond to some requests itself, without the application.
+uvicorn's server makes it and closes it; the parser is httptools', which a connection has while it receives a request.
+How responses are written is in `peer.py`, and how an application answers in `asgi.py`, which finds the connection as
+`scope["extensions"]["halley"]`. A subclass can respond to some requests itself, without the application. Nothing here
+knows of Bayeux.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
+from collections.abc import Coroutine
 from http import HTTPStatus
 from time import monotonic
 from typing import Any
 
 import httptools
-from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn import Config
+from uvicorn.server import ServerState
 
 from halley import telemetry
 from halley.broker.aging import TimeoutQueue
+from halley.host.asgi import Cycle, make_scope
 from halley.host.peer import DISCARDED_BYTES, Peer
-from halley.host.timeouts import SLICE_S, Requester
+from halley.host.timeouts import SLICE_S, Requester, ServerContext
 from halley.host.websocket import WebSocket, open_socket
 from halley.transports.guard import Rejection
+from halley.transports.head import Header
 
 _SPACED_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
@@ -37,6 +43,7 @@ _PIECE_BYTES = 16_384
 _HEAD_PIECE_BYTES = 2_048
 """The same for heads: it has 400 headers at most, which are counted after each piece; most requests are shorter."""
 _PIPELINED_REQUESTS = 16
+NO_HEADERS: list[Header] = []
 
 
 class _Refused(Exception):
@@ -52,6 +59,8 @@ class Connection(Peer):
 
     __slots__ = (
         "_body",
+        "_config",
+        "_cycle",
         "_fed_bytes",
         "_has_begun",
         "_has_served",
@@ -68,22 +77,37 @@ class Connection(Peer):
         "_opening",
         "_unparsed",
         "_window",
+        "headers",
+        "parser",
+        "url",
     )
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],  # noqa: ARG002 - of the lifespan, which is not uvicorn's here
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        shared: ServerContext,
+    ) -> None:
+        super().__init__(server_state, shared)
+        self._config = config
 
         # Per-connection state
         self._is_answering = False  # a request that the subclass took is not answered yet
         self._is_unread = False  # the peer does not read the response that the subclass wrote
         self._unparsed: bytearray | None = None  # received meanwhile, or too much for one turn
         self._is_parsing = False  # the unparsed bytes are being parsed, now or in a later turn
-        self._idle_since = 0.0  # when the subclass' latest response was sent
+        self._idle_since = 0.0  # when the latest response was written
         self._has_served = False  # at least one whole request was received
         self._is_feeding = False
         self._is_shutting_down = False  # the server is shutting down
 
         # Per-request state
+        self.parser: Any = None  # httptools', within a request; it refers to this
+        self.url = b""
+        self.headers = NO_HEADERS
         self._is_in_head = True  # the parser is in the head of a request, or before one
         self._has_begun = False  # part of a head has been parsed
         self._lacks_body = False  # the request asks for an upgrade, and httptools skips the body of such a request
@@ -91,12 +115,13 @@ class Connection(Peer):
         self._may_have_spaces: bool | None = None  # a request line in the window has; None: unknown
         self._is_first = False  # no other request precedes this one in the window
         self._body: bytes | bytearray | None = None  # the received part of the body, if the subclass took the request
+        self._cycle: Cycle | None = None  # the request whose body is received, if the application has it
         self._opening: tuple[WebSocket, bytes] | None = None  # the WebSocket that the request opens, and the response
         self._fed_bytes = 0  # bytes of this head, or of this body with its framing
 
     # asyncio.Protocol
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         """A peer has connected; the deadline of its first request starts now."""
         super().connection_made(transport)
         self._idle_since = monotonic()
@@ -105,13 +130,12 @@ class Connection(Peer):
 
     def data_received(self, data: bytes) -> None:
         """Parse the received bytes, now or later, or discard them."""
-        if self._discarded_bytes is not None:
+        if self._discarded_bytes >= 0:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES:
                 self.cut("sends_on")
         elif self._unparsed is None and not self._is_answering and (self._running is None or not self._is_busy()):
-            is_at_rest = self._is_in_head and not (self._has_begun or self._fed_bytes or self.timeout_keep_alive_task)
-            if is_at_rest and self._serve_repeated(data):
+            if self.parser is None and self._running is None and self._serve_repeated(data):
                 return
             if len(data) <= _HEAD_PIECE_BYTES:
                 self._feed(data)
@@ -126,15 +150,15 @@ class Connection(Peer):
                 self.cut("too_much_ahead")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed: drop the bytes that were received."""
+        """The connection is closed: drop what was received, and the parser, which refers to this."""
         super().connection_lost(exc)
-        self._unparsed = self._body = self._opening = None
-        self._window = b""
+        self.parser = self._unparsed = self._body = self._cycle = self._opening = None
+        self._window, self.headers = b"", NO_HEADERS
 
     def work(self, now: float) -> bool:
         """Parse the unparsed bytes until they contain a whole request; see `Worker`."""
         while self._unparsed and not self._is_busy():
-            if self._is_lost or self._discarded_bytes is not None or self.transport.is_closing():
+            if self._is_lost or self._discarded_bytes >= 0 or self.transport.is_closing():
                 break
             if monotonic() - now > SLICE_S:
                 return True
@@ -161,21 +185,18 @@ class Connection(Peer):
     def shutdown(self) -> None:
         """Close the connection because the server shuts down: now if it is idle, else after its response."""
         self._is_shutting_down = True
-        if not self._is_answering and self._body is None:
-            super().shutdown()
+        last = self._waiting[-1] if self._waiting else self._running
+        if self._is_answering or self._body is not None:
+            return
+        if last is None or last.is_complete:
+            self.transport.close()
+        else:
+            last.keeps_alive = False
 
     def is_idle(self, since: float) -> bool:
-        """Whether there was no request or response since the time `since`.
-
-        False after a response of the application: uvicorn's own keep-alive timer runs then.
-        """
-        is_at_rest = not self._is_busy() and self._is_in_head and not self._has_begun and self._body is None
-        return is_at_rest and self.timeout_keep_alive_task is None and self._idle_since <= since
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Close the connection: there was no request since the application's latest response."""
-        self.shared.hits["keep_alive_s"] += 1
-        super().timeout_keep_alive_handler()
+        """Whether there was no request or response since the time `since`."""
+        is_at_rest = self._is_in_head and not (self._has_begun or self._is_answering or self._running is not None)
+        return is_at_rest and self._idle_since <= since
 
     # For subclasses that respond to requests themselves
 
@@ -201,13 +222,13 @@ class Connection(Peer):
 
         Bytes received meanwhile are parsed as soon as it is.
         """
-        if self._is_lost or self._discarded_bytes is not None:
+        if self._is_lost or self._discarded_bytes >= 0:
             return False
         transport = self.transport
         transport.write(response)
         if closes or self._is_shutting_down:
             transport.close()
-        if self.flow.write_paused:
+        if self.is_paused:
             self._is_unread = True
             return False
         self._is_answering = False
@@ -216,14 +237,33 @@ class Connection(Peer):
             return False
         if self._is_feeding:
             return not self._has_ended
-        if self.pipeline or self._unparsed or self._has_begun:
+        if self._waiting or self._unparsed or self._has_begun:
             self._serve_next()
         return not self._has_ended
 
+    def answered(self, cycle: Cycle) -> None:
+        """The application has responded: go on with the next request."""
+        self._idle_since = monotonic()
+        if not cycle.more_body:
+            self._running = None
+        if not self.transport.is_closing():
+            self._serve_next()
+
     def _serve_next(self) -> None:
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+        if self._waiting and self._running is None:
+            self._start(self._waiting.popleft())
         self._parse_next()
+
+    def _start(self, cycle: Cycle) -> None:
+        self._running = cycle
+        self._run(cycle.run(self._config.loaded_app))
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a task that the server waits for when it shuts down."""
+        tasks = self._state.tasks
+        task = asyncio.get_running_loop().create_task(coroutine)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     # Parsing
 
@@ -232,11 +272,11 @@ class Connection(Peer):
         if self._is_answering:
             return True
         running = self._running
-        return running is not None and not running.response_complete and not running.more_body
+        return running is not None and not (running.is_complete or running.more_body)
 
     def _feed(self, data: bytes) -> None:
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
+        if self.parser is None:
+            self.parser = _parser_for(self)
         self._fed_bytes += len(data)
         self._is_feeding = True
         self._is_first = self._is_first or not self._window
@@ -251,12 +291,12 @@ class Connection(Peer):
         self._is_feeding = False
         if not self._has_begun:
             self._window = b""
-        if self._is_in_head and not (self.pipeline or self._fed_bytes or self._has_begun or self._running):
-            return  # the piece was one request, which the subclass took
+        if self._is_in_head and not (self._fed_bytes or self._has_begun):
+            self.parser = None
+            if self._running is None:
+                return  # the piece was one request, which the subclass took
         if self._fed_bytes:  # of an incomplete head or body
             self._check_fed()
-        if self.pipeline:
-            self.flow.resume_reading()  # else a peer that closes would not be noticed; what it sends is bounded
         self._choose_timeout()
 
     def _refuse_piece(self, data: bytes, error: httptools.HttpParserError) -> None:
@@ -290,11 +330,12 @@ class Connection(Peer):
         if self._opening is not None:
             self._hand_over(*self._opening, data[parsed_bytes:])
             return
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser = None
         self._window = b""
         if self._lacks_body:
+            self.parser = _parser_for(self)
             self.parser.feed_data(self._body_head())
+            self.headers = NO_HEADERS
         rest = data[parsed_bytes:]
         if rest:
             self._unparsed = bytearray(rest) + (self._unparsed or b"")
@@ -305,12 +346,11 @@ class Connection(Peer):
         self._opening, self._is_lost = None, True
         self.shared.idle.forget(self)
         self._set_timeout(None)
-        self._unset_keepalive_if_required()
         self.transport.resume_reading()
         unparsed, self._unparsed = self._unparsed or b"", None
         successor.begin(self.transport, accepted, rest + unparsed)
-        self.connections.discard(self)
-        self.parser = None  # type: ignore[assignment]  # breaks a reference cycle
+        self._connections.discard(self)
+        self.parser = None  # breaks a reference cycle
 
     def _check_fed(self) -> None:
         limits = self.shared.limits
@@ -330,7 +370,7 @@ class Connection(Peer):
         """Start the deadline for what the peer must send next, if anything; none runs while a request is processed."""
         shared = self.shared
         timeouts: TimeoutQueue[Requester] | None = None
-        if self._is_lost or self._discarded_bytes is not None or self._is_busy():
+        if self._is_lost or self._discarded_bytes >= 0 or self._is_busy():
             pass
         elif not self._is_in_head:
             timeouts = shared.bodies
@@ -342,7 +382,7 @@ class Connection(Peer):
     # Parser callbacks
 
     def on_message_begin(self) -> None:
-        """A request begins. Its scope is made only once it is known that the application will respond to it."""
+        """A request begins."""
         if self._lacks_body:
             return
         self.url = b""
@@ -364,7 +404,7 @@ class Connection(Peer):
         if self._lacks_body:
             self._lacks_body = False
             return
-        if len(self.pipeline) >= _PIPELINED_REQUESTS:
+        if self._waiting is not None and len(self._waiting) >= _PIPELINED_REQUESTS:
             self.cut("too_much_ahead")
             raise _Refused
         if self._may_have_spaces is None:
@@ -377,24 +417,44 @@ class Connection(Peer):
         self._is_in_head = self._has_begun = False
         if self._timeouts is not None:
             self._set_timeout(None)
-        is_next = self._is_first and (self.cycle is None or self.cycle.response_complete)
+        is_next = self._is_first and self._running is None
         if is_sound and is_next and (self._opens_socket(fields) or self._accepts(fields)):
             self._fed_bytes = 0
             self._body = b""
             return
         self._check_head(fields)
         self._fed_bytes = 0
-        url, headers = self.url, self.headers
-        super().on_message_begin()  # makes the scope, and clears url and headers
-        self.url = url
-        self.headers.extend(headers)
-        self.expect_100_continue = fields.get(b"expect", b"").lower() == b"100-continue"
-        self.scope["extensions"] = {"halley": self, "halley.target": url}  # type: ignore[dict-item]
-        super().on_headers_complete()
-        self._lacks_body = self.parser.should_upgrade() and any(
-            name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
-            for name, value in self.headers
+        self._pass_to_application(fields)
+
+    def _pass_to_application(self, fields: dict[bytes, bytes]) -> None:
+        """Make the cycle of a request, which begins now or after those before it."""
+        parser, version = self.parser, self.parser.get_http_version()
+        server = self.transport.get_extra_info("sockname")
+        scope = make_scope(
+            parser.get_method().decode("ascii"),
+            self.url,
+            version,
+            self.headers,
+            {"halley": self, "halley.target": self.url},
+            client=self.client,
+            server=tuple(server[:2]) if isinstance(server, tuple) else None,
+            scheme=self.scheme,
+            root_path=self._config.root_path,
         )
+        expects_continue = fields.get(b"expect", b"").lower() == b"100-continue"
+        keeps_alive = version != "1.0" and parser.should_keep_alive()
+        self._cycle = cycle = Cycle(self, scope, keeps_alive=keeps_alive, expects_continue=expects_continue)
+        if self._running is None and not self._is_answering:
+            self._start(cycle)
+        else:
+            if self._waiting is None:
+                self._waiting = deque()
+            self._waiting.append(cycle)
+        self._lacks_body = parser.should_upgrade() and (
+            b"transfer-encoding" in fields or fields.get(b"content-length", b"").strip(b"0") != b""
+        )
+        if not self._lacks_body:
+            self.url, self.headers = b"", NO_HEADERS
 
     def _opens_socket(self, fields: dict[bytes, bytes]) -> bool:
         """Whether the current request opens a WebSocket. Raises `_Refused` if its opening handshake is invalid."""
@@ -436,7 +496,8 @@ class Connection(Peer):
     def on_body(self, body: bytes) -> None:
         """Append a piece of the body."""
         if self._body is None:
-            super().on_body(body)
+            if self._cycle is not None:
+                self._cycle.add_body(body)
         elif not self._body:
             self._body = body
         else:
@@ -458,34 +519,20 @@ class Connection(Peer):
                 self._is_answering = True
                 self._serve(body)
             return
-        super().on_message_complete()
-        if self._running is not None and self._running.response_complete:  # it was answered before it was complete
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
-            self._forget_answered()
-
-    def on_response_complete(self) -> None:
-        """The application has responded: parse the bytes received meanwhile."""
-        super().on_response_complete()
-        cycle = self.cycle
-        if cycle is not None and cycle.response_complete and not (cycle.more_body or self._has_begun):
-            self._forget_answered()
-        if not self.transport.is_closing():
-            self._parse_next()
-
-    def _forget_answered(self) -> None:
-        """Forget a request that is answered and complete: an idle connection keeps no part of its head."""
-        self._forget_request()
-        self.headers, self.url = [], b""
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        if self._is_answering:  # a request that was taken, and whose response is sent first
-            self.pipeline.appendleft((cycle, app))
-            return
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
+        cycle, self._cycle = self._cycle, None
+        if cycle is not None:
+            cycle.end_body()
+            if cycle.is_complete and cycle is self._running:  # it was answered before it was complete
+                self._running = None
+                self._idle_since = monotonic()
 
     def _refuse_head(self, status: HTTPStatus, text: str, limit: str = "") -> None:
         self.refuse(status, text, limit=limit)
         raise _Refused
+
+
+def _parser_for(connection: Connection) -> httptools.HttpRequestParser:
+    """Return a parser that calls the connection, before a request; what follows the last one is parsed as well."""
+    parser = httptools.HttpRequestParser(connection)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser

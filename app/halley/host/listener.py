@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 from halley import telemetry
 from halley.host.http import Connection
 from halley.host.peer import UNSENT_BYTES, limit_unsent
-from halley.host.timeouts import ServerContext
+from halley.host.timeouts import Receiver, ServerContext
 from halley.host.websocket import WebSockets
 from halley.protocols.nt4.protocol import NetworkTables
 from halley.server.composition import Server
@@ -168,9 +168,9 @@ class HttpServer:
         bound.listen(_BACKLOG)
         self._listeners.append(listener)
 
-    def _connection(self) -> asyncio.Protocol:
+    def _connection(self) -> Any:
         make: Any = self.config.http_protocol_class
-        connection: asyncio.Protocol = make(config=self.config, server_state=self.server_state, app_state={})
+        connection: Receiver = make(config=self.config, server_state=self.server_state, app_state={})
         return connection
 
     async def shutdown(self, sockets: Sequence[socket.socket]) -> None:
@@ -211,9 +211,7 @@ class HttpServer:
             await self._news.wait()
 
 
-def config_of(
-    app: ASGIApp, settings: Settings, protocol: Callable[..., asyncio.Protocol], grace_s: float
-) -> uvicorn.Config:
+def config_of(app: ASGIApp, settings: Settings, protocol: Callable[..., Receiver], grace_s: float) -> uvicorn.Config:
     """Return uvicorn's configuration for an application, without the features that Halley replaces.
 
     Running requests have `grace_s` seconds when the server shuts down.
@@ -248,7 +246,7 @@ class SideServer(HttpServer):
         *,
         scheme: str,
         grace_s: float,
-        protocol: Callable[..., asyncio.Protocol] = Connection,
+        protocol: Callable[..., Receiver] = Connection,
         limits: Limits | None = None,
     ) -> None:
         self.shared = ServerContext(limits or server.settings.limits, server.broker.hits)

@@ -12,16 +12,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from http import HTTPStatus
+from functools import partial
 from time import monotonic
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from halley import telemetry
 from halley.broker.aging import TimeoutQueue
+from halley.host.asgi import STATUS_LINES, Cycle
 from halley.host.timeouts import Requester, ServerContext
 from halley.transports.guard import TEXT_HEADERS
 from halley.transports.head import CLOSE, Header
@@ -47,10 +49,15 @@ def limit_unsent(bound: socket.socket | None, nbytes: int) -> None:
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, nbytes)
 
 
-class Peer(HttpToolsProtocol):
-    """The peer of one connection. `shared` is what all connections of a server have in common."""
+class Peer:
+    """The peer of one connection; the event loop knows it as the protocol of `transport`.
+
+    It has no base class, so that it can be native: event loops ask only whether a protocol has a buffer of its own.
+    `shared` is what all connections of a server have in common, and `state` the sets in which uvicorn has them.
+    """
 
     __slots__ = (
+        "_connections",
         "_discarded_bytes",
         "_has_ended",
         "_is_lost",
@@ -58,16 +65,28 @@ class Peer(HttpToolsProtocol):
         "_read_by",
         "_running",
         "_settling",
+        "_state",
         "_timeouts",
         "_unread_bytes",
+        "_waiting",
         "_was_cut",
+        "client",
+        "is_paused",
+        "scheme",
         "shared",
+        "transport",
     )
 
-    def __init__(self, *arguments: Any, shared: ServerContext, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, state: ServerState, shared: ServerContext) -> None:
         self.shared = shared
-        self._running: RequestResponseCycle | None = None  # the request that the application is answering
+        self._connections: Any = state.connections  # not a `set`, whose methods a compiled module would call past it
+        self.transport: Any = None
+        self.client: tuple[str, int] | None = None  # may be a proxy; None if unknown
+        self.scheme = "http"
+        self.is_paused = False  # the kernel does not take all that is written
+        self._state = state
+        self._running: Cycle | None = None  # the request that the application is answering
+        self._waiting: deque[Cycle] | None = None  # those behind it, and behind one that a subclass has taken
         self._settling: list[Callable[[bool], None]] = []
         self._unread_bytes = 0  # when the write deadline was last checked
         self._read_by = 0.0  # when the peer is to have read all that is written, at the least rate
@@ -75,15 +94,19 @@ class Peer(HttpToolsProtocol):
         self._is_lost = False
         self._was_cut = False
         self._lingering: asyncio.TimerHandle | None = None  # when the peer must have read why its request was refused
-        self._discarded_bytes: int | None = None  # received since a request was refused; None before
+        self._discarded_bytes = -1  # received since a request was refused; negative before
         self._timeouts: TimeoutQueue[Requester] | None = None  # the one whose deadline runs: for heads or for bodies
 
     # asyncio.Protocol
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         """Count the connection; writing to it pauses as soon as the kernel does not take all bytes."""
-        super().connection_made(transport)
+        self.transport = transport
+        name = transport.get_extra_info("peername")
+        self.client = (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
+        self.scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         transport.set_write_buffer_limits(0)
+        self._connections.add(self)
         self.shared.connections += 1
 
     def eof_received(self) -> None:
@@ -92,7 +115,7 @@ class Peer(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         """Start the write deadline: the peer reads more slowly than we write."""
-        super().pause_writing()
+        self.is_paused = True
         self._unread_bytes = nbytes = unread_bytes(self.transport)
         now = monotonic()
         self._read_by = now + nbytes / self.shared.limits.read_bytes_per_s
@@ -100,7 +123,7 @@ class Peer(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         """All written bytes are in the kernel: end the write deadline, and report that."""
-        super().resume_writing()
+        self.is_paused = False
         self.shared.writes.forget(self)
         if not self.transport.is_closing():
             self._settle(is_written=True)
@@ -108,34 +131,24 @@ class Peer(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: notify the application, for running and for queued requests.
 
-        All cycles of references with its requests and timers are broken, so that everything is freed immediately. The
-        cyclic collector counts objects and not their bytes, so it may run much later.
+        All cycles of references with its requests are broken, so that everything is freed immediately. The cyclic
+        collector counts objects and not their bytes, so it may run much later.
         """
         self._is_lost = True
+        self._connections.discard(self)
         self.shared.connections -= 1
         self.shared.writes.forget(self)
         self.shared.idle.forget(self)
         self._set_timeout(None)
-        unanswered = [cycle for cycle, _ in self.pipeline]
-        if self._running is not None:
-            unanswered.append(self._running)
-        for cycle in unanswered:
-            if not cycle.response_complete:
-                cycle.disconnected = True
-            cycle.message_event.set()
-        super().connection_lost(exc)
-        self._unset_keepalive_if_required()  # uvicorn does that only where there is no error
+        for cycle in (self._running, *(self._waiting or ())):
+            if cycle is not None:
+                cycle.lose()
+        self._running = self._waiting = None
         if self._lingering is not None:
             self._lingering.cancel()
             self._lingering = None
-        self._forget_request()
-        self.pipeline.clear()
         # A transport that closes without an error, and is not aborted by us, has flushed its buffer.
         self._settle(is_written=exc is None and not self._was_cut)
-
-    def _forget_request(self) -> None:
-        """Forget the application's latest request, which refers to the connection (`scope["extensions"]`)."""
-        self.cycle = self.scope = self._running = None  # type: ignore[assignment]
 
     # What applications and the sweeper call
 
@@ -145,12 +158,19 @@ class Peer(HttpToolsProtocol):
         Calls `report(False)` if the connection is lost before that. Reports immediately what is known now: nothing
         arrives that is written after the peer has ended its stream, or was refused.
         """
-        if self._is_lost or self._has_ended or self._discarded_bytes is not None:
+        if self._is_lost or self._has_ended or self._discarded_bytes >= 0:
             report(False)  # noqa: FBT003 - the callback's one meaning
-        elif not self.flow.write_paused and not self.transport.is_closing():
+        elif not self.is_paused and not self.transport.is_closing():
             report(True)  # noqa: FBT003
         else:
             self._settling.append(report)
+
+    async def drained(self) -> None:
+        """Return when all written bytes are in the kernel, or never will be."""
+        if self.is_paused:
+            settled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            self.settle(partial(_set, settled))
+            await settled
 
     @property
     def address(self) -> str:
@@ -201,11 +221,12 @@ class Peer(HttpToolsProtocol):
         If it were closed for reading now, unread bytes would make the kernel reset it, and the response would be lost.
         `limit` is the setting that the request exceeded, which is counted here. `is_logged`: it was logged before.
         """
-        if self._discarded_bytes is not None:
+        running = self._running
+        if self._discarded_bytes >= 0:
             return
         if self.transport.is_closing():
-            if self._running is not None:
-                self._running.disconnected = True  # it gets no response, and that is not a fault
+            if running is not None:
+                running.lose()  # it gets no response, and that is not a fault
             return
         self.shared.refused[status] = self.shared.refused.get(status, 0) + 1
         if limit:
@@ -213,21 +234,16 @@ class Peer(HttpToolsProtocol):
         if not is_logged:
             telemetry.request_refused(status, text, address=self.address)
         self._discarded_bytes = 0
-        self._unset_keepalive_if_required()
         self._set_timeout(None)
-        running = self._running
-        is_over = running is None or (running.response_complete and not running.more_body)  # another one is refused
-        is_answered = not is_over and running is not None and running.response_started
-        if running is not None and not running.response_complete:
-            running.disconnected = True  # the application need not respond any more
-            running.waiting_for_100_continue = False  # nor is the body wanted
-            running.message_event.set()
+        is_answered = running is not None and running.is_begun
+        if running is not None:
+            running.lose()  # the application need not respond any more
         if not is_answered:
             self.transport.write(response(status, (*TEXT_HEADERS, *headers, CLOSE), text.encode()))
         if self.transport.can_write_eof():
             with suppress(OSError):  # the peer may have reset the connection
                 self.transport.write_eof()
-        self._lingering = self.loop.call_later(self.shared.limits.linger_s, self._end_linger)
+        self._lingering = asyncio.get_running_loop().call_later(self.shared.limits.linger_s, self._end_linger)
 
     def _end_linger(self) -> None:
         self._lingering = None
@@ -254,6 +270,11 @@ class Peer(HttpToolsProtocol):
                 timeouts.add(self, monotonic())
 
 
+def _set(future: asyncio.Future[bool], result: bool) -> None:  # noqa: FBT001 - as `settle` calls it
+    if not future.done():
+        future.set_result(result)
+
+
 def unread_bytes(transport: asyncio.Transport) -> int:
     """Return the number of bytes that the peer has not read, in the transport's buffer and in the kernel's.
 
@@ -270,9 +291,7 @@ def unread_bytes(transport: asyncio.Transport) -> int:
     return nbytes
 
 
-# Responses as bytes, for requests that are served without ASGI; in the form that uvicorn writes
-
-STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+# Responses as bytes, for requests that are served without ASGI
 
 
 def begin(status: int, headers: Iterable[Header]) -> bytes:

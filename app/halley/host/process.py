@@ -54,7 +54,7 @@ from halley.host.listener import (
     url_of,
 )
 from halley.host.relayed import NodeServer
-from halley.host.timeouts import ServerContext
+from halley.host.timeouts import Receiver, ServerContext
 from halley.host.tls import BadCertificate, Certificate, Tls
 from halley.host.websocket import WebSockets
 from halley.processes import raise_file_limit
@@ -180,9 +180,7 @@ def exit_code(signals: Sequence[int]) -> int:
     return _INTERRUPTED if signals and signals[0] == signal.SIGINT else _OK
 
 
-def _protocol(
-    server: Server, shared: ServerContext, certificate: Certificate | None
-) -> Callable[..., asyncio.Protocol]:
+def _protocol(server: Server, shared: ServerContext, certificate: Certificate | None) -> Callable[..., Receiver]:
     """Return the factory of the protocols for new public connections."""
     plain: Callable[..., Connection] = partial(Connection, shared=shared)
     if server.settings.short_way and server.endpoint is not None:

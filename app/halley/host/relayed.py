@@ -20,10 +20,14 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any
 
+from uvicorn import Config
+from uvicorn.server import ServerState
+
 from halley.broker.aging import TimeoutQueue
 from halley.host.bayeux import BayeuxConnection, BayeuxContext
 from halley.host.listener import SideServer
 from halley.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, deadline_s
+from halley.host.timeouts import ServerContext
 from halley.server.composition import Server
 from halley.transports.guard import Rejection
 from halley.transports.head import Head
@@ -62,16 +66,29 @@ class NodeAuthentication:
 class RelayedConnection(BayeuxConnection):
     """A connection of another node."""
 
-    __slots__ = ("_authentication", "_unconfirmed")
+    __slots__ = (
+        "_authentication",
+        "_unconfirmed",
+    )
 
     _HIDDEN_HEADERS = 1
 
-    def __init__(self, *arguments: Any, authentication: NodeAuthentication, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        shared: ServerContext,
+        bayeux: BayeuxContext,
+        authentication: NodeAuthentication,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop, shared=shared, bayeux=bayeux)
         self._authentication = authentication
         self._unconfirmed: list[Callable[[bool], None]] = []
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         """Another node has connected, or a stranger."""
         super().connection_made(transport)
         self._is_proxy = False  # even if it has the address of one
@@ -95,7 +112,7 @@ class RelayedConnection(BayeuxConnection):
                 self._refuse_head(HTTPStatus(rejection.status), rejection.text)
             self.headers = [header for header in self.headers if header[0] != NODE]
             self._source = (address, scheme)
-            self.client, self.scheme = (address, 0), scheme  # type: ignore[assignment]  # for the scope
+            self.client, self.scheme = (address, 0), scheme  # for the scope
         super().on_headers_complete()
 
     def _head_of(self, data: bytes) -> Head:
@@ -110,7 +127,7 @@ class RelayedConnection(BayeuxConnection):
 
     def settle(self, report: Callable[[bool], None]) -> None:
         """Like `Peer.settle`, but wait until the other node confirms that its client's kernel has all bytes."""
-        if self._is_lost or self._has_ended or self._discarded_bytes is not None:
+        if self._is_lost or self._has_ended or self._discarded_bytes >= 0:
             report(False)  # noqa: FBT003 - the callback's one meaning
         else:
             self._unconfirmed.append(report)

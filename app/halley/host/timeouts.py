@@ -30,6 +30,28 @@ _IDLE_CHECKS = 4
 """Checks in one `keep_alive_s`. To restart a deadline with each request would cost more than its head."""
 
 
+class Receiver(Protocol):
+    """What an event loop calls: the methods of `asyncio.Protocol`, which need not be a base class."""
+
+    def connection_made(self, transport: Any) -> None:
+        """A peer has connected."""
+
+    def data_received(self, data: bytes) -> None:
+        """The peer has sent bytes."""
+
+    def eof_received(self) -> bool | None:
+        """The peer has ended its stream; true: the transport stays open."""
+
+    def pause_writing(self) -> None:
+        """The kernel does not take all that is written."""
+
+    def resume_writing(self) -> None:
+        """The kernel has taken all that was written."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is closed."""
+
+
 class Writer(Protocol):
     """A connection that writes to a peer that may not read."""
 

@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, cast
 
 from halley import telemetry
-from halley.host.timeouts import SLICE_S, Turns
+from halley.host.timeouts import SLICE_S, Receiver, Turns
 from halley.settings import Tls as TlsSettings
 
 _MISMATCHES = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
@@ -109,10 +109,10 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     """The TLS of one connection; `on_failure` is called with OpenSSL's reason when TLS fails."""
 
     def __init__(
-        self, above: asyncio.Protocol, context: ssl.SSLContext, turns: Turns, on_failure: Callable[[str], None]
+        self, above: Receiver, context: ssl.SSLContext, turns: Turns, on_failure: Callable[[str], None]
     ) -> None:
         super().__init__()
-        self._above = above
+        self._above: Receiver = above
         self._turns = turns
         self._on_failure = on_failure
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -252,7 +252,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Set the protocol above, when a connection becomes a WebSocket."""
-        self._above = cast(asyncio.Protocol, protocol)
+        self._above = cast(Receiver, protocol)
 
     def _schedule(self) -> None:
         if not (self._is_scheduled or self._is_paused):

@@ -20,7 +20,7 @@ import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from websockets.utils import accept_key
 
@@ -43,7 +43,7 @@ from halley.host.frames import (
     frame,
     text_frame,
 )
-from halley.host.peer import DISCARDED_BYTES, Peer, limit_unsent, unread_bytes
+from halley.host.peer import DISCARDED_BYTES, limit_unsent, unread_bytes
 from halley.host.timeouts import SLICE_S, ServerContext
 from halley.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
 from halley.transports.addresses import Proxies
@@ -396,6 +396,27 @@ _UPGRADE = (b"upgrade", b"websocket")
 _KEY_BYTES = 16
 
 
+class Opening(Protocol):
+    """An HTTP connection whose request asks for a WebSocket; `url` and `headers` are the request's."""
+
+    shared: ServerContext
+    scheme: str
+    is_paused: bool
+    url: bytes
+    headers: list[Header]
+    parser: Any
+
+    @property
+    def address(self) -> str:
+        """The peer's IP address."""
+        raise NotImplementedError
+
+    @property
+    def port(self) -> int:
+        """The peer's port."""
+        raise NotImplementedError
+
+
 class WebSockets:
     """The WebSockets of one route. `connections` are all of the server; it closes them when it shuts down."""
 
@@ -413,10 +434,10 @@ class WebSockets:
         """Whether a request target is one of the route's paths, with any query."""
         return self.route.matches(url.partition(b"?")[0].decode("latin-1"))
 
-    def open(self, peer: Peer) -> tuple[WebSocket, bytes]:
+    def open(self, peer: Opening) -> tuple[WebSocket, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
         headers, parser = peer.headers, peer.parser
-        source: tuple[str, str] = (peer.address, peer.scheme or "http")
+        source: tuple[str, str] = (peer.address, peer.scheme)
         port = peer.port
         if peer.address in self._proxies:
             source, port = self._proxies.client_of(*source, headers), 0
@@ -459,13 +480,13 @@ class WebSockets:
         return self._checks.has_overdue(now) or self.leaving.has_overdue(now)
 
 
-def open_socket(peer: Peer) -> tuple[WebSocket, bytes] | None:
+def open_socket(peer: Opening) -> tuple[WebSocket, bytes] | None:
     """Make the WebSocket that a request asks for, and the response that accepts it; None if its path has none.
 
     Also None while an earlier response of the connection is not in the kernel: nothing would report when it is. Raises
     `Rejection` if the request is not a valid opening handshake (RFC 6455, 4.2).
     """
-    if peer.flow.write_paused:
+    if peer.is_paused:
         return None
     return next((route.open(peer) for route in peer.shared.sockets if route.matches(peer.url)), None)
 
