@@ -31,7 +31,9 @@ from halley.bench.load import BenchFailed
 DONE, FAILED, WRONG_USE = 0, 1, 2
 COMMITTED = json.loads(FIGURES.read_text(encoding="utf-8"))
 IS_CLONE = (FIGURES.parents[2] / ".git").exists()
-SAME, SAME_BATCHES = 0.01, 0.005
+SAME = 0.01
+"""By how much two counts of a load differ at most; on a busy machine the history's writer differs by 0.6 %."""
+
 BUILD = {"python": "3.11.7", "options": "no options", "machine": "x86_64", "libraries": "all"}
 
 
@@ -92,8 +94,7 @@ def test_a_count_is_the_same_each_time(measured, tmp_path):
     again = asyncio.run(count(side_environment(), ["bayeux-durable"], print, kept_in=tmp_path))
     assert [*again] == ["bayeux-durable", "bayeux-durable-writer"]
     for load, unit in again.items():
-        same = SAME_BATCHES if load.endswith("-writer") else SAME
-        assert measured.units[load].instructions == pytest.approx(unit.instructions, rel=same), load
+        assert measured.units[load].instructions == pytest.approx(unit.instructions, rel=SAME), load
     assert "bayeux-durable-1.callgrind" in {each.name for each in tmp_path.iterdir()}
 
 

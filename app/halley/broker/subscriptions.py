@@ -67,7 +67,8 @@ class TopicIndex(Generic[Subscriber]):
         self.subscriptions: dict[_Key, Subscription[Subscriber]] = {}  # by pattern
         self.cache: dict[str, Matched[Subscriber]] = {}  # for the hot path to look at before it calls `match`
         self._stale: list[dict[str, Matched[Subscriber]]] = []  # former caches, which are dropped in pieces
-        self._below: dict[str, Subscription[Subscriber]] = {}  # those to /a/** and /a/*, by the topic above, a
+        # Those to /a/** and /a/*, once more by the topic above, a: a tuple for each level costs 1 % of a publish.
+        self._below: dict[str, Subscription[Subscriber]] = {}
         self._children: dict[str, Subscription[Subscriber]] = {}
         # The number of prefixes by their count of whole segments and the length of the rest, and the number of
         # wildcards by their count of segments and the positions that have a name.
