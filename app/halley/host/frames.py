@@ -87,8 +87,11 @@ class FrameReader:
 
     def read(self) -> Frame | None:
         """Return the next frame; None until all of it has been received. Raises `BadFrame`."""
-        if self._at == len(self._data) and not self._has_more():
-            return None
+        if self._at == len(self._data):
+            if len(self._rest) < self._needed_bytes:
+                self._data, self._at = b"", 0
+                return None
+            self._data, self._at, self._rest, self._needed_bytes = bytes(self._rest), 0, bytearray(), 2
         data, at = self._data, self._at
         if len(data) < at + 2:
             return self._wait(2)
@@ -122,14 +125,6 @@ class FrameReader:
         self.is_over = True
         self._data, self._at, self._rest = b"", 0, bytearray()
 
-    def _has_more(self) -> bool:
-        """Whether there is something to read behind the bytes that have been read, which are forgotten."""
-        self._data, self._at = b"", 0
-        if len(self._rest) < self._needed_bytes:
-            return False
-        self._data, self._rest, self._needed_bytes = bytes(self._rest), bytearray(), 2
-        return True
-
     def _wait(self, needed_bytes: int) -> Frame | None:
         """Keep the beginning of a frame until that many of its bytes are there; they may be, in what was fed since."""
         self._rest = bytearray(self._data[self._at :]) + self._rest
@@ -138,7 +133,7 @@ class FrameReader:
         return self.read()
 
     def _check(self, first: int, opcode: int, data: bytes) -> None:
-        """Check a frame that is no whole message; `first` is its first byte."""
+        """Check a frame that is not a whole message; `first` is its first byte."""
         if first & _RESERVED:
             raise self._bad("reserved bits must be 0")
         if opcode >= CLOSE:

@@ -1,7 +1,7 @@
 """WebSockets (RFC 6455) on Halley's own host; `frames.py` reads and makes their frames.
 
 The transport's protocol is this object once the 101 is sent; engines know it as their `Link`. It needs no base class:
-event loops call the methods of `asyncio.Protocol` on whatever has no `get_buffer`. A frame for a hundred peers is made
+event loops call the methods of `asyncio.Protocol` on an object without `get_buffer`. A frame for a hundred peers is made
 once, so sending it costs one call of the transport for each of them and nothing else. There are no extensions:
 compressing small messages saves little and costs memory and time for each peer.
 
@@ -183,12 +183,16 @@ class WebSocket:
             if self._late_bytes > DISCARDED_BYTES:
                 self.cut("sends_on")
         self._reader.feed(data)
-        self._begin_work()
+        if not self._is_working:
+            self._is_working = True
+            if not self._shared.turns.run(self):
+                self._is_paused = True
+                self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         """The peer has ended its stream: it counts as gone once all bytes received before are processed."""
         self._has_eof = True
-        self._begin_work()
+        self.data_received(b"")
         return True
 
     def pause_writing(self) -> None:
@@ -259,14 +263,6 @@ class WebSocket:
         self._fail(GOING_AWAY, "the server is shutting down")
 
     # Receiving
-
-    def _begin_work(self) -> None:
-        """Process received bytes, now or in later turns."""
-        if not self._is_working:
-            self._is_working = True
-            if not self._shared.turns.run(self):
-                self._is_paused = True
-                self._transport.pause_reading()
 
     def work(self, now: float) -> bool:
         """Process received bytes; see `Worker`."""
