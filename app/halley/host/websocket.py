@@ -1,8 +1,8 @@
 """WebSockets (RFC 6455) on Halley's own host; `frames.py` reads and makes their frames.
 
 The transport's protocol is this object once the 101 is sent; engines know it as their `Link`. It needs no base class:
-event loops call the methods of `asyncio.Protocol` on an object without `get_buffer`. A frame for a hundred peers is made
-once, so sending it costs one call of the transport for each of them and nothing else. There are no extensions:
+event loops call the methods of `asyncio.Protocol` on an object without `get_buffer`. A frame for a hundred peers is
+made once, so sending it costs one call of the transport for each of them and nothing else. There are no extensions:
 compressing small messages saves little and costs memory and time for each peer.
 
 A WebSocket ends in one of four ways: the peer sends a close frame, which is echoed; the engine closes it, and the peer
@@ -18,7 +18,7 @@ import asyncio
 import base64
 import binascii
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableSet, Sequence
 from time import monotonic
 from typing import Any, Final, cast
 
@@ -424,11 +424,12 @@ class WebSockets:
     """The WebSockets of one route. `connections` are all of the server; it closes them when it shuts down."""
 
     def __init__(
-        self, route: WebSocketRoute, proxies: Proxies, shared: ServerContext, connections: set[Any] | None = None
+        self, route: WebSocketRoute, proxies: Proxies, shared: ServerContext, connections: MutableSet[Any] | None = None
     ) -> None:
         self.route = route
         self.shared = shared
-        self.connections: set[Any] = set() if connections is None else connections
+        # Not typed as a set: compiled, that would call `set.discard`, and the server's set has its own.
+        self.connections: MutableSet[Any] = set() if connections is None else connections
         self.leaving: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.kill_s)
         self._proxies = proxies
         self._checks: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.look_s)
