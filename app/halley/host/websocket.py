@@ -292,7 +292,7 @@ class WebSocket:
                     if monotonic() - now > SLICE_S:
                         return True
                 self._messages = None
-            elif monotonic() - now > SLICE_S:
+            if monotonic() - now > SLICE_S:  # there are frames without a message
                 return True
         if self._has_eof:
             self._report_lost()
