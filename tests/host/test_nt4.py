@@ -12,8 +12,9 @@ from support.nt4_doors import DOORS, doors
 from support.server import brisk, serving
 from support.tables import CLOSE as TOLD_TO_CLOSE
 from support.tables import NEW, OLD, PARTS, REASON, RTT, Heard
-from support.wire import request
+from support.wire import DEADLINE_S, request
 
+from halley.host import websocket
 from halley.host.timeouts import ServerContext
 from halley.host.websocket import WebSocket, WebSockets
 from halley.protocols.nt4.names import client_name
@@ -253,6 +254,17 @@ async def test_a_message_is_split_no_further_than_it_is_taken(door):
         assert open_doors.tables.last.steps == ["split", "take"] * 3
 
 
+async def test_frames_without_a_message_are_read_in_slices_too(looked_at, monkeypatch):
+    """S32: between two frames of which an engine makes nothing, such as empty lists, others have their turn."""
+    connection, _, _, tables = looked_at(NEW)
+    monkeypatch.setattr(websocket, "SLICE_S", -1.0)
+    connection.data_received(text(b"[]") * 3)
+    assert tables.split_times == 1
+    async with asyncio.timeout(DEADLINE_S):
+        while tables.split_times < 3:
+            await asyncio.sleep(0)
+
+
 # Silence
 
 
@@ -269,15 +281,29 @@ class Transport(asyncio.Transport):
     def set_protocol(self, protocol):
         pass
 
+    def is_closing(self):
+        return False
+
+    def pause_reading(self):
+        pass
+
+    def resume_reading(self):
+        pass
+
 
 class NoTables:
-    """A protocol whose engine counts only the ends of connections."""
+    """A protocol whose engine counts only the ends of connections, and what it finds no message in."""
 
     def __init__(self):
         self.lost_times = 0
+        self.split_times = 0
 
     def connect(self, link, context, now):
         return self
+
+    def split(self, data, now, *, is_binary):
+        self.split_times += 1
+        return ()
 
     def lost(self, now):
         self.lost_times += 1

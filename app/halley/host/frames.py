@@ -7,7 +7,7 @@ every byte, and each message is a frame. The library `websockets` unmasks, in C,
 from __future__ import annotations
 
 import struct
-from functools import partial
+from typing import Final
 
 from websockets.exceptions import PayloadTooBig, ProtocolError
 from websockets.frames import Close
@@ -20,19 +20,29 @@ try:
 except ImportError:  # where it was installed without a compiler
     from websockets.utils import apply_mask
 
-CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+CONTINUATION: Final = 0
+TEXT: Final = 1
+BINARY: Final = 2
+CLOSE: Final = 8
+PING: Final = 9
+PONG: Final = 10
 """The opcodes; those from `CLOSE` on are of control frames, which are whole."""
 
-_CONTROL_BYTES = 125
+_CONTROL_BYTES: Final = 125
 """The most data in a control frame (RFC 6455, 5.5)."""
 
-INVALID_DATA, TOO_BIG = 1007, 1009
+INVALID_DATA: Final = 1007
+TOO_BIG: Final = 1009
 """Status codes of close frames, besides those of the contract."""
 
-_OPCODES = frozenset({CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
-_FINAL, _RESERVED, _OPCODE = 0x80, 0x70, 0x0F
-_MASKED, _LENGTH = 0x80, 0x7F
-_LEAST_BYTES = 6
+_FINAL: Final = 0x80
+_RESERVED: Final = 0x70
+_OPCODE: Final = 0x0F
+_MASKED: Final = 0x80
+_LENGTH: Final = 0x7F
+_WHOLE_TEXT: Final = 0x81
+_WHOLE_BINARY: Final = 0x82
+_LEAST_BYTES: Final = 6
 """The size of a masked frame without data."""
 
 Frame = tuple[int, bool, bytes]
@@ -55,56 +65,81 @@ class FrameReader:
     After a close frame or a `BadFrame`, nothing more is to be read: `is_over`.
     """
 
-    __slots__ = ("_buffer", "_max_bytes", "_message_bytes", "_needed_bytes", "is_over")
+    __slots__ = ("_at", "_data", "_max_bytes", "_message_bytes", "_needed_bytes", "_rest", "is_over")
 
     def __init__(self, max_bytes: int) -> None:
         self.is_over = False
         self._max_bytes = max_bytes
-        self._buffer = bytearray()  # received and not yet read
-        self._needed_bytes = 2  # to read on
+        self._data = b""  # read from `_at` on
+        self._at = 0
+        self._rest = bytearray()  # received behind it, and read once it has `_needed_bytes`
+        self._needed_bytes = 2
         self._message_bytes: int | None = None  # of the message in fragments, as far as read; None outside of one
 
     def feed(self, data: bytes) -> None:
         """Append bytes as they were received; `read` returns the frames that they complete."""
-        self._buffer += data
+        if self.is_over:
+            return
+        if self._rest or self._at < len(self._data):
+            self._rest += data
+        else:  # as nearly always, and they are not copied
+            self._data, self._at = data, 0
 
     def read(self) -> Frame | None:
         """Return the next frame; None until all of it has been received. Raises `BadFrame`."""
-        buffer = self._buffer
-        if len(buffer) < self._needed_bytes or self.is_over:
-            return None
-        first, length = buffer[0], buffer[1] & _LENGTH
-        opcode = first & _OPCODE
-        if opcode not in _OPCODES:
+        if self._at == len(self._data):
+            if len(self._rest) < self._needed_bytes:
+                self._data, self._at = b"", 0
+                return None
+            self._data, self._at, self._rest, self._needed_bytes = bytes(self._rest), 0, bytearray(), 2
+        data, at = self._data, self._at
+        if len(data) < at + 2:
+            return self._wait(2)
+        first, second = data[at], data[at + 1]
+        opcode, length = first & _OPCODE, second & _LENGTH
+        if opcode > PONG or BINARY < opcode < CLOSE:
             raise self._bad("invalid opcode")
-        if not buffer[1] & _MASKED:
+        if not second & _MASKED:
             raise self._bad("incorrect masking")
-        begin = _LEAST_BYTES
+        begin = at + _LEAST_BYTES
         if length > 125:
             begin += 2 if length == 126 else 8
-            if len(buffer) < begin - 4:
-                self._needed_bytes = begin - 4
-                return None
-            length = int.from_bytes(buffer[2 : begin - 4], "big")
+            if len(data) < begin - 4:
+                return self._wait(begin - 4 - at)
+            length = int.from_bytes(data[at + 2 : begin - 4], "big")
             if opcode >= CLOSE and length > _CONTROL_BYTES:
                 raise self._bad("control frame too long")
-        if length > self._max_bytes - (self._message_bytes or 0) and opcode < CLOSE:
+        if opcode < CLOSE and length > self._max_bytes - (self._message_bytes or 0):
             raise self._too_big(length)
         end = begin + length
-        if len(buffer) < end:
-            self._needed_bytes = end
-            return None
-        data = apply_mask(buffer[begin:end], buffer[begin - 4 : begin])
-        del buffer[:end]
-        self._needed_bytes = 2
-        is_final = first >= _FINAL
+        if len(data) < end:
+            return self._wait(end - at)
+        message: bytes = apply_mask(data[begin:end], data[begin - 4 : begin])
+        self._at = end
+        if self._message_bytes is not None or first not in (_WHOLE_TEXT, _WHOLE_BINARY):
+            self._check(first, opcode, message)
+        return opcode, first >= _FINAL, message
+
+    def end(self) -> None:
+        """Read nothing more, and forget what was received."""
+        self.is_over = True
+        self._data, self._at, self._rest = b"", 0, bytearray()
+
+    def _wait(self, needed_bytes: int) -> Frame | None:
+        """Keep the beginning of a frame until that many of its bytes are there; they may be, in what was fed since."""
+        self._rest = bytearray(self._data[self._at :]) + self._rest
+        self._needed_bytes = needed_bytes
+        self._data, self._at = b"", 0
+        return self.read()
+
+    def _check(self, first: int, opcode: int, data: bytes) -> None:
+        """Check a frame that is not a whole message; `first` is its first byte."""
         if first & _RESERVED:
             raise self._bad("reserved bits must be 0")
         if opcode >= CLOSE:
-            self._check_control(opcode, data, is_final=is_final)
-        elif opcode == CONTINUATION or self._message_bytes is not None or not is_final:
-            self._count_fragment(opcode, length, is_final=is_final)
-        return opcode, is_final, data
+            self._check_control(opcode, data, is_final=first >= _FINAL)
+        else:
+            self._count_fragment(opcode, len(data), is_final=first >= _FINAL)
 
     def _count_fragment(self, opcode: int, length: int, *, is_final: bool) -> None:
         """Check that a fragment continues a message, or begins one where none is under way."""
@@ -120,7 +155,7 @@ class FrameReader:
             raise self._bad("fragmented control frame")
         if opcode == CLOSE:
             self._check_close(data)
-            self.is_over = True
+            self.end()
 
     def _check_close(self, data: bytes) -> None:
         try:
@@ -138,17 +173,16 @@ class FrameReader:
         return self._bad(str(error), TOO_BIG)
 
     def _bad(self, reason: str, code: int = PROTOCOL_ERROR) -> BadFrame:
-        self.is_over = True
-        self._buffer.clear()
+        self.end()
         return BadFrame(code, reason)
 
 
-_HEADERS = tuple(
+_HEADERS: Final = tuple(
     tuple(bytes((_FINAL | opcode, nbytes)) for nbytes in range(126)) for opcode in range(PONG + 1)
 )  # fmt: skip
-_MEDIUM = struct.Struct(">BBH")
-_LARGE = struct.Struct(">BBQ")
-_CODE = struct.Struct(">H")
+_MEDIUM: Final = struct.Struct(">BBH")
+_LARGE: Final = struct.Struct(">BBQ")
+_CODE: Final = struct.Struct(">H")
 
 
 def frame(opcode: int, message: bytes) -> bytes:
@@ -159,10 +193,6 @@ def frame(opcode: int, message: bytes) -> bytes:
     if nbytes < 65_536:
         return _MEDIUM.pack(_FINAL | opcode, 126, nbytes) + message
     return _LARGE.pack(_FINAL | opcode, 127, nbytes) + message
-
-
-text_frame = partial(frame, TEXT)
-binary_frame = partial(frame, BINARY)
 
 
 def close_frame(code: int, reason: str) -> bytes:

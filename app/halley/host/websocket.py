@@ -1,8 +1,9 @@
 """WebSockets (RFC 6455) on Halley's own host; `frames.py` reads and makes their frames.
 
-The transport's protocol is this object once the 101 is sent; engines know it as their `Link`. A frame for a hundred
-peers is made once, so sending it costs one call of the transport for each of them and nothing else. There are no
-extensions: compressing small messages saves little and costs memory and time for each peer.
+The transport's protocol is this object once the 101 is sent; engines know it as their `Link`. It needs no base class:
+event loops call the methods of `asyncio.Protocol` on an object without `get_buffer`. A frame for a hundred peers is
+made once, so sending it costs one call of the transport for each of them and nothing else. There are no extensions:
+compressing small messages saves little and costs memory and time for each peer.
 
 A WebSocket ends in one of four ways: the peer sends a close frame, which is echoed; the engine closes it, and the peer
 has `kill_s` to echo; the peer violates the protocol and receives the code for that; or the connection is lost. The
@@ -17,10 +18,9 @@ import asyncio
 import base64
 import binascii
 import socket
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, MutableSet, Sequence
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, cast
 
 from websockets.utils import accept_key
 
@@ -38,10 +38,8 @@ from halley.host.frames import (
     TOO_BIG,
     BadFrame,
     FrameReader,
-    binary_frame,
     close_frame,
     frame,
-    text_frame,
 )
 from halley.host.peer import DISCARDED_BYTES, limit_unsent, unread_bytes
 from halley.host.timeouts import SLICE_S, ServerContext
@@ -76,17 +74,21 @@ def set_keepalive(transport: asyncio.Transport) -> None:
             bound.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-class WebSocket(asyncio.Protocol):
+class WebSocket:
     """A peer's WebSocket. `sockets` has what all of the same route share."""
 
     __slots__ = (
+        "_address",
         "_empty_frames",
         "_engine",
         "_fragments",
         "_has_ended",
+        "_has_eof",
         "_head",
-        "_is_reported",
+        "_is_paused",
+        "_is_working",
         "_late_bytes",
+        "_messages",
         "_opcode",
         "_parts",
         "_pinged_at",
@@ -94,48 +96,51 @@ class WebSocket(asyncio.Protocol):
         "_pings",
         "_pings_and_pongs",
         "_reader",
-        "_received",
         "_received_at",
+        "_shared",
         "_sockets",
         "_transport",
         "_unread_bytes",
-        "_work",
         "subprotocol",
     )
 
     kind = "websocket"
-    text, binary = staticmethod(text_frame), staticmethod(binary_frame)
 
     def __init__(self, head: Head, subprotocol: str, sockets: WebSockets) -> None:
         route = sockets.route
         self.subprotocol = subprotocol
-        self._head = head
+        self._head: Head | None = head  # until the engine has it
+        self._address = head.address
         self._sockets = sockets
+        self._shared = sockets.shared
         self._reader = FrameReader(route.service.message_bytes)
         self._pings = route.service.subprotocols[subprotocol]
         self._pings_and_pongs = _per_second(route.service.pings_per_s)
         self._empty_frames = _per_second(sockets.shared.limits.empty_frames_per_s)
         self._transport: asyncio.Transport
-        self._engine: Engine
-        self._received: deque[bytes] = deque()  # received and not yet parsed; b"" is the end of the stream
-        self._work: Iterator[None] | None = None  # processes `_received`, while there is any
+        self._engine: Engine | None = None  # until it was notified of the end
+        self._is_working = False  # received bytes are processed now, or in a later turn
+        self._is_paused = False  # nothing is read until then
+        self._has_eof = False  # the peer has ended its stream
+        self._messages: Iterator[Any] | None = None  # those of the latest frame that the engine has not received
         self._parts = bytearray()  # a message in fragments, as far as received
         self._fragments = 0
-        self._opcode = TEXT  # of that message
+        self._opcode: int = TEXT  # of that message
         self._received_at = monotonic()
         self._pinged_since = 0.0  # time of the first ping after which nothing was received; 0: none
         self._pinged_at = 0.0  # time of the latest ping, where they are sent at fixed intervals
         self._unread_bytes = 0  # when the write deadline was last checked
         self._late_bytes = 0  # received after the end
         self._has_ended = False  # nothing more is written
-        self._is_reported = False  # the engine was notified of the end
 
     def begin(self, transport: asyncio.Transport, accepted: bytes, rest: bytes) -> None:
-        """Take over a connection: send `accepted`, then process `rest`, the bytes received behind the head."""
+        """Take over a connection, which reads: send `accepted`, then process `rest`, the bytes behind the head."""
+        head, self._head = self._head, None
+        assert head is not None
         self._transport = transport
-        self._engine = self._sockets.route.protocol.connect(self, self._head, self._received_at)
+        self._engine = self._sockets.route.protocol.connect(self, head, self._received_at)
         self._sockets.add(self, self._received_at)
-        transport.set_protocol(self)
+        transport.set_protocol(cast(Any, self))
         limit_unsent(transport.get_extra_info("socket"), 0)  # reports of what is written are for HTTP
         transport.write(accepted)
         if self._pings is None:
@@ -144,6 +149,16 @@ class WebSocket(asyncio.Protocol):
             self.data_received(rest)
 
     # Link
+
+    @staticmethod
+    def text(message: bytes) -> bytes:
+        """Return a text message as a frame."""
+        return frame(TEXT, message)
+
+    @staticmethod
+    def binary(message: bytes) -> bytes:
+        """Return a binary message as a frame."""
+        return frame(BINARY, message)
 
     @property
     def backlog_bytes(self) -> int:
@@ -159,7 +174,7 @@ class WebSocket(asyncio.Protocol):
         else:
             self._end(outcome.code, outcome.reason, outcome.frames)
 
-    # asyncio.Protocol
+    # What `asyncio.Protocol` has
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes: frames or parts of them."""
@@ -167,39 +182,39 @@ class WebSocket(asyncio.Protocol):
             self._late_bytes += len(data)
             if self._late_bytes > DISCARDED_BYTES:
                 self.cut("sends_on")
-        self._received.append(data)
-        if self._work is None:
-            self._work = self._process()
-            if not self._sockets.shared.turns.run(self):
+        self._reader.feed(data)
+        if not self._is_working:
+            self._is_working = True
+            if not self._shared.turns.run(self):
+                self._is_paused = True
                 self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         """The peer has ended its stream: it counts as gone once all bytes received before are processed."""
+        self._has_eof = True
         self.data_received(b"")
         return True
 
     def pause_writing(self) -> None:
         """Start the write deadline and notify the engine: the peer reads more slowly than we write."""
         self._unread_bytes = unread_bytes(self._transport)
-        self._sockets.shared.writes.add(self, monotonic())
-        if not self._has_ended:
+        self._shared.writes.add(self, monotonic())
+        if self._engine is not None and not self._has_ended:
             self._engine.paused()
 
     def resume_writing(self) -> None:
         """All written bytes are in the kernel: end the write deadline and notify the engine."""
-        self._sockets.shared.writes.forget(self)
-        if not self._has_ended:
+        self._shared.writes.forget(self)
+        if self._engine is not None and not self._has_ended:
             self._engine.resumed(monotonic())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's form
         """The connection is closed: notify the engine."""
-        self._received.clear()
-        self._work = None
         self._sockets.remove(self)
         self._report_lost()
         # The engine refers to this, and the cyclic collector may run much later: it counts objects, not their bytes.
-        self._parts = bytearray()
-        del self._engine, self._reader, self._head
+        self._reader.end()
+        self._messages, self._parts = None, bytearray()
 
     # What the sweeper and the server call
 
@@ -210,8 +225,8 @@ class WebSocket(asyncio.Protocol):
 
     def cut(self, reason: str) -> None:
         """Abort the connection without sending anything. Logs the `reason`."""
-        self._sockets.shared.cut += 1
-        telemetry.log.info("connection_cut", reason=reason, address=self._head.address)
+        self._shared.cut += 1
+        telemetry.log.info("connection_cut", reason=reason, address=self._address)
         self._transport.abort()
 
     def check_silence(self, now: float) -> None:
@@ -253,78 +268,87 @@ class WebSocket(asyncio.Protocol):
         """Process received bytes; see `Worker`."""
         self._received_at = now
         try:
-            for _ in self._work or ():
-                if monotonic() - now > SLICE_S:
-                    return True
+            if self._process(now):
+                return True
         except Exception as error:  # noqa: BLE001 - an error here must not affect other connections
             telemetry.fault("websocket", error)
+            self._messages = None
             self._fail(INTERNAL_ERROR, "internal error")
-        self._work = None
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._is_working = False
+        if self._is_paused:
+            self._is_paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
         return False
 
-    def _process(self) -> Iterator[None]:
-        """Process received bytes; yields after each message and each frame."""
-        while self._received:
-            data = self._received.popleft()
-            if not data:
-                self._report_lost()
-                self._transport.close()
-            if not self._reader.is_over:  # bytes after a close frame are ignored
-                self._reader.feed(data)
-                yield from self._read_frames()
+    def _process(self, now: float) -> bool:
+        """Process frames and their messages for a slice at most; whether some are left."""
+        while self._messages is not None or self._read_frame(now):
+            if self._messages is not None:
+                for message in self._messages:
+                    if self._engine is None:
+                        break
+                    self._engine.receive(message, now)
+                    if monotonic() - now > SLICE_S:
+                        return True
+                self._messages = None
+            if monotonic() - now > SLICE_S:  # there are frames without a message
+                return True
+        if self._has_eof:
+            self._report_lost()
+            self._transport.close()
+        return False
 
-    def _read_frames(self) -> Iterator[None]:
-        read, is_closing = self._reader.read, self._transport.is_closing
+    def _read_frame(self, now: float) -> bool:
+        """Process the next frame; False if none is there whole, or the connection is closing."""
         try:
-            while not is_closing() and (found := read()) is not None:
-                opcode, is_final, data = found
-                if opcode == CLOSE:
-                    self._answer_close(data)
-                elif not self._has_ended:
-                    self._count(opcode, data, self._received_at)
-                    for message in self._messages(opcode, data, self._received_at, is_final=is_final):
-                        self._engine.receive(message, self._received_at)
-                        yield
-                yield
+            found = self._reader.read()
         except BadFrame as wrong:
-            self._refuse(wrong)
+            if not self._transport.is_closing():
+                self._refuse(wrong)
+            return False
+        if found is None or self._transport.is_closing():
+            return False
+        opcode, is_final, data = found
+        if opcode == CLOSE:
+            self._answer_close(data)
+        elif not self._has_ended:
+            if opcode > CLOSE:
+                self._accept_control(opcode, data, now)
+            elif not (data or self._empty_frames.admits(now)):
+                self._fail(POLICY_VIOLATION, "too many empty frames", "empty_frames_per_s")
+            elif is_final and opcode != CONTINUATION:
+                self._accept_message(opcode, data, now)
+            else:
+                self._accept_fragment(opcode, data, now, is_final=is_final)
+        return True
 
-    def _count(self, opcode: int, data: bytes, now: float) -> None:
-        """Count a ping, a pong, or a frame without data; an expected pong is free."""
+    def _accept_control(self, opcode: int, data: bytes, now: float) -> None:
+        """Answer a ping, or note a pong; each is counted, but for a pong that was expected."""
         if opcode == PONG and self._pinged_since:
             self._pinged_since = 0.0
-        elif opcode > CLOSE:
-            if not self._pings_and_pongs.admits(now):
-                self._fail(POLICY_VIOLATION, "too many pings", "pings_per_s")
-        elif not (data or self._empty_frames.admits(now)):
-            self._fail(POLICY_VIOLATION, "too many empty frames", "empty_frames_per_s")
+        elif not self._pings_and_pongs.admits(now):
+            self._fail(POLICY_VIOLATION, "too many pings", "pings_per_s")
+        elif opcode == PING:
+            self._transport.write(frame(PONG, data))
 
-    def _messages(self, opcode: int, data: bytes, now: float, *, is_final: bool) -> Iterable[Any]:
-        """Return the engine's messages in the WebSocket message that a frame completes; none if it is incomplete.
+    def _accept_fragment(self, opcode: int, data: bytes, now: float, *, is_final: bool) -> None:
+        if opcode != CONTINUATION:
+            self._opcode = opcode
+        self._parts += data
+        self._fragments += 1
+        if self._fragments > self._shared.limits.fragments:
+            self._fail(POLICY_VIOLATION, "too many fragments", "fragments")
+        elif is_final:
+            whole, self._parts, self._fragments = bytes(self._parts), bytearray(), 0
+            self._accept_message(self._opcode, whole, now)
 
-        A ping is answered.
-        """
-        if self._has_ended or opcode > CLOSE:
-            if opcode == PING and not self._has_ended:
-                self._transport.write(frame(PONG, data))
-            return ()
-        if opcode == CONTINUATION or not is_final:
-            if opcode != CONTINUATION:
-                self._opcode = opcode
-            self._parts += data
-            self._fragments += 1
-            if self._fragments > self._sockets.shared.limits.fragments:
-                self._fail(POLICY_VIOLATION, "too many fragments", "fragments")
-            if not is_final or self._has_ended:
-                return ()
-            data, opcode = bytes(self._parts), self._opcode
-            self._parts, self._fragments = bytearray(), 0
+    def _accept_message(self, opcode: int, data: bytes, now: float) -> None:
+        """Have the engine split a WebSocket message into its own."""
         if opcode == TEXT and not data.isascii() and not _is_utf8(data):
             self._fail(INVALID_DATA, "not UTF-8")
-            return ()
-        return self._engine.split(data, now, is_binary=opcode == BINARY)
+        elif self._engine is not None:
+            self._messages = iter(self._engine.split(data, now, is_binary=opcode == BINARY))
 
     # The end
 
@@ -333,7 +357,7 @@ class WebSocket(asyncio.Protocol):
         if self._has_ended:
             return
         if limit:
-            self._sockets.shared.hits[limit] += 1
+            self._shared.hits[limit] += 1
         self._end(code, reason)
         self._report_lost()
 
@@ -349,7 +373,7 @@ class WebSocket(asyncio.Protocol):
         if not self._has_ended:
             self._transport.write(close_frame(wrong.code, wrong.reason))
             if wrong.code == TOO_BIG:
-                self._sockets.shared.hits["message_bytes"] += 1
+                self._shared.hits["message_bytes"] += 1
         self._report_lost()
         self._linger()
 
@@ -370,9 +394,9 @@ class WebSocket(asyncio.Protocol):
                 self._transport.abort()
 
     def _report_lost(self) -> None:
-        if not self._is_reported:
-            self._is_reported = self._has_ended = True
-            self._engine.lost(monotonic())
+        if self._engine is not None:
+            engine, self._engine, self._has_ended = self._engine, None, True
+            engine.lost(monotonic())
 
 
 def _per_second(per_s: float) -> Meter:
@@ -391,9 +415,9 @@ _ACCEPTED = (
     "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
     "sec-websocket-accept: {}\r\nsec-websocket-protocol: {}\r\n\r\n"
 )
-_VERSION = (b"sec-websocket-version", b"13")
-_UPGRADE = (b"upgrade", b"websocket")
-_KEY_BYTES = 16
+_VERSION: Final = (b"sec-websocket-version", b"13")
+_UPGRADE: Final = (b"upgrade", b"websocket")
+_KEY_BYTES: Final = 16
 
 
 class Opening(Protocol):
@@ -421,11 +445,12 @@ class WebSockets:
     """The WebSockets of one route. `connections` are all of the server; it closes them when it shuts down."""
 
     def __init__(
-        self, route: WebSocketRoute, proxies: Proxies, shared: ServerContext, connections: set[Any] | None = None
+        self, route: WebSocketRoute, proxies: Proxies, shared: ServerContext, connections: MutableSet[Any] | None = None
     ) -> None:
         self.route = route
         self.shared = shared
-        self.connections: set[Any] = set() if connections is None else connections
+        # Not typed as a set: compiled, that would call `set.discard`, and the server's set has its own.
+        self.connections: MutableSet[Any] = set() if connections is None else connections
         self.leaving: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.kill_s)
         self._proxies = proxies
         self._checks: TimeoutQueue[WebSocket] = TimeoutQueue(route.service.look_s)
@@ -488,7 +513,10 @@ def open_socket(peer: Opening) -> tuple[WebSocket, bytes] | None:
     """
     if peer.is_paused:
         return None
-    return next((route.open(peer) for route in peer.shared.sockets if route.matches(peer.url)), None)
+    for route in peer.shared.sockets:
+        if route.matches(peer.url):
+            return route.open(peer)
+    return None
 
 
 def _key(headers: Sequence[Header]) -> str:

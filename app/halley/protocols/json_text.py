@@ -123,6 +123,19 @@ def count_nodes(text: bytes, value: object, most_levels: int, enough: int) -> in
     return count_values(value, most_levels, enough)
 
 
+def has_too_many(text: bytes, value: object, most_levels: int, most_nodes: int) -> bool:
+    """Whether a JSON text has more than `most_nodes` values; `value` is the parsed text.
+
+    Raises `NestedTooDeeply` if it has more than `most_levels` levels.
+    """
+    if len(text) <= most_nodes:  # each value takes a byte
+        # Few brackets are counted faster so than by `count`, which looks at each byte in turn.
+        brackets = len(text) - len(text.replace(b"[", b"").replace(b"{", b""))
+        if brackets <= most_levels:
+            return False
+    return count_nodes(text, value, most_levels, most_nodes) > most_nodes
+
+
 def count_values(value: object, most_levels: int, enough: int | None = None) -> int:
     """Count the values in a parsed JSON value, the lists and dictionaries included. Raises `NestedTooDeeply`.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 from msgpack import Packer
 
-from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, has_out_of_range, loads
+from halley.protocols.json_text import NestedTooDeeply, NotJson, has_out_of_range, has_too_many, loads
 
 MESSAGE_BYTES = 1_380
 """About the payload of one network packet: small pieces are put together into messages of that size (NA9)."""
@@ -111,7 +111,7 @@ def read(text: bytes, max_nodes: int, max_levels: int) -> Iterator[Message]:
         return
     try:
         elements, may_be_out_of_range = loads(text)
-        if count_nodes(text, elements, max_levels, max_nodes) > max_nodes:
+        if has_too_many(text, elements, max_levels, max_nodes):
             yield Ignored("too_many_values")
             return
     except NotJson:

@@ -39,7 +39,7 @@ class Publishing:
 
         Raises `Violation`, `WampError`.
         """
-        if has_unannounced_passthru(message, session):
+        if "ppt_scheme" in message.options and has_unannounced_passthru(message, session):
             raise Violation("PUBLISH: payload passthru mode was not announced.")
         event = self.event_of(session, message, now)
         if self._state.environment.policy.has_policy():

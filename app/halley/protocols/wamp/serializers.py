@@ -29,7 +29,7 @@ import orjson
 
 from halley.protocols.bytes_text import NotBytes, from_text, is_for_bytes, to_text
 from halley.protocols.contract import Link
-from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, count_values, loads
+from halley.protocols.json_text import NestedTooDeeply, NotJson, count_values, has_too_many, loads
 from halley.protocols.wamp.errors import Undecodable, Unportable
 
 
@@ -74,7 +74,7 @@ class Json:
         """Decode a JSON message (`Serializer.unpack`); numbers out of range are refused later, by `to_json`."""
         try:
             value, _ = loads(data)
-            if count_nodes(data, value, bounds.nesting, bounds.nodes) > bounds.nodes:
+            if has_too_many(data, value, bounds.nesting, bounds.nodes):
                 raise Undecodable("too many values")
         except (NotJson, NestedTooDeeply) as error:
             raise Undecodable(type(error).__name__) from None
@@ -315,7 +315,8 @@ class Format:
 
     def write(self, message: list[Any]) -> bytes:
         """Serialize a message and return the bytes to write."""
-        return self.frame(self.serializer.pack(message))
+        packed = self.serializer.pack(message)
+        return self.frame(packed) if self.is_batched else self._frame(packed)
 
     def split(self, data: bytes, max_messages: int) -> list[bytes]:
         """Return the serialized messages of one transport message.
