@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.log import OpenLog
 from support.rollups import Heard
 
-from halley.pipeline.jobs.alerts import Alerts
+from halley.pipeline.jobs.alerts import Alerts, Watcher
 from halley.pipeline.jobs.anomaly import LEARNT_WINDOWS, WINDOW_US, Bounds, Part, State, on_events, on_silence
 from halley.pipeline.lake import tables
 from halley.settings import Pipeline
@@ -122,6 +122,42 @@ def test_kinds_alternate_whatever_comes(steps):
 # With Spark
 
 
+class Task:
+    """What Spark gives a `Watcher`: the stored state of one channel, its timers, and the time of the batch."""
+
+    def __init__(self, state, now_ms):
+        self.state, self.now_ms, self.timers_ms = state, now_ms, []
+
+    def getValueState(self, name, schema, ttl_ms):  # noqa: N802
+        return self
+
+    def get(self):
+        return self.state
+
+    def update(self, state):
+        self.state = state
+
+    def registerTimer(self, at_ms):  # noqa: N802
+        self.timers_ms.append(at_ms)
+
+    def getCurrentProcessingTimeInMs(self):  # noqa: N802
+        return self.now_ms
+
+
+@pytest.mark.parametrize("later_s", [-86_400, -1, 0, 59])
+def test_no_channel_is_silent_before_the_start_nor_soon_after_it(later_s):
+    """A batch that Spark repeats after a crash has its old time: no query was there to see events come since."""
+    state, _ = lived([20] * 20)
+    since_ms = 1_000_000_000
+    task = Task((*state, True), since_ms + later_s * 1_000)
+    watcher = Watcher(BOUNDS, since_ms)
+    watcher.init(task)
+    assert list(watcher.handleExpiredTimer(("pulse",), task, None)) == []
+    assert task.timers_ms == [since_ms + 60_000]
+    task.now_ms = since_ms + 60_000
+    assert [row.kind for row in watcher.handleExpiredTimer(("pulse",), task, None)] == ["silence"]
+
+
 def write(log, clock, counts, topic):
     """Write windows with these numbers of events, and advance the clock."""
     start = clock[0] - clock[0] % 10
@@ -147,7 +183,7 @@ def test_what_was_learnt_survives_and_each_alert_is_told_once(tmp_path, spark):
         for counts in ([20] * 14, [200, 20, 20], [20]):
             write(log, clock, counts, "news/today")
             write(log, [clock[0]], [300], "stats/10s/news")
-            job = Alerts(spark, {"path": str(tmp_path / "data")}, lake, Pipeline(), publisher=heard)
+            job = Alerts(spark, {"path": str(tmp_path / "data")}, lake, Pipeline(silence_s=3_600), publisher=heard)
             progress = list(job.once())
             assert progress[-1].next == progress[-1].head == log.history.head + 1
             runs.append(told(lake))
@@ -177,7 +213,7 @@ def test_silence_is_told_after_it_has_lasted_and_its_end_too(tmp_path, spark):
         thread.start()
         try:
             until(lambda: failures or len(heard.by_key) == 1)
-            clock[0] = time.time()
+            clock[0] = time.time() + 3_600  # so that it is not silent again before the job has ended
             log.write("back", topic="pulse")
             until(lambda: failures or len(heard.by_key) == 2)
         finally:

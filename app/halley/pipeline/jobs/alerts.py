@@ -243,7 +243,7 @@ class Watcher(StatefulProcessor):
         silent_ms = state.newest_us // 1_000 + self._silence_ms
         if now_ms < silent_ms:
             return silent_ms
-        if self._since_ms <= now_ms < self._since_ms + self._silence_ms:
+        if now_ms < self._since_ms + self._silence_ms:  # earlier than the start: a batch that a crash made Spark repeat
             return self._since_ms + self._silence_ms
         if self._newest_us is not None and self._newest_us // 1_000 + self._silence_ms < now_ms:
             return now_ms + self._silence_ms  # these are old events: there may be newer ones of this channel to come
