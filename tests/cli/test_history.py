@@ -280,7 +280,8 @@ async def test_a_backup_onto_a_full_disk_can_be_made_again(served, tmp_path):
         (line,) = process.lines
     assert line.startswith("halley: not everything was copied: ")
     assert line.endswith("; the same command begins again")
-    code, _, lines = await ended("serve", "--port", "0", "--data-dir", "copy", cwd=tmp_path)
+    free_ports = ("--port", "0", "--operations-port", "0")
+    code, _, lines = await ended("serve", *free_ports, "--data-dir", "copy", cwd=tmp_path)
     assert code == WRONG_USE
     assert "copy is a backup that was not finished: run halley history backup again" in lines[-1]
     assert (await ended(*backup, cwd=tmp_path)).code == DONE

@@ -168,7 +168,8 @@ def test_a_program_with_a_package_named_app_embeds_it(python, program):
 
 async def test_hooks_of_a_package_named_app_are_loaded(python, program):
     """`halley serve --load app.hooks:setup` finds the module in the working directory."""
-    arguments = ("-m", "halley", "serve", "--load", "app.hooks:setup", "--history", "off")
+    free_ports = ("--port", "0", "--operations-port", "0")
+    arguments = ("-m", "halley", "serve", *free_ports, "--load", "app.hooks:setup", "--history", "off")
     pipes = {"stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE}
     server = Server(await asyncio.create_subprocess_exec(python, *arguments, cwd=program, env=environment(), **pipes))
     try:
