@@ -16,7 +16,7 @@ from support.process import Ended, Process, environment
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-_LONGEST_S = 60.0
+_LONGEST_S = 300.0
 
 
 @asynccontextmanager
