@@ -468,7 +468,8 @@ class Broker:
             return
         audience, chosen = event.audience, event.chosen
         is_live, is_committed = stage is not COMMITTED, stage is not LIVE
-        mark = self.mark_ready if len(subscribers) <= MANY else self.mark_ready_later
+        ready = self.ready if len(subscribers) <= MANY else self.ready_later
+        woken: list[Session] = []
         count = 0
         try:
             for session in subscribers:
@@ -486,16 +487,18 @@ class Broker:
                     continue
                 if chosen is not None and not chosen.admits(session.id):
                     continue
-                # `deliver`, inlined: a publish can have thousands
+                # `deliver` and `mark_ready`, inlined: a publish can have thousands
                 if session.closed is None and session.outbox.put_uncounted(event):
                     count += 1
                     if not session.is_ready:
-                        mark(session)
+                        session.is_ready = True
+                        woken.append(session)
                 else:
                     self._overflow(session, event, now)
         finally:
             self.delivered += count
             self.waiting.hold(event, count)
+            self._queue(ready, woken)
 
     def _subscribed(self, topics: Sequence[str]) -> set[str]:
         """Those of the topics that have subscribers."""
@@ -565,6 +568,13 @@ class Broker:
             if len(self.ready_later) == 1:
                 self.wake()
 
+    def _queue(self, ready: deque[Session | Outlet], outlets: Sequence[Session]) -> None:
+        """Add sessions that were marked as ready to one of the two queues."""
+        is_first = not ready
+        ready.extend(outlets)
+        if is_first and ready:
+            self.wake()
+
     def flush(self, now: float, is_over: Callable[[], bool] = lambda: False) -> None:
         """Ask the outlets that are ready what is to be written, at most `FLUSHED_AT_ONCE`, and write it to their links.
 
@@ -589,9 +599,13 @@ class Broker:
     def _flush(self, ready: deque[Session | Outlet], count: int, now: float, faults: list[Exception]) -> None:
         for _ in range(count):
             outlet = ready.popleft()
-            outlet.is_ready = False
             try:
-                outputs = outlet.owner.flush_session(outlet, now) if isinstance(outlet, Session) else outlet.flush(now)
+                if isinstance(outlet, Session):  # whose attributes are found faster than those of any outlet
+                    outlet.is_ready = False
+                    outputs = outlet.owner.flush_session(outlet, now)
+                else:
+                    outlet.is_ready = False
+                    outputs = outlet.flush(now)
                 for link, output in outputs:
                     link.write(output)
             except Exception as fault:  # noqa: BLE001 - raised by `flush`

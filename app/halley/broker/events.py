@@ -41,7 +41,9 @@ class Stage(Enum):
     BOTH = "both"
 
 
-LIVE, COMMITTED, BOTH = Stage
+LIVE: Final = Stage.LIVE
+COMMITTED: Final = Stage.COMMITTED
+BOTH: Final = Stage.BOTH
 """By name for the hot path: an attribute of an enum costs CPython 3.11 a call."""
 
 
