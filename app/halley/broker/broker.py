@@ -43,17 +43,14 @@ from halley.settings import History, Limits, Ticks, Token, User, Wamp
 
 _HISTORY, _TICKS = History(), Ticks()
 _KEY = re.compile(r"[\x20-\x7e]+")
-_CLOCK_STEP_US = 1_000_000
-"""A wall clock that is set back by less than this is being adjusted, not set: time synchronization does so often."""
+_CLOCK_STEP_US = 1_000_000  # a clock that is set back by less is being adjusted, as time synchronization does often
+_PIECE = 25  # sessions flushed between two looks at the time
 
 FLUSHED_AT_ONCE = 500
 """Sessions flushed in one turn of the loop; the others wait for the next, so that a burst does not delay reading."""
 
 MANY = 64
 """An event with more subscribers is delivered without haste: who is alone with an event need not wait for them all."""
-
-_PIECE = 25
-"""Sessions flushed between two looks at the time."""
 
 DUE_AT_ONCE = 50
 """Deadlines looked at in one turn of the loop: those of many sessions that came together pass together."""
@@ -417,8 +414,7 @@ class Broker:
 
     def erase(self, erasure: Erasure) -> list[Work]:
         """Notify all `holders` of an erasure; returns what remains to be done on disk, by a thread."""
-        works = [holder.erase(erasure) for holder in self.holders]
-        return [work for work in works if work is not None]
+        return [work for holder in self.holders if (work := holder.erase(erasure)) is not None]
 
     def _publish_value(
         self, values: Values, event: Event, now: float, without: Session | None, source: object
@@ -498,12 +494,13 @@ class Broker:
         finally:
             self.delivered += count
             self.waiting.hold(event, count)
-            self._queue(ready, woken)
+            ready.extend(woken)
+            if woken and len(ready) == len(woken):
+                self.wake()
 
     def _subscribed(self, topics: Sequence[str]) -> set[str]:
         """Those of the topics that have subscribers."""
-        match = self.index.match
-        return {topic for topic in topics if len(match(topic).subscribers) > 0}
+        return {topic for topic in topics if len(self.index.match(topic).subscribers) > 0}
 
     def deliver(self, session: Session, event: Event, now: float) -> bool:
         """Put an event into one session's outbox, subscribed or not; False if the session has ended.
@@ -553,27 +550,18 @@ class Broker:
 
     def mark_ready(self, outlet: Session | Outlet) -> None:
         """Have a session or another outlet flushed in the next turn of the loop."""
-        if not outlet.is_ready:
-            outlet.is_ready = True
-            is_first = not self.ready
-            self.ready.append(outlet)
-            if is_first:
-                self.wake()
+        self._mark(outlet, self.ready)
 
     def mark_ready_later(self, outlet: Session | Outlet) -> None:
         """Have an outlet flushed that has time: one of many, or one that takes long; it does not delay the others."""
+        self._mark(outlet, self.ready_later)
+
+    def _mark(self, outlet: Session | Outlet, ready: deque[Session | Outlet]) -> None:
         if not outlet.is_ready:
             outlet.is_ready = True
-            self.ready_later.append(outlet)
-            if len(self.ready_later) == 1:
+            ready.append(outlet)
+            if len(ready) == 1:
                 self.wake()
-
-    def _queue(self, ready: deque[Session | Outlet], outlets: Sequence[Session]) -> None:
-        """Add sessions that were marked as ready to one of the two queues."""
-        is_first = not ready
-        ready.extend(outlets)
-        if is_first and ready:
-            self.wake()
 
     def flush(self, now: float, is_over: Callable[[], bool] = lambda: False) -> None:
         """Ask the outlets that are ready what is to be written, at most `FLUSHED_AT_ONCE`, and write it to their links.

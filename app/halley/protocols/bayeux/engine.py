@@ -106,7 +106,7 @@ class BayeuxEngine:
         self._history = history
         self._authorization = authorization = Authorization(broker, hooks, bounds)
         self._handshakes = HandshakeHandler(self.sessions, identities, authorization)
-        self._publishes = PublishHandler(broker, rights, hooks, bounds, authorization)
+        self._publishes = PublishHandler(broker, rights, hooks, self.sessions, authorization)
         self._subscriptions = SubscribeHandler(broker, rights, hooks, bounds, history, authorization)
 
     # What a transport calls

@@ -24,7 +24,7 @@ from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import encode, encode_data, revocation_frame
-from halley.protocols.bayeux.names import CONNECT, Bounds, to_subscription, to_topic
+from halley.protocols.bayeux.names import CONNECT, Bounds, to_subscription, topics
 from halley.protocols.bayeux.outcomes import Cut, LateOutcome, Outcome, Request, Transport
 from halley.protocols.bayeux.replies import Replies, count_fitting
 from halley.protocols.bayeux.session import (
@@ -74,6 +74,7 @@ class Sessions:
         self.history = history
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
+        self.to_topic = topics(self.bounds)
         self.holds_by_browser: dict[str, int] = {}
         self.connects = 0
         self.put_back = 0
@@ -254,7 +255,7 @@ class Sessions:
 
         `message_id` is the id of the message that it answers, if any: cometd.js's remote calls find their caller by it.
         """
-        event = Event(to_topic(channel, self.bounds), encode_data(data))
+        event = Event(self.to_topic(channel), encode_data(data))
         answer = {"channel": channel, "id": message_id, "data": data}
         return self._send_to(session, event, None if message_id is None else encode(answer), now)
 
