@@ -39,11 +39,14 @@ def remembered(head, headers, most_bytes=1_000):
     return Repeated.of(head, headers, most_bytes, POST)
 
 
-def test_a_body_of_any_length_is_found():
-    """The digits of Content-Length may differ, also in their number."""
-    known = remembered(HEAD % 2 + b"{}", 4)
-    for body in (b"{}", b"[1]", b"x" * 100, b"x" * 99_999):
-        assert known.body_of(HEAD % len(body) + body) == body
+@pytest.mark.parametrize("nbytes", [2, 9, 10, 99, 100, 999])
+def test_a_body_of_any_length_is_found(nbytes):
+    """The digits of Content-Length may differ, also in their number; and none is found that they do not tell."""
+    known = remembered(HEAD % nbytes + b"x" * nbytes, 4)
+    for said in (*range(1, 13), *range(95, 105), *range(995, 1_005), 99_999):
+        for sent in range(max(said - 3, 0), said + 4):
+            body = b"x" * sent
+            assert known.body_of(HEAD % said + body) == (body if sent == said else None)
 
 
 @pytest.mark.parametrize(

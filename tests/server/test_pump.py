@@ -42,7 +42,7 @@ class Said:
 
     def flush(self, now):
         taken, self.outputs = self.outputs, []
-        return [(self, output) for output in taken]
+        return tuple((self, output) for output in taken)
 
     def write(self, output):
         if output == "fault":

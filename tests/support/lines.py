@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from halley.broker.errors import InvalidName, Refusal
 from halley.broker.events import Event
-from halley.broker.sessions import Session
+from halley.broker.sessions import Outputs, Session
 from halley.protocols.bayeux.names import Bounds, to_channel, to_pattern, to_topic
 from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Count, WebSocketService, WireProtocol
 from halley.protocols.json_text import NotJson, loads
@@ -83,10 +83,10 @@ class LineEngine:
             self._protocol.refused[type(error).__name__] += 1
             self._say(f"REFUSED {type(error).__name__}")
 
-    def flush(self, now: float) -> list[tuple[Link, list[bytes] | Close]]:
+    def flush(self, now: float) -> Outputs:
         """Return what is to be written."""
         said, self._said = self._said, []
-        return [(self._link, output) for output in said]
+        return tuple((self._link, output) for output in said)
 
     def paused(self) -> None: ...  # a peer that does not read is cut by the host
 
@@ -99,12 +99,12 @@ class LineEngine:
 
     def due(self, session: Session, now: float) -> None: ...  # only tokens expire, and these sessions have none
 
-    def flush_session(self, session: Session, now: float) -> list[tuple[Link, list[bytes]]]:
+    def flush_session(self, session: Session, now: float) -> Outputs:
         """Write the waiting events."""
         events = self._broker.take(session, now)
         self._broker.waiting.release(events)
         lines = [f"EVENT {to_channel(event.topic)} ".encode() + event.payload for event in events]
-        return [(self._link, [self._link.text(line) for line in lines])] if lines else []
+        return ((self._link, [self._link.text(line) for line in lines]),) if lines else ()
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """End a session whose client does not keep up."""

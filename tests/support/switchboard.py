@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
+from halley.broker.sessions import Outputs
 from halley.protocols.contract import Close, WireProtocol
 from halley.protocols.wamp.serializers import Format
 from halley.server.composition import Server
@@ -83,10 +84,10 @@ class Scripted:
         self._outputs.append(outcome)
         self.broker.mark_ready(self)
 
-    def flush(self, now: float) -> list[tuple[Link, list[bytes] | Close]]:
+    def flush(self, now: float) -> Outputs:
         """Return what is to be written."""
         outputs, self._outputs = self._outputs, []
-        return [(self.link, output) for output in outputs]
+        return tuple((self.link, output) for output in outputs)
 
 
 class Board(WireProtocol):

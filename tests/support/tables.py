@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from halley.broker.sessions import Outputs
 from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, WireProtocol
 from halley.server.protocols import PROTOCOLS, Mount, nt4
 from halley.transports.nt4 import nt4_route
@@ -49,10 +50,10 @@ class Echo:
         self._outputs.append(output)
         self.tables.broker.mark_ready(self)
 
-    def flush(self, now: float) -> list[tuple[Link, list[bytes] | Close]]:
+    def flush(self, now: float) -> Outputs:
         """Return what is to be written."""
         outputs, self._outputs = self._outputs, []
-        return [(self.link, output) for output in outputs]
+        return tuple((self.link, output) for output in outputs)
 
     def release(self, now: float) -> None:
         """Close the connection because the server is draining."""

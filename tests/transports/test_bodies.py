@@ -217,3 +217,20 @@ def test_usual_bodies_give_the_same_messages(sent):
         assert found is None
     elif not batch.has_odd_numbers and b"e+" not in data:
         assert found == sent
+
+
+@pytest.mark.parametrize("siblings", [0, 3, 20])
+@pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"a":', b"}")])
+@pytest.mark.parametrize("levels", range(1, 9))
+def test_usual_bodies_have_no_more_levels_than_are_allowed(levels, begin, end, siblings):
+    """The short way takes an array of messages down to the same level as the long one, which refuses the others."""
+    deep = begin * levels + b"1" + end * levels
+    data = b'[{"data":%b}]' % deep if not siblings else b'[{"data":[%b%b]}]' % (b"1," * siblings, deep)
+    limits = replace(LIMITS, nesting=7)
+    found = usual_messages(data, b"application/json", limits)
+    if levels + 2 + bool(siblings) <= 7:
+        assert found == messages_of_body(data, b"application/json", limits).messages
+    else:
+        assert found is None
+        with pytest.raises(Rejection, match="nested too deeply"):
+            messages_of_body(data, b"application/json", limits)

@@ -43,17 +43,14 @@ from halley.settings import History, Limits, Ticks, Token, User, Wamp
 
 _HISTORY, _TICKS = History(), Ticks()
 _KEY = re.compile(r"[\x20-\x7e]+")
-_CLOCK_STEP_US = 1_000_000
-"""A wall clock that is set back by less than this is being adjusted, not set: time synchronization does so often."""
+_CLOCK_STEP_US = 1_000_000  # a clock that is set back by less is being adjusted, as time synchronization does often
+_PIECE = 25  # sessions flushed between two looks at the time
 
 FLUSHED_AT_ONCE = 500
 """Sessions flushed in one turn of the loop; the others wait for the next, so that a burst does not delay reading."""
 
 MANY = 64
 """An event with more subscribers is delivered without haste: who is alone with an event need not wait for them all."""
-
-_PIECE = 25
-"""Sessions flushed between two looks at the time."""
 
 DUE_AT_ONCE = 50
 """Deadlines looked at in one turn of the loop: those of many sessions that came together pass together."""
@@ -417,8 +414,7 @@ class Broker:
 
     def erase(self, erasure: Erasure) -> list[Work]:
         """Notify all `holders` of an erasure; returns what remains to be done on disk, by a thread."""
-        works = [holder.erase(erasure) for holder in self.holders]
-        return [work for work in works if work is not None]
+        return [work for holder in self.holders if (work := holder.erase(erasure)) is not None]
 
     def _publish_value(
         self, values: Values, event: Event, now: float, without: Session | None, source: object
@@ -468,7 +464,8 @@ class Broker:
             return
         audience, chosen = event.audience, event.chosen
         is_live, is_committed = stage is not COMMITTED, stage is not LIVE
-        mark = self.mark_ready if len(subscribers) <= MANY else self.mark_ready_later
+        ready = self.ready if len(subscribers) <= MANY else self.ready_later
+        woken: list[Session] = []
         count = 0
         try:
             for session in subscribers:
@@ -486,21 +483,24 @@ class Broker:
                     continue
                 if chosen is not None and not chosen.admits(session.id):
                     continue
-                # `deliver`, inlined: a publish can have thousands
+                # `deliver` and `mark_ready`, inlined: a publish can have thousands
                 if session.closed is None and session.outbox.put_uncounted(event):
                     count += 1
                     if not session.is_ready:
-                        mark(session)
+                        session.is_ready = True
+                        woken.append(session)
                 else:
                     self._overflow(session, event, now)
         finally:
             self.delivered += count
             self.waiting.hold(event, count)
+            ready.extend(woken)
+            if woken and len(ready) == len(woken):
+                self.wake()
 
     def _subscribed(self, topics: Sequence[str]) -> set[str]:
         """Those of the topics that have subscribers."""
-        match = self.index.match
-        return {topic for topic in topics if len(match(topic).subscribers) > 0}
+        return {topic for topic in topics if len(self.index.match(topic).subscribers) > 0}
 
     def deliver(self, session: Session, event: Event, now: float) -> bool:
         """Put an event into one session's outbox, subscribed or not; False if the session has ended.
@@ -550,19 +550,17 @@ class Broker:
 
     def mark_ready(self, outlet: Session | Outlet) -> None:
         """Have a session or another outlet flushed in the next turn of the loop."""
-        if not outlet.is_ready:
-            outlet.is_ready = True
-            is_first = not self.ready
-            self.ready.append(outlet)
-            if is_first:
-                self.wake()
+        self._mark(outlet, self.ready)
 
     def mark_ready_later(self, outlet: Session | Outlet) -> None:
         """Have an outlet flushed that has time: one of many, or one that takes long; it does not delay the others."""
+        self._mark(outlet, self.ready_later)
+
+    def _mark(self, outlet: Session | Outlet, ready: deque[Session | Outlet]) -> None:
         if not outlet.is_ready:
             outlet.is_ready = True
-            self.ready_later.append(outlet)
-            if len(self.ready_later) == 1:
+            ready.append(outlet)
+            if len(ready) == 1:
                 self.wake()
 
     def flush(self, now: float, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -589,9 +587,13 @@ class Broker:
     def _flush(self, ready: deque[Session | Outlet], count: int, now: float, faults: list[Exception]) -> None:
         for _ in range(count):
             outlet = ready.popleft()
-            outlet.is_ready = False
             try:
-                outputs = outlet.owner.flush_session(outlet, now) if isinstance(outlet, Session) else outlet.flush(now)
+                if isinstance(outlet, Session):  # whose attributes are found faster than those of any outlet
+                    outlet.is_ready = False
+                    outputs = outlet.owner.flush_session(outlet, now)
+                else:
+                    outlet.is_ready = False
+                    outputs = outlet.flush(now)
                 for link, output in outputs:
                     link.write(output)
             except Exception as fault:  # noqa: BLE001 - raised by `flush`

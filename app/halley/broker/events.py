@@ -41,7 +41,9 @@ class Stage(Enum):
     BOTH = "both"
 
 
-LIVE, COMMITTED, BOTH = Stage
+LIVE: Final = Stage.LIVE
+COMMITTED: Final = Stage.COMMITTED
+BOTH: Final = Stage.BOTH
 """By name for the hot path: an attribute of an enum costs CPython 3.11 a call."""
 
 
@@ -210,11 +212,13 @@ class Publications:
         self._shift = key // _MODULUS % _MODULUS
         self._inverse = pow(self._factor, -1, _MODULUS)
         self.last = following
+        self._latest = following * self._factor + self._shift & _MASK  # its id less 1
 
     def next(self) -> int:
         """Issue a publication id, from 1 to 2^53; none is repeated before all of them have been issued."""
-        self.last = number = self.last + 1
-        return self.id_of(number)
+        self.last += 1
+        self._latest = self._latest + self._factor & _MASK  # as `id_of`, by a sum and no product
+        return self._latest + 1
 
     def id_of(self, number: int) -> int:
         """The id at an index in the order of issue; the inverse of `number_of`."""

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from halley.broker.errors import TokenRefused
 from halley.broker.names import RESERVED, SPACE, Match, Pattern, escaped, meet
 from halley.settings import Token, User, Verb
 
-SERVER = "server"
+SERVER: Final = "server"
 """The role of the server's own sessions, which may do everything; a token cannot grant it."""
 
-NOBODY = "anonymous"
+NOBODY: Final = "anonymous"
 """The role of clients without a token; a token cannot grant it either."""
 
 SERVERS_OWN = frozenset({RESERVED, "stats", "alerts", "replay"})

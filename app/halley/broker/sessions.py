@@ -108,6 +108,10 @@ class Cursor:
         return [pattern for pattern in patterns if pattern in starts and event.position > starts[pattern]]
 
 
+Outputs = tuple[tuple[Any, Any], ...]
+"""What is to be written: links (`protocols.contract.Link`), each with its output."""
+
+
 class Outlet(Protocol):
     """What can have something to be written, apart from a session with events: an engine, or an answer that came late.
 
@@ -116,8 +120,8 @@ class Outlet(Protocol):
 
     is_ready: bool
 
-    def flush(self, now: float) -> Iterable[tuple[Any, Any]]:
-        """Return what is to be written now: links (`protocols.contract.Link`), each with its output."""
+    def flush(self, now: float) -> Outputs:
+        """Return what is to be written now."""
 
 
 class Owner(Protocol):
@@ -126,8 +130,8 @@ class Owner(Protocol):
     def due(self, session: Session, now: float) -> None:
         """Handle a deadline that has passed: move it, or close the session."""
 
-    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Any, Any]]:
-        """Return what is to be written because of the events in the session's outbox: links, each with its output."""
+    def flush_session(self, session: Session, now: float) -> Outputs:
+        """Return what is to be written because of the events in the session's outbox."""
 
     def overflow(self, session: Session, event: Event, now: float) -> None:
         """Handle an outbox that is full: make room and take `event`, or close the session."""

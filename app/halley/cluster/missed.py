@@ -224,8 +224,8 @@ class _OwnEvents:
                 continue
             first = None if event.idempotency_key is None else applied.first_of(event.authid, event.idempotency_key)
             if first is not None:
-                publications.last = applied.lead + first.offset - 1
-                known[pending] = Published(first.topic, first.offset, publications.next())
+                publication = publications.id_of(applied.lead + first.offset)
+                known[pending] = Published(first.topic, first.offset, publication)
             commits.delivered_before(pending, known.get(pending), now)
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from uvicorn import Config
 from uvicorn.server import ServerState
@@ -39,10 +39,11 @@ from halley.transports.relay import Outcome as Relayed
 from halley.transports.waits import verdict_on
 
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
-_OK = begin(200, HEADERS)
-_NO_FIELDS: dict[bytes, bytes] = {}
+_OK: Final = begin(200, HEADERS)
+_NO_FIELDS: Final[dict[bytes, bytes]] = {}
 _NO_POST = PostHead(b"", (), None)
-_REMEMBERED_LENGTHS = 1_024
+_HEADS: Final = [b"%b%d\r\n\r\n[" % (_OK, nbytes + 2) for nbytes in range(1_024)]
+"""The heads of usual responses, each with the bracket before its messages; by the bytes that the brackets enclose."""
 
 
 class BayeuxContext:
@@ -281,7 +282,9 @@ class BayeuxConnection(Connection):
         sessions = self._bayeux.engine.sessions
         if reply.status == 200 and reply.set_cookie is None and not (reply.is_last or self._cors):
             body = b",".join(reply.parts)
-            is_written = self.respond(_head_for(len(body)) + body + b"]")
+            nbytes = len(body)
+            head = _HEADS[nbytes] if nbytes < len(_HEADS) else b"%b%d\r\n\r\n[" % (_OK, nbytes + 2)
+            is_written = self.respond(head + body + b"]")
         else:
             headers = (*HEADERS, *self._cors, *self._bayeux.endpoint.headers(reply, self._source[1]))
             is_written = self.respond(response(reply.status, headers, reply.body()), closes=reply.is_last)
@@ -309,9 +312,3 @@ def _report(sessions: Sessions, reply: Reply, is_written: bool) -> None:  # noqa
 def _bytes_of(answer: Answer) -> bytes:
     lines = [name + b": " + value + b"\r\n" for name, value in answer.headers]
     return b"".join((STATUS_LINES[answer.status], *lines, b"\r\n", answer.body))
-
-
-@lru_cache(_REMEMBERED_LENGTHS)
-def _head_for(nbytes: int) -> bytes:
-    """The head of a usual response, and the bracket before its messages; `nbytes` is the length of what it encloses."""
-    return b"%b%d\r\n\r\n[" % (_OK, nbytes + 2)

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Coroutine
 from http import HTTPStatus
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 import httptools
 from uvicorn import Config
@@ -43,7 +43,7 @@ _PIECE_BYTES = 16_384
 _HEAD_PIECE_BYTES = 2_048
 """The same for heads: it has 400 headers at most, which are counted after each piece; most requests are shorter."""
 _PIPELINED_REQUESTS = 16
-NO_HEADERS: list[Header] = []
+NO_HEADERS: Final[list[Header]] = []
 
 
 class _Refused(Exception):

@@ -39,12 +39,13 @@ class Repeated:
     `cookies` what proves that its browser sends it.
     """
 
-    __slots__ = ("_digits", "_end", "_head_bytes", "_id_end", "_start", "cookies", "post", "session")
+    __slots__ = ("_digits", "_end", "_head_bytes", "_id_end", "_nbytes", "_start", "cookies", "post", "session")
 
     def __init__(self, head: bytes, digits: tuple[int, int], post: PostHead) -> None:
         self._start = head  # with a remembered connect, also its body before the id
         self._head_bytes = len(head)
         self._digits = digits  # where those of Content-Length begin and end
+        self._nbytes = len(head) + int(head[digits[0] : digits[1]])  # of a request with these digits
         self._end = b""  # of a remembered connect, the body behind the id
         self._id_end = 0  # of a remembered connect, where its id ends
         self.post = post
@@ -84,26 +85,29 @@ class Repeated:
             or body.count(b'"id"') != 1
         ):
             return
-        begin, end = self._digits
-        digits, rest = b"%d" % len(body), self._start[end : self._head_bytes]
-        self._start = b"".join((self._start[:begin], digits, rest, body[: found.start(1)]))
+        head = self._head_for(len(body))
+        self._start = head + body[: found.start(1)]
         self._end = body[found.end(1) :]
-        self._digits = begin, begin + len(digits)
-        self._head_bytes = begin + len(digits) + len(rest)
-        self._id_end = self._head_bytes + found.end(1)
+        self._digits = self._digits[0], self._digits[1] + len(head) - self._head_bytes
+        self._head_bytes, self._nbytes = len(head), len(head) + len(body)
+        self._id_end = len(head) + found.end(1)
         self.session = session
         if session.cookie in self.post.cookies:  # the very same object is recognized without comparing it
             self.cookies = (session.cookie,)
 
     def body_of(self, data: bytes) -> bytes | None:
         """Return the body of a request that is all of `data`, if it has the remembered head; else None."""
-        start, (begin, end), head_bytes = self._start, self._digits, self._head_bytes
-        found = data.find(b"\r", begin, begin + _MOST_DIGITS + 1)
-        body_at = found + head_bytes - end
-        if found < 0 or data[:begin] != start[:begin] or data[found:body_at] != start[end:head_bytes]:
-            return None
-        body = data[body_at:]
-        return body if data[begin:found] == b"%d" % len(body) else None
+        head = self._start if self.session is None else self._start[: self._head_bytes]
+        if len(data) != self._nbytes:
+            begin, end = self._digits
+            after_head = len(data) - len(head) + end - begin  # the bytes of the digits and the body
+            body_bytes = after_head - len(str(after_head))
+            if len(str(body_bytes)) + body_bytes < after_head:  # 99 and its digits are 101 bytes
+                body_bytes += 1
+            head = self._head_for(body_bytes)
+            if len(head) + body_bytes != len(data):
+                return None
+        return data[len(head) :] if data.startswith(head) else None
 
     def connect_id(self, data: bytes) -> str | None:
         """Return the id of a connect that is all of `data`, if all else in it is as remembered; else None."""
@@ -113,6 +117,11 @@ class Repeated:
             return None
         message_id = data[id_begin:id_end]
         return message_id.decode() if message_id.isalnum() else None
+
+    def _head_for(self, body_bytes: int) -> bytes:
+        """The remembered head with the digits for a body of that length."""
+        begin, end = self._digits
+        return b"%b%d%b" % (self._start[:begin], body_bytes, self._start[end : self._head_bytes])
 
 
 def head_of(request: bytes, source: tuple[str, str]) -> Head:

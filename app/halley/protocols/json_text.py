@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
 from typing import Any, Final
 
 import orjson
@@ -18,8 +17,8 @@ _NINETEEN_DIGITS = b"0" * 19
 _TWENTY_DIGITS = b"0" * 20
 _MINUS, _SPACE = b"- "
 _BEFORE_NUMBERS = b"[:, \t\r\n"
-_FEW = 8
-_WITHOUT_FLOATS = frozenset((str, int, bool, type(None)))
+_FEW: Final = 8
+_WITHOUT_FLOATS: Final = frozenset((str, int, bool, type(None)))
 _LARGE: Final = 2.0**63
 _MAYBE_HUGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
 _MAYBE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -74,27 +73,24 @@ def may_have_huge_integer(text: bytes) -> bool:
     return False
 
 
-def has_large_float(values: Collection[Any]) -> bool:
-    """Whether values that orjson has parsed contain a float of 2^63 or more, at any level.
+def is_usual(container: dict[str, Any] | list[Any], most_levels: int) -> bool:
+    """Whether JSON that orjson has parsed has at most `most_levels` levels (one or more), and no float of 2^63 or more.
 
     As such it reads integers beyond 64 bits. Where little was parsed, this is found out faster than from its text.
     """
-    waiting = [values]
-    while waiting:
-        values = waiting.pop()
-        if len(values) > _FEW and _WITHOUT_FLOATS.issuperset(map(type, values)):
+    values = list(container.values()) if isinstance(container, dict) else container
+    if len(values) > _FEW and _WITHOUT_FLOATS.issuperset(map(type, values)):
+        return True
+    for value in values:
+        kind = type(value)
+        if kind is str:
             continue
-        for value in values:
-            kind = type(value)
-            if kind is str:
-                continue
-            if kind is dict:
-                waiting.append(value.values())
-            elif kind is list:
-                waiting.append(value)
-            elif kind is float and not -_LARGE < value < _LARGE:
-                return True
-    return False
+        if kind is dict or kind is list:
+            if most_levels == 1 or not is_usual(value, most_levels - 1):
+                return False
+        elif kind is float and not -_LARGE < value < _LARGE:
+            return False
+    return True
 
 
 def has_out_of_range(value: object) -> bool:

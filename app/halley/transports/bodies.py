@@ -11,14 +11,14 @@ import codecs
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from orjson import JSONDecodeError
 from orjson import loads as loads_quickly
 from starlette.types import Receive
 
-from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, has_large_float, loads
+from halley.protocols.json_text import NestedTooDeeply, NotJson, count_nodes, is_usual, loads
 from halley.settings import Limits
 from halley.transports.guard import Rejection
 
@@ -29,6 +29,9 @@ _CHARSETS = re.compile(
 """The codecs that are accepted. Python has more; some are not character sets (zip, rot13), some quadratic (idna)."""
 
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?([A-Za-z0-9._:+-]{1,40})""", re.IGNORECASE)
+_IN_UTF_8: Final = frozenset((b"application/json", b"application/json;charset=UTF-8"))
+"""What nearly all clients send; any other content type is looked at."""
+
 _REMEMBERED = 64
 """Content types whose charset is cached; clients choose them, so the number must be bounded."""
 _ODD_FIELDS = 8
@@ -89,15 +92,9 @@ def messages_of_body(body: bytes, content_type: bytes, limits: Limits) -> Batch:
 def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dict[str, Any]] | None:
     """The messages of a body as nearly all are: few messages in JSON, small and flat. None for any other body.
 
-    What `messages_of_body` counts need not be counted in it: deep nesting has many brackets, and many values have many
-    bytes. A body that may have an integer beyond 64 bits is another.
+    Its values need not be counted: each has a byte. A body that may have an integer beyond 64 bits is another.
     """
-    if (
-        len(body) > limits.nodes
-        # Few brackets are counted faster so than by `count`, which looks at each byte in turn.
-        or len(body) - len(body.replace(b"[", b"").replace(b"{", b"")) > limits.nesting
-        or _charset_of(content_type) != "utf-8"
-    ):
+    if len(body) > limits.nodes or (content_type not in _IN_UTF_8 and _charset_of(content_type) != "utf-8"):
         return None
     try:
         value = loads_quickly(body)
@@ -106,8 +103,9 @@ def usual_messages(body: bytes, content_type: bytes, limits: Limits) -> list[dic
     messages = value if type(value) is list else [value]
     if not 0 < len(messages) <= limits.messages:
         return None
+    most_levels = limits.nesting - 1  # below those of an array
     for message in messages:
-        if type(message) is not dict or has_large_float(message.values()):
+        if type(message) is not dict or not is_usual(message, most_levels):
             return None
     return messages
 

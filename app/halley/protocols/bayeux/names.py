@@ -8,7 +8,8 @@ protocols' topics may have, are shown as `!hh`; any other `!` is plain (see `bro
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from halley.broker.errors import InvalidName, NameTooDeep, NameTooLong
@@ -40,7 +41,11 @@ class Bounds(NamedTuple):
     segments: int
 
 
-@lru_cache(_REMEMBERED_NAMES)
+def topics(bounds: Bounds) -> Callable[[str], str]:
+    """Return `to_topic` with these bounds, as a function that remembers names; only a name is to be looked up in it."""
+    return lru_cache(_REMEMBERED_NAMES)(partial(to_topic, bounds=bounds))
+
+
 def to_topic(channel: str, bounds: Bounds) -> str:
     """The canonical topic of a channel name. Raises `InvalidName`, also for a wildcard."""
     _check_length(channel, bounds)

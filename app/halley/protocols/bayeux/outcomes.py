@@ -15,13 +15,14 @@ In a cluster it can raise `Misdirected` instead: the session is another node's.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from halley.broker.errors import TokenRefused
 from halley.broker.policy import Proof
+from halley.broker.sessions import Outputs
 from halley.protocols.bayeux.messages import HttpContext
 from halley.protocols.bayeux.names import CONNECT
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
@@ -123,7 +124,7 @@ class AwaitTurn(Paused):
 
     is_ready = False
 
-    def flush(self, now: float) -> Iterable[tuple[Any, Any]]:
+    def flush(self, now: float) -> Outputs:
         """Continue the request; nothing is to be written yet."""
         assert self.proceed is not None
         self.proceed(self, now)
@@ -162,6 +163,6 @@ class LateOutcome:
         self._outcome = outcome
         self.is_ready = False
 
-    def flush(self, now: float) -> Iterable[tuple[Any, Outcome | Cut]]:  # noqa: ARG002 - Outlet's form
+    def flush(self, now: float) -> Outputs:  # noqa: ARG002 - Outlet's form
         """Return the connection and its outcome."""
         return ((self._connection, self._outcome),)

@@ -27,10 +27,11 @@ from halley.protocols.bayeux.authorization import Authorization
 from halley.protocols.bayeux.errors import Fault, fault_of
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import ABSENT, Message, encode_data
-from halley.protocols.bayeux.names import META, SERVICE, Bounds, is_wildcard, to_pattern, to_topic
+from halley.protocols.bayeux.names import META, SERVICE, Bounds, is_wildcard, to_pattern
 from halley.protocols.bayeux.outcomes import Request, Steps, Transport
 from halley.protocols.bayeux.request import RequestHandler
 from halley.protocols.bayeux.session import BayeuxSession
+from halley.protocols.bayeux.sessions import Sessions
 
 _AUDIENCE_FIELDS = frozenset(Audience._fields)
 
@@ -50,12 +51,13 @@ class PublishHandler:
     """Publishes the messages of requests."""
 
     def __init__(
-        self, broker: Broker, rights: Rights, hooks: Hooks, bounds: Bounds, authorization: Authorization
+        self, broker: Broker, rights: Rights, hooks: Hooks, sessions: Sessions, authorization: Authorization
     ) -> None:
         self._broker = broker
         self._rights = rights
         self._hooks = hooks
-        self._bounds = bounds
+        self._bounds = sessions.bounds
+        self._to_topic = sessions.to_topic
         self._authorization = authorization
 
     def publish(self, handler: RequestHandler, message: Message, reply: dict[str, Any]) -> Steps:
@@ -185,11 +187,10 @@ class PublishHandler:
 
     def _topic(self, channel: str) -> str:
         """The topic of a channel that can be published to. Raises `Fault`."""
-        bounds = self._bounds
         try:
-            topic = to_topic(channel, bounds)
+            topic = self._to_topic(channel)
         except InvalidName as refusal:
-            if is_wildcard(channel) and is_pattern(channel, bounds):
+            if is_wildcard(channel) and is_pattern(channel, self._bounds):
                 raise Fault(errors.CHANNEL_IS_WILDCARD.format(channel)) from None
             self._broker.counted(refusal)
             raise Fault(errors.CHANNEL_INVALID) from None

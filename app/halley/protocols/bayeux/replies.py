@@ -107,7 +107,7 @@ class Advisor:
             # (#921).
             is_over = session is not None and session.closed in (DISCONNECTED, DISMISSED)
             return self.without_session("none" if is_over else "handshake")
-        session.announced = None  # the reply to its next connect is to take this interval back
+        session.forget_advice()  # the reply to its next connect is to take this interval back
         return {**self.advice(session), "interval": _ms(max(session.own_interval_s, self._options.refused_interval_s))}
 
     def interval_s(self, hold: Hold) -> float:
@@ -115,17 +115,18 @@ class Advisor:
         own_s = hold.session.own_interval_s
         return max(own_s, self._options.browser_interval_s) if hold.is_crowded else own_s
 
-    def for_reply(self, hold: Hold, terms: tuple[float, float, bool]) -> dict[str, Any]:
-        """The advice in the reply to `hold`; `terms` are the session's `hold_s`, the interval, and `is_crowded`."""
+    def for_reply(self, hold: Hold, interval_s: float) -> dict[str, Any]:
+        """The advice in the reply to `hold`, after which its client is to wait for `interval_s`."""
         session = hold.session
         if self.is_draining:
             return {**self.advice(session), "interval": _ms(self.drain_interval())}
-        session.announced = terms
         if not hold.is_crowded:
+            session.announced_hold_s, session.announced_interval_s = session.hold_s, interval_s
             return self.advice(session)
+        session.forget_advice()  # this is for one connect only
         polls = self._options.browser_interval_s > 0
         advice = self.advice(session, "retry" if polls else "none")
-        return {**advice, "interval": _ms(terms[1]), "multiple-clients": True}
+        return {**advice, "interval": _ms(interval_s), "multiple-clients": True}
 
 
 class Replies:
@@ -141,6 +142,7 @@ class Replies:
         self._broker = broker
         self._options = options
         self._hooks = hooks
+        self._extensions, self._has_timestamps = hooks.extensions, options.timestamp  # here they are found faster
 
     def make(
         self,
@@ -155,7 +157,7 @@ class Replies:
         Without extensions an event is encoded once for all its subscribers. With extensions it is encoded for each
         subscriber: an extension may add to it, change it or keep it back.
         """
-        if self._hooks.extensions or self._options.timestamp:
+        if self._extensions or self._has_timestamps:
             return self.of_texts(session, self._extended(session, messages, events, now), [], events, connection)
         parts = [encode(message) for message in messages] if len(messages) > 1 else [encode(messages[0])]
         return self.of_texts(session, parts, events, events, connection)

@@ -86,7 +86,7 @@ TRANSITIONS: dict[tuple[State, Trigger], tuple[State, Action]] = {
     ("held", "cut"): ("closed", "refuse"),
 }
 
-ROWS = {
+ROWS: Final = {
     state: {trigger: row for (before, trigger), row in TRANSITIONS.items() if before == state}
     for state in get_args(State)
 }
@@ -103,7 +103,8 @@ class BayeuxSession(Session):
 
     __slots__ = (
         "acks",
-        "announced",
+        "announced_hold_s",
+        "announced_interval_s",
         "attributes",
         "broadcast_to_publisher",
         "browser",
@@ -138,7 +139,7 @@ class BayeuxSession(Session):
         self.interval_s = options.interval_s
         self.max_interval_s = options.max_interval_s
         self.client_interval_s: float | None = None  # from the advice of its latest connect
-        self.announced: tuple[float, float, bool] | None = None  # hold_s, interval_s and is_crowded, as last advised
+        self.announced_hold_s = self.announced_interval_s = -1.0  # as last advised; negative: the client knows of none
         self.broadcast_to_publisher = options.broadcast_to_publisher
         self.connect_delivery_only = options.connect_delivery_only
         self.open_batches = 0  # events wait while a program is in a batch
@@ -165,6 +166,10 @@ class BayeuxSession(Session):
     def own_interval_s(self) -> float:
         """The seconds that the client is to wait between two connects, as it wished or else by this session's value."""
         return self.interval_s if self.client_interval_s is None else self.client_interval_s
+
+    def forget_advice(self) -> None:
+        """Have advice sent with the reply to its next connect: what was last advised does not hold, or was not read."""
+        self.announced_interval_s = -1.0
 
     def discard(self, is_unwanted: Callable[[Event], bool]) -> None:
         """Drop the events for which `is_unwanted` is true: those that wait, and those that might be sent again."""

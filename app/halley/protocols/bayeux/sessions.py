@@ -10,7 +10,7 @@ in their order. With the acknowledge extension they stay in `session.acks` until
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
@@ -19,12 +19,12 @@ from halley.broker.events import Event
 from halley.broker.flow import GRACE_S
 from halley.broker.names import is_reserved, matches, receiving_patterns
 from halley.broker.policy import SERVER, Rights
-from halley.broker.sessions import Session
+from halley.broker.sessions import Outputs, Session
 from halley.protocols.bayeux import errors
 from halley.protocols.bayeux.history import Replayer
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.messages import encode, encode_data, revocation_frame
-from halley.protocols.bayeux.names import CONNECT, Bounds, to_subscription, to_topic
+from halley.protocols.bayeux.names import CONNECT, Bounds, to_subscription, topics
 from halley.protocols.bayeux.outcomes import Cut, LateOutcome, Outcome, Request, Transport
 from halley.protocols.bayeux.replies import Replies, count_fitting
 from halley.protocols.bayeux.session import (
@@ -74,9 +74,13 @@ class Sessions:
         self.history = history
         self.new_id = new_id
         self.bounds = Bounds(broker.limits.topic_chars, broker.limits.topic_segments)
+        self.to_topic = topics(self.bounds)
         self.holds_by_browser: dict[str, int] = {}
         self.connects = 0
         self.put_back = 0
+        # The hooks' own lists, and a setting: as attributes of what is compiled they are found faster.
+        self._extensions, self._suspended, self._resumed = hooks.extensions, hooks.suspended, hooks.resumed
+        self._has_timestamps, self._most_holds = options.timestamp, options.holds_per_browser
 
     @property
     def holds(self) -> int:
@@ -106,7 +110,7 @@ class Sessions:
         """Return the events of a reply to its session: the connection was lost before all of it was written."""
         session = reply.session
         if not reply.is_settled and session is not None and session.closed is None:
-            session.announced = None  # its advice may not have arrived either
+            session.forget_advice()  # its advice may not have arrived either
             self.history.settled(reply, is_written=False)
             if session.acks is None:
                 events, reply.events = reply.events, []
@@ -150,7 +154,7 @@ class Sessions:
         else:
             self._apply(session, "timeout", now)
 
-    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Any, Reply]]:
+    def flush_session(self, session: Session, now: float) -> Outputs:
         """Answer a held connect with the new events, or because there is news of the session's replay."""
         assert isinstance(session, BayeuxSession)
         if session.held is None:
@@ -251,7 +255,7 @@ class Sessions:
 
         `message_id` is the id of the message that it answers, if any: cometd.js's remote calls find their caller by it.
         """
-        event = Event(to_topic(channel, self.bounds), encode_data(data))
+        event = Event(self.to_topic(channel), encode_data(data))
         answer = {"channel": channel, "id": message_id, "data": data}
         return self._send_to(session, event, None if message_id is None else encode(answer), now)
 
@@ -289,7 +293,7 @@ class Sessions:
 
         Returns None, without any effect, if the request has to be received whole.
         """
-        if self.hooks.extensions or not self.admits(session, cookies, now):
+        if self._extensions or not self.admits(session, cookies, now):
             return None
         return self.connect_alone(session, message_id, connection, now)
 
@@ -326,7 +330,7 @@ class Sessions:
             self.take_back(half_written)
             self.send(half_written.connection, Cut())
         waits = hold.wait_s > 0 and not self.advisor.is_draining and not self._has_news(session)
-        most = self.options.holds_per_browser
+        most = self._most_holds
         if waits and session.state == "idle" and 0 <= most <= self.holds_by_browser.get(session.browser, 0):
             self.broker.hits["holds_per_browser"] += 1
             hold.is_crowded = True
@@ -349,9 +353,14 @@ class Sessions:
         interval_s = session.interval_s if session.client_interval_s is None else session.client_interval_s
         if hold.is_crowded:
             interval_s = self.advisor.interval_s(hold)
-        terms = (session.hold_s, interval_s, hold.is_crowded)
-        if session.announced != terms or hold.is_crowded or hold.wants_advice or self.advisor.is_draining:
-            more["advice"] = self.advisor.for_reply(hold, terms)
+        if (
+            session.announced_interval_s != interval_s
+            or session.announced_hold_s != session.hold_s
+            or hold.is_crowded
+            or hold.wants_advice
+            or self.advisor.is_draining
+        ):
+            more["advice"] = self.advisor.for_reply(hold, interval_s)
         carries_events = hold.carries_events and session.unsettled is None and not session.open_batches
         if not carries_events:
             events = []
@@ -375,14 +384,14 @@ class Sessions:
         hold.carries_events = False
         reply, _ = self.connect_reply(hold, now)
         self.broker.touch(hold.session, deadline)
-        hold.session.announced = None  # clients ignore this reply
+        hold.session.forget_advice()  # clients ignore this reply
         return reply
 
     def reply_to_connect(self, hold: Hold, now: float) -> Reply:
         """Make the response to a connect that was sent alone."""
         session, message_id = hold.session, hold.message_id
         more, events = self._terms_and_events(hold, now)
-        if more or type(message_id) is not str or self.hooks.extensions or self.options.timestamp:
+        if more or type(message_id) is not str or self._extensions or self._has_timestamps:
             reply = self.replies.make(session, [self._connect_message(hold, more)], events, now, hold.connection)
         else:  # the same text; neither id has anything to escape (`messages.is_id`)
             text = f'{{"id":"{message_id}","channel":"{CONNECT}","successful":true,"clientId":"{session.id}"}}'
@@ -500,7 +509,7 @@ class Sessions:
             held.carries_events = False
             reply = self.reply_to_connect(held, now)
             reply.status = self.options.superseded_status
-            session.announced = None  # clients ignore the reply to a connect that they have replaced
+            session.forget_advice()  # clients ignore the reply to a connect that they have replaced
             return reply
         elif action == "dismiss":
             return self._dismissal(held, now, is_by_server=reason == DISMISSED)
@@ -520,8 +529,8 @@ class Sessions:
         holds[browser] = holds.get(browser, 0) + 1
         session.reads_until = inf
         self.broker.touch(session, now + hold.wait_s)
-        if self.hooks.suspended:
-            self.hooks.notify(self.hooks.suspended, session)
+        if self._suspended:
+            self.hooks.notify(self._suspended, session)
 
     def _end_hold(self, hold: Hold) -> None:
         """Stop holding a connect, for any reason."""
@@ -532,8 +541,8 @@ class Sessions:
             holds[browser] = others
         else:
             del holds[browser]
-        if self.hooks.resumed:
-            self.hooks.notify(self.hooks.resumed, hold.session)
+        if self._resumed:
+            self.hooks.notify(self._resumed, hold.session)
 
     def _dismissal(self, hold: Hold, now: float, *, is_by_server: bool) -> Reply:
         """Make the reply, with the last events, for a session that is disconnected by its client or the program.

@@ -8,14 +8,14 @@ the time are answered immediately, before any waiting messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from halley.broker.events import Event
 from halley.broker.names import Pattern
 from halley.broker.outbox import Outbox
-from halley.broker.sessions import Session
-from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Close, Context, Link, ProgramDecisions, WaitFor
+from halley.broker.sessions import Outputs, Session
+from halley.protocols.contract import GOING_AWAY, POLICY_VIOLATION, Context, Link, ProgramDecisions, WaitFor
 from halley.protocols.nt4 import messages, values
 from halley.protocols.nt4.errors import DRAINED, LOST, MOVED, SLOW_CONSUMER, UNDECODABLE, Undecodable
 from halley.protocols.nt4.messages import Ignored, Publish, SetProperties, Subscribe, Unpublish, Unsubscribe
@@ -134,11 +134,11 @@ class Nt4Engine:
 
     # What the broker reports (sessions.Owner)
 
-    def flush(self, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:
+    def flush(self, now: float) -> Outputs:
         """Return what is to be written to the client (`Outlet.flush`)."""
         return self.flush_session(self.client, now)
 
-    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:  # noqa: ARG002
+    def flush_session(self, session: Session, now: float) -> Outputs:  # noqa: ARG002
         """Return what is to be written to the client, with a part of its backlog (`Owner.flush_session`)."""
         tables, client, output = self._tables, self.client, self.client.output
         if len(output.backlog):
@@ -303,7 +303,7 @@ class _Nobody:
     def due(self, session: Session, now: float) -> None:
         """Do nothing: the session has ended, and its deadline with it."""
 
-    def flush_session(self, session: Session, now: float) -> Iterable[tuple[Any, Any]]:  # noqa: ARG002 - Owner's form
+    def flush_session(self, session: Session, now: float) -> Outputs:  # noqa: ARG002 - Owner's form
         return ()
 
     def overflow(self, session: Session, event: Event, now: float) -> None:

@@ -13,14 +13,14 @@ Values for a client that does not keep up wait in its `Backlog`.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, count
 from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
 from halley.broker.flow import Flow
-from halley.broker.sessions import Session
+from halley.broker.sessions import Outputs, Session
 from halley.protocols.contract import Close, Link
 from halley.protocols.nt4 import messages, values
 from halley.protocols.nt4.topics import Topic
@@ -172,7 +172,7 @@ class Output:
             self.schedule_drain()
         return len(taken)
 
-    def take(self) -> Iterable[tuple[Link, list[bytes] | Close]]:
+    def take(self) -> Outputs:
         """Take what is to be written now: frames, or frames and a close; nothing for a client that is lost."""
         self._frame_texts()
         frames, self._frames = self._frames, []

@@ -7,14 +7,14 @@ client publishes or subscribes to after such a request is queued behind it (`ses
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 from typing import Any
 
 from halley.broker.events import Event
 from halley.broker.flow import GRACE_S
 from halley.broker.names import Pattern
-from halley.broker.sessions import Session
+from halley.broker.sessions import Outputs, Session
 from halley.protocols.contract import NORMAL, POLICY_VIOLATION, PROTOCOL_ERROR, Close, Context, Link
 from halley.protocols.wamp import errors
 from halley.protocols.wamp.errors import Undecodable, Violation, WampError
@@ -272,11 +272,11 @@ class WampEngine:
         assert self.session is not None
         return self._handlers.subscribing.revoke_denied(self.session, now)
 
-    def flush(self, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:
+    def flush(self, now: float) -> Outputs:
         """Return all that is to be written to the peer at the end of this turn (`Outlet.flush`)."""
         return self.flush_session(self.session, now)
 
-    def flush_session(self, session: Session | None, now: float) -> Iterable[tuple[Link, list[bytes] | Close]]:  # noqa: ARG002
+    def flush_session(self, session: Session | None, now: float) -> Outputs:  # noqa: ARG002
         """Return the same because of the session's events (`Owner.flush_session`): an engine has one session.
 
         A slow consumer is closed with GOODBYE, and its waiting events are dropped.
