@@ -34,8 +34,16 @@ STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r
 
 
 def status_line(status: int) -> bytes:
-    """Return a response's first line; a status without a name has none in it."""
-    return STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    """Return a response's first line; a status without a name has none in it.
+
+    Raises `RuntimeError` for other numbers than those of statuses (RFC 9110, 15).
+    """
+    line = STATUS_LINES.get(status)
+    if line is None:
+        if not 100 <= status <= 599:
+            raise RuntimeError(f"Invalid HTTP status: {status}")
+        line = b"HTTP/1.1 %d \r\n" % status
+    return line
 
 
 def make_scope(
@@ -186,27 +194,28 @@ class Cycle:
             self._send_head(message["status"], list(message.get("headers", ())))
 
     def _send_head(self, status: int, headers: list[Header]) -> None:
-        self.is_begun = True
-        self._expects_continue = False
         lines = [status_line(status)]
-        has_length = has_close = False
+        keeps_alive, has_length, is_chunked, left_bytes = self.keeps_alive, False, False, 0
+        has_close = False
         for given, value in headers:
             if _NOT_IN_NAMES.search(given) or _NOT_IN_VALUES.search(value):
                 raise RuntimeError(f"Invalid HTTP header: {given!r}")
             name = given.lower()
-            if name == b"content-length" and not has_length and not self._is_chunked:
-                has_length, self._left_bytes = True, int(value)
+            if name == b"content-length" and not (has_length or is_chunked):
+                has_length, left_bytes = True, int(value)
             elif name == b"transfer-encoding" and value.lower() == b"chunked":
-                self._is_chunked, self._left_bytes = True, 0
+                is_chunked, left_bytes = True, 0
             elif name == b"connection" and b"close" in [token.strip() for token in value.lower().split(b",")]:
-                has_close, self.keeps_alive = True, False
+                has_close, keeps_alive = True, False
             lines += (name, b": ", value, b"\r\n")
-        if not (self.keeps_alive or has_close):
+        if not (keeps_alive or has_close):
             lines.append(b"connection: close\r\n")
-        if not (has_length or self._is_chunked or self._scope["method"] == "HEAD" or status in _BODILESS):
-            self._is_chunked = True
+        if not (has_length or is_chunked or self._scope["method"] == "HEAD" or status in _BODILESS):
+            is_chunked = True
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
+        self.is_begun, self._expects_continue = True, False  # not before: a head that is refused is not written
+        self.keeps_alive, self._is_chunked, self._left_bytes = keeps_alive, is_chunked, left_bytes
         self._link.transport.write(b"".join(lines))
 
     def _send_body(self, piece: bytes, *, is_last: bool) -> None:
@@ -217,9 +226,9 @@ class Cycle:
             chunk = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
             transport.write(chunk + (b"0\r\n\r\n" if is_last else b""))
         else:
-            self._left_bytes -= len(piece)
-            if self._left_bytes < 0:
+            if len(piece) > self._left_bytes:
                 raise RuntimeError("Response content longer than Content-Length")
+            self._left_bytes -= len(piece)
             transport.write(piece)
         if is_last:
             if self._left_bytes:

@@ -168,9 +168,9 @@ class Peer:
     async def drained(self) -> None:
         """Return when all written bytes are in the kernel, or never will be."""
         if self.is_paused:
-            settled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            self.settle(partial(_set, settled))
-            await settled
+            drained: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            self._settling.append(partial(_set, drained))  # not `settle`, which does not wait for who is given up
+            await drained
 
     @property
     def address(self) -> str:
