@@ -22,10 +22,9 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from halley import telemetry
-from halley.host.asgi import STATUS_LINES
 from halley.host.http import NO_HEADERS, Connection
-from halley.host.peer import begin, response
 from halley.host.repeated import Repeated, head_of
+from halley.host.responses import begin, head_lines, response
 from halley.host.timeouts import ServerContext
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
@@ -249,7 +248,7 @@ class BayeuxConnection(Connection):
             self.headers, self._fields = NO_HEADERS, _NO_FIELDS  # before the next request, which may be parsed now
             self._write(outcome)
         elif type(outcome) is Hold:
-            if self._is_lost or self._has_ended:
+            if self._is_over:
                 self._bayeux.engine.sessions.lost(outcome, monotonic())
             self._hold = outcome
             self.headers, self._fields = NO_HEADERS, _NO_FIELDS  # there may be very many held connects
@@ -307,8 +306,7 @@ def _report(sessions: Sessions, reply: Reply, is_written: bool) -> None:  # noqa
 
 
 def _bytes_of(answer: Answer) -> bytes:
-    lines = [name + b": " + value + b"\r\n" for name, value in answer.headers]
-    return b"".join((STATUS_LINES[answer.status], *lines, b"\r\n", answer.body))
+    return head_lines(answer.status, answer.headers) + b"\r\n" + answer.body
 
 
 @lru_cache(_REMEMBERED_LENGTHS)
