@@ -234,7 +234,7 @@ class Connection(Peer):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Begin with the next request, if there is one; no more of them is parsed before the peer reads the response."""
+        """Begin with the next request, if there is one. What is not parsed yet waits until the response is read."""
         if self.transport.is_closing():
             return
         if self._waiting and self._running is None:
