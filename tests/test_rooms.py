@@ -211,7 +211,6 @@ FILLING = {"append", "appendleft", "extend", "insert", "add", "update", "setdefa
 
 NOT_PARTS = {
     "broker.clock_offset_s",  # measured again and again, by the code that may read clocks
-    "self.server_state",  # uvicorn's
     "made.path_regex",  # Starlette's
     "self._session",  # a local session's own
     "publisher.freed",  # the load generator's

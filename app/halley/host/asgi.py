@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from http import HTTPStatus
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
 import httptools
 from starlette.types import ASGIApp, Message, Scope
 
+from halley.host.responses import status_line
 from halley.transports.head import CLOSE, Header
 
 _log = logging.getLogger("uvicorn.error")  # the server's log, which uvicorn configures
@@ -29,21 +29,6 @@ _FAILED_HEADERS: Final = [
     (b"content-length", b"%d" % len(_FAILED)),
     CLOSE,
 ]
-
-STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-
-
-def status_line(status: int) -> bytes:
-    """Return a response's first line; a status without a name has none in it.
-
-    Raises `RuntimeError` for other numbers than those of statuses (RFC 9110, 15).
-    """
-    line = STATUS_LINES.get(status)
-    if line is None:
-        if not 100 <= status <= 599:
-            raise RuntimeError(f"Invalid HTTP status: {status}")
-        line = b"HTTP/1.1 %d \r\n" % status
-    return line
 
 
 def make_scope(

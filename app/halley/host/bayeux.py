@@ -3,10 +3,17 @@
 A POST to one of Bayeux's paths is passed from the parser's callback through the guard to the endpoint, which makes the
 engine's request of it, and its response is sent in one write. A held connect is only a `Hold` in a slot of the
 connection object; its peer is watched by `connection_lost` alone. A request that is relayed to another node is kept the
-same way. An unusual request (a query, chunks, `Expect`, HTTP/1.0, another request before it, a head that the guard
-refuses) is passed to the application instead, which uses the same guard, endpoint and engine: the whole wire suite runs
-over both. A request with the same head as the one before on its connection is passed to the endpoint without parsing
-that head, and a connect like the one before it to the engine without parsing anything (`repeated.py`).
+same way, and so is one that waits for a hook, which alone has a task. A request with the same head as the one before on
+its connection is passed to the endpoint without parsing that head, and a connect like the one before it to the engine
+without parsing anything (`repeated.py`). All this holds through proxies, with TLS and for pages of other origins too.
+
+What is left out is passed to the application, which uses the same guard, endpoint and engine; the whole wire suite runs
+over both. Left out are GET and OPTIONS, and a POST
+
+* whose target has a query, a percent escape or a host;
+* with chunks, `Expect`, `Upgrade` or `Connection: close`, of HTTP/1.0, or with a header twice that proxies do not add;
+* that was received with another one before it, or before the application has answered that;
+* that the guard refuses.
 """
 
 from __future__ import annotations
@@ -22,10 +29,9 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from halley import telemetry
-from halley.host.asgi import STATUS_LINES
 from halley.host.http import NO_HEADERS, Connection
-from halley.host.peer import begin, response
 from halley.host.repeated import Repeated, head_of
+from halley.host.responses import begin, head_lines, response
 from halley.host.timeouts import ServerContext
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Misdirected, Outcome
 from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
@@ -39,6 +45,8 @@ from halley.transports.relay import Outcome as Relayed
 from halley.transports.waits import verdict_on
 
 _PLAIN_PATH = re.compile(rb"[A-Za-z0-9/._~-]+")
+_HOPS: Final = frozenset((b"x-forwarded-for", b"via"))
+"""Headers of which each proxy may add another; of all others a request served here has one."""
 _OK: Final = begin(200, HEADERS)
 _NO_FIELDS: Final[dict[bytes, bytes]] = {}
 _NO_POST = PostHead(b"", (), None)
@@ -116,7 +124,7 @@ class BayeuxConnection(Connection):
             or b"transfer-encoding" in fields
             or b"upgrade" in fields
             or b"expect" in fields
-            or len(fields) != len(self.headers)
+            or (len(fields) != len(self.headers) and not _repeats_only_hops(self.headers))
             or not parser.should_keep_alive()
             or b"host" not in fields
             or not bayeux.guard.serves(fields[b"host"])
@@ -130,11 +138,11 @@ class BayeuxConnection(Connection):
             self._cors = bayeux.guard.check_fields(fields, self._source[1])
         except Rejection:  # the application rejects it, for the same reason
             return False
-        self._fields = fields
+        self._fields = fields if len(fields) == len(self.headers) else dict(reversed(self.headers))
         self._post = post = bayeux.endpoint.read_head(fields)
         if self._has_served:  # a client that sends one request only needs no memory
             limit = self.shared.limits.head_bytes
-            self._repeated = Repeated.of(self._window, len(fields) + self._HIDDEN_HEADERS, limit, post)
+            self._repeated = Repeated.of(self._window, len(self.headers) + self._HIDDEN_HEADERS, limit, post)
         return True
 
     def _serve(self, body: bytes) -> None:
@@ -250,7 +258,7 @@ class BayeuxConnection(Connection):
             self.headers, self._fields = NO_HEADERS, _NO_FIELDS  # before the next request, which may be parsed now
             self._write(outcome)
         elif type(outcome) is Hold:
-            if self._is_lost or self._has_ended:
+            if self._is_over:
                 self._bayeux.engine.sessions.lost(outcome, monotonic())
             self._hold = outcome
             self.headers, self._fields = NO_HEADERS, _NO_FIELDS  # there may be very many held connects
@@ -304,11 +312,15 @@ class BayeuxConnection(Connection):
         self.respond(response(rejection.status, headers, rejection.text.encode()))
 
 
+def _repeats_only_hops(headers: list[Header]) -> bool:
+    others = [name for name, _ in headers if name not in _HOPS]
+    return len(others) == len(set(others))
+
+
 def _report(sessions: Sessions, reply: Reply, is_written: bool) -> None:  # noqa: FBT001 - as `settle` calls it
     """Report whether a reply has reached the kernel. As a closure it would slow down every reply."""
     sessions.settle_delayed(reply, monotonic(), is_written=is_written)
 
 
 def _bytes_of(answer: Answer) -> bytes:
-    lines = [name + b": " + value + b"\r\n" for name, value in answer.headers]
-    return b"".join((STATUS_LINES[answer.status], *lines, b"\r\n", answer.body))
+    return head_lines(answer.status, answer.headers) + b"\r\n" + answer.body

@@ -7,17 +7,18 @@
   head and body. So reading does not stop, and a peer that closes is noticed immediately.
 * More than a piece is parsed in turns that all connections share (`timeouts.py`); reading is paused while it waits.
 
-uvicorn's server makes it and closes it; the parser is httptools', which a connection has while it receives a request.
-How responses are written is in `peer.py`, and how an application answers in `asgi.py`, which finds the connection as
-`scope["extensions"]["halley"]`. A subclass can respond to some requests itself, without the application. Nothing here
-knows of Bayeux.
+The parser is httptools', which a connection has while it receives a request. How responses are written is in `peer.py`,
+and how an application answers in `asgi.py`, which finds the connection as `scope["extensions"]["halley"]`. A subclass
+can respond to some requests itself, without the application. Nothing here knows of Bayeux.
+
+It derives from nothing of uvicorn's. A server of uvicorn's makes it as `http(config=, server_state=, app_state=)`,
+finds it in `server_state.connections` while it is open, and its tasks in `server_state.tasks`, and calls `shutdown`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections import deque
 from collections.abc import Coroutine
 from http import HTTPStatus
 from time import monotonic
@@ -30,11 +31,11 @@ from uvicorn.server import ServerState
 from halley import telemetry
 from halley.broker.aging import TimeoutQueue
 from halley.host.asgi import Cycle, make_scope
-from halley.host.peer import DISCARDED_BYTES, Peer
-from halley.host.timeouts import SLICE_S, Requester, ServerContext
-from halley.host.websocket import WebSocket, open_socket
+from halley.host.peer import Peer
+from halley.host.timeouts import DISCARDED_BYTES, SLICE_S, Requester, ServerContext
+from halley.host.websocket import WebSocket
 from halley.transports.guard import Rejection
-from halley.transports.head import Header
+from halley.transports.head import Head, Header
 
 _SPACED_LINE = re.compile(rb"(?<![!-~])[!-~]+(?:  +[!-~]+ +| [!-~]+  +)HTTP/[0-9.]+\r\n")
 _HUGE_LENGTH = re.compile(rb"^content-length:[ \t]*[0-9]{19,}[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
@@ -44,6 +45,11 @@ _HEAD_PIECE_BYTES = 2_048
 """The same for heads: it has 400 headers at most, which are counted after each piece; most requests are shorter."""
 _PIPELINED_REQUESTS = 16
 NO_HEADERS: Final[list[Header]] = []
+
+BETWEEN: Final = 0
+IN_HEAD: Final = 1
+IN_BODY: Final = 2
+"""Where the parser is: between two requests, or in a part of one."""
 
 
 class _Refused(Exception):
@@ -60,21 +66,15 @@ class Connection(Peer):
     __slots__ = (
         "_body",
         "_config",
-        "_cycle",
         "_fed_bytes",
-        "_has_begun",
         "_has_served",
         "_idle_since",
         "_is_answering",
-        "_is_feeding",
         "_is_first",
-        "_is_in_head",
         "_is_parsing",
         "_is_shutting_down",
-        "_is_unread",
-        "_lacks_body",
-        "_may_have_spaces",
         "_opening",
+        "_stage",
         "_unparsed",
         "_window",
         "headers",
@@ -96,26 +96,20 @@ class Connection(Peer):
 
         # Per-connection state
         self._is_answering = False  # a request that the subclass took is not answered yet
-        self._is_unread = False  # the peer does not read the response that the subclass wrote
         self._unparsed: bytearray | None = None  # received meanwhile, or too much for one turn
         self._is_parsing = False  # the unparsed bytes are being parsed, now or in a later turn
         self._idle_since = 0.0  # when the latest response was written
         self._has_served = False  # at least one whole request was received
-        self._is_feeding = False
         self._is_shutting_down = False  # the server is shutting down
 
         # Per-request state
         self.parser: Any = None  # httptools', within a request; it refers to this
         self.url = b""
         self.headers = NO_HEADERS
-        self._is_in_head = True  # the parser is in the head of a request, or before one
-        self._has_begun = False  # part of a head has been parsed
-        self._lacks_body = False  # the request asks for an upgrade, and httptools skips the body of such a request
+        self._stage: int = BETWEEN
         self._window = b""  # the piece being parsed, after earlier ones that have a part of the same head
-        self._may_have_spaces: bool | None = None  # a request line in the window has; None: unknown
         self._is_first = False  # no other request precedes this one in the window
         self._body: bytes | bytearray | None = None  # the received part of the body, if the subclass took the request
-        self._cycle: Cycle | None = None  # the request whose body is received, if the application has it
         self._opening: tuple[WebSocket, bytes] | None = None  # the WebSocket that the request opens, and the response
         self._fed_bytes = 0  # bytes of this head, or of this body with its framing
 
@@ -130,12 +124,13 @@ class Connection(Peer):
 
     def data_received(self, data: bytes) -> None:
         """Parse the received bytes, now or later, or discard them."""
-        if self._discarded_bytes >= 0:
+        is_free = self._running is None and not (self._is_answering or self.is_paused)
+        if self._is_over:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES:
                 self.cut("sends_on")
-        elif self._unparsed is None and not self._is_answering and (self._running is None or not self._is_busy()):
-            if self.parser is None and self._running is None and self._serve_repeated(data):
+        elif self._unparsed is None and (is_free or not self._is_busy()):
+            if is_free and self.parser is None and self._serve_repeated(data):
                 return
             if len(data) <= _HEAD_PIECE_BYTES:
                 self._feed(data)
@@ -152,24 +147,24 @@ class Connection(Peer):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed: drop what was received, and the parser, which refers to this."""
         super().connection_lost(exc)
-        self.parser = self._unparsed = self._body = self._cycle = self._opening = None
+        self.parser = self._unparsed = self._body = self._opening = None
         self._window, self.headers = b"", NO_HEADERS
 
     def work(self, now: float) -> bool:
         """Parse the unparsed bytes until they contain a whole request; see `Worker`."""
         while self._unparsed and not self._is_busy():
-            if self._is_lost or self._discarded_bytes >= 0 or self.transport.is_closing():
+            if self._is_over or self.transport.is_closing():
                 break
             if monotonic() - now > SLICE_S:
                 return True
-            nbytes = _HEAD_PIECE_BYTES if self._is_in_head else _PIECE_BYTES
+            nbytes = _PIECE_BYTES if self._stage == IN_BODY else _HEAD_PIECE_BYTES
             piece = bytes(self._unparsed[:nbytes])
             del self._unparsed[:nbytes]
             self._feed(piece)
         self._is_parsing = False
         if not (self._is_busy() and self._unparsed):
             self._unparsed = None
-        if not (self._is_lost or self.transport.is_closing()):
+        if not (self._is_over or self.transport.is_closing()):
             self.transport.resume_reading()
             self._choose_timeout()
         return False
@@ -177,15 +172,12 @@ class Connection(Peer):
     def resume_writing(self) -> None:
         """All written bytes are in the kernel: go on with the next request."""
         super().resume_writing()
-        if self._is_unread:
-            self._is_unread = self._is_answering = False
-            if not self.transport.is_closing():
-                self._serve_next()
+        self._go_on()
 
     def shutdown(self) -> None:
         """Close the connection because the server shuts down: now if it is idle, else after its response."""
         self._is_shutting_down = True
-        last = self._waiting[-1] if self._waiting else self._running
+        last = self._last
         if self._is_answering or self._body is not None:
             return
         if last is None or last.is_complete:
@@ -195,8 +187,7 @@ class Connection(Peer):
 
     def is_idle(self, since: float) -> bool:
         """Whether there was no request or response since the time `since`."""
-        is_at_rest = self._is_in_head and not (self._has_begun or self._is_answering or self._running is not None)
-        return is_at_rest and self._idle_since <= since
+        return self._stage == BETWEEN and self._running is None and not self._is_busy() and self._idle_since <= since
 
     # For subclasses that respond to requests themselves
 
@@ -213,46 +204,47 @@ class Connection(Peer):
     def _serve_repeated(self, data: bytes) -> bool:  # noqa: ARG002 - for subclasses
         """Process a request that `data` is the whole of, and whose head is known from an earlier one; else False.
 
-        It is called between two requests only, and when no timer of the application's latest response runs.
+        It is called between two requests only, and not while the application has one.
         """
         return False
 
     def respond(self, response: bytes, *, closes: bool = False) -> bool:
         """Write the response to a request that was taken; True if all of it is in the kernel.
 
-        Bytes received meanwhile are parsed as soon as it is.
+        Bytes received meanwhile are parsed as soon as it is. What closes the connection is not known to be.
         """
-        if self._is_lost or self._discarded_bytes >= 0:
+        if self._is_over:
             return False
         transport = self.transport
         transport.write(response)
         if closes or self._is_shutting_down:
             transport.close()
-        if self.is_paused:
-            self._is_unread = True
-            return False
         self._is_answering = False
         self._idle_since = monotonic()
-        if transport.is_closing():
-            return False
-        if self._is_feeding:
-            return not self._has_ended
-        if self._waiting or self._unparsed or self._has_begun:
-            self._serve_next()
-        return not self._has_ended
+        is_written = not (self.is_paused or transport.is_closing())
+        if self._waiting or self._unparsed or self._stage != BETWEEN:
+            self._go_on()
+        return is_written
 
     def answered(self, cycle: Cycle) -> None:
         """The application has responded: go on with the next request."""
         self._idle_since = monotonic()
         if not cycle.more_body:
             self._running = None
-        if not self.transport.is_closing():
-            self._serve_next()
+        self._go_on()
 
-    def _serve_next(self) -> None:
+    def _go_on(self) -> None:
+        """Begin with the next request, if there is one. What is not parsed yet waits until the response is read."""
+        if self.transport.is_closing():
+            return
         if self._waiting and self._running is None:
-            self._start(self._waiting.popleft())
-        self._parse_next()
+            cycle, *rest = self._waiting
+            self._waiting = tuple(rest)
+            self._start(cycle)
+        if self._unparsed and not self._is_busy():
+            self._parse_unparsed()
+        elif self._stage != BETWEEN:
+            self._choose_timeout()
 
     def _start(self, cycle: Cycle) -> None:
         self._running = cycle
@@ -268,8 +260,8 @@ class Connection(Peer):
     # Parsing
 
     def _is_busy(self) -> bool:
-        """Whether a whole request was received and is not answered yet."""
-        if self._is_answering:
+        """Whether a whole request was received and its response is not in the kernel yet."""
+        if self._is_answering or self.is_paused:
             return True
         running = self._running
         return running is not None and not (running.is_complete or running.more_body)
@@ -278,26 +270,24 @@ class Connection(Peer):
         if self.parser is None:
             self.parser = _parser_for(self)
         self._fed_bytes += len(data)
-        self._is_feeding = True
         self._is_first = self._is_first or not self._window
         self._window = self._window + data if self._window else data
-        self._may_have_spaces = None
+        upgrade_at = -1
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._upgrade(data, upgrade.args[0])
+            upgrade_at = upgrade.args[0]
         except httptools.HttpParserError as error:
             self._refuse_piece(data, error)
-        self._is_feeding = False
-        if not self._has_begun:
+        if upgrade_at >= 0:
+            self._upgrade(data[upgrade_at:])
+        if self._stage != IN_HEAD:
             self._window = b""
-        if self._is_in_head and not (self._fed_bytes or self._has_begun):
+        if self._stage == BETWEEN and not self._fed_bytes:
             self.parser = None
-            if self._running is None:
-                return  # the piece was one request, which the subclass took
-        if self._fed_bytes:  # of an incomplete head or body
+        else:
             self._check_fed()
-        self._choose_timeout()
+            self._choose_timeout()
 
     def _refuse_piece(self, data: bytes, error: httptools.HttpParserError) -> None:
         """Refuse the request that the parser stopped at: it cannot be parsed, or one of our callbacks has raised."""
@@ -307,16 +297,10 @@ class Connection(Peer):
         if raised is not None and not isinstance(raised, httptools.HttpParserError):  # else the target is not a URL
             telemetry.fault("request", raised)
             self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error", is_logged=True)
-        elif self._is_in_head and _HUGE_LENGTH.search(data):  # a number too large for the parser
+        elif self._stage != IN_BODY and _HUGE_LENGTH.search(data):  # a number too large for the parser
             self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
         else:
             self.refuse(HTTPStatus.BAD_REQUEST, "bad request")
-
-    def _parse_next(self) -> None:
-        if self._unparsed and not self._is_busy():
-            self._parse_unparsed()
-        else:
-            self._choose_timeout()
 
     def _parse_unparsed(self) -> None:
         """Parse what is unparsed, now or in later turns."""
@@ -325,57 +309,65 @@ class Connection(Peer):
             if not self.shared.turns.run(self):
                 self.transport.pause_reading()
 
-    def _upgrade(self, data: bytes, parsed_bytes: int) -> None:
-        """Switch to the requested WebSocket; other upgrades are ignored (RFC 9110, 7.8), and HTTP/1.1 goes on."""
+    def _upgrade(self, rest: bytes) -> None:
+        """Switch to the requested WebSocket; other upgrades are ignored (RFC 9110, 7.8), and HTTP/1.1 goes on.
+
+        `rest` is what follows the head. The parser takes it for another protocol, also if it is the request's body; so
+        the head is parsed again, without what asks for the upgrade.
+        """
+        unparsed = rest + (self._unparsed or b"")
         if self._opening is not None:
-            self._hand_over(*self._opening, data[parsed_bytes:])
-            return
-        self.parser = None
-        self._window = b""
-        if self._lacks_body:
-            self.parser = _parser_for(self)
-            self.parser.feed_data(self._body_head())
-            self.headers = NO_HEADERS
-        rest = data[parsed_bytes:]
-        if rest:
-            self._unparsed = bytearray(rest) + (self._unparsed or b"")
+            self._hand_over(*self._opening, unparsed)
+        elif self._stage == IN_HEAD:
+            self._unparsed = bytearray(self._head_without_upgrade() + unparsed)
+            self.url, self.headers = b"", NO_HEADERS
+            self.parser = None
+            self._stage, self._fed_bytes, self._is_first = BETWEEN, 0, False
+            self._window = b""
             self._parse_unparsed()
+        # else it was CONNECT, and what follows that is not for this server
+
+    def _head_without_upgrade(self) -> bytes:
+        parser = self.parser
+        lines = [b"%b %b HTTP/%b" % (parser.get_method(), self.url, parser.get_http_version().encode())]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"connection"]
+        if not parser.should_keep_alive():
+            lines.append(b"connection: close")
+        return b"\r\n".join((*lines, b"\r\n"))
 
     def _hand_over(self, successor: WebSocket, accepted: bytes, rest: bytes) -> None:
         """Make the connection a WebSocket."""
-        self._opening, self._is_lost = None, True
+        self._opening, self._is_over = None, True
         self.shared.idle.forget(self)
         self._set_timeout(None)
         self.transport.resume_reading()
-        unparsed, self._unparsed = self._unparsed or b"", None
-        successor.begin(self.transport, accepted, rest + unparsed)
-        self._connections.discard(self)
+        self._unparsed = None
+        successor.begin(self.transport, accepted, rest)
+        self._state.connections.discard(self)
         self.parser = None  # breaks a reference cycle
 
     def _check_fed(self) -> None:
+        """Refuse a part of a head or body that is too large already."""
         limits = self.shared.limits
-        if self._is_in_head and self._fed_bytes > limits.head_bytes:
+        if self._stage == IN_BODY:
+            if self._fed_bytes > limits.body_bytes:
+                self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
+        elif self._fed_bytes > limits.head_bytes:
             self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large", limit="head_bytes")
-        elif self._is_in_head and self._has_begun and len(self.headers) > limits.headers:
+        elif len(self.headers) > limits.headers:
             self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too many headers", limit="headers")
-        elif not self._is_in_head and self._fed_bytes > limits.body_bytes:
-            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request body too large", limit="body_bytes")
-
-    def _body_head(self) -> bytes:
-        """Return a head that makes a new parser expect the body of the current request; only its framing is read."""
-        framing = [(name, value) for name, value in self.headers if name in (b"content-length", b"transfer-encoding")]
-        return b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % header for header in framing)
 
     def _choose_timeout(self) -> None:
         """Start the deadline for what the peer must send next, if anything; none runs while a request is processed."""
-        shared = self.shared
+        if self._is_over:  # then the deadline for its end may run
+            return
         timeouts: TimeoutQueue[Requester] | None = None
-        if self._is_lost or self._discarded_bytes >= 0 or self._is_busy():
+        if self._is_busy():
             pass
-        elif not self._is_in_head:
-            timeouts = shared.bodies
-        elif self._has_begun or not self._has_served:
-            timeouts = shared.heads
+        elif self._stage == IN_BODY:
+            timeouts = self.shared.bodies
+        elif self._stage == IN_HEAD or not self._has_served:
+            timeouts = self.shared.heads
         if timeouts is not self._timeouts:
             self._set_timeout(timeouts)
 
@@ -383,55 +375,72 @@ class Connection(Peer):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        if self._lacks_body:
-            return
         self.url = b""
         self.headers = []
-        self._has_begun = True
+        self._stage = IN_HEAD
 
     def on_url(self, url: bytes) -> None:
         """Append a piece of the request target."""
-        if not self._lacks_body:
-            self.url += url
+        self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add one complete header; trailers, which follow the body, are ignored."""
-        if self._is_in_head and not self._lacks_body:
+        if self._stage == IN_HEAD:
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is complete: check its limits, then open a WebSocket or begin a request, maybe of a subclass."""
-        if self._lacks_body:
-            self._lacks_body = False
-            return
-        if self._waiting is not None and len(self._waiting) >= _PIPELINED_REQUESTS:
+        if len(self._waiting) >= _PIPELINED_REQUESTS:
             self.cut("too_much_ahead")
             raise _Refused
-        if self._may_have_spaces is None:
-            self._may_have_spaces = b"  " in self._window
-        if self._may_have_spaces and self._has_extra_spaces():
+        if b"  " in self._window and self._has_extra_spaces():
             self._refuse_head(HTTPStatus.BAD_REQUEST, "bad request")
         fields = dict(self.headers)
         limits = self.shared.limits
-        is_sound = self._fed_bytes <= limits.head_bytes and len(fields) <= limits.headers  # else `_check_head` decides
-        self._is_in_head = self._has_begun = False
+        is_sound = (
+            self._fed_bytes <= limits.head_bytes and len(self.headers) <= limits.headers
+        )  # else see `_check_head`
+        is_usual = is_sound and self._is_first and self._running is None
         if self._timeouts is not None:
             self._set_timeout(None)
-        is_next = self._is_first and self._running is None
-        if is_sound and is_next and (self._opens_socket(fields) or self._accepts(fields)):
-            self._fed_bytes = 0
+        if b"upgrade" in fields and self._asks_for_upgrade():
+            if is_usual and fields[b"upgrade"].lower() == b"websocket":
+                self._open_socket()
+            return  # the parser goes no further; see `_upgrade`
+        self._stage = IN_BODY
+        if is_usual and self._accepts(fields):
             self._body = b""
-            return
-        self._check_head(fields)
+        else:
+            self._check_head(fields)
+            self._pass_to_application(fields)
         self._fed_bytes = 0
-        self._pass_to_application(fields)
+
+    def _asks_for_upgrade(self) -> bool:
+        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
+
+    def _open_socket(self) -> None:
+        """Open a WebSocket if the path has any. Raises `_Refused` if its opening handshake is invalid."""
+        parser = self.parser
+        for route in self.shared.sockets:
+            if route.matches(self.url):
+                path, _, query = self.url.partition(b"?")
+                first = dict(reversed(self.headers))
+                method = parser.get_method().decode("ascii")
+                head = Head(method, path.decode("latin-1"), query, first, self.address, self.scheme, self.port)
+                try:
+                    self._opening = route.open(head, self.headers, parser.get_http_version())
+                except Rejection as rejection:
+                    self.refuse(rejection.status, rejection.text, rejection.headers, limit=rejection.limit)
+                    raise _Refused from None
+                return
 
     def _pass_to_application(self, fields: dict[bytes, bytes]) -> None:
         """Make the cycle of a request, which begins now or after those before it."""
         parser, version = self.parser, self.parser.get_http_version()
+        method = parser.get_method().decode("ascii")
         server = self.transport.get_extra_info("sockname")
         scope = make_scope(
-            parser.get_method().decode("ascii"),
+            method,
             self.url,
             version,
             self.headers,
@@ -442,29 +451,13 @@ class Connection(Peer):
             root_path=self._config.root_path,
         )
         expects_continue = fields.get(b"expect", b"").lower() == b"100-continue"
-        keeps_alive = version != "1.0" and parser.should_keep_alive()
-        self._cycle = cycle = Cycle(self, scope, keeps_alive=keeps_alive, expects_continue=expects_continue)
+        keeps_alive = version != "1.0" and method != "CONNECT" and parser.should_keep_alive()
+        cycle = Cycle(self, scope, keeps_alive=keeps_alive, expects_continue=expects_continue)
         if self._running is None and not self._is_answering:
             self._start(cycle)
         else:
-            if self._waiting is None:
-                self._waiting = deque()
-            self._waiting.append(cycle)
-        self._lacks_body = parser.should_upgrade() and (
-            b"transfer-encoding" in fields or fields.get(b"content-length", b"").strip(b"0") != b""
-        )
-        if not self._lacks_body:
-            self.url, self.headers = b"", NO_HEADERS
-
-    def _opens_socket(self, fields: dict[bytes, bytes]) -> bool:
-        """Whether the current request opens a WebSocket. Raises `_Refused` if its opening handshake is invalid."""
-        if fields.get(b"upgrade", b"").lower() == b"websocket" and self.parser.should_upgrade():
-            try:
-                self._opening = open_socket(self)
-            except Rejection as rejection:
-                self.refuse(rejection.status, rejection.text, rejection.headers, limit=rejection.limit)
-                raise _Refused from None
-        return self._opening is not None
+            self._waiting = (*self._waiting, cycle)
+        self.url, self.headers = b"", NO_HEADERS
 
     def _has_extra_spaces(self) -> bool:
         """Whether the request line has more spaces than two, which the parser takes for one of two (RFC 9112, 3).
@@ -473,8 +466,7 @@ class Connection(Peer):
         """
         if self._is_first:
             return self._window.lstrip(b"\r\n").partition(b"\r\n")[0].count(b" ") != 2
-        self._may_have_spaces = _SPACED_LINE.search(self._window) is not None
-        return self._may_have_spaces
+        return _SPACED_LINE.search(self._window) is not None
 
     def _check_head(self, fields: dict[bytes, bytes]) -> None:
         limits = self.shared.limits
@@ -496,8 +488,8 @@ class Connection(Peer):
     def on_body(self, body: bytes) -> None:
         """Append a piece of the body."""
         if self._body is None:
-            if self._cycle is not None:
-                self._cycle.add_body(body)
+            if (cycle := self._last) is not None:
+                cycle.add_body(body)
         elif not self._body:
             self._body = body
         else:
@@ -505,22 +497,19 @@ class Connection(Peer):
             self._body += body
 
     def on_message_complete(self) -> None:
-        """The request is complete: serve it, or pass it to the application."""
-        if self._lacks_body:
+        """The request is complete: serve it, or let the application know."""
+        if self._stage == IN_HEAD:  # the parser ends where an upgrade is asked for
             return
-        self._is_in_head = self._has_served = True
-        self._is_first = False
+        self._stage, self._has_served, self._is_first = BETWEEN, True, False
         self._fed_bytes = 0
         if self._timeouts is not None:
             self._set_timeout(None)
         if self._body is not None:
             body, self._body = bytes(self._body), None
-            if self._opening is None:  # else `_upgrade` hands the connection over
-                self._is_answering = True
-                self._serve(body)
+            self._is_answering = True
+            self._serve(body)
             return
-        cycle, self._cycle = self._cycle, None
-        if cycle is not None:
+        if (cycle := self._last) is not None:
             cycle.end_body()
             if cycle.is_complete and cycle is self._running:  # it was answered before it was complete
                 self._running = None

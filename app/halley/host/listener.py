@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 
 from halley import telemetry
 from halley.host.http import Connection
-from halley.host.peer import UNSENT_BYTES, limit_unsent
+from halley.host.kernel import UNSENT_BYTES, limit_unsent
 from halley.host.timeouts import Receiver, ServerContext
 from halley.host.websocket import WebSockets
 from halley.protocols.nt4.protocol import NetworkTables
@@ -123,11 +123,19 @@ class _Members(set[Any]):
             self._emptied()
 
 
+class _State(ServerState):
+    """The sets that connections enter themselves into, and tasks of requests; `emptied` is called when one is empty."""
+
+    def __init__(self, emptied: Callable[[], None]) -> None:
+        super().__init__()
+        self.connections: _Members = _Members(emptied)
+        self.tasks: _Members = _Members(emptied)
+
+
 class HttpServer:
     """Serves an ASGI application on some sockets; `serve` runs it and `begin_shutdown` ends it.
 
-    Its connections are objects of uvicorn's protocol class, or of one derived from it, which enter themselves and the
-    tasks of running requests into the sets of `server_state`.
+    It makes connections as uvicorn's server does: of any class that `config.http` names.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -137,9 +145,7 @@ class HttpServer:
         self.is_forced = False
         self._news = asyncio.Event()
         self._listeners: list[asyncio.Server] = []
-        self.server_state = ServerState()
-        self.server_state.connections = _Members(self._news.set)
-        self.server_state.tasks = _Members(self._news.set)
+        self.server_state = _State(self._news.set)
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Serve until `begin_shutdown`, and then until all connections are closed or the grace period has ended."""
@@ -156,7 +162,6 @@ class HttpServer:
     async def startup(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to accept connections."""
         self.config.load()
-        self.server_state.default_headers = self.config.encoded_headers
         for bound in sockets:
             await self.listen_at(bound)
         self.started = True

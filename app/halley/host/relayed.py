@@ -25,6 +25,7 @@ from uvicorn.server import ServerState
 
 from halley.broker.aging import TimeoutQueue
 from halley.host.bayeux import BayeuxConnection, BayeuxContext
+from halley.host.http import BETWEEN
 from halley.host.listener import SideServer
 from halley.host.relay import CONFIRMATION, NODE, WRONG_KEY, WRONG_NODE, Relay, deadline_s
 from halley.host.timeouts import ServerContext
@@ -95,7 +96,7 @@ class RelayedConnection(BayeuxConnection):
 
     def data_received(self, data: bytes) -> None:
         """Receive a confirmation, which is a line feed before a request, or bytes of requests."""
-        if data[:1] == CONFIRMATION and self._is_in_head and not self._has_begun:
+        if data[:1] == CONFIRMATION and self._stage == BETWEEN:
             self._confirm(is_written=True)
             data = data[1:]
         if data:
@@ -104,15 +105,14 @@ class RelayedConnection(BayeuxConnection):
     def on_headers_complete(self) -> None:
         """The head is complete: check who sends the request, and who the client is."""
         self._repeated = None  # before the client of another request is noted
-        if not self._lacks_body:
-            try:
-                values = [value for name, value in self.headers if name == NODE]
-                address, scheme = self._authentication.check(values)
-            except Rejection as rejection:
-                self._refuse_head(HTTPStatus(rejection.status), rejection.text)
-            self.headers = [header for header in self.headers if header[0] != NODE]
-            self._source = (address, scheme)
-            self.client, self.scheme = (address, 0), scheme  # for the scope
+        try:
+            values = [value for name, value in self.headers if name == NODE]
+            address, scheme = self._authentication.check(values)
+        except Rejection as rejection:
+            self._refuse_head(HTTPStatus(rejection.status), rejection.text)
+        self.headers = [header for header in self.headers if header[0] != NODE]
+        self._source = (address, scheme)
+        self.client, self.scheme = (address, 0), scheme  # for the scope
         super().on_headers_complete()
 
     def _head_of(self, data: bytes) -> Head:
@@ -127,7 +127,7 @@ class RelayedConnection(BayeuxConnection):
 
     def settle(self, report: Callable[[bool], None]) -> None:
         """Like `Peer.settle`, but wait until the other node confirms that its client's kernel has all bytes."""
-        if self._is_lost or self._has_ended or self._discarded_bytes >= 0:
+        if self._is_over:
             report(False)  # noqa: FBT003 - the callback's one meaning
         else:
             self._unconfirmed.append(report)
@@ -135,7 +135,7 @@ class RelayedConnection(BayeuxConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed. If it was closed here, after a response, nothing says that this was not written."""
-        is_closed_here = exc is None and not self._was_cut and not self._has_ended
+        is_closed_here = exc is None and not self._was_cut and not self._is_over
         super().connection_lost(exc)
         self._confirm(is_written=is_closed_here)
 

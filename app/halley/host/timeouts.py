@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Sequence
 from http import HTTPStatus
 from time import monotonic
 from typing import Any, Protocol
 
 from halley.broker.aging import TimeoutQueue
 from halley.settings import Limits
+from halley.transports.head import Head, Header
 
 TURN_S = 0.005
 """How long received bytes are processed before all other events of the loop have their turn."""
@@ -25,6 +27,8 @@ TURN_S = 0.005
 SLICE_S = 0.001
 """How long the bytes of one connection are processed before those of others are; longer if one message takes longer."""
 
+DISCARDED_BYTES = 1_048_576
+"""How much is received and not used after a refusal or a close: the peer may have sent it before it read of that."""
 
 _IDLE_CHECKS = 4
 """Checks in one `keep_alive_s`. To restart a deadline with each request would cost more than its head."""
@@ -69,6 +73,9 @@ class Requester(Writer, Protocol):
 
     def refuse(self, status: int, text: str, *, limit: str = "") -> None:
         """Answer a request that is not complete, and close."""
+
+    def abort(self) -> None:
+        """Close immediately, without a word in the log."""
 
     def is_idle(self, since: float) -> bool:
         """Whether no request has been served since that time (monotonic seconds)."""
@@ -136,12 +143,12 @@ class UpgradeRoute(Protocol):
     def matches(self, url: bytes) -> bool:
         """Whether a request target is one of the route's paths."""
 
-    def open(self, peer: Any) -> tuple[Any, bytes]:
+    def open(self, head: Head, headers: Sequence[Header], http_version: str) -> tuple[Any, bytes]:
         """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
 
 
 class ServerContext:
-    """The limits, the four deadlines and the counts for telemetry that all connections of a server share.
+    """The limits, the five deadlines and the counts for telemetry that all connections of a server share.
 
     `hits` counts how often each limit was reached, by its setting; servers pass `Broker.hits`.
     """
@@ -151,6 +158,7 @@ class ServerContext:
         self.hits = Counter() if hits is None else hits
         self.heads: TimeoutQueue[Requester] = TimeoutQueue(limits.head_s)
         self.bodies: TimeoutQueue[Requester] = TimeoutQueue(limits.body_s)
+        self.lingering: TimeoutQueue[Requester] = TimeoutQueue(limits.linger_s)  # to read why they are refused
         self.writes: TimeoutQueue[Writer] = TimeoutQueue(limits.write_s)
         self.idle: TimeoutQueue[Requester] = TimeoutQueue(limits.keep_alive_s / _IDLE_CHECKS)  # all connections
         self.turns = Turns()
@@ -172,6 +180,9 @@ class ServerContext:
             connection.cut("slow_head")
         for connection in self.bodies.overdue(now):
             connection.refuse(HTTPStatus.REQUEST_TIMEOUT, "request body took too long", limit="body_s")
+        for connection in self.lingering.overdue(now):
+            self.hits["linger_s"] += 1
+            connection.abort()
         for connection in list(self.idle.overdue(now)):
             if connection.is_idle(now - self.limits.keep_alive_s):
                 self.hits["keep_alive_s"] += 1
@@ -184,5 +195,5 @@ class ServerContext:
                 writer.cut("slow_reader")
             else:
                 self.writes.add(writer, now)
-        queues = (self.heads, self.bodies, self.idle, self.writes)
+        queues = (self.heads, self.bodies, self.lingering, self.idle, self.writes)
         return any(has_more) or any(queue.has_overdue(now) for queue in queues)

@@ -17,10 +17,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import socket
 from collections.abc import Iterator, MutableSet, Sequence
 from time import monotonic
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from websockets.utils import accept_key
 
@@ -41,37 +40,13 @@ from halley.host.frames import (
     close_frame,
     frame,
 )
-from halley.host.peer import DISCARDED_BYTES, limit_unsent, unread_bytes
-from halley.host.timeouts import SLICE_S, ServerContext
+from halley.host.kernel import limit_unsent, set_keepalive, unread_bytes
+from halley.host.timeouts import DISCARDED_BYTES, SLICE_S, ServerContext
 from halley.protocols.contract import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, Close, Engine, Pings
 from halley.transports.addresses import Proxies
 from halley.transports.guard import Rejection
 from halley.transports.head import Head, Header
 from halley.transports.websocket import WebSocketRoute, check
-
-_IDLE_S, _INTERVAL_S, _PROBES = 10, 5, 3
-"""The kernel sends probes to a peer that was silent for 10 s, 5 s apart; after 3 without a reply, 25 s in all, the
-connection is lost. A robot that loses its power closes nothing, and its topics must not outlive it for hours.
-"""
-
-_OPTIONS = (
-    ("TCP_KEEPIDLE", _IDLE_S),
-    ("TCP_KEEPALIVE", _IDLE_S),
-    ("TCP_KEEPINTVL", _INTERVAL_S),
-    ("TCP_KEEPCNT", _PROBES),
-)
-"""TCP's options; those that the platform has are set. macOS has another name for the first."""
-
-
-def set_keepalive(transport: asyncio.Transport) -> None:
-    """Turn TCP keepalive on for a connection."""
-    bound: socket.socket | None = transport.get_extra_info("socket")
-    if bound is None:
-        return
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _OPTIONS:
-        if hasattr(socket, name):
-            bound.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class WebSocket:
@@ -420,27 +395,6 @@ _UPGRADE: Final = (b"upgrade", b"websocket")
 _KEY_BYTES: Final = 16
 
 
-class Opening(Protocol):
-    """An HTTP connection whose request asks for a WebSocket; `url` and `headers` are the request's."""
-
-    shared: ServerContext
-    scheme: str
-    is_paused: bool
-    url: bytes
-    headers: list[Header]
-    parser: Any
-
-    @property
-    def address(self) -> str:
-        """The peer's IP address."""
-        raise NotImplementedError
-
-    @property
-    def port(self) -> int:
-        """The peer's port."""
-        raise NotImplementedError
-
-
 class WebSockets:
     """The WebSockets of one route. `connections` are all of the server; it closes them when it shuts down."""
 
@@ -459,22 +413,21 @@ class WebSockets:
         """Whether a request target is one of the route's paths, with any query."""
         return self.route.matches(url.partition(b"?")[0].decode("latin-1"))
 
-    def open(self, peer: Opening) -> tuple[WebSocket, bytes]:
-        """Make the WebSocket that a request asks for, and the response that accepts it. Raises `Rejection`."""
-        headers, parser = peer.headers, peer.parser
-        source: tuple[str, str] = (peer.address, peer.scheme)
-        port = peer.port
-        if peer.address in self._proxies:
-            source, port = self._proxies.client_of(*source, headers), 0
-        path, _, query = peer.url.partition(b"?")
-        fields = dict(reversed(headers))
-        head = Head(parser.get_method().decode(), path.decode("latin-1"), query, fields, *source, port)
+    def open(self, head: Head, headers: Sequence[Header], http_version: str) -> tuple[WebSocket, bytes]:
+        """Make the WebSocket that a request asks for, and the response that accepts it.
+
+        `head` has the address of the peer, which may be a proxy. Raises `Rejection` if the request is not a valid
+        opening handshake (RFC 6455, 4.2).
+        """
+        if head.address in self._proxies:
+            head.address, head.scheme = self._proxies.client_of(head.address, head.scheme, headers)
+            head.port = 0
         subprotocol = check(head, headers, self.route)
         if head.method != "GET":
             raise Rejection(405, "only GET opens a WebSocket", headers=((b"allow", b"GET"),))
         key = _key(headers)
-        has_body = b"transfer-encoding" in fields or fields.get(b"content-length", b"0").strip(b"0")
-        if parser.get_http_version() != "1.1" or has_body:
+        has_body = b"transfer-encoding" in head.fields or head.fields.get(b"content-length", b"0").strip(b"0")
+        if http_version != "1.1" or has_body:
             raise Rejection(400, "a WebSocket is opened with HTTP/1.1 and without a body")
         if [header for header in headers if header[0] == _VERSION[0]] != [_VERSION]:
             raise Rejection(426, "only version 13 of WebSocket is supported", headers=(_VERSION, _UPGRADE))
@@ -503,20 +456,6 @@ class WebSockets:
             self.shared.hits["kill_s"] += 1
             each.cut("lingers")
         return self._checks.has_overdue(now) or self.leaving.has_overdue(now)
-
-
-def open_socket(peer: Opening) -> tuple[WebSocket, bytes] | None:
-    """Make the WebSocket that a request asks for, and the response that accepts it; None if its path has none.
-
-    Also None while an earlier response of the connection is not in the kernel: nothing would report when it is. Raises
-    `Rejection` if the request is not a valid opening handshake (RFC 6455, 4.2).
-    """
-    if peer.is_paused:
-        return None
-    for route in peer.shared.sockets:
-        if route.matches(peer.url):
-            return route.open(peer)
-    return None
 
 
 def _key(headers: Sequence[Header]) -> str:

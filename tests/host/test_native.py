@@ -1,0 +1,220 @@
+"""Which requests a connection serves itself, without ASGI and without a task, and which the application serves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import httptools
+import pytest
+from support import authority
+from support.messages import HANDSHAKE, connect, publish, subscribe
+from support.server import brisk, serving
+from support.wire import chunked, head, post, request
+
+from halley.host.bayeux import BayeuxConnection, BayeuxContext
+from halley.host.listener import HttpServer, bind, config_of
+from halley.host.relay import CONFIRMATION
+from halley.host.relayed import NodeAuthentication, RelayedConnection
+from halley.host.timeouts import ServerContext
+
+LARGE = "x" * 60_000
+"""More than the kernel takes for a peer with a small buffer."""
+
+
+class Seen:
+    """Counts what one server does for its requests."""
+
+    def __init__(self, server):
+        self.calls = Counter()
+        app, tasks = server.config.loaded_app, server.server_state.tasks
+        add, make = tasks.add, httptools.HttpRequestParser
+
+        async def counted_app(scope, receive, send):
+            self.calls["cycles"] += 1
+            await app(scope, receive, send)
+
+        def counted_add(task):
+            self.calls["tasks"] += 1
+            add(task)
+
+        def counted_make(receiver):
+            self.calls["parsed"] += isinstance(receiver, BayeuxConnection)
+            return make(receiver)
+
+        server.config.loaded_app, tasks.add = counted_app, counted_add
+        self.counting = patch.object(httptools, "HttpRequestParser", counted_make)
+
+
+class Consenting:
+    """A policy that has to wait for each decision about a publish."""
+
+    async def can_publish(self, session, channel, message):
+        await asyncio.sleep(0)
+        return True
+
+
+@dataclass
+class Kind:
+    """A kind of requests: the server's settings, what each request has, and how many tasks are begun."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    policy: Any = None
+    is_relayed: bool = False
+    reads_slowly: bool = False
+    tasks: int = 0
+
+
+def behind(*proxies):
+    """Return the settings of a server behind these proxies, which anyone may use."""
+    return {"proxies": proxies, "open": True, "bayeux": {"anonymous_publish": "on"}}
+
+
+PROXIED = {"x_forwarded_for": "192.0.2.1, 192.0.2.2", "x_forwarded_proto": "https", "x_real_ip": "192.0.2.2"}
+OURS = {"origin": "http://127.0.0.1"}
+KINDS = {
+    "plain": Kind(),
+    "with-a-proxy": Kind(behind("127.0.0.1"), PROXIED),
+    "from-a-page-of-ours": Kind({}, OURS),
+    "from-a-page-of-a-listed-origin": Kind(
+        {"cors": {"origins": ("https://a.example",)}}, {"origin": "https://a.example"}
+    ),
+    "tls": Kind({"tls": authority.settings()}),
+    "tls-from-a-page": Kind({"tls": authority.settings()}, {"origin": "https://127.0.0.1"}),
+    "with-a-proxy-from-a-page": Kind(
+        behind("127.0.0.1"), {**PROXIED, "origin": "https://127.0.0.1", "x_forwarded_port": "443"}
+    ),
+    "relayed": Kind(headers={"halley_node": "key node http 192.0.2.1"}, is_relayed=True),
+    "relayed-from-a-page": Kind(headers={"halley_node": "key node http 192.0.2.1", **OURS}, is_relayed=True),
+    "awaiting-a-hook": Kind(policy=Consenting(), tasks=3),  # one for each time that it waits
+    "slow-reader": Kind(reads_slowly=True),
+}
+
+
+@asynccontextmanager
+async def relayed_to(served):
+    """Serve as a node's listener for other nodes does; gives its server and port."""
+    house, settings = served.house, served.house.settings
+    protocol = partial(
+        RelayedConnection,
+        shared=ServerContext(settings.limits, house.broker.hits),
+        bayeux=BayeuxContext(house, house.endpoint),
+        authentication=NodeAuthentication("key", "node", 5),
+    )
+    server = HttpServer(config_of(house.application, settings, protocol, 2))
+    bound = bind("127.0.0.1", 0, "--port")
+    port = bound.getsockname()[1]
+    running = asyncio.create_task(server.serve([bound]))
+    await served.until(lambda: server.started)
+    try:
+        yield server, port
+    finally:
+        server.begin_shutdown()
+        await running
+
+
+async def talk(served, kind, port):
+    """Publish thrice and have three connects held, on two connections; the heads of each repeat."""
+    confirmation = CONFIRMATION if kind.is_relayed else b""
+
+    async def ask(wire, message, before=b""):
+        await wire.send(before + post(json.dumps([message]).encode(), **kind.headers))
+
+    async def answer(wire, message, before=confirmation):
+        await ask(wire, message, before)
+        return (await wire.read()).messages
+
+    options = {"receive_buffer_bytes": 4_096} if kind.reads_slowly else {}
+    subscriber, publisher = await served.wire(port, **options), await served.wire(port)
+    (reply,) = await answer(subscriber, HANDSHAKE, b"")
+    client_id = reply["clientId"]
+    assert (await answer(subscriber, subscribe(client_id, "/a")))[0]["successful"]
+    assert (await answer(subscriber, connect(client_id)))[0]["successful"]
+    data = LARGE if kind.reads_slowly else "x"
+    for number in range(3):
+        await ask(subscriber, connect(client_id, id=str(number)), confirmation)
+        await served.until(lambda: served.house.engine.sessions.holds == 1)
+        replies = await answer(publisher, publish("/a", data), confirmation if number else b"")
+        assert [reply["successful"] for reply in replies] == [True]
+        if kind.reads_slowly:
+            await served.until(lambda: len(served.watch.writes) == 1)
+        event, reply = sorted((await subscriber.read()).messages, key=lambda message: "data" not in message)
+        assert (event["data"], reply["id"]) == (data, str(number))
+
+
+@pytest.mark.parametrize("name", KINDS)
+async def test_a_request_of_this_kind_takes_the_short_way(name):
+    """No ASGI and no task; and nothing is parsed of a head that is like the one before on its connection."""
+    kind = KINDS[name]
+
+    def register(halley):
+        if kind.policy is not None:
+            halley.set_policy(kind.policy)
+
+    async with serving(brisk(**kind.settings), register) as served, relayed_to(served) as (node, port):
+        seen = Seen(node if kind.is_relayed else served.server)
+        with seen.counting:
+            await talk(served, kind, port if kind.is_relayed else None)
+        assert seen.calls["cycles"] == 0
+        assert seen.calls["tasks"] == kind.tasks
+        # Of each connection the first two heads: it remembers none before it has served one. A cookie that the
+        # handshake sets is not sent back here, so the subscriber's heads are alike from the beginning.
+        assert seen.calls["parsed"] == 4
+
+
+BODY = json.dumps([publish("/a", 1)]).encode()
+LENGTH = f"Content-Length: {len(BODY)}"
+TYPE = "Content-Type: application/json"
+LEFT_OUT = {
+    "query": post(BODY, path="/bayeux?a=b"),
+    "escaped-path": post(BODY, path="/bayeux/%61"),
+    "whole-url": post(BODY, path="http://127.0.0.1/bayeux"),
+    "chunks": chunked(BODY),
+    "expect": post(BODY, expect="x"),
+    "upgrade": post(BODY, upgrade="h2c", connection="upgrade"),
+    "last-request": post(BODY, connection="close"),
+    "http-1.0": head("POST /bayeux HTTP/1.0", "Host: 127.0.0.1", TYPE, LENGTH, body=BODY),
+    "a-header-twice": head("POST /bayeux HTTP/1.1", "Host: 127.0.0.1", TYPE, LENGTH, "A: 1", "A: 2", body=BODY),
+    "refused": post(BODY, content_encoding="gzip"),
+    "callback-polling": request("GET", "/bayeux?jsonp=a&message=%5B%5D"),
+    "preflight": request("OPTIONS", "/bayeux", origin="http://127.0.0.1"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+async def test_what_the_application_serves(name):
+    """What `host/bayeux.py` names: one request of each kind makes one ASGI cycle."""
+    async with serving(brisk()) as served:
+        seen = Seen(served.server)
+        await (await served.wire()).request(LEFT_OUT[name])
+        assert seen.calls["cycles"] == seen.calls["tasks"] == 1
+
+
+async def test_a_request_behind_another_one_is_served_by_the_application():
+    async with serving(brisk()) as served:
+        seen = Seen(served.server)
+        wire = await served.wire()
+        await wire.send(post(BODY) * 2)
+        for _ in range(2):
+            assert (await wire.read()).messages[0]["successful"]
+        assert seen.calls["cycles"] == 1
+
+
+async def test_proxies_behind_each_other_may_each_add_a_header():
+    """HAProxy appends an `X-Forwarded-For` of its own, and `Via`; the client is the last that is not listed."""
+    async with serving(brisk(**behind("127.0.0.1", "192.0.2.9"))) as served:
+        seen = Seen(served.server)
+        hops = ("X-Forwarded-For: 192.0.2.1, 192.0.2.2", "Via: 1.1 a", "X-Forwarded-For: 192.0.2.9", "Via: 1.1 b")
+        wire = await served.wire()
+        asked = head("POST /bayeux HTTP/1.1", "Host: 127.0.0.1", TYPE, LENGTH, *hops, body=BODY)
+        with seen.counting:
+            for _ in range(4):
+                assert (await wire.request(asked)).messages[0]["successful"]
+        assert (seen.calls["cycles"], seen.calls["parsed"]) == (0, 2)
