@@ -74,7 +74,7 @@ async def test_s42_a_session_whose_request_failed_still_expires(monkeypatch):
         client_id = await served.open_session("/a")
         wire = await served.wire()
         with monkeypatch.context() as patch:
-            patch.setattr(served.house.engine.sessions, "options", Faulty())
+            patch.setattr(served.house.engine.sessions, "advisor", Faulty())
             assert (await wire.post(connect(client_id))).status == 500
         await served.until(lambda: served.halley.session(client_id) is None)
         assert not served.house.broker.index.subscriptions

@@ -104,7 +104,7 @@ class Exchange:
         """Report to the engine that the socket of a held connect has died."""
         assert self.hold is not None
         self.is_aborted = True
-        self.house.engine.sessions.lost(self.hold, self.house.now)
+        self.house.engine.sessions.lost(self.hold.session, self, self.house.now)
         self.house.turn()
 
     def resume(self, value: Any = None, error: Exception | None = None) -> Exchange:

@@ -259,7 +259,7 @@ class BayeuxConnection(Connection):
             self._write(outcome)
         elif type(outcome) is Hold:
             if self._is_over:
-                self._bayeux.engine.sessions.lost(outcome, monotonic())
+                self._bayeux.engine.sessions.lost(outcome.session, self, monotonic())
             self._hold = outcome
             self.headers, self._fields = NO_HEADERS, _NO_FIELDS  # there may be very many held connects
         elif type(outcome) is AwaitHook:
@@ -280,7 +280,7 @@ class BayeuxConnection(Connection):
         super().connection_lost(exc)
         hold, self._hold = self._hold, None
         if hold is not None:
-            self._bayeux.engine.sessions.lost(hold, monotonic())  # does nothing if it has been answered
+            self._bayeux.engine.sessions.lost(hold.session, self, monotonic())  # does nothing if it has been answered
         relaying, self._relaying = self._relaying, None
         if relaying is not None:
             relaying.settle(False)  # noqa: FBT003 - the callback's one meaning

@@ -85,12 +85,14 @@ class Repeated:
             or body.count(b'"id"') != 1
         ):
             return
-        head = self._head_for(len(body))
-        self._start = head + body[: found.start(1)]
+        begin, end = self._digits
+        digits, rest = b"%d" % len(body), self._start[end : self._head_bytes]
+        self._start = b"".join((self._start[:begin], digits, rest, body[: found.start(1)]))
         self._end = body[found.end(1) :]
-        self._digits = self._digits[0], self._digits[1] + len(head) - self._head_bytes
-        self._head_bytes, self._nbytes = len(head), len(head) + len(body)
-        self._id_end = len(head) + found.end(1)
+        self._digits = begin, begin + len(digits)
+        self._head_bytes = begin + len(digits) + len(rest)
+        self._nbytes = self._head_bytes + len(body)
+        self._id_end = self._head_bytes + found.end(1)
         self.session = session
         if session.cookie in self.post.cookies:  # the very same object is recognized without comparing it
             self.cookies = (session.cookie,)
@@ -100,12 +102,9 @@ class Repeated:
         head = self._start if self.session is None else self._start[: self._head_bytes]
         if len(data) != self._nbytes:
             begin, end = self._digits
-            after_head = len(data) - len(head) + end - begin  # the bytes of the digits and the body
-            body_bytes = after_head - len(str(after_head))
-            if len(str(body_bytes)) + body_bytes < after_head:  # 99 and its digits are 101 bytes
-                body_bytes += 1
-            head = self._head_for(body_bytes)
-            if len(head) + body_bytes != len(data):
+            digits = data[begin : data.find(b"\r", begin, begin + _MOST_DIGITS + 1)]
+            head = b"".join((head[:begin], digits, head[end:]))
+            if digits != str(len(data) - len(head)).encode():
                 return None
         return data[len(head) :] if data.startswith(head) else None
 
@@ -117,11 +116,6 @@ class Repeated:
             return None
         message_id = data[id_begin:id_end]
         return message_id.decode() if message_id.isalnum() else None
-
-    def _head_for(self, body_bytes: int) -> bytes:
-        """The remembered head with the digits for a body of that length."""
-        begin, end = self._digits
-        return b"%b%d%b" % (self._start[:begin], body_bytes, self._start[end : self._head_bytes])
 
 
 def head_of(request: bytes, source: tuple[str, str]) -> Head:

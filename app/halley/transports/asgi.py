@@ -115,7 +115,7 @@ class AsgiConnection:
             is_gone = departure.done()
         finally:
             if isinstance(waiting, Hold):
-                self._engine.sessions.lost(waiting, monotonic())  # does nothing if the hold has been answered
+                self._engine.sessions.lost(waiting.session, self, monotonic())  # does nothing if it has been answered
             answered, self._outcome = self._outcome, asyncio.get_running_loop().create_future()
             outcome = answered.result() if answered.done() else None
             if outcome is None:
@@ -132,7 +132,7 @@ class AsgiConnection:
         if isinstance(outcome, Reply):
             self._engine.sessions.take_back(outcome)
         elif isinstance(outcome, Hold):
-            self._engine.sessions.lost(outcome, monotonic())
+            self._engine.sessions.lost(outcome.session, self, monotonic())
 
     async def respond(self, reply: Reply, headers: list[Header], body: bytes) -> None:
         """Send a response, and report to the engine whether it was written."""

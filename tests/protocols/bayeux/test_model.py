@@ -142,7 +142,7 @@ class Sessions(RuleBasedStateMachine):
     @rule(which=numbers)
     def drop(self, which: int) -> None:
         held = self.twins.held
-        self.twins.drop(held[-1 - which % min(len(held), MOST_PEERS)])
+        self.twins.drop(*held[-1 - which % min(len(held), MOST_PEERS)])
 
     @rule(seconds=often(1, 4, 5, 9, 10, 25, 40), fate=fates)
     def pass_time(self, seconds: int, fate: str) -> None:

@@ -20,7 +20,7 @@ from halley.broker.sessions import Session
 from halley.protocols.bayeux.engine import BayeuxEngine
 from halley.protocols.bayeux.hooks import Hooks
 from halley.protocols.bayeux.outcomes import AwaitHook, Cut, Request, Transport, Verdict
-from halley.protocols.bayeux.session import Hold, Reply
+from halley.protocols.bayeux.session import BayeuxSession, Hold, Reply
 from halley.settings import Bayeux, Limits
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Twins:
         self.got: dict[Peer, list[int]] = {}  # the events that each client has processed
         self.seen: dict[Peer, list[int]] = {}  # with acks: the numbers of the batches that it has processed
         self.flights: list[tuple[Peer, Reply, Flight]] = []  # replies whose fate is not yet reported
-        self.held: list[Hold] = []  # all connects that were held
+        self.held: list[tuple[BayeuxSession, Any]] = []  # the session and the connection of all held connects
         self.waiting: list[Waiting] = []
 
     # Steps
@@ -189,7 +189,7 @@ class Twins:
 
         assert isinstance(outcome, Hold if events is None else Reply)
         if isinstance(outcome, Hold):
-            self.held.append(outcome)
+            self.held.append((outcome.session, outcome.connection))
         else:
             replies = json.loads(outcome.body())
             assert [reply["channel"] for reply in replies[: len(ops)]] == [message["channel"] for message in messages]
@@ -235,12 +235,12 @@ class Twins:
         self._report(peer, reply, flight, fate)
         self.collect("written")
 
-    def drop(self, hold: Hold) -> None:
+    def drop(self, session: BayeuxSession, connection: Any) -> None:
         """Let a client close the socket of a connect that was held, maybe too late to have an effect."""
         for peer in self.model.peers:
-            if peer.held == hold.connection:
+            if peer.held == connection:
                 self.model.lost(peer)
-        self.engine.sessions.lost(hold, self.model.now)
+        self.engine.sessions.lost(session, connection, self.model.now)
 
     def turn(self, fate: str) -> None:
         """Let the event loop turn."""

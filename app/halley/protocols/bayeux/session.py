@@ -120,6 +120,7 @@ class BayeuxSession(Session):
         "max_interval_s",
         "open_batches",
         "replay",
+        "spare",
         "state",
         "unsettled",
     )
@@ -131,6 +132,7 @@ class BayeuxSession(Session):
         self.is_bound = False
         self.browser = session_id  # by which held connects are counted: the cookie, once the session is bound to it
         self.held: Hold | None = None
+        self.spare: Hold | None = None  # an answered one, for the next connect
         self.unsettled: Reply | None = None  # the reply with events that is not known to be written
         self.delayed = 0  # replies that are on their way because the client reads more slowly than they were written
         self.acks: Acks | None = None
@@ -182,12 +184,15 @@ class BayeuxSession(Session):
     def clear(self) -> None:
         """Drop the events of a session that has ended, also those that were sent and not acknowledged."""
         super().clear()
+        self.spare = None
         if self.acks is not None:
             self.outbox.release(self.acks.acknowledge(self.acks.batch))
 
 
 class Hold:
-    """A connect, with what is needed for its reply, now or after a hold.
+    """A connect, with what is needed for its reply, now or after a hold; then it may be used for the next connect.
+
+    So what happens to a connect later is reported by its session and `connection`, which has one connect at a time.
 
     `message_id` is the id that the reply repeats, or None; `carries_events` is whether it also carries the session's
     events. A connect may be held for `wait_s`, not at all if that is 0. `browser` is the one that the hold is counted

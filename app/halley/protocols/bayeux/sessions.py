@@ -137,10 +137,11 @@ class Sessions:
             if session.state != "held":
                 self.broker.touch(session, max(session.deadline, now + reply.left_s))
 
-    def lost(self, hold: Hold, now: float) -> None:
-        """Note that the connection of a held connect was lost."""
-        if hold.session.held is hold:
-            self._apply(hold.session, "lost", now)
+    def lost(self, session: BayeuxSession, connection: Any, now: float) -> None:
+        """Note that a connection was lost; no effect if the session's connect on it has been answered."""
+        held = session.held
+        if held is not None and held.connection is connection:
+            self._apply(session, "lost", now)
 
     # What the broker calls (sessions.Owner)
 
@@ -312,11 +313,14 @@ class Sessions:
         if session.held is not None or session.cursor is not None:
             return None
         session.client_interval_s = None
-        hold: Hold
+        hold = session.spare
         if is_script:
             hold = ScriptHold(session, connection, message_id, session.hold_s)
-        else:
+        elif hold is None:
             hold = Hold(session, connection, message_id, session.hold_s)
+        else:
+            session.spare = None
+            hold.connection, hold.message_id, hold.wait_s, hold.browser = connection, message_id, session.hold_s, ""
         return hold if self.connect(hold, now) else self.reply_to_connect(hold, now)
 
     def connect(self, hold: Hold, now: float) -> bool:
@@ -489,6 +493,8 @@ class Sessions:
             self._end_hold(held)
             if action == "answer_held":
                 reply = self.reply_to_connect(held, now)
+                if type(held) is Hold and held.timesync is None and not held.wants_advice:  # else it is unlike the next
+                    held.connection, session.spare = None, held
             else:
                 reply = self._last_reply(held, action, now, reason)
         elif hold is not None and action == "hold":
